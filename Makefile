@@ -1,0 +1,109 @@
+# Streamkeeper's front door. Everything that is downloaded goes into .venv and .cache.
+# It needs Python >= 3.10 with its venv module, Java 17 or 21, and make.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+
+PY := .venv/bin/python
+# Stamps lie in what they vouch for: a removed folder takes its stamp along.
+VENV_STAMP := .venv/.made
+LOCK_STAMP := .venv/.lock-installed
+PROJECT_STAMP := .venv/.project-installed
+
+export UV_CACHE_DIR := $(CURDIR)/.cache/uv
+export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# A tool that is started without the virtual environment's activation must still find spark-submit and airflow there.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+# Fast first; a folder that is not named here comes last. Benchmarks run by `make bench` alone.
+FAST := $(wildcard tests/test_*.py tests/core tests/demo)
+ORDERED := $(FAST) $(wildcard tests/spark tests/airflow tests/chaos tests/end_to_end)
+OTHERS := $(sort $(filter-out $(ORDERED) tests/benchmarks,$(patsubst %/,%,$(dir $(wildcard tests/*/test_*.py)))))
+PYTEST := $(PY) -m pytest $(PYTEST_OPTIONS)
+
+.PHONY: help setup java jars demo test test-fast check format chaos bench lock clean
+
+help: ## show this help
+	@echo "Streamkeeper: make <target>"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: java $(PROJECT_STAMP) jars ## make .venv, install the locked packages, fetch the jars (once)
+
+demo: setup ## start Airflow with a streaming flow and new data; STORY=1 plays break and recovery by itself; PORT=… for Airflow
+	@$(PY) -m demo $(if $(STORY),--story) $(if $(PORT),--port $(PORT))
+
+test: setup ## run all tests, fast ones first; PYTEST_OPTIONS=… is passed on
+	@$(PYTEST) $(ORDERED) $(OTHERS)
+
+test-fast: $(PROJECT_STAMP) ## run the tests that need neither Spark nor Airflow
+	@$(PYTEST) $(FAST)
+
+check: $(PROJECT_STAMP) ## run the linter, the format check and the type checker
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+format: $(PROJECT_STAMP) ## format the code and repair what the linter can
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+chaos: setup ## kill drivers, tasks, workers and schedulers of a real Airflow; ROUNDS=… (20), SEED=…, VICTIMS=…, KEEP=… a folder
+	@$(PY) -m tests.chaos --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) $(if $(VICTIMS),--victims $(VICTIMS)) $(if $(KEEP),--keep $(KEEP))
+
+bench: setup ## run every tests/benchmarks/bench_*.py; each prints a table of ratios; ROUNDS=… (5)
+	@set -e; for script in $(sort $(wildcard tests/benchmarks/bench_*.py)); do $(PY) "$$script"; done
+
+lock: $(LOCK_STAMP) ## make all lock files anew, after a change of requirements.in or tools/jars.py
+	@$(PY) -m uv pip compile --quiet --universal --python-version 3.10 --no-annotate --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make lock" --output-file requirements.txt requirements.in
+	@$(PY) -m tools.jars --resolve
+	@$(PY) -m tools.jars --resolve --lock tests/kafka_broker.lock \
+		--root org.apache.kafka:kafka_2.13:4.1.0 --root org.slf4j:slf4j-simple:1.7.36
+
+clean: ## remove .venv, .cache, .demo and what the tools left behind
+	rm -rf .venv .cache .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+java: | $(VENV_STAMP)
+	@$(PY) -m tools.java
+
+$(VENV_STAMP):
+	@python=; found=; \
+	for name in $${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10 python3.14}; do \
+		command -v "$$name" >/dev/null 2>&1 || continue; \
+		if "$$name" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 15))' 2>/dev/null; then python=$$name; break; fi; \
+		found="$$found $$name is $$("$$name" --version 2>&1);"; \
+	done; \
+	if [ -z "$$python" ]; then \
+		echo "error: no Python from 3.10 to 3.14 was found;$${found:- there is no python3 on PATH;}" \
+			"install one (Debian and Ubuntu: apt-get install python3 python3-venv), or name one: make setup PYTHON=/path/to/python3" >&2; \
+		exit 1; \
+	fi; \
+	if [ ! -x $(PY) ] && ! "$$python" -m venv .venv; then \
+		rm -rf .venv; \
+		echo "error: $$python could not make a virtual environment; its venv module may be missing" \
+			"(Debian and Ubuntu: apt-get install python3-venv). Install it and run the same command again." >&2; \
+		exit 1; \
+	fi
+	@touch $@
+
+# uv is quick; where it cannot work (it does not read pip's configuration), pip does the same.
+$(LOCK_STAMP): requirements.txt | $(VENV_STAMP)
+	@echo "Installing the locked packages into .venv …"
+	@{ $(PY) -m pip install --quiet "$$(grep '^uv==' requirements.txt)" && $(PY) -m uv pip sync --quiet requirements.txt; } \
+		|| { echo "uv could not install them; trying with pip, which takes longer …"; $(PY) -m pip install --quiet -r requirements.txt; } \
+		|| { echo "error: the packages of requirements.txt could not be installed; the lines above say why." \
+			"Is there a network? Run the same command again: it goes on where it stopped." >&2; exit 1; }
+	@rm -f $(PROJECT_STAMP)
+	@touch $@
+
+$(PROJECT_STAMP): pyproject.toml $(LOCK_STAMP)
+	@$(PY) -m uv pip install --quiet --no-deps --editable . || $(PY) -m pip install --quiet --no-deps --editable .
+	@touch $@
+
+# Looked at each time, by name and content; that takes a fifth of a second, and a damaged or missing jar comes again.
+jars: $(LOCK_STAMP)
+	@$(PY) -m tools.jars .cache/jars

@@ -1,0 +1,20 @@
+"""The DAG ``remove_driver_logs``: once a day it removes the logs of drivers that ended long ago."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+from airflow.sdk import DAG
+from streamkeeper_airflow.driver_logs import RemoveDriverLogs
+
+with DAG(
+    dag_id="remove_driver_logs",
+    description="Removes driver logs that nobody wrote for STREAMKEEPER_LOG_RETENTION (30 days); those of living drivers stay.",
+    schedule="@daily",
+    start_date=datetime(2020, 1, 1, tzinfo=timezone.utc),
+    catchup=False,
+    max_active_runs=1,
+    tags=["streamkeeper", "monitor"],
+    doc_md=__doc__,
+):
+    RemoveDriverLogs(task_id="remove", retries=3, retry_delay=timedelta(minutes=1))

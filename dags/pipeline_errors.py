@@ -1,0 +1,14 @@
+"""No DAG is here: this file fails to import while a pipeline file cannot be read, so that Airflow's list of import errors says so.
+
+The flows of that file keep their last declaration, and everybody else's go on untouched (see flows.py).
+"""
+
+from __future__ import annotations
+
+from streamkeeper.errors import DeclarationError
+from streamkeeper.manifest import read_manifest
+from streamkeeper.settings import Settings
+
+errors = read_manifest(Settings.from_environment()).errors
+if errors:
+    raise DeclarationError("\n".join(errors.values()))

@@ -1,0 +1,25 @@
+"""The DAG ``release_flows``: takes a person's hold away, so that flows run again. Airflow makes the form."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG
+from streamkeeper_airflow import forms
+from streamkeeper_airflow.stopping import ReleaseFlows
+
+from streamkeeper.hold_requests import release_form
+from streamkeeper.manifest import read_manifest
+from streamkeeper.settings import Settings
+
+with DAG(
+    dag_id="release_flows",
+    description="Takes your hold, or a named person's, from flows; holds of others, parks and recoveries stay.",
+    schedule=None,
+    catchup=False,
+    params=forms.params(release_form(read_manifest(Settings.from_environment()))),
+    default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
+    tags=["streamkeeper", "supervision"],
+    doc_md=__doc__,
+):
+    ReleaseFlows(task_id="release")

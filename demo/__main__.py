@@ -1,0 +1,159 @@
+"""The demo: a real Airflow, a real Spark and events that keep coming, on this machine.
+
+python -m demo              runs until Ctrl-C; break the flow by hand, and bring it back by its form
+python -m demo --story      breaks it and brings it back by itself, checks every event, and ends with 0 or 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+from demo.airflow_api import ApiError
+from demo.airflow_service import USER, AirflowService, Ports, ServiceError
+from demo.checks import DEFAULT_PORT, NotReady, check_ready
+from demo.console import Console
+from demo.generator import Generator, Producer
+from demo.leftovers import end_marked, marked
+from demo.lock import MARK, DemoLock, SecondDemo, UnusableHome
+from demo.seeing import StoryFailed
+from demo.story import prepare, tell
+from streamkeeper.errors import StreamkeeperError
+from streamkeeper.settings import PROJECT, Settings
+
+HOME = PROJECT / ".demo"
+LOOK_SECONDS = 5.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(BaseException):
+    """Somebody pressed Ctrl-C, or asked the demo to end; no error, so not to be caught as one."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the demo; return 0, 1 for a failure, 2 where it could not start."""
+    parser = argparse.ArgumentParser(prog="python -m demo", description="A streaming flow under a real Airflow, on this machine.")
+    parser.add_argument("--story", action="store_true", help="break the flow and bring it back without a person, and verify the table")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"Airflow's port; {DEFAULT_PORT} by default")
+    parser.add_argument("--home", type=Path, default=HOME, help="folder of all that the demo writes; .demo in the project by default")
+    chosen = parser.parse_args(arguments)
+    try:
+        with _interruptible(), DemoLock(chosen.home.resolve()) as lock:
+            _end_predecessor(lock)
+            return _run(chosen.home.resolve(), chosen.story, chosen.port, lock.owner.mark)
+    except (NotReady, SecondDemo, UnusableHome) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (StreamkeeperError, ServiceError, ApiError, StoryFailed, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except Interrupted:
+        return 130
+
+
+def _run(home: Path, story: bool, port: int, mark: str) -> int:
+    settings = _settings(home)
+    if story:
+        home, settings = prepare(home, settings)
+    check_ready(settings, port)
+    print(
+        f"Starting Airflow on port {port}, which takes most of a minute on a small machine. Its output: {home / 'airflow' / 'airflow.out'}"
+    )
+    service = AirflowService(home / "airflow", settings, Ports.free(port), extra={MARK: mark})
+    generator = Generator(Producer(Path(settings.data) / "events"))
+    with _ending_all(mark), service, generator:
+        _say_where(service, settings)
+        if story:
+            return tell(service, settings, generator)
+        _say_what_to_do(service, settings)
+        _watch(settings, generator)
+    return 0
+
+
+def _settings(home: Path) -> Settings:
+    """Give the settings of the environment; below ``home`` where that is not the project's own."""
+    settings = Settings.from_environment()
+    if home == HOME:
+        return settings
+    return replace(settings, state=str(home / "state"), warehouse=str(home / "warehouse"), data=str(home / "data"))
+
+
+def _watch(settings: Settings, generator: Generator) -> None:
+    console = Console(settings)
+    try:
+        while True:
+            console.look()
+            generator.check()
+            time.sleep(LOOK_SECONDS)
+    except Interrupted:
+        return
+
+
+def _say_where(service: AirflowService, settings: Settings) -> None:
+    print(f"\nAirflow      {service.url}   login {USER} / {service.password}")
+    print(f"The flow     {service.url}/dags/flow__events__clean_events")
+    print(f"The table    {settings.table_path('events')}", flush=True)
+
+
+def _say_what_to_do(service: AirflowService, settings: Settings) -> None:
+    print(f"Break it     remove the line .dropDuplicates(…) from {settings.pipelines / 'events.py'}")
+    print(f"Bring back   {service.url}/dags/reset_checkpoint, button Trigger")
+    print("By hand      .venv/bin/streamkeeper flows")
+    print("Ctrl-C ends everything that was started here.\n", flush=True)
+
+
+def _end_predecessor(lock: DemoLock) -> None:
+    if lock.predecessor is None:
+        return
+    print(f"The demo of process {lock.predecessor.pid}, since {lock.predecessor.at}, is gone without an end of its own.")
+    for process in end_marked(lock.predecessor.mark):
+        print(f"  ended what it left: {process}")
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    before = {name: signal.signal(name, _interrupt) for name in SIGNALS}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+@contextmanager
+def _ending_all(mark: str) -> Iterator[None]:
+    """Say that everything ends, let nothing interrupt that, and look that nothing is left."""
+    try:
+        yield
+    finally:
+        left = marked(mark)
+        for process in left:
+            print(f"Still there, and ended now: {process}")
+        end_marked(mark)
+        stayed = marked(mark)
+        print("Everything that the demo started has ended." if not stayed else f"These processes could not be ended: {stayed}", flush=True)
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    """End in good order at the first signal; a second one only says that this takes its time."""
+    for name in SIGNALS:
+        signal.signal(name, _already)
+    print(f"\n{signal.Signals(number).name}: ending Airflow, the flows and the generator …", flush=True)
+    assert threading.current_thread() is threading.main_thread(), "Python runs signal handlers there"
+    raise Interrupted
+
+
+def _already(_number: int, _frame: FrameType | None) -> None:
+    print("Ending already; a flow may take some seconds to end its batch.", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

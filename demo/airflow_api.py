@@ -1,0 +1,181 @@
+"""A small client of Airflow's REST API: what its UI calls, with nothing but the standard library."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+JsonObject = dict[str, Any]
+Found = TypeVar("Found")
+FINAL = ("success", "failed")
+
+
+ANSWER_SECONDS = 3.0
+"""Seconds between a question and its answer; doubled, tripled, … where the answer before was lost."""
+
+
+class ApiError(Exception):
+    """Airflow said no: ``status`` is the HTTP status, ``detail`` what it said about it."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(f"Airflow answered {status}: {detail}")
+        self.status, self.detail = status, detail
+
+
+@dataclass
+class AirflowApi:
+    """Airflow at ``base_url``, as one user. The token is fetched when first needed."""
+
+    base_url: str
+    user: str
+    password: str
+    _token: str | None = None
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> JsonObject:
+        """Call ``/api/v2{path}`` and give the JSON that comes back, or ``{}``.
+
+        :raises ApiError: the answer's status is 400 or above.
+        :raises URLError: nobody answers.
+        """
+        if self._token is None:
+            login = {"username": self.user, "password": self.password}
+            self._token = str(self._send("POST", f"{self.base_url}/auth/token", login, None)["access_token"])
+        return self._send(method, f"{self.base_url}/api/v2{path}", body, self._token)
+
+    def health(self) -> JsonObject:
+        """Give the state of every component; needs no login."""
+        return self._send("GET", f"{self.base_url}/api/v2/monitor/health", None, None)
+
+    def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> str:
+        """Trigger a run as the form's button does; give its id."""
+        return str(self.call("POST", f"/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": dict(conf)})["dag_run_id"])
+
+    def run(self, dag_id: str, run_id: str) -> JsonObject:
+        """Give a DAG run: ``state``, ``note``, ``conf`` and more."""
+        return self.call("GET", f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}")
+
+    def runs(self, dag_id: str, limit: int = 20) -> list[JsonObject]:
+        """Give the newest runs of a DAG, newest first."""
+        return list(self.call("GET", f"/dags/{dag_id}/dagRuns?order_by=-run_after&limit={limit}")["dag_runs"])
+
+    def tasks(self, dag_id: str, run_id: str) -> dict[str, JsonObject]:
+        """Give the task instances of a run, by task id."""
+        found = self.call("GET", f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances")["task_instances"]
+        return {item["task_id"]: item for item in found}
+
+    def log(self, dag_id: str, run_id: str, task_id: str, attempt: int = 1) -> str:
+        """Give a task's log as text, one event a line, with what was raised."""
+        path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/logs/{attempt}?full_content=true"
+        content = self.call("GET", path).get("content", [])
+        return "\n".join(_event(item) if isinstance(item, dict) else str(item) for item in content)
+
+    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
+        """Give what a task handed on."""
+        path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/xcomEntries/{key}?deserialize=false"
+        value = self.call("GET", path)["value"]
+        return json.loads(value) if isinstance(value, str) else value
+
+    def question(self, dag_id: str, run_id: str, task_id: str) -> JsonObject:
+        """Give what a task asks a person: ``subject``, ``body``, ``options``."""
+        return self.call("GET", f"{self._task(dag_id, run_id, task_id)}/hitlDetails")
+
+    def answer(self, dag_id: str, run_id: str, task_id: str, option: str, timeout: float = 300) -> str:
+        """Answer a task's question, ``Approve`` or ``Reject``, and wait until the task took it; give the task's state.
+
+        An answer in the first second after the question is lost in Airflow 3.3.2: its scheduler takes the end of the asking process for the
+        end of the resumed one ("finished with state success, but the task instance's state attribute is queued"), tries the task again, and
+        that asks again. So this answers again as well, each time a little later after the question, as a busy machine needs. A person is
+        never that fast.
+        """
+        body = {"chosen_options": [option], "params_input": {}}
+        asked: dict[int, float] = {}
+
+        def take() -> str | None:
+            task = self.tasks(dag_id, run_id)[task_id]
+            state = task["state"]
+            if state == "awaiting_input" and not self.question(dag_id, run_id, task_id)["response_received"]:
+                since = asked.setdefault(int(task["try_number"]), time.monotonic())
+                if time.monotonic() - since >= ANSWER_SECONDS * len(asked):
+                    self.call("PATCH", f"{self._task(dag_id, run_id, task_id)}/hitlDetails", body)
+            return str(state) if state in (*FINAL, "skipped") else None
+
+        return wait_until(take, timeout, f"task {task_id} of {dag_id} took the answer {option}")
+
+    def clear(self, dag_id: str, run_id: str, task_id: str) -> list[str]:
+        """Clear a task of a run and all that comes after it, as the UI's button does; give which tasks that were."""
+        body = {"dry_run": False, "dag_run_id": run_id, "task_ids": [task_id], "include_downstream": True, "only_failed": False}
+        cleared = self.call("POST", f"/dags/{dag_id}/clearTaskInstances", {**body, "reset_dag_runs": True})["task_instances"]
+        return [str(item["task_id"]) for item in cleared]
+
+    def wait_for_run(self, dag_id: str, run_id: str, timeout: float) -> str:
+        """Wait until a run is over; give its state."""
+
+        def look() -> str | None:
+            state = str(self.run(dag_id, run_id)["state"])
+            return state if state in FINAL else None
+
+        return wait_until(look, timeout, f"run {run_id} of {dag_id} is over")
+
+    def wait_for_task(self, dag_id: str, run_id: str, task_id: str, states: tuple[str, ...], timeout: float) -> str:
+        """Wait until a task has one of the states; give it."""
+
+        def look() -> str | None:
+            task = self.tasks(dag_id, run_id).get(task_id, {})
+            return str(task["state"]) if task.get("state") in states else None
+
+        return wait_until(look, timeout, f"task {task_id} of {dag_id} is {' or '.join(states)}")
+
+    def _task(self, dag_id: str, run_id: str, task_id: str) -> str:
+        return f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/-1"
+
+    def _send(self, method: str, url: str, body: Mapping[str, Any] | None, token: str | None) -> JsonObject:
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            with urlopen(Request(url, data, headers, method=method), timeout=60) as answer:
+                content = answer.read()
+        except HTTPError as error:
+            with error:
+                raise ApiError(error.code, error.read().decode(errors="replace")) from error
+        value: JsonObject = json.loads(content) if content else {}
+        return value
+
+
+def wait_until(look: Callable[[], Found | None], timeout: float, what: str, interval: float = 0.5) -> Found:
+    """Look until something is found, and give it.
+
+    :raises TimeoutError: nothing was found within ``timeout`` seconds; it says ``what`` was waited for.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        found = look()
+        if found is not None:
+            return found
+        if time.monotonic() >= deadline:
+            raise TimeoutError(f"Waited {timeout:g} s until {what}; it did not come.")
+        time.sleep(interval)
+
+
+def reachable(look: Callable[[], Found]) -> Found | None:
+    """Give what ``look`` gives, or None while nobody answers."""
+    try:
+        return look()
+    except (URLError, ConnectionError, ApiError):
+        return None
+
+
+def _event(item: JsonObject) -> str:
+    raised = [f"{error.get('exc_type')}: {error.get('exc_value')}" for error in item.get("error_detail") or ()]
+    return "\n".join([str(item.get("event", item)), *raised])
+
+
+def _quoted(run_id: str) -> str:
+    return quote(run_id, safe="")

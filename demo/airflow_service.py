@@ -1,0 +1,249 @@
+"""A real Airflow on this machine, for the demo and the tests: SQLite, LocalExecutor, ports and folders of its own, nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from demo.airflow_api import AirflowApi, ApiError, reachable, wait_until
+from demo.checks import port_is_free
+from demo.processes import await_end, end_group, end_process, session_members
+from streamkeeper import leases
+from streamkeeper.home import FlowHome
+from streamkeeper.leases import Lease, Life
+from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.storage import open_storage
+
+POOL = "streaming_flows"
+PARALLELISM, FLOW_SLOTS = 12, 8
+"""Tasks at once, and how many of them may be flows: recoveries always have room."""
+USER = "admin"
+HEALTHY_SECONDS = 420.0
+COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+
+
+class ServiceError(Exception):
+    """Airflow cannot be started or did not get healthy; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The three ports that Airflow listens on."""
+
+    api: int
+    worker_log: int
+    trigger_log: int
+
+    @classmethod
+    def free(cls, api: int | None = None) -> Ports:
+        """Choose free ports; ``api`` may be given.
+
+        :raises ServiceError: the given port is taken.
+        """
+        if api is not None and not port_is_free(api):
+            raise ServiceError(
+                f"Port {api} is taken by another program. Stop it (perhaps another demo), or choose another port: make demo PORT={api + 1}."
+            )
+        found = _free_ports(3)
+        return cls(api or found[0], found[1], found[2])
+
+
+@dataclass
+class AirflowService:
+    """``airflow standalone`` below ``home``, with the project's DAGs and plugins and a pool for flows.
+
+    :param home: ``AIRFLOW_HOME``; made if it is not there. A used one goes on with its database and its password.
+    :param settings: what the flows' drivers and the recoveries get to see.
+    :param master: the Spark master of the connection that flows are submitted by.
+    :param extra: further environment variables; they win.
+    """
+
+    home: Path
+    settings: Settings
+    ports: Ports = field(default_factory=Ports.free)
+    master: str = "local[2]"
+    extra: Mapping[str, str] = field(default_factory=dict)
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the UI and the REST API are."""
+        return f"http://127.0.0.1:{self.ports.api}"
+
+    @property
+    def password(self) -> str:
+        """The password of :data:`USER`, made when it is first asked for."""
+        file = self.home / "simple_auth_manager_passwords.json.generated"
+        if not file.exists():
+            self.home.mkdir(parents=True, exist_ok=True)
+            file.touch(mode=0o600)
+            file.write_text(json.dumps({USER: secrets.token_urlsafe(12)}))
+        return str(json.loads(file.read_text())[USER])
+
+    @property
+    def output(self) -> Path:
+        """The file that Airflow's own output goes to."""
+        return self.home / "airflow.out"
+
+    @property
+    def api(self) -> AirflowApi:
+        """A client, logged in as :data:`USER`."""
+        return AirflowApi(self.url, USER, self.password)
+
+    def start(self) -> AirflowService:
+        """Start Airflow, wait until every component is healthy, and make the pool.
+
+        :raises ServiceError: it ended, or was not healthy in time; the end of its output is in the message.
+        """
+        self.home.mkdir(parents=True, exist_ok=True)
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                [str(Path(sys.executable).with_name("airflow")), "standalone"],
+                env=self.environment(),
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            wait_until(self._healthy, HEALTHY_SECONDS, "Airflow is healthy")
+            wait_until(self._pool_made, 60, f"Airflow has the pool {POOL}")
+        except BaseException as error:
+            self.stop()
+            if isinstance(error, TimeoutError):
+                raise ServiceError(f"{error} The end of {self.output}:\n{self._last_output()}") from error
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End Airflow's whole process group, then the drivers, which live in sessions of their own: asked first, then ended."""
+        if self._process is not None:
+            end_group(self._process.pid, grace=10)
+            self._process.wait()
+            self._process = None
+        for lease, stopping in self._drivers():
+            # It obeys a hold or a SIGTERM already; a second SIGTERM would end it in the middle of its batch.
+            if stopping:
+                await_end(lease.process.pid, lease.process.started, 20)
+            end_process(lease.process.pid, lease.process.started, grace=20)
+        for pid, started in self._submits():
+            end_process(pid, started, grace=5, group=True)
+
+    def crash(self) -> None:
+        """End all of Airflow's processes at once by SIGKILL, as a power cut would; the drivers go on. :meth:`start` starts it again."""
+        if self._process is not None:
+            for pid in session_members(self._process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def environment(self) -> dict[str, str]:
+        """Give the environment of all of Airflow's processes."""
+        port = self.ports.api
+        connection = {"conn_type": "http", "host": "127.0.0.1", "port": port, "login": USER, "password": self.password}
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW__", "AIRFLOW_CONN_"))}
+        paths = [str(Path(sys.executable).parent), kept.get("PATH", "")]
+        return {
+            **kept,
+            "PATH": os.pathsep.join(paths),
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(PROJECT / "plugins"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+            "AIRFLOW__CORE__PARALLELISM": str(PARALLELISM),
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(port),
+            "AIRFLOW__API__BASE_URL": self.url,
+            # On a small machine a JVM's start can starve the API server for longer than the 5 s that tasks wait by default.
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self.ports.worker_log),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self.ports.trigger_log),
+            "AIRFLOW_CONN_STREAMKEEPER_SPARK": json.dumps({"conn_type": "spark", "host": self.master}),
+            "AIRFLOW_CONN_STREAMKEEPER_AIRFLOW": json.dumps(connection),
+            **self.settings.as_environment(),
+            **self.extra,
+        }
+
+    def __enter__(self) -> AirflowService:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def _healthy(self) -> bool | None:
+        if self._process is not None and self._process.poll() is not None:
+            raise ServiceError(f"Airflow ended with exit code {self._process.returncode}. The end of {self.output}:\n{self._last_output()}")
+        health = reachable(self.api.health)
+        return True if health and all((health.get(part) or {}).get("status") == "healthy" for part in COMPONENTS) else None
+
+    def _pool_made(self) -> bool | None:
+        """Make the pool; None asks to try again, where SQLite was busy with what else Airflow does at its start (measured: 500)."""
+        try:
+            self.api.call("POST", "/pools", {"name": POOL, "slots": FLOW_SLOTS, "description": "One slot a running streaming flow"})
+        except ApiError as error:
+            if error.status >= 500:
+                return None
+            if error.status != 409:
+                raise
+        return True
+
+    def _last_output(self, size: int = 4000) -> str:
+        return self.output.read_text(errors="replace")[-size:] if self.output.exists() else "(nothing)"
+
+    def _drivers(self) -> Iterable[tuple[Lease, bool]]:
+        """Give the lease of every living driver below the state folder, and whether it is stopping already."""
+        storage = open_storage(self.settings.state)
+        for pipeline in storage.names():
+            for flow in storage.names(pipeline):
+                home = FlowHome(storage, pipeline, flow)
+                lease = leases.current(home)
+                if lease is not None and leases.life(home, lease) is Life.ALIVE:
+                    beat = leases.read_heartbeat(home, lease.epoch)
+                    yield lease, beat is not None and beat.phase == "stopping"
+
+    def _submits(self) -> Iterable[tuple[int, int]]:
+        """Give pid and start time of every spark-submit that a task of this Airflow noted beside its log; its group has that pid too."""
+        for note in (self.home / "logs" / "drivers").rglob("*.pid"):
+            process = json.loads(note.read_text())
+            yield process["pid"], process["started"]
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def main() -> None:
+    """Run Airflow with the settings of the environment until it is interrupted: ``python -m demo.airflow_service HOME``."""
+    stopped = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stopped.set())
+    with AirflowService(Path(sys.argv[1]).resolve(), Settings.from_environment()) as service:
+        print(f"{service.url}  {USER} / {service.password}", flush=True)
+        while not stopped.wait(1):
+            pass
+
+
+if __name__ == "__main__":
+    main()

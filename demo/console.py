@@ -1,0 +1,74 @@
+"""What the demo prints while it runs: each flow's state, generation, batch and age, and the row count of its table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from demo.tables import TableWatch
+from streamkeeper import status
+from streamkeeper.clock import describe_age
+from streamkeeper.errors import StreamkeeperError
+from streamkeeper.manifest import Flow, read_manifest
+from streamkeeper.settings import Settings
+from streamkeeper.status import FlowStatus
+from streamkeeper.storage import open_storage
+
+
+@dataclass
+class Console:
+    """Looks at every flow, and prints a line for each; nothing is changed by looking.
+
+    :param write: where lines go; standard output by default.
+    """
+
+    settings: Settings
+    write: Callable[[str], None] = print
+    _tables: dict[str, TableWatch] = field(default_factory=dict)
+    _said: dict[str, str] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """Print one line a flow, and once what a state means that asks for somebody; say what cannot be looked at."""
+        try:
+            manifest = read_manifest(self.settings)
+        except StreamkeeperError as error:
+            self._once("the pipeline files", str(error))
+            return
+        storage = open_storage(self.settings.state)
+        for flow in manifest.flows():
+            found = status.look(storage, flow)
+            self.write(line(found, flow.declaration.target, self._rows(flow)))
+            if found.state in ("parked", "held", "down"):
+                self._once(found.flow, f"{found.state}: {found.detail}")
+            else:
+                self._said.pop(found.flow, None)
+        for pipeline, message in manifest.errors.items():
+            self._once(f"pipeline {pipeline}", message)
+
+    def _rows(self, flow: Flow) -> int | None:
+        path = self.settings.table_path(flow.declaration.target)
+        return self._tables.setdefault(path, TableWatch(path)).rows()
+
+    def _once(self, about: str, message: str) -> None:
+        if self._said.get(about) != message:
+            self._said[about] = message
+            self.write(f"          {about}: {message}")
+
+
+def line(found: FlowStatus, table: str, rows: int | None, moment: datetime | None = None) -> str:
+    """Give a flow's line, in columns that stay where they are.
+
+    :param rows: of its table, or None where there is no table yet.
+    :param moment: the present by default.
+    """
+    age = "–" if found.age is None else describe_age(found.age)
+    counted = "no table yet" if rows is None else f"{rows:,} rows"
+    return (
+        f"{moment or datetime.now():%H:%M:%S}  {found.flow:<22} {found.state:<9} generation {_or_dash(found.generation):<3} "
+        f"batch {_or_dash(found.batch):<5} age {age:<7} {table}: {counted}"
+    )
+
+
+def _or_dash(value: int | None) -> str:
+    return "–" if value is None else str(value)

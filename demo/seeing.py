@@ -1,0 +1,174 @@
+"""What the story looks at, and how it waits: by conditions, with an end, and with words for what was seen instead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from demo import evidence
+from demo.airflow_api import AirflowApi, ApiError
+from demo.tables import TableWatch
+from streamkeeper import generations, holds, status
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.holds import Hold
+from streamkeeper.home import FlowHome
+from streamkeeper.manifest import Flow, read_manifest
+from streamkeeper.settings import Settings
+from streamkeeper.status import FlowStatus
+
+Found = TypeVar("Found")
+Seen = tuple[Found | None, str]
+"""What was looked for, or None; and in words what was seen."""
+
+LONG = 300.0
+"""Seconds that a step may take before the story fails: a driver's start on a busy small machine takes a good part of a minute."""
+
+
+class StoryFailed(Exception):
+    """A step did not come true; the message says what was awaited, and what was seen instead."""
+
+
+def wait(what: str, look: Callable[[], Seen[Found]], seconds: float = LONG) -> Found:
+    """Look until something is found, and give it.
+
+    An answer of 500 and above counts as nothing seen yet: SQLite behind Airflow is locked at times.
+
+    :raises StoryFailed: nothing was found in time; it says what was seen last.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            found, seen = look()
+        except ApiError as error:
+            if error.status < 500:
+                raise
+            found, seen = None, str(error)
+        if found is not None:
+            return found
+        if time.monotonic() >= deadline:
+            raise StoryFailed(f"Waited {seconds:g} s until {what}. Seen instead: {seen}")
+        time.sleep(0.5)
+
+
+def check(what: str, true: bool, seen: object) -> None:
+    """Go on if it is true.
+
+    :raises StoryFailed: it is not.
+    """
+    if not true:
+        raise StoryFailed(f"It is not true that {what}. Seen instead: {seen}")
+
+
+@dataclass(frozen=True)
+class FlowView:
+    """Looks at a flow, its table and its checkpoint; the flow may change its declaration meanwhile."""
+
+    settings: Settings
+    home: FlowHome
+    name: str
+
+    @property
+    def flow(self) -> Flow:
+        """The flow as it is declared now."""
+        return read_manifest(self.settings).find(self.name)
+
+    @property
+    def table(self) -> str:
+        """The path of its table."""
+        return self.settings.table_path(self.flow.declaration.target)
+
+    def status(self) -> FlowStatus:
+        """Give what the flow is doing."""
+        return status.look(self.home.storage, self.flow)
+
+    def decided(self) -> tuple[list[int], list[str]]:
+        """Give the generations and the holds: what a dry run must leave as they are."""
+        return self.home.generations(), self.home.owners()
+
+    def rows_above(self, least: int) -> Callable[[], Seen[int]]:
+        """Look whether the table has more rows."""
+        watch = TableWatch(self.table)
+
+        def look() -> Seen[int]:
+            rows = watch.rows()
+            return (rows if rows is not None and rows > least else None), f"{rows} rows; the flow is {self.status()}"
+
+        return look
+
+    def runs_on(self, generation: int, batch: int) -> Callable[[], Seen[FlowStatus]]:
+        """Look whether the flow runs on a generation, and has committed a batch, or a later one."""
+
+        def fits(found: FlowStatus) -> bool:
+            return found.state == "running" and found.generation == generation and found.batch is not None and found.batch >= batch
+
+        return self._status_that(fits)
+
+    def is_in(self, state: str) -> Callable[[], Seen[FlowStatus]]:
+        """Look whether the flow is in a state."""
+        return self._status_that(lambda found: found.state == state)
+
+    def parked(self) -> Seen[Hold]:
+        """Look whether the flow is parked."""
+        return holds.parked(self.home), str(self.status())
+
+    def all_processed(self, generation: int, paths: frozenset[str]) -> Callable[[], Seen[bool]]:
+        """Look whether the generation, or those before it, processed all of some files."""
+
+        def look() -> Seen[bool]:
+            start = generations.read_start(self.home, generation)
+            done = evidence.committed_files(Checkpoint(self.home.storage, start.checkpoint)) if start else frozenset()
+            return (True if paths <= done else None), f"{len(paths & done)} of {len(paths)} are; the flow is {self.status()}"
+
+        return look
+
+    def _status_that(self, fits: Callable[[FlowStatus], bool]) -> Callable[[], Seen[FlowStatus]]:
+        def look() -> Seen[FlowStatus]:
+            found = self.status()
+            return (found if fits(found) else None), str(found)
+
+        return look
+
+
+@dataclass(frozen=True)
+class RunView:
+    """Looks at one run of a recovery's DAG."""
+
+    api: AirflowApi
+    dag: str
+    run: str
+
+    def task_is(self, task: str, state: str) -> Callable[[], Seen[str]]:
+        """Look whether a task is in a state; the look fails if the run did."""
+
+        def look() -> Seen[str]:
+            states = self._states()
+            return (state if states.get(task) == state else None), f"the tasks are {states}"
+
+        return look
+
+    def succeeded(self) -> Seen[str]:
+        """Look whether the run succeeded; the look fails if the run did."""
+        states = self._states()
+        state = str(self.api.run(self.dag, self.run)["state"])
+        return (state if state == "success" else None), f"it is {state}; its tasks are {states}"
+
+    def plan(self) -> dict[str, Any]:
+        """Give what the task ``plan`` handed on."""
+        found: dict[str, Any] = self.api.xcom(self.dag, self.run, "plan")
+        return found
+
+    def _end_of_log(self, task: str) -> str:
+        try:
+            return self.api.log(self.dag, self.run, task)[-3000:]
+        except ApiError as error:
+            return f"(it cannot be read: {error})"
+
+    def _states(self) -> dict[str, str]:
+        states = {name: str(item["state"]) for name, item in self.api.tasks(self.dag, self.run).items()}
+        if self.api.run(self.dag, self.run)["state"] == "failed":
+            failed = next((name for name, state in states.items() if state == "failed"), None)
+            log = self._end_of_log(failed) if failed else "(no task failed)"
+            raise StoryFailed(f"The run {self.run} of {self.dag} failed; its tasks are {states}. The end of the log of {failed}:\n{log}")
+        return states

@@ -1,0 +1,183 @@
+"""The story: a flow runs, breaks, and is brought back exactly, through Airflow's own API, as a person at its pages would do it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from demo import evidence
+from demo.airflow_api import AirflowApi
+from demo.airflow_service import AirflowService
+from demo.generator import Generator
+from demo.seeing import FlowView, RunView, Seen, StoryFailed, check, wait
+from streamkeeper import generations, holds, ledger
+from streamkeeper.home import FlowHome
+from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
+
+FLOW, FILE, RESET = "events.clean_events", "events.py", "reset_checkpoint"
+DEDUPLICATION = re.compile(r"^\s*\.dropDuplicates\(.*\n", re.MULTILINE)
+
+
+def prepare(home: Path, settings: Settings) -> tuple[Path, Settings]:
+    """Make a clean folder below ``home`` with a copy of the pipeline file, and give it with the settings that point there.
+
+    :raises StoryFailed: the pipeline file does not have what the story takes away.
+    """
+    original = settings.pipelines / FILE
+    found = len(DEDUPLICATION.findall(original.read_text(encoding="utf-8"))) if original.exists() else 0
+    if found != 1:
+        raise StoryFailed(
+            f"{original} has {found} lines that start with .dropDuplicates(; the story takes the only one away from a copy of it. Put the "
+            "file back as it was, and start again."
+        )
+    story = home / "story"
+    shutil.rmtree(story, ignore_errors=True)
+    pipelines = story / "pipelines"
+    pipelines.mkdir(parents=True)
+    shutil.copy(original, pipelines)
+    return story, replace(
+        settings, pipelines=pipelines, state=str(story / "state"), warehouse=str(story / "warehouse"), data=str(story / "data")
+    )
+
+
+def tell(service: AirflowService, settings: Settings, generator: Generator) -> int:
+    """Play the story; return 0, or 1 after saying what did not come true."""
+    view = FlowView(settings, FlowHome(open_storage(settings.state), *FLOW.split(".")), FLOW)
+    story = Story(service.api, generator, view)
+    try:
+        story.it_runs()
+        story.it_breaks()
+        story.a_dry_run_shows_the_plan()
+        story.it_is_brought_back()
+        story.it_goes_on_from_where_it_stood()
+        story.every_event_is_there()
+    except StoryFailed as failure:
+        print(f"\nFAILED after {story.elapsed()}: {failure}", flush=True)
+        return 1
+    print(f"\nThe story is true; it took {story.elapsed()}.", flush=True)
+    return 0
+
+
+@dataclass
+class Story:
+    """The steps, in their order. Each says what it does and what shows that it came true."""
+
+    api: AirflowApi
+    generator: Generator
+    view: FlowView
+    began: float = field(default_factory=time.monotonic)
+    step: int = 0
+
+    def it_runs(self) -> None:
+        """The flow runs under Airflow, and its table grows."""
+        self._title(f"The flow {FLOW} runs under Airflow, and its table grows")
+        self._grows(generation=1, batch=2)
+        run = self.api.runs(self.view.flow.dag_id)[0]
+        self._say(f"DAG {self.view.flow.dag_id}: run {run['dag_run_id']} is {run['state']}")
+
+    def it_breaks(self) -> None:
+        """The pipeline file loses its deduplication, and the flow is parked."""
+        self._title("Somebody removes dropDuplicates from the pipeline file")
+        file = self.view.settings.pipelines / FILE
+        before = file.read_text(encoding="utf-8")
+        aside = file.with_name(f".{FILE}.writing")
+        aside.write_text(DEDUPLICATION.sub("", before), encoding="utf-8")
+        aside.replace(file)
+        removed = DEDUPLICATION.findall(before)[0].split("#")[0].strip()
+        self._say(f"{file}: {removed} is gone")
+        park = wait("the flow is parked", self.view.parked)
+        check("the park names SQLSTATE 42K03", park.details.get("sql_state") == "42K03", park)
+        self._say(f"parked: {park.details['condition']}, SQLSTATE {park.details['sql_state']}")
+        note = wait("the failed run has a note with 42K03", self._note)
+        self._say("the note on the failed run says:")
+        self._quote(note)
+
+    def a_dry_run_shows_the_plan(self) -> None:
+        """The recovery's plan, without anything being changed."""
+        self._title(f"{RESET} with dry_run: what would it do, and cost?")
+        before = self.view.decided()
+        run = self._trigger({"flow": FLOW, "start_from": "after-last", "dry_run": True, "reason": "the story, dry"})
+        wait(f"the run {run.run} of {RESET} succeeds", run.succeeded)
+        self._quote(run.plan()["markdown"].split("**Steps**")[0])
+        check("the dry run changed nothing", self.view.decided() == before, self.view.decided())
+        self._say("nothing was changed: the same generations, the same holds")
+
+    def it_is_brought_back(self) -> None:
+        """The same for real: the plan is approved, as under Required Actions."""
+        self._title(f"{RESET} for real: plan, approval, steps")
+        run = self._trigger({"flow": FLOW, "start_from": "after-last", "approval": True, "reason": "the story"})
+        wait("the plan waits for approval", run.task_is("approve", "awaiting_input"))
+        question = self.api.question(RESET, run.run, "approve")
+        self._say(f"asked: {question['subject']}; answered: Approve")
+        self.api.answer(RESET, run.run, "approve", "Approve")
+        wait(f"the run {run.run} of {RESET} succeeds", run.succeeded)
+        book = ledger.open(self.view.home.storage, self.view.home.pipeline, run.plan()["recovery"])
+        self._say(f"its ledger: {', '.join(event.event for event in book.events() if not event.event.endswith('.started'))}")
+
+    def it_goes_on_from_where_it_stood(self) -> None:
+        """Generation 2 begins behind the very files that generation 1 processed."""
+        self._title("The flow goes on, on generation 2, from exactly where it stood")
+        check("generation 2 began", generations.read_start(self.view.home, 2) is not None, self.view.home.generations())
+        handed = evidence.read_handover(self.view.home, 2)
+        said = f"generation 1 ended with batch {handed.batch} (known by the {handed.ruled_by}), {len(handed.old)} files"
+        check("generation 2 stands behind the same files", handed.exact, f"{said}; generation 2 stands behind {len(handed.new)}")
+        self._say(f"{said}; generation 2 began behind the same {len(handed.new)}")
+        self._grows(generation=2, batch=1)
+
+    def every_event_is_there(self) -> None:
+        """Once all is processed, the table is what the oracle says."""
+        self._title("Every event is there, exactly as its declaration says: the table against the oracle")
+        self.generator.stop()
+        paths = evidence.present(f"{self.view.settings.data}/events")
+        self._say(f"the generator stopped after {len(paths)} files")
+        wait(f"all {len(paths)} files are processed", self.view.all_processed(2, paths))
+        holds.put(self.view.home, holds.person("story"), "the story compares the table", "story")
+        wait("the flow is held, and its driver gone", self.view.is_in("held"))
+        handed = evidence.read_handover(self.view.home, 2)
+        after = sorted(paths - frozenset(handed.old))
+        wanted = evidence.expected(handed.old, after)
+        found = evidence.actual(self.view.table)
+        different = evidence.differences(wanted, found)
+        check("the table equals the oracle", not different, "; ".join(different))
+        before = evidence.expected(handed.old, ()).total()
+        self._say(f"{len(handed.old)} files before the reset: {before:,} distinct events")
+        self._say(f"{len(after)} files after it: {wanted.total() - before:,} lines as they came")
+        self._say(f"the table has {found.total():,} rows, the oracle {wanted.total():,}: the same, nothing lost, nothing twice")
+
+    def elapsed(self) -> str:
+        """Give the time since the story began, in words."""
+        seconds = int(time.monotonic() - self.began)
+        return f"{seconds // 60} min {seconds % 60} s"
+
+    def _grows(self, generation: int, batch: int) -> None:
+        first = wait("the table has rows", self.view.rows_above(0))
+        more = wait(f"the table has more than {first:,} rows", self.view.rows_above(first))
+        seen = wait(f"the flow runs on generation {generation}, at batch {batch} or later", self.view.runs_on(generation, batch))
+        self._say(
+            f"{seen.flow} is {seen.state}, generation {seen.generation}, batch {seen.batch}; its table has {first:,} rows, then {more:,}"
+        )
+
+    def _note(self) -> Seen[str]:
+        runs = self.api.runs(self.view.flow.dag_id)
+        notes = [str(run["note"]) for run in runs if run["state"] == "failed" and "42K03" in (run["note"] or "")]
+        return (notes[0] if notes else None), f"the runs are {[(run['state'], run['note']) for run in runs]}"
+
+    def _trigger(self, form: dict[str, object]) -> RunView:
+        run = RunView(self.api, RESET, self.api.trigger(RESET, form))
+        self._say(f"triggered {RESET} with {form}")
+        return run
+
+    def _title(self, text: str) -> None:
+        self.step += 1
+        print(f"\n[{self.elapsed()}] {self.step}. {text}", flush=True)
+
+    def _say(self, text: str) -> None:
+        print(f"    {text}", flush=True)
+
+    def _quote(self, text: str) -> None:
+        for line in text.strip().splitlines():
+            print(f"      | {line}", flush=True)

@@ -1,0 +1,78 @@
+"""The monitor: one short task that looks at every flow, tells of those that make no progress, and of those that are well again.
+
+It also tells again what a notifier could not be told before, and fails, naming the pipeline, while a declared notifier cannot be used or a
+flow cannot be looked at: that is how such a fault shows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import BaseOperator, Context
+from airflow.sdk.exceptions import AirflowFailException
+
+from streamkeeper import alerts, progress_check
+from streamkeeper.alerts import AlertKind
+from streamkeeper.clock import describe_age
+from streamkeeper.errors import StreamkeeperError
+from streamkeeper.home import FlowHome
+from streamkeeper.manifest import Flow, read_manifest
+from streamkeeper.progress_check import Look, State
+from streamkeeper.settings import Settings
+from streamkeeper.storage import Storage, open_storage
+from streamkeeper_airflow import alerting
+from streamkeeper_airflow.alerting import page
+
+
+class MonitorFlows(BaseOperator):
+    """Looks at all flows once, without a JVM; one line a flow in its log, the same as JSON in XCom."""
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        """Give one object a flow: see :class:`streamkeeper.progress_check.Look`.
+
+        :raises AirflowFailException: a notifier cannot be used, or a flow could not be looked at; all others were.
+        """
+        settings = Settings.from_environment()
+        manifest, storage = read_manifest(settings), open_storage(settings.state)
+        faults = [fault for pipeline in manifest.pipelines for fault in alerting.unusable(pipeline)]
+        now, found = alerts.storage_now(storage), []
+        for flow in manifest.flows():
+            try:
+                look = self._look(settings, storage, flow, now)
+            except StreamkeeperError as error:
+                faults.append(f"{flow.full_name} could not be looked at: {error}")
+            else:
+                self.log.info("%s", look)
+                found.append(look.to_json())
+        if faults:
+            context["ti"].xcom_push(key="return_value", value=found)
+            raise AirflowFailException("\n".join(faults))
+        return found
+
+    def _look(self, settings: Settings, storage: Storage, flow: Flow, now: float) -> Look:
+        home = FlowHome(storage, flow.pipeline.name, flow.name)
+        look = progress_check.look(home, flow, now)
+        if look.state is State.NO_PROGRESS:
+            alerting.alert(settings, AlertKind.NO_PROGRESS, flow.full_name, _silence(look), str(look.position), link=page(flow.dag_id))
+        self._tell_recovered(settings, home, flow, look)
+        for alert in alerts.pending(home):
+            alerting.deliver(home, alert, flow.pipeline.notifiers, lambda: now)
+        return look
+
+    def _tell_recovered(self, settings: Settings, home: FlowHome, flow: Flow, look: Look) -> None:
+        over = [trouble for trouble in alerts.open_troubles(home) if progress_check.is_over(trouble, look.position)]
+        for trouble in over:
+            text = f"{flow.full_name} commits again: {look.position}. What was told at {trouble.at} ({trouble.kind.value}) is over."
+            occasion = f"{trouble.kind.value} {trouble.occasion}"
+            alerting.alert(settings, AlertKind.RECOVERED, flow.full_name, text, occasion, link=page(flow.dag_id))
+            alerts.close_trouble(home, trouble)
+
+
+def _silence(look: Look) -> str:
+    silent = describe_age(look.silent) if look.silent is not None else "?"
+    age = "It never committed" if look.age is None else f"Its last commit was {describe_age(look.age)} ago"
+    return (
+        f"{look.flow} has committed nothing for {silent} although it has something to read: {look.waits}. {age} ({look.position}); "
+        f"{look.driver}. See its DAG's log for what its driver says, and `streamkeeper flows`. If a longer wait is right for it, declare a "
+        "longer no_progress_after in dp.configure_pipeline."
+    )

@@ -1,0 +1,35 @@
+"""Run flows until they are told to stop: ``spark-submit run_flow.py --flow PIPELINE.FLOW [--flow PIPELINE.OTHER]… [--available-now]``.
+
+Several flows run as queries of one application, where their pipeline declares ``shared_driver``.
+
+Settings come from the environment (streamkeeper.settings); exit codes are those of streamkeeper.outcomes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from streamkeeper_jobs.application import run
+
+from streamkeeper.errors import SettingsError
+from streamkeeper.outcomes import Outcome
+from streamkeeper.settings import Settings
+
+
+def main() -> int:
+    """Read the command line and run the flows; give the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--flow", required=True, action="append", metavar="PIPELINE.FLOW", help="a flow, by its full name")
+    parser.add_argument("--available-now", action="store_true", help="process what is there, then stop")
+    asked = parser.parse_args()
+    try:
+        settings = Settings.from_environment()
+    except SettingsError as error:
+        print(error, file=sys.stderr)
+        return Outcome.USAGE
+    return run(settings, asked.flow, asked.available_now)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""Whether a generation's checkpoint and the table that it writes tell the same story, before its query may start.
+
+Delta's sink writes (query id, batch) with every batch, one without rows too, and skips a batch that it has, in silence. So a checkpoint
+that was put back from an older copy, or made anew under an old query id, would use batch numbers again: its query would read rows, write
+none of them, and say that all is well. And a table that was replaced behind a checkpoint would go on without its earlier rows.
+"""
+
+from __future__ import annotations
+
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.delta_log import SEAL
+from streamkeeper.errors import RecoveryError, SinkDisagrees
+from streamkeeper.generations import Generation, Start
+from streamkeeper_jobs.job import Job
+from streamkeeper_jobs.tables import last_written
+from streamkeeper_jobs.watch import Order, Reason, Stopped
+
+_WAYS = (
+    "or choose where to start: reset_checkpoint from earliest (the table may then get rows twice: empty it before), a timestamp or latest."
+)
+
+
+def check_agreement(job: Job, generation: Generation, start: Start) -> None:
+    """Make sure that the table has what the checkpoint committed, and nothing beyond what it planned.
+
+    :raises SinkDisagrees: it has not; nothing was changed.
+    :raises Stopped: the generation was shut out because another driver took over.
+    """
+    checkpoint = Checkpoint(job.home.storage, start.checkpoint)
+    planned, committed = max(checkpoint.offset_batches(), default=-1), checkpoint.last_commit()
+    before = -1 if start.seed_batch is None else start.seed_batch
+    wrote = last_written(job.spark, job.table_path, generation.query_id)
+    told = f"generation {generation.number} of {job.flow.full_name}"
+    if wrote is not None and wrote >= SEAL:
+        _check_newest(job, generation)
+        raise SinkDisagrees(
+            f"The table at {job.table_path} has {told} shut out: a later generation was begun, of which {job.home.storage.path()} knows "
+            f"nothing, so every batch would be skipped in silence. Put the newer state folder back, {_WAYS}"
+        )
+    # A commit without its offsets is damage, not an older copy: Spark finds it, and it is told as what it is.
+    if wrote is not None and wrote > max(planned, before, -1 if committed is None else committed):
+        raise SinkDisagrees(
+            f"The table at {job.table_path} has batch {wrote} of {told}, but {checkpoint.path()} has planned none after "
+            f"{planned if planned >= 0 else 'its start'}: it is an older copy, or the state folder was removed. Its next batches would be "
+            f"skipped in silence. Put the newer state folder back, {_WAYS}"
+        )
+    if committed is not None and committed > max(before, -1 if wrote is None else wrote):
+        raise SinkDisagrees(
+            f"{checkpoint.path()} has committed batch {committed}, but the table at {job.table_path} has "
+            f"{'none' if wrote is None else f'only batch {wrote}'} of {told}: the table was removed, replaced or put back from an older "
+            f"copy. Put the newer table back, {_WAYS}"
+        )
+
+
+def check_sources(job: Job, start: Start) -> None:
+    """Make sure that no source of the checkpoint was given another name: Spark would drop the old and read the new from its beginning.
+
+    A source that only came, or only went, is what it says; one of each at once looks like a new name.
+
+    :raises RecoveryError: one went while another came.
+    """
+    checkpoint = Checkpoint(job.home.storage, start.checkpoint)
+    planned = checkpoint.offset_batches()
+    newest = checkpoint.offsets(planned[-1]) if planned else None
+    if newest is None or newest.version == 1:
+        return
+    known, declared = {*newest.sources, *checkpoint.sources()}, {source.name for source in job.sources}
+    gone, new = sorted(known - declared), sorted(declared - known)
+    if gone and new:
+        raise RecoveryError(
+            f"The checkpoint of {job.flow.full_name} has the sources {', '.join(sorted(known))}; the flow declares no "
+            f"{', '.join(gone)} any more, and {', '.join(new)} instead. A restart would read {', '.join(new)} from the beginning, a second "
+            "time if it is the same source under another name. Give the source its old name back; or, if it is another one, "
+            "reset_checkpoint: its plan counts what would come twice."
+        )
+
+
+def _check_newest(job: Job, generation: Generation) -> None:
+    """End in good order where the seal is no surprise.
+
+    :raises Stopped: a newer generation was decided, or another driver has the lease.
+    """
+    if job.home.generations()[-1] > generation.number or job.home.epochs()[-1] > job.lease.epoch:
+        raise Stopped(Order(Reason.LEASE_LOST, f"generation {generation.number} was shut out by another driver"))

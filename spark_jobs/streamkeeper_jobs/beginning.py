@@ -1,0 +1,112 @@
+"""Beginning a generation: the table, the seal, the position, the checkpoint, and last the record that it began.
+
+Until the record is written nothing of the generation is in the sink. So a driver that dies anywhere before is followed by one that
+begins anew, in a checkpoint folder of its own, and finds the same.
+"""
+
+from __future__ import annotations
+
+from streamkeeper import generations
+from streamkeeper.clock import now
+from streamkeeper.generations import COPIED, Generation, Start
+from streamkeeper_jobs.job import Job, say
+from streamkeeper_jobs.ledger_note import note_in_ledger
+from streamkeeper_jobs.listing import lister
+from streamkeeper_jobs.operators import check_appends, stateful_operators
+from streamkeeper_jobs.origins import find_origin
+from streamkeeper_jobs.seeding import NewCheckpoint, plant
+from streamkeeper_jobs.shutting_out import evidence, seal_earlier, stood
+from streamkeeper_jobs.sources import infer_schema, is_there
+from streamkeeper_jobs.tables import ensure_table
+from streamkeeper_jobs.taking_over import copy_from
+from streamkeeper_jobs.watch import Order, Reason, Stopped
+
+
+class NothingYet(Exception):
+    """A source has nothing yet to tell its schema by, and the driver was not to wait."""
+
+
+def begin(job: Job, generation: Generation) -> Start:
+    """Begin a generation, and give the record of it.
+
+    :raises NothingYet: only with ``--available-now``.
+    :raises Stopped: an order ended it, or another driver began the generation first.
+    :raises CheckpointError: the old checkpoint or the Delta log do not say what must be known.
+    :raises RecoveryError: the decision cannot be carried out as it stands.
+    """
+    schemas = learn_schemas(job, generation.schemas)
+    frame = job.frame(schemas)
+    check_appends(frame)
+    operators = stateful_operators(frame)
+    ensure_table(job.spark, job.table_path, job.table, frame.schema, by_batch=generation.number == 1 and not job.shares_table)
+    job.watch.tell(phase="seeding")
+    sealed = seal_earlier(job, generation)
+    where = stood(job, generation, sealed)
+    found = evidence(where, sealed)
+    note_in_ledger(job.home, generation.recovery, "driver.sealed", found)
+    folder = job.home.checkpoint(generation.number, job.lease.epoch)
+    notes: tuple[str, ...] = ()
+    seed_batch: int | None
+    new = NewCheckpoint(folder, generation, schemas, operators)
+    if generation.state == COPIED and where is not None and where.batch is not None:
+        seed_batch, positions = copy_from(job, new, where)
+    else:
+        listing = lister(job, f"{folder}-listing", schemas)
+        origin = find_origin(generation, job.sources, where, listing)
+        seed_batch, positions = plant(job, new, origin, listing)
+        notes = origin.notes
+    start = Start(
+        number=generation.number,
+        checkpoint=folder,
+        seed_batch=seed_batch,
+        positions=positions,
+        schemas=schemas,
+        operators=operators,
+        state=generation.state if operators and seed_batch is not None else None,
+        epoch=job.lease.epoch,
+        at=now(),
+        evidence={**found, "notes": list(notes)},
+    )
+    job.watch.obey()
+    if generations.begin(job.home, start) != start:
+        raise Stopped(Order(Reason.LEASE_LOST, f"Another driver began generation {generation.number} first. This one stops."))
+    note_in_ledger(job.home, generation.recovery, "driver.began", {**start.evidence, "checkpoint": folder, "seed_batch": seed_batch})
+    say(_describe(job, start, found["ruled_by"]))
+    return start
+
+
+def learn_schemas(job: Job, known: dict[str, str]) -> dict[str, str]:
+    """Give the schema of each source that declares none: the known one, or else inferred from what is there, for which this waits.
+
+    It also waits until the folder of every files source is there.
+
+    :raises NothingYet: there is nothing yet, and the driver was not to wait.
+    """
+    schemas = {}
+    for source in job.sources:
+        if not source.reads_files:
+            continue
+        told = False
+        while True:
+            schema = source.schema or known.get(source.name) or infer_schema(job.spark, source)
+            if schema is not None and is_there(job.spark, source):
+                break
+            if not told:
+                say(f"Source {source.name} has nothing in {source.path} yet: waiting for a first file.")
+                told = True
+            if job.available_now:
+                raise NothingYet
+            job.watch.wait(job.settings.heartbeat_interval)
+        if source.schema is None:
+            schemas[source.name] = schema
+    return schemas
+
+
+def _describe(job: Job, start: Start, ruled_by: str | None) -> str:
+    words = f"Generation {start.number} of {job.flow.full_name} begins"
+    found = start.evidence
+    if start.seed_batch is None:
+        return f"{words} with all that its sources have."
+    if found["batch"] is not None:
+        words += f" where the one before it stood: batch {found['batch']}, as the {ruled_by} has it"
+    return f"{words}; state {start.state}." if start.state else f"{words}."

@@ -1,0 +1,61 @@
+"""What every part of a driver works with, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from streamkeeper.declarations import Source, Table
+from streamkeeper.home import FlowHome
+from streamkeeper.leases import Lease
+from streamkeeper.manifest import Flow
+from streamkeeper.settings import Settings
+from streamkeeper_jobs.frames import flow_frame
+from streamkeeper_jobs.watch import Watch
+
+
+@dataclass(frozen=True)
+class Job:
+    """One driver's run of one flow."""
+
+    spark: SparkSession
+    settings: Settings
+    home: FlowHome
+    flow: Flow
+    lease: Lease
+    watch: Watch
+    available_now: bool
+
+    @property
+    def table_path(self) -> str:
+        """The path or URL of the table that the flow writes."""
+        return self.settings.table_path(self.flow.declaration.target)
+
+    @property
+    def table(self) -> Table:
+        """The table that the flow writes, as it is declared."""
+        table = self.flow.pipeline.table(self.flow.declaration.target)
+        assert table is not None, f"{self.flow.declaration.target} was checked when the pipeline was declared"
+        return table
+
+    @property
+    def shares_table(self) -> bool:
+        """Whether another flow writes the table too."""
+        target = self.flow.declaration.target
+        return sum(flow.target == target for flow in self.flow.pipeline.flows) > 1
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The flow's sources, in the order in which they are read."""
+        return self.flow.pipeline.sources_of(self.flow.declaration)
+
+    def frame(self, schemas: Mapping[str, str], closed: bool = False) -> DataFrame:
+        """Build the flow's DataFrame: see :func:`streamkeeper_jobs.frames.flow_frame`."""
+        return flow_frame(self.spark, self.flow, schemas, closed)
+
+
+def say(words: str) -> None:
+    """Print for the task's log, at once."""
+    print(words, flush=True)

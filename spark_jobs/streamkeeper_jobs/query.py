@@ -1,0 +1,83 @@
+"""Running a streaming query under the watch's orders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from streamkeeper import delta_log
+from streamkeeper.storage import open_storage
+from streamkeeper_jobs.in_flight import PARTITIONS, pin_partitions
+from streamkeeper_jobs.session import spark_url
+from streamkeeper_jobs.watch import Order, Stopped, Watch
+
+POLL_SECONDS = 0.25
+"""How long at most an order waits to be seen, and how stale the heartbeat's batch may be."""
+BATCH_SECONDS = 60.0
+"""How long a running batch may take to end before the query is stopped in its middle, which its checkpoint and the sink's log allow."""
+
+
+def start_flow(
+    frame: DataFrame, name: str, checkpoint: str, table_path: str, trigger: str | None, *, partition_cols: Sequence[str] = ()
+) -> StreamingQuery:
+    """Start appending a flow to its table through Delta's own streaming sink, which commits (query id, batch) with each batch.
+
+    :param trigger: how often to look for data; None processes what is there and ends.
+    :param partition_cols: of a table that the first batch makes; one that is there has its own.
+    """
+    pin_partitions(open_storage(checkpoint), "", frame.sparkSession.conf.get(PARTITIONS, "200") or "200")
+    writer = frame.writeStream.format("delta").outputMode("append").queryName(name).option("checkpointLocation", spark_url(checkpoint))
+    if partition_cols and not delta_log.exists(table_path):
+        writer = writer.partitionBy(*partition_cols)
+    writer = writer.trigger(availableNow=True) if trigger is None else writer.trigger(processingTime=trigger)
+    return writer.start(spark_url(table_path))
+
+
+def run_muted(frame: DataFrame, name: str, checkpoint: str, watch: Watch) -> None:
+    """Run one batch into nowhere: the one that the checkpoint has planned, or else all that is there.
+
+    :raises Stopped: an order ended it.
+    """
+    writer = frame.writeStream.format("noop").outputMode("append").queryName(name).option("checkpointLocation", spark_url(checkpoint))
+    follow(writer.trigger(once=True).start(), watch)
+
+
+def follow(query: StreamingQuery, watch: Watch, look: Callable[[StreamingQuery], None] | None = None) -> None:
+    """Wait until a query ends by itself, or end it when there is an order.
+
+    :param look: called a few times a second while it runs.
+    :raises Stopped: an order ended it.
+    :raises StreamingQueryException: it failed.
+    """
+    while not query.awaitTermination(POLL_SECONDS):  # type: ignore[arg-type]
+        if look is not None:
+            look(query)
+        order = watch.order()
+        if order is not None:
+            _end(query, order, watch)
+            raise Stopped(order)
+
+
+def _end(query: StreamingQuery, order: Order, watch: Watch) -> None:
+    watch.tell(phase="stopping")
+    if not order.at_once:
+        _await_end_of_batch(query)
+    query.stop()
+
+
+def _await_end_of_batch(query: StreamingQuery) -> None:
+    """Wait until no batch runs, or the one that ran when this was asked is committed, at most ``BATCH_SECONDS``."""
+    deadline = time.monotonic() + BATCH_SECONDS
+    before = last_batch(query)
+    while query.status["isTriggerActive"] and last_batch(query) == before and time.monotonic() < deadline:
+        if query.awaitTermination(0.05):  # type: ignore[arg-type]
+            return
+
+
+def last_batch(query: StreamingQuery) -> int | None:
+    """Give the last batch of this run that is committed, or None."""
+    progress = query.lastProgress
+    return None if progress is None else int(progress["batchId"])

@@ -1,0 +1,149 @@
+"""Making a new checkpoint that starts at a position, without Spark having run there.
+
+What was measured (FACTS-spark, "Starting a new checkpoint"): a checkpoint with ``metadata``, the processed files as batch 0 of each
+files log, and ``offsets/0`` continues exactly. With ``commits/0`` as well no run is needed, if the query keeps no state. A query that
+keeps state replays batch 0 once into nowhere, which makes its state: empty if no row is let through, rebuilt from history if they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from streamkeeper.checkpoint import CommitEntry, FileEntry, OffsetEntry, write_commit, write_files_log, write_offsets
+from streamkeeper.errors import RecoveryError
+from streamkeeper.generations import REBUILT, Generation
+from streamkeeper.requests import MISSING_HISTORY
+from streamkeeper.storage import LocalStorage, Storage
+from streamkeeper_jobs.headers import pin_state_partitions, session_header
+from streamkeeper_jobs.job import Job, say
+from streamkeeper_jobs.origins import FilesOrigin, Listing, Origin, RateOrigin
+from streamkeeper_jobs.query import run_muted
+from streamkeeper_jobs.sources import base_url
+
+
+@dataclass(frozen=True)
+class NewCheckpoint:
+    """A checkpoint to be made. ``folder`` is a name in the state storage, with nothing in it yet; ``operators`` are the new query's."""
+
+    folder: str
+    generation: Generation
+    schemas: Mapping[str, str]
+    operators: tuple[str, ...]
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether history is replayed into the new query's state."""
+        return bool(self.operators) and self.generation.state == REBUILT
+
+
+def plant(job: Job, new: NewCheckpoint, origin: Origin, listing: Listing) -> tuple[int | None, dict[str, Any]]:
+    """Fill a checkpoint folder so that the flow starts at its origin; give the batch that stands for everything before, and the positions.
+
+    No batch (None) stands for it where nothing was processed before.
+
+    :raises RecoveryError: the state is to be rebuilt, and files of the history are gone.
+    :raises Stopped: an order ended it; another driver starts anew, in another folder.
+    """
+    storage, folder = job.home.storage, new.folder
+    pin_state_partitions(job.spark, None)
+    storage.overwrite(f"{folder}/metadata", json.dumps({"id": new.generation.query_id}, separators=(",", ":")).encode())
+    positions = _write_sources(job, folder, origin)
+    if not positions:
+        return None, {}
+    if new.rebuilds:
+        _check_history(job, new.generation, origin, listing)
+    entry = session_header(
+        job.spark, OffsetEntry(0, 2, 0 if new.rebuilds else origin.watermark_ms, 0, {}, positions, {"sourceMetadataInfo": {}})
+    )
+    storage.overwrite(f"{folder}/offsets/0", write_offsets(entry))
+    if not new.operators:
+        storage.overwrite(f"{folder}/commits/0", write_commit(CommitEntry(0, 1, origin.watermark_ms)))
+        return 0, positions
+    _replay(job, new)
+    if not new.rebuilds or origin.watermark_ms <= 0:
+        return 0, positions
+    # What history had emitted by the old watermark was emitted then: let it be emitted into nowhere, so that it is not emitted again.
+    storage.overwrite(f"{folder}/offsets/1", write_offsets(replace(entry, batch=1, watermark_ms=origin.watermark_ms)))
+    _replay(job, new)
+    return 1, positions
+
+
+def _replay(job: Job, new: NewCheckpoint) -> None:
+    """Run the one batch that is planned and not committed into nowhere, which leaves its state behind."""
+    name = f"{job.flow.full_name} (state {new.generation.state})"
+    run_muted(job.frame(new.schemas, closed=not new.rebuilds), name, job.home.storage.path(new.folder), job.watch)
+
+
+def _write_sources(job: Job, folder: str, origin: Origin) -> dict[str, Any]:
+    """Write what each source keeps of its own; give the positions after it."""
+    storage = job.home.storage
+    positions: dict[str, Any] = {}
+    for source in job.sources:
+        match origin.sources.get(source.name):
+            case FilesOrigin(entries):
+                if _write_log(storage, f"{folder}/sources/{source.name}/0", _of_batch_0(entries(), base_url(job.spark, source))):
+                    positions[source.name] = {"logOffset": 0}
+            case RateOrigin(started, seconds):
+                storage.overwrite(f"{folder}/sources/{source.name}/0", started)
+                positions[source.name] = seconds
+            case None:
+                pass
+    return positions
+
+
+def _check_history(job: Job, generation: Generation, origin: Origin, listing: Listing) -> None:
+    """Make sure that every processed file is still there as it was.
+
+    Spark replays without the ones that are gone, and with the new content of those that were written anew, and says nothing.
+    """
+    for source in job.sources:
+        found = origin.sources.get(source.name)
+        if not isinstance(found, FilesOrigin):
+            continue
+        there = {entry.path: entry.timestamp_ms for entry in listing(source)}
+        gone = [entry.path for entry in found.entries() if there.get(entry.path) != entry.timestamp_ms]
+        if not gone:
+            continue
+        words = f"{len(gone)} of the processed files of source {source.name} are gone or written anew, the first of them {gone[0]}"
+        if MISSING_HISTORY not in generation.accepted:
+            raise RecoveryError(
+                f"The state of {job.flow.full_name} cannot be rebuilt from its whole history: {words}. Put them back and start again, "
+                f"or reset the flow again with state `empty`, or with `{MISSING_HISTORY}` accepted."
+            )
+        say(f"The state is rebuilt without them, as accepted: {words}.")
+
+
+def _of_batch_0(entries: Iterable[FileEntry], base: str) -> Iterator[FileEntry]:
+    """Give the files as batch 0; those outside of the source's folder (its path was changed) can never be found there again."""
+    return (replace(entry, batch=0) for entry in entries if entry.path.startswith(base) or any(sign in base for sign in "*?{["))
+
+
+def _write_log(storage: Storage, name: str, entries: Iterable[FileEntry]) -> int:
+    """Write one file of a files log, piece by piece on a local disk; give how many files it lists. Nothing is written for none."""
+    counted = _Counted(entries)
+    if isinstance(storage, LocalStorage):
+        target = Path(storage.path(name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as file:
+            file.writelines(write_files_log(counted))
+    else:
+        storage.overwrite(name, b"".join(write_files_log(counted)))
+    if not counted.count:
+        storage.remove(name)
+    return counted.count
+
+
+class _Counted:
+    """Entries that are counted as they pass."""
+
+    def __init__(self, entries: Iterable[FileEntry]) -> None:
+        self._entries, self.count = entries, 0
+
+    def __iter__(self) -> Iterator[FileEntry]:
+        for entry in self._entries:
+            self.count += 1
+            yield entry

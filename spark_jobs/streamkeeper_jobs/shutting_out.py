@@ -1,0 +1,126 @@
+"""Shutting the earlier generations out of the sink, and finding where the one that is followed really stood."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from streamkeeper import delta_log, generations
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.errors import RecoveryError
+from streamkeeper.generations import AFTER_LAST, EARLIEST, Generation, Start
+from streamkeeper.home import FlowHome, query_id
+from streamkeeper.standing import Standing
+from streamkeeper_jobs.job import Job
+from streamkeeper_jobs.tables import seal
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """What the seals found: the last real transaction of each earlier generation that was sealed now, and all that are sealed by now."""
+
+    last: dict[int, int | None]
+    all: tuple[int, ...]
+
+
+def seal_earlier(job: Job, generation: Generation) -> Sealed:
+    """Seal every generation before this one that no earlier start says is sealed.
+
+    Sealing twice is nothing, so a driver that died half-way is simply followed by another.
+
+    :raises CheckpointError: what a generation wrote last cannot be known any more.
+    """
+    earlier = [number for number in job.home.generations() if number < generation.number]
+    known = _sealed_before(job.home, earlier)
+    last: dict[int, int | None] = {}
+    for number in earlier:
+        if number in known and number != generation.previous:
+            continue
+        begun = generations.read_start(job.home, number)
+        if begun is not None:
+            # Read before the seal: what a late driver commits after it is skipped by the sink, and no proof that it was written.
+            generations.end(job.home, number, Checkpoint(job.home.storage, begun.checkpoint).last_commit())
+        app_id = _query_id(job.home, number)
+        found = delta_log.last_transaction(job.table_path, app_id)
+        last[number] = found.version if found.sealed and found.complete else seal(job.spark, job.table_path, app_id, job.watch.obey)
+    return Sealed(last, tuple(earlier))
+
+
+def stood(job: Job, generation: Generation, sealed: Sealed) -> Standing | None:
+    """Find where the generation that this one follows stood; None if this one follows none that ever began.
+
+    A generation that was decided and never begun stands where the one before it stood, if it was to start after that one's last batch.
+
+    :raises RecoveryError: it was decided with another start, and never begun: where it would have started is nowhere written.
+    """
+    found = _begun_behind(job.home, generation, sealed) or _begun(job.home, generation)
+    if found is None:
+        return None
+    before, start = found
+    checkpoint = Checkpoint(job.home.storage, start.checkpoint)
+    last = sealed.last.get(before.number)
+    if before.number not in sealed.last:
+        last = seal(job.spark, job.table_path, before.query_id, job.watch.obey)
+    return Standing(before, start, checkpoint, generations.committed(job.home, before.number, checkpoint.last_commit()), last, sealed=True)
+
+
+def evidence(where: Standing | None, sealed: Sealed) -> dict[str, Any]:
+    """Give what was found, for the generation's start and the ledger."""
+    found = where.evidence() if where is not None else {"last_commit": None, "last_transaction": None, "batch": None, "ruled_by": None}
+    return {**found, "sealed": list(sealed.all)}
+
+
+def _begun_behind(home: FlowHome, generation: Generation, sealed: Sealed) -> tuple[Generation, Start] | None:
+    """Give a generation between this one and the one that it follows, if a driver that was thought gone began it and wrote.
+
+    When this generation was decided that one had not begun, so it was passed over; what it wrote since must not come again.
+
+    :raises RecoveryError: there is one, and this generation was to start elsewhere than after the last batch: its price is another now.
+    """
+    wrote = [number for number, last in sealed.last.items() if number > (generation.previous or 0) and last is not None]
+    if not wrote:
+        return None
+    number = max(wrote)
+    decided, start = generations.read(home, number), generations.read_start(home, number)
+    if generation.start.mode != AFTER_LAST or decided is None or start is None:
+        raise RecoveryError(
+            f"Generation {number} of {home.full_name} was passed over when generation {generation.number} was decided, but a driver that "
+            f"was thought gone began it since and wrote batch {sealed.last[number]}. Reset the flow again: a new plan counts that."
+        )
+    return decided, start
+
+
+def _begun(home: FlowHome, generation: Generation) -> tuple[Generation, Start] | None:
+    number = generation.previous
+    while number is not None:
+        decided = generations.read(home, number)
+        if decided is None:
+            raise RecoveryError(
+                f"Generation {generation.number} of {home.full_name} follows generation {number}, whose decision is gone. "
+                f"Put {home.storage.path(home.generation(number))} back from a copy, or decide one that starts from earliest or latest."
+            )
+        start = generations.read_start(home, number)
+        if start is not None:
+            return decided, start
+        if decided.start.mode == EARLIEST:
+            return None
+        if decided.start.mode != AFTER_LAST:
+            raise RecoveryError(
+                f"Generation {generation.number} of {home.full_name} follows generation {number}, which was to start from "
+                f"{decided.start.mode} and never began, so it has no position. Reset the flow again with that start."
+            )
+        number = decided.previous
+    return None
+
+
+def _sealed_before(home: FlowHome, earlier: list[int]) -> frozenset[int]:
+    for number in reversed(earlier):
+        start = generations.read_start(home, number)
+        if start is not None:
+            return frozenset(start.evidence.get("sealed", ()))
+    return frozenset()
+
+
+def _query_id(home: FlowHome, number: int) -> str:
+    decided = generations.read(home, number)
+    return decided.query_id if decided else query_id(home.full_name, number)

@@ -1,0 +1,68 @@
+"""Going on where a driver that cannot be proven dead may still write: in a generation of one's own, copied from the old.
+
+Two queries with one id on one checkpoint would each take the other's batches for done. So a driver whose lease came without proof does
+not continue the generation that it finds: it decides the next one, shuts the old one out of the sink, and copies its checkpoint as far as
+the sink has it. What the other still sends, the sink's log refuses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamkeeper import generations
+from streamkeeper.checkpoint import Checkpoint, CommitEntry, write_commit
+from streamkeeper.errors import SinkDisagrees
+from streamkeeper.generations import Generation
+from streamkeeper.standing import Standing
+from streamkeeper_jobs.copying import copy_checkpoint
+from streamkeeper_jobs.headers import pin_state_partitions
+from streamkeeper_jobs.in_flight import PARTITIONS, pin_partitions
+from streamkeeper_jobs.job import Job, say
+from streamkeeper_jobs.origins import source_keys
+from streamkeeper_jobs.query import run_muted
+from streamkeeper_jobs.seeding import NewCheckpoint
+
+
+def own_generation(job: Job, generation: Generation) -> Generation:
+    """Give the generation that this driver may run: the one given, or the next, if an earlier driver of it may still be alive.
+
+    Whoever began it, and every driver since, must be proven gone. A driver before that knows an earlier generation only, or else fails
+    to begin this one, whose start is there.
+    """
+    start, doubtful = generations.read_start(job.home, generation.number), job.lease.unproven
+    if start is None or doubtful is None or doubtful < start.epoch:
+        return generation
+    why = f"lease epoch {doubtful} was taken over without proof that its driver is dead"
+    decided = generations.after_takeover(job.home, generation, job.flow.fingerprint, why)
+    say(f"Generation {generation.number} of {job.flow.full_name} is left to its old driver, and {decided.number} follows it: {why}.")
+    job.watch.tell(generation=decided.number)
+    return generations.decide(job.home, decided)
+
+
+def copy_from(job: Job, new: NewCheckpoint, where: Standing) -> tuple[int, dict[str, Any]]:
+    """Fill a checkpoint folder with a copy of the old one, as far as the sink has it; give its last batch, and the positions after it.
+
+    A batch that is in the sink and not in the checkpoint is run again into nowhere, as a restart would run it: that makes its state.
+
+    :raises CheckpointError: the old checkpoint lacks what must be copied.
+    :raises SinkDisagrees: the table lacks what the old checkpoint committed.
+    :raises Stopped: an order ended it; another driver starts anew, in another folder.
+    """
+    entry = where.offsets()
+    assert entry is not None, "a generation without a batch has nothing to copy"
+    if where.missing_in_sink is not None:
+        raise SinkDisagrees(
+            f"{where.checkpoint.path()} has committed {where.missing_in_sink}, but the table at {job.table_path} has not: it was removed, "
+            "replaced or put back from an older copy. Put the newer table back, or choose where to start: reset_checkpoint from earliest "
+            "(the table may then get rows twice: empty it before), a timestamp or latest."
+        )
+    storage, folder = job.home.storage, new.folder
+    copied = copy_checkpoint(where.checkpoint, entry.batch, folder, new.generation.query_id, job.watch.obey)
+    if not copied.committed and new.operators:
+        pin_partitions(storage, folder, str(job.spark.conf.get(PARTITIONS)))
+        pin_state_partitions(job.spark, Checkpoint(storage, folder))
+        run_muted(job.frame(new.schemas), f"{job.flow.full_name} (state copied)", storage.path(folder), job.watch)
+    elif not copied.committed:
+        storage.overwrite(f"{folder}/commits/{entry.batch}", write_commit(CommitEntry(entry.batch, 1, entry.watermark_ms)))
+    keys = source_keys(job.sources, list(entry.sources), entry.version)
+    return entry.batch, {name: entry.sources[key] for name, key in keys.items() if entry.sources[key] is not None}

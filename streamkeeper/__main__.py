@@ -1,0 +1,6 @@
+"""``python -m streamkeeper`` is the command line."""
+
+from streamkeeper.cli import main
+
+if __name__ == "__main__":
+    main()

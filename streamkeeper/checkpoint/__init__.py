@@ -1,0 +1,30 @@
+"""Reading any Spark Structured Streaming checkpoint, ours or anybody's, without a JVM. Nothing here ever changes one.
+
+Layout and formats: FACTS-spark ("Checkpoint layout"); ``tests/spark/test_checkpoint_reader.py`` pins each part that is leaned on.
+"""
+
+from streamkeeper.checkpoint.entries import (
+    CommitEntry,
+    FileEntry,
+    OffsetEntry,
+    StateOperator,
+    write_commit,
+    write_files_log,
+    write_offsets,
+)
+from streamkeeper.checkpoint.files_log import FilesLog
+from streamkeeper.checkpoint.problems import Problem
+from streamkeeper.checkpoint.reader import Checkpoint
+
+__all__ = [
+    "Checkpoint",
+    "CommitEntry",
+    "FileEntry",
+    "FilesLog",
+    "OffsetEntry",
+    "Problem",
+    "StateOperator",
+    "write_commit",
+    "write_files_log",
+    "write_offsets",
+]

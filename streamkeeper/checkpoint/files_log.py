@@ -1,0 +1,191 @@
+"""The log of a files source: which files were processed, and in which batch of the log.
+
+``sources/<source>/<N>`` lists the files of batch N; every tenth is ``<N>.compact`` and lists all files so far. It grows without bound
+(SPARK-30462), so it is read line by line where the storage can do that, and counted without looking into the lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamkeeper.checkpoint.entries import FileEntry, damaged, parse_file_entry
+from streamkeeper.errors import CheckpointError
+from streamkeeper.storage import LocalStorage, Storage
+
+_COMPACT = re.compile(r"([0-9]+)\.compact")
+_BATCH = re.compile(rb'"batchId":(-?[0-9]+)\}?\s*$')
+_BLOCK = 1 << 20
+_TAIL = 4096
+
+
+@dataclass(frozen=True)
+class FilesLog:
+    """The processed files of one source. ``folder`` is a name in the storage; nothing is read before it is asked for."""
+
+    storage: Storage
+    folder: str
+
+    def batches(self) -> tuple[list[int], list[int]]:
+        """Give the plain batches and the compacted ones, each ascending, from one listing."""
+        names = self.storage.names(self.folder)
+        plain = sorted(int(name) for name in names if name.isdecimal())
+        compact = sorted(int(match[1]) for match in map(_COMPACT.fullmatch, names) if match)
+        return plain, compact
+
+    def last_batch(self) -> int | None:
+        """Give the newest batch, which may not be processed yet: compare with the committed offset."""
+        plain, compact = self.batches()
+        return max([*plain[-1:], *compact[-1:]], default=None)
+
+    def compact_batch(self) -> int | None:
+        """Give the newest compacted batch, or None."""
+        return next(reversed(self.batches()[1]), None)
+
+    def entries(self, upto: int | None = None) -> Iterator[FileEntry]:
+        """Read the processed files, oldest batch first, as far as batch ``upto`` of the log: the ``logOffset`` of the source's offset.
+
+        :raises CheckpointError: a batch is missing, the log ends before ``upto``, or a file of it is damaged.
+        """
+        for name, number in self._names(upto):
+            where = self.storage.path(name)
+            for line in self._lines(name):
+                entry = parse_file_entry(line.decode(errors="replace"), where)
+                if upto is None or number <= upto or entry.batch <= upto:
+                    yield entry
+
+    def newest_entries(self, upto: int) -> list[FileEntry]:
+        """Read the entries of the last batches up to ``upto``, however long the log is: those after the newest compacted batch, and the
+        last mebibyte of that one.
+
+        :raises CheckpointError: a file of the log is damaged.
+        """
+        plain, compact = self.batches()
+        start = max((number for number in compact if number <= upto), default=None)
+        found = [] if start is None else self._last_entries(f"{self.folder}/{start}.compact")
+        for number in (number for number in plain if (-1 if start is None else start) < number <= upto):
+            name = f"{self.folder}/{number}"
+            found += [parse_file_entry(line.decode(errors="replace"), self.storage.path(name)) for line in self._lines(name)]
+        return found
+
+    def _last_entries(self, name: str) -> list[FileEntry]:
+        what = self._ends(name)
+        if what is not None:
+            raise damaged(self.storage.path(name), what)
+        _, tail = _head_and_tail(self.storage, name, _BLOCK)
+        lines = [line for line in tail.split(b"\n")[1:] if line]  # the first is the version, or cut off
+        return [parse_file_entry(line.decode(errors="replace"), self.storage.path(name)) for line in lines]
+
+    def count(self, upto: int | None = None) -> int:
+        """Count the processed files as far as batch ``upto``, without parsing them: by lines, and by the end of each line where a compacted
+        batch goes beyond ``upto``.
+
+        :raises CheckpointError: a batch is missing, or a file of the log is damaged.
+        """
+        return sum(
+            self._count_lines(name) if upto is None or number <= upto else self._count_upto(name, upto)
+            for name, number in self._names(upto)
+        )
+
+    def newest_damage(self, deep: bool = False) -> list[tuple[str, str]]:
+        """Look at the two ends of the newest files of the log; give names and what is wrong with them.
+
+        :param deep: read every line of every file that counts, too.
+        """
+        plain, compact = self.batches()
+        found: list[tuple[str, str]] = []
+        newest = [f"{self.folder}/{number}" for number in plain[-1:]] + [f"{self.folder}/{number}.compact" for number in compact[-1:]]
+        found += [(name, what) for name in newest if (what := self._ends(name)) is not None]
+        if deep and not found:
+            try:
+                for _ in self.entries():
+                    pass
+            except CheckpointError as error:
+                found.append((self.folder, str(error)))
+        return found
+
+    def missing(self) -> list[int]:
+        """Give the batches that should be there after the newest compacted one (or after the first), and are not."""
+        plain, compact = self.batches()
+        start = compact[-1] if compact else -1
+        later = [number for number in plain if number > start]
+        return sorted(set(range(start + 1, later[-1])) - set(later)) if later else []
+
+    def _names(self, upto: int | None) -> list[tuple[str, int]]:
+        """Give the files to read, with their batch: the newest usable compacted one, then each plain one after it."""
+        plain, compact = self.batches()
+        start, names = -1, []
+        for number in reversed(compact):
+            name = f"{self.folder}/{number}.compact"
+            if (what := self._ends(name)) is None:
+                start, names = number, [(name, number)]
+                break
+            if upto is None or number <= upto:  # what batch N took stands nowhere but in N.compact
+                raise damaged(self.storage.path(name), what)
+        later = [number for number in plain if number > start and (upto is None or number <= upto)]
+        last = upto if upto is not None else max(later, default=start)
+        if gap := sorted(set(range(start + 1, last + 1)) - set(later)):
+            raise damaged(self.storage.path(self.folder), f"lacks batch {gap[0]} of the processed files, and {len(gap) - 1} more")
+        return names + [(f"{self.folder}/{number}", number) for number in later]
+
+    def _ends(self, name: str) -> str | None:
+        """Say what is wrong with a file by its first and last bytes, or None."""
+        head, tail = _head_and_tail(self.storage, name)
+        if not head:
+            return "is empty: the process or the machine went down while it was written"
+        version, newline, _ = head.partition(b"\n")
+        if version.rstrip() != b"v1":
+            return f"starts with {version[:30]!r} instead of the version v1"
+        if newline and not tail.rstrip(b"\n").endswith(b"}"):
+            return f"is cut off: it ends with {tail[-30:]!r}"
+        return None
+
+    def _lines(self, name: str) -> Iterator[bytes]:
+        """Give the lines after the version."""
+        if isinstance(self.storage, LocalStorage):
+            with Path(self.storage.path(name)).open("rb") as file:
+                self._check_version(name, file.readline())
+                yield from (line for line in file if line != b"\n")
+        else:
+            first, *lines = (self.storage.read(name) or b"").split(b"\n")
+            self._check_version(name, first)
+            yield from (line for line in lines if line)
+
+    def _check_version(self, name: str, first: bytes) -> None:
+        first = first.rstrip(b"\n")
+        if first != b"v1":
+            raise damaged(self.storage.path(name), f"starts with {first[:30]!r} instead of the version v1")
+
+    def _count_lines(self, name: str) -> int:
+        what = self._ends(name)
+        if what is not None:
+            raise damaged(self.storage.path(name), what)
+        if not isinstance(self.storage, LocalStorage):
+            return (self.storage.read(name) or b"").rstrip(b"\n").count(b"\n")
+        with Path(self.storage.path(name)).open("rb") as file:
+            count, last = 0, b""
+            while block := file.read(_BLOCK):
+                count += block.count(b"\n")
+                last = block
+        return count - (len(last) - len(last.rstrip(b"\n")))
+
+    def _count_upto(self, name: str, upto: int) -> int:
+        count = 0
+        for line in self._lines(name):
+            match = _BATCH.search(line, max(0, len(line) - 40))
+            batch = int(match[1]) if match else parse_file_entry(line.decode(errors="replace"), self.storage.path(name)).batch
+            count += batch <= upto
+        return count
+
+
+def _head_and_tail(storage: Storage, name: str, size: int = _TAIL) -> tuple[bytes, bytes]:
+    """Give the first and the last bytes of a file, without the rest where the storage can do that."""
+    if not isinstance(storage, LocalStorage):
+        content = storage.read(name) or b""
+        return content[:size], content[-size:]
+    with Path(storage.path(name)).open("rb") as file:
+        head = file.read(size)
+        file.seek(max(0, file.seek(0, 2) - size))
+        return head, file.read()

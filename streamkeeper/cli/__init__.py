@@ -1,0 +1,48 @@
+"""The command line. Exit codes: 0, 1 for a failure, 2 for wrong usage."""
+
+from __future__ import annotations
+
+import sys
+
+from streamkeeper.errors import StreamkeeperError, UsageError
+
+
+def main() -> None:
+    """Run ``streamkeeper``; errors that are meant for the user are printed as they stand, on standard error."""
+    try:
+        if not _look_only(sys.argv[1:]):
+            _run_app()
+    except StreamkeeperError as error:
+        print(f"streamkeeper: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, UsageError) else 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _run_app() -> None:
+    try:
+        from streamkeeper.cli.commands import app
+    except ImportError as error:
+        sys.exit(f"The command line needs a package that is not installed: {error}. Install streamkeeper[cli].")
+    app()
+
+
+def _look_only(arguments: list[str]) -> bool:
+    """Carry out a plain ``inspect`` or ``flows`` without typer, and say whether it was one; help and wrong usage are typer's.
+
+    These two are called in loops and by hand, and importing typer (with pydantic) takes longer than they do.
+    """
+    command, rest = arguments[:1], arguments[1:]
+    places = [item for item in rest if not item.startswith("-")]
+    flags = sorted(item for item in rest if item.startswith("-"))
+    if command == ["inspect"] and len(places) == 1 and flags in ([], ["--files"], ["--json"], ["--files", "--json"]):
+        from streamkeeper.cli.inspecting import show_place
+
+        show_place(places[0], files="--files" in flags, as_json="--json" in flags)
+        return True
+    if command == ["flows"] and not places and flags in ([], ["--json"]):
+        from streamkeeper.cli.listing import show_flows
+
+        show_flows(as_json=bool(flags))
+        return True
+    return False

@@ -1,0 +1,68 @@
+"""The commands of ``streamkeeper``. ``check``, ``flows``, ``inspect`` and ``plan`` start no JVM.
+
+Each command imports what it needs by itself, so that a look at a path costs no more than the look.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from streamkeeper.cli.output import show
+from streamkeeper.settings import Settings
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Keep streaming flows alive, and bring them back. Exit codes: 0, 1 for a failure, 2 for wrong usage.",
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def check(*, json: AsJson = False) -> None:
+    """Import every pipeline file, say what is wrong with it, and write the manifest."""
+    from streamkeeper.manifest import write_manifest
+
+    written = write_manifest(Settings.from_environment())
+    found = list(written.flows())
+    value = {
+        "manifest": written.key,
+        "flows": [{"flow": flow.full_name, "target": flow.declaration.target, "fingerprint": flow.fingerprint} for flow in found],
+        "errors": dict(written.errors),
+    }
+    lines = [f"{flow.full_name} → {flow.declaration.target}  {flow.fingerprint}" for flow in found]
+    lines += [f"error: {message}" for message in written.errors.values()]
+    show(value, json, "\n".join(lines or ["No pipeline is declared."]))
+    if written.errors:
+        raise typer.Exit(1)
+
+
+@app.command()
+def flows(*, json: AsJson = False) -> None:
+    """Show each flow's state, generation, last batch and its age."""
+    from streamkeeper.cli.listing import show_flows
+
+    show_flows(json)
+
+
+@app.command()
+def inspect(
+    place: Annotated[str, typer.Argument(help="A flow, or the path or URL of any Structured Streaming checkpoint.", metavar="FLOW|PATH")],
+    *,
+    files: Annotated[bool, typer.Option("--files", help="Count processed files too; this reads the whole files log.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Read a checkpoint: last batch, positions, operators, watermark, damage."""
+    from streamkeeper.cli.inspecting import show_place
+
+    show_place(place, files, json)
+
+
+from streamkeeper.cli import recovering, running  # noqa: E402
+
+recovering.register(app)
+running.register(app)

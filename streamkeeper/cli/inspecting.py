@@ -1,0 +1,115 @@
+"""What ``streamkeeper inspect`` shows. A path is looked at with nothing but the checkpoint reader: no settings, no manifest, no fsspec."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from streamkeeper.checkpoint.inspection import Inspection, SourceStand, inspect
+from streamkeeper.cli.output import show
+from streamkeeper.clock import describe_age
+from streamkeeper.errors import CheckpointError, RequestError
+from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
+
+if TYPE_CHECKING:
+    from streamkeeper.generations import Start
+
+
+def show_place(place: str, files: bool, as_json: bool) -> None:
+    """Print what :func:`inspect_place` finds."""
+    value, text = inspect_place(Settings.from_environment, place, files)
+    show(value, as_json, text)
+
+
+def inspect_place(settings_factory: Callable[[], Settings], place: str, files: bool) -> tuple[dict[str, Any], str]:
+    """Look at a flow's checkpoint, or at any checkpoint by its path or URL; give it as a JSON object and in words.
+
+    What has a ``/``, or is there as a folder, is a path; else it is a flow's name.
+
+    :param files: count the processed files too, which takes longer the more there are.
+    :raises CheckpointError: there is no checkpoint.
+    :raises RequestError: there is no such flow, or it never began.
+    """
+    if not place:
+        raise RequestError("'' is neither a flow nor a path. Give pipeline.flow, or the folder of a checkpoint.")
+    if "/" in place or Path(place).is_dir():
+        root, folder = _split(place)
+        found = inspect(open_storage(root), folder, count_files=files)
+        return found.to_json(), "\n".join(_words(found))
+    return _inspect_flow(settings_factory(), place, files)
+
+
+def _split(place: str) -> tuple[str, str]:
+    """Give the storage and the name in it: the checkpoint's folder is named below the one that holds it."""
+    root, _, folder = (place if "://" in place else str(Path(place).absolute())).rstrip("/").rpartition("/")
+    return root or "/", folder
+
+
+def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str, Any], str]:
+    from streamkeeper import generations
+    from streamkeeper.home import FlowHome
+    from streamkeeper.manifest import read_manifest
+    from streamkeeper.standing import last_begun
+
+    flow = read_manifest(settings).find(name)
+    home = FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
+    newest, begun = generations.latest(home), last_begun(home)
+    if newest is None or begun is None:
+        why = "never started" if newest is None else f"has decided on generation {newest.number}, which no driver began yet"
+        raise RequestError(
+            f"The flow {flow.full_name} {why}, so it has no checkpoint to look at. Start it: its DAG, or streamkeeper run {flow.full_name}."
+        )
+    start = begun[1]
+    inferred = {source.name for source in flow.pipeline.sources_of(flow.declaration) if source.schema is None and source.reads_files}
+    head = {"decided_generation": asdict(newest), "start": asdict(start), "inferred": sorted(inferred & start.schemas.keys())}
+    lines = [f"flow            {flow.full_name} → {flow.declaration.target}", f"generation      {start.number}, since {start.at}"]
+    if newest.number != start.number:
+        lines.append(f"next            generation {newest.number} is decided ({newest.why}, by {newest.by}), and no driver began it yet")
+    lines += [f"why             {begun[0].why}, by {begun[0].by}; start {begun[0].start.mode}; state {_state(start)}"]
+    lines += [f"schema          {name}: {schema} (inferred)" for name, schema in start.schemas.items()]
+    try:
+        found = inspect(home.storage, start.checkpoint, home, count_files=files)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"The flow {flow.full_name} is on generation {start.number}, begun {start.at}, but its checkpoint is gone: {error} "
+            f"Put it back from a copy, or reset the flow: streamkeeper plan reset_checkpoint --flow {flow.full_name}."
+        ) from error
+    return {**found.to_json(), **head}, "\n".join([*lines, *_words(found)])
+
+
+def _state(start: Start) -> str:
+    return (start.state or "new") if start.operators else "none"
+
+
+def _words(found: Inspection) -> Iterator[str]:
+    yield f"checkpoint      {found.path}"
+    yield f"query           {found.query_id or 'unknown'}, offset log v{found.offset_log_version or '?'}"
+    age = "" if found.last_commit_age_s is None else f", {describe_age(found.last_commit_age_s)} ago"
+    yield f"last batch      {'none is committed' if found.last_commit is None else f'{found.last_commit}{age}'}"
+    yield f"in flight       {'nothing' if found.in_flight is None else f'batch {found.in_flight}: planned, not committed'}"
+    yield f"watermark       {'none' if not found.watermark_ms else f'{found.watermark_ms} ms since the epoch'}"
+    for source in found.sources:
+        yield from _source(source)
+    for operator in found.operators:
+        yield f"state           {operator.name} (operator {operator.id}), {operator.partitions} partitions"
+    if not found.operators:
+        yield "state           none"
+    for problem in found.problems:
+        yield f"{problem.severity:<15} {problem.file or found.path} {problem.what}. {problem.advice}"
+    if not found.problems:
+        yield "problems        none found"
+
+
+def _source(source: SourceStand) -> Iterator[str]:
+    files = "" if source.files is None else f", {source.files:,} files"
+    yield f"source          {source.name} ({source.kind}): {source.position}{files}"
+    if source.offset is not None:
+        yield f"  offset        {json.dumps(source.offset)}"
+    if source.in_flight is not None:
+        yield f"  in flight     {json.dumps(source.in_flight)}"
+    if source.initial is not None:
+        yield f"  began at      {json.dumps(source.initial)}"

@@ -1,0 +1,43 @@
+"""What ``streamkeeper flows`` shows."""
+
+from __future__ import annotations
+
+from streamkeeper import status
+from streamkeeper.cli.output import Grid, say, show
+from streamkeeper.clock import describe_age
+from streamkeeper.errors import StreamkeeperError
+from streamkeeper.manifest import read_manifest
+from streamkeeper.settings import Settings
+from streamkeeper.status import FlowStatus
+from streamkeeper.storage import open_storage
+
+
+def show_flows(as_json: bool) -> None:
+    """Print each flow's state, generation, last batch and its age; what is wrong with pipeline files goes to standard error.
+
+    :raises StreamkeeperError: some flow cannot be looked at; the others were shown.
+    """
+    settings = Settings.from_environment()
+    storage, known = open_storage(settings.state), read_manifest(settings)
+    found: list[FlowStatus] = []
+    unreadable: list[str] = []
+    for flow in known.flows():
+        try:
+            found.append(status.look(storage, flow))
+        except StreamkeeperError as error:
+            unreadable.append(f"{flow.full_name}: {error}")
+    heading = ["flow", "state", "generation", "batch", "age", "detail"]
+    show([item.to_json() for item in found], as_json, Grid(heading, [_row(item) for item in found]))
+    for message in known.errors.values():
+        say(f"streamkeeper: {message}")
+    if unreadable:
+        raise StreamkeeperError("\n".join(["Some flows cannot be looked at:", *unreadable]))
+
+
+def _row(item: FlowStatus) -> list[str]:
+    age = "–" if item.age is None else describe_age(item.age)
+    return [item.flow, item.state, _or_dash(item.generation), _or_dash(item.batch), age, item.detail]
+
+
+def _or_dash(value: object) -> str:
+    return "–" if value is None else str(value)

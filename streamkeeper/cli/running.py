@@ -1,0 +1,159 @@
+"""``streamkeeper run``, ``hold`` and ``release``: a driver in the foreground, without Airflow; and how flows are stopped and let go."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamkeeper.cli.output import say, show
+from streamkeeper.outcomes import Outcome
+from streamkeeper.settings import Settings
+
+if TYPE_CHECKING:
+    from streamkeeper.home import FlowHome
+    from streamkeeper.manifest import Flow, Manifest
+
+DEFAULT_MASTER = "local[2]"
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+FlowNames = Annotated[
+    list[str] | None, typer.Argument(help="Flows, as pipeline.flow or by their own name; `all` for all.", metavar="FLOW…")
+]
+OfPipeline = Annotated[str | None, typer.Option("--pipeline", help="All flows of this pipeline instead.")]
+OfAll = Annotated[bool, typer.Option("--all", help="Every flow there is instead.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(run)
+    app.command()(hold)
+    app.command()(release)
+
+
+def run(
+    flow: Annotated[str, typer.Argument(help="A flow, as pipeline.flow or by its own name.")],
+    *,
+    available_now: Annotated[bool, typer.Option("--available-now", help="Process what is there now, then end.")] = False,
+    master: Annotated[str, typer.Option(help="Spark's master.")] = DEFAULT_MASTER,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON; the driver's output goes to standard error.")] = False,
+) -> None:
+    """Run a flow's driver in the foreground, without Airflow. Ctrl-C stops it."""
+    from streamkeeper.manifest import read_manifest
+
+    settings = Settings.from_environment()
+    found = read_manifest(settings).find(flow)
+    code = drive(settings, found, available_now, master, sys.stderr if json else None)
+    named = describe_outcome(code)
+    if json:
+        show({"flow": found.full_name, "exit_code": code, "outcome": named}, json, "")
+    if code != Outcome.STOPPED:
+        say(f"streamkeeper: the driver of {found.full_name} ended with exit code {code} ({named}).")
+        raise typer.Exit(2 if code == Outcome.USAGE else 1)
+
+
+def describe_outcome(code: int) -> str:
+    """Say a driver's exit code in a word or two: ``stopped``, ``lease held``, ``parked``, ``failed``."""
+    return (Outcome(code) if code in set(Outcome) else Outcome.FAILED).name.lower().replace("_", " ")
+
+
+def drive(settings: Settings, flow: Flow, available_now: bool, master: str = DEFAULT_MASTER, output: IO[str] | None = None) -> int:
+    """Run spark-submit for a flow and give its exit code; its standard output goes to ``output``, or where ours goes."""
+    from streamkeeper import submit
+
+    command = submit.command(settings, flow, available_now=available_now, master=master)
+    environment = {**os.environ, **submit.environment(settings)}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output) as driver:
+        try:
+            return driver.wait()
+        except KeyboardInterrupt:
+            driver.terminate()
+            return driver.wait()
+
+
+def hold(
+    names: FlowNames = None,
+    *,
+    pipeline: OfPipeline = None,
+    every: OfAll = False,
+    reason: Annotated[str, typer.Option(help="Why, for those who find it.")] = "held by hand",
+    by: Annotated[str, typer.Option(help="Whose hold; each owner removes only its own.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the drivers are gone, for as long as it takes.")] = False,
+    deadline: Annotated[
+        float | None, typer.Option(help="Wait that many seconds; then SIGTERM and, a minute later, SIGKILL to a driver on this host.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Stop flows, and keep them from running: their drivers end their batch and leave."""
+    from streamkeeper import hold_requests, holds
+
+    settings, known = _known()
+    values = {**_which(known, names, pipeline, every), "reason": reason, "deadline": deadline}
+    asked = hold_requests.parse_hold(values, known, by or _user())
+    homes = [_home(settings, name) for name in asked.flows]
+    put = {home.full_name: holds.put(home, asked.owner, asked.reason, asked.by).owner for home in homes}
+    if not wait and deadline is None:
+        show(put, json, "\n".join(f"{name}: held by {owner}" for name, owner in put.items()))
+        return
+    from streamkeeper import stopping
+
+    stops = stopping.stop_all(homes, asked.deadline, term=settings.lease_term, say=say)
+    value = {stop.flow: {"held_by": asked.owner, "driver": stop.by.name.lower(), "epoch": stop.epoch} for stop in stops}
+    show(value, json, "\n".join(f"{stop.flow}: held by {asked.owner}; it {stop.by.value}" for stop in stops))
+
+
+def release(
+    names: FlowNames = None,
+    *,
+    pipeline: OfPipeline = None,
+    every: OfAll = False,
+    by: Annotated[str, typer.Option(help="Whose hold.")] = "",
+    any_person: Annotated[bool, typer.Option("--any-person", help="The holds of all persons instead.")] = False,
+    park: Annotated[bool, typer.Option("--park", help="Lift the park instead: the flow is tried again as it is.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Remove your hold from flows; holds of others stay."""
+    from streamkeeper import hold_requests, holds
+
+    settings, known = _known()
+    values = {**_which(known, names, pipeline, every), "owner": by, "any_person": any_person}
+    asked = hold_requests.parse_release(values, known, _user())
+    owner = holds.PARK if park else asked.owner
+    done: dict[str, dict[str, Any]] = {}
+    lines: list[str] = []
+    for name in asked.flows:
+        released, left = hold_requests.release(_home(settings, name), owner)
+        done[name] = {"released": bool(released), "left": [hold.owner for hold in left]}
+        lines.append(f"{name}: {hold_requests.describe_release(owner, released, left)}")
+    show(done, json, "\n".join(lines))
+
+
+def _known() -> tuple[Settings, Manifest]:
+    from streamkeeper.manifest import read_manifest
+
+    settings = Settings.from_environment()
+    return settings, read_manifest(settings)
+
+
+def _which(known: Manifest, names: list[str] | None, pipeline: str | None, every: bool) -> dict[str, Any]:
+    """Give the form's values for the flows that are named, all of them found before any is touched."""
+    every = every or names == ["all"]
+    found = [] if names == ["all"] else [known.find(name).full_name for name in names or []]
+    return {"flows": found, "pipeline": pipeline, "all": every}
+
+
+def _home(settings: Settings, name: str) -> FlowHome:
+    from streamkeeper.home import FlowHome
+    from streamkeeper.storage import open_storage
+
+    pipeline, _, flow = name.partition(".")
+    return FlowHome(open_storage(settings.state), pipeline, flow)
+
+
+def _user() -> str:
+    import getpass
+
+    return getpass.getuser()

@@ -1,0 +1,98 @@
+"""What a Delta table's own log says of a writer: its last transaction, and whether it is sealed. Pure Python: no JVM is started.
+
+Delta's streaming sink writes, with each batch, a ``txn`` action: the query's id and the batch's. A recovery *seals* a query id with
+one more ``txn``, of version 2^62: Delta then skips every later batch of that id, in silence. So the last real version is the highest
+below the seal, and it stays right even if a late batch came in between somebody's look and the seal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from streamkeeper.errors import CheckpointError
+from streamkeeper.storage import Storage, open_storage
+
+SEAL = 2**62
+"""The transaction version that shuts a query id out: no batch id ever gets there."""
+
+_COMMIT = re.compile(r"([0-9]{20})\.json")
+_LOG = "_delta_log"
+
+
+@dataclass(frozen=True)
+class Transactions:
+    """What the log's JSON files say of one writer.
+
+    ``version`` is its last real transaction, or None where none was found; ``sealed_at`` the table version of its seal, or None.
+    ``complete`` says whether the answer is sure: a real version was found, or the log was read back to its first commit. Where it is not,
+    the older commits were cleaned up, and only Spark, by the table's checkpoints, can tell.
+    """
+
+    version: int | None
+    sealed_at: int | None
+    complete: bool
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the writer is shut out."""
+        return self.sealed_at is not None
+
+
+def exists(table_path: str) -> bool:
+    """Say whether there is a Delta table at a path or URL: whether its log has a commit or a checkpoint."""
+    return any(_COMMIT.fullmatch(name) or ".checkpoint" in name for name in open_storage(table_path).names(_LOG))
+
+
+def latest_version(table_path: str) -> int | None:
+    """Give a table's newest version by its log's JSON files; None where there is no table."""
+    versions = _versions(open_storage(table_path))
+    return versions[0] if versions else None
+
+
+def last_transaction(table_path: str, app_id: str, at_most: int | None = None) -> Transactions:
+    """Find a writer's last real transaction, newest commit first, and whether it is sealed.
+
+    Reads no further back than the writer's last real transaction. A path without a table gives no version, and is complete.
+
+    :param at_most: how many commits to read; without it, all that are there.
+    :raises CheckpointError: a commit of the log holds something else than JSON lines.
+    """
+    storage = open_storage(table_path)
+    versions = _versions(storage)
+    sealed_at: int | None = None
+    for version in versions[:at_most]:
+        for found in _transactions(storage, version, app_id):
+            if found < SEAL:
+                return Transactions(found, sealed_at, True)
+            sealed_at = version
+    if at_most is not None and len(versions) > at_most:
+        return Transactions(None, sealed_at, complete=False)
+    return Transactions(None, sealed_at, complete=versions[-1] == 0 if versions else not exists(table_path))
+
+
+def _versions(storage: Storage) -> list[int]:
+    """Give the versions whose commits are still there as JSON, newest first."""
+    matches = (_COMMIT.fullmatch(name) for name in storage.names(_LOG))
+    return sorted((int(match[1]) for match in matches if match), reverse=True)
+
+
+def _transactions(storage: Storage, version: int, app_id: str) -> Iterator[int]:
+    """Give the versions of one writer's ``txn`` actions in one commit; commits that do not name it are not parsed."""
+    content = storage.read(f"{_LOG}/{version:020d}.json")
+    if content is None or app_id.encode() not in content:
+        return
+    for line in content.splitlines():
+        if b'"txn"' not in line or app_id.encode() not in line:
+            continue
+        try:
+            transaction = json.loads(line).get("txn")
+        except ValueError as error:
+            raise CheckpointError(
+                f"{storage.path(f'{_LOG}/{version:020d}.json')} holds {line[:60]!r}…, which is no JSON: the table's log is damaged, "
+                "and what is in the table cannot be known. Restore the table from a backup."
+            ) from error
+        if transaction and transaction["appId"] == app_id:
+            yield int(transaction["version"])

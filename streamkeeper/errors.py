@@ -1,0 +1,77 @@
+"""Every error that Streamkeeper raises on purpose.
+
+    StreamkeeperError
+    ├── UsageError              what was asked for cannot be asked for: nothing was touched (exit 2)
+    │   ├── DeclarationError    a pipeline file says something that is not allowed
+    │   ├── SettingsError       an environment variable has an unusable value
+    │   └── RequestError        a recovery was asked for with values that do not fit the flow
+    ├── CheckpointError         a checkpoint cannot be read as one
+    │   └── SinkDisagrees       a checkpoint and the table behind it cannot both be right
+    ├── StorageError            the state folder cannot be read or written
+    ├── FlowHeld                a hold forbids the flow to run
+    ├── LeaseHeld               another driver has the flow's lease
+    ├── LeaseLost               another driver took the lease over
+    ├── TableLocked             another recovery works on the table
+    ├── RecoveryError           a recovery's step cannot be carried out; it may be run again
+    └── PlanRefused             the plan's price was not accepted, so nothing was touched
+
+Each message says what was found, what is allowed, and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class StreamkeeperError(Exception):
+    """The root of the tree: an error whose message is meant for the user as it stands."""
+
+
+class UsageError(StreamkeeperError):
+    """What was asked for cannot be asked for; nothing was touched."""
+
+
+class DeclarationError(UsageError):
+    """A pipeline file declares something that is not allowed; the message names file and line."""
+
+
+class SettingsError(UsageError):
+    """An environment variable has a value that cannot be used."""
+
+
+class RequestError(UsageError):
+    """A recovery was asked for with values that do not fit; the message lists every misfit, not only the first."""
+
+
+class CheckpointError(StreamkeeperError):
+    """A checkpoint, or one file of it, cannot be read; the message names the file and what is wrong with it."""
+
+
+class SinkDisagrees(CheckpointError):
+    """A checkpoint and the table that its query writes cannot both be right: one of them is an older copy, or was replaced."""
+
+
+class StorageError(StreamkeeperError):
+    """The state folder cannot be read or written."""
+
+
+class FlowHeld(StreamkeeperError):
+    """A hold forbids the flow to run."""
+
+
+class LeaseHeld(StreamkeeperError):
+    """Another driver has the lease of the flow and may be alive."""
+
+
+class LeaseLost(StreamkeeperError):
+    """Another driver has taken the lease over: this one must stop."""
+
+
+class TableLocked(StreamkeeperError):
+    """Another recovery has the table's lock."""
+
+
+class RecoveryError(StreamkeeperError):
+    """A step of a recovery could not be carried out; running the recovery again goes on from that step."""
+
+
+class PlanRefused(StreamkeeperError):
+    """The plan has a price that nobody accepted; nothing was touched."""

@@ -1,0 +1,423 @@
+"""The language of pipeline files: ``from streamkeeper import pipelines as dp``.
+
+Names and parameters are those of Lakeflow and ``pyspark.pipelines``. Named sources are Streamkeeper's own: a view gets one
+DataFrame per source, so that it can be tested by itself, and so that positions can be kept and reset by the source's name.
+
+Nothing here reads, writes or starts anything. Decorated functions come back unchanged.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from streamkeeper.declarations import (
+    DEFAULT_NO_PROGRESS,
+    FILE_FORMATS,
+    LATER_FORMATS,
+    OUR_FOLDERS,
+    PARK,
+    RETRY,
+    SOURCE_FORMATS,
+    AppendFlow,
+    Notifier,
+    Pipeline,
+    Source,
+    Table,
+    View,
+    Where,
+    check_name,
+)
+from streamkeeper.errors import DeclarationError
+from streamkeeper.sharing import check_shareable
+from streamkeeper.syntax import hash_of, without_decorators
+
+__all__ = ["append_flow", "configure_pipeline", "create_source", "create_streaming_table", "notifier", "temporary_view"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_TRIGGER = re.compile(r"[1-9][0-9]* (millisecond|second|minute|hour)s?")
+_DURATION = re.compile(r"([1-9][0-9]*) (second|minute|hour|day)s?")
+_SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
+_CLASSPATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+DECORATORS = ("append_flow", "temporary_view")
+_OURS = ("path", "checkpointlocation", "schema", "startingoffsets", "startingversion", "startingtimestamp")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What :func:`configure_pipeline` says of a pipeline as a whole."""
+
+    shared_driver: bool = False
+    notifiers: tuple[Notifier, ...] = ()
+    no_progress_after: float | None = DEFAULT_NO_PROGRESS
+    where: Where | None = None
+
+
+class Registry:
+    """What one pipeline file has declared so far."""
+
+    def __init__(self, name: str, file: str, data: str) -> None:
+        self.name, self.file, self.data = name, file, data
+        self.sources: dict[str, Source] = {}
+        self.views: dict[str, View] = {}
+        self.tables: dict[str, Table] = {}
+        self.flows: dict[str, AppendFlow] = {}
+        self.options: Options | None = None
+
+    def finish(self, shared: str) -> Pipeline:
+        """Check what only the whole file can tell, and give the pipeline.
+
+        :raises DeclarationError: a name is not declared, views read one another in a circle, a flow has no target table, no flow is
+            declared, or flows that are to share a driver cannot.
+        """
+        readers: list[View | AppendFlow] = [*self.views.values(), *self.flows.values()]
+        for reader in readers:
+            for name in reader.sources:
+                if name not in self.sources and name not in self.views:
+                    raise DeclarationError(
+                        f"{reader.where}: {reader.name} reads {name!r}, which this file does not declare. Declared are "
+                        f"{_listed([*self.sources, *self.views])}. Correct the name, or declare it with create_source or temporary_view."
+                    )
+        for view in self.views.values():
+            self._check_circle(view, ())
+        for flow in self.flows.values():
+            if flow.target not in self.tables:
+                raise DeclarationError(
+                    f"{flow.where}: the flow {flow.name} writes to {flow.target!r}, which this file does not declare. Declared are "
+                    f"{_listed(self.tables)}. Add dp.create_streaming_table({flow.target!r})."
+                )
+        if not self.flows:
+            raise DeclarationError(
+                f"{self.file}: no flow is declared. Add one with append_flow, or move the file out of the pipelines folder."
+            )
+        options = self.options or Options()
+        if options.shared_driver:
+            check_shareable(tuple(self.flows.values()))
+        return Pipeline(
+            name=self.name,
+            file=self.file,
+            shared=shared,
+            sources=tuple(self.sources.values()),
+            views=tuple(self.views.values()),
+            tables=tuple(self.tables.values()),
+            flows=tuple(self.flows.values()),
+            shared_driver=options.shared_driver,
+            notifiers=options.notifiers,
+            no_progress_after=options.no_progress_after,
+        )
+
+    def _check_circle(self, view: View, path: tuple[str, ...]) -> None:
+        if view.name in path:
+            circle = " → ".join([*path[path.index(view.name) :], view.name])
+            raise DeclarationError(f"{view.where}: views read one another in a circle: {circle}. Let one of them read a source.")
+        for name in view.sources:
+            if name in self.views:
+                self._check_circle(self.views[name], (*path, view.name))
+
+
+_current: ContextVar[Registry | None] = ContextVar("streamkeeper_registry", default=None)
+
+
+@contextmanager
+def collecting(registry: Registry) -> Iterator[Registry]:
+    """Let the declarations made inside go to ``registry``; outside of this they are checked and forgotten."""
+    token = _current.set(registry)
+    try:
+        yield registry
+    finally:
+        _current.reset(token)
+
+
+def create_source(
+    name: str,
+    *,
+    format: str,
+    path: str | None = None,
+    schema: str | None = None,
+    options: Mapping[str, object] | None = None,
+) -> None:
+    """Declare a source of rows.
+
+    :param name: letters, digits, underscores; a position is kept under this name, so a renamed source is another source.
+    :param format: ``json``, ``csv``, ``parquet``, ``orc``, ``text`` (files in a folder) or ``rate``.
+    :param path: the folder of a files source; ``{data}`` stands for ``STREAMKEEPER_DATA``. Must be absolute, or a URL.
+    :param schema: a DDL string (``"id INT, name STRING"``). A files source may leave it out: it is then inferred once from what
+        is there and stored with the generation.
+    :param options: options of Spark's reader, such as ``{"maxFilesPerTrigger": 10}``.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    where = _caller()
+    registry = _registry(where)
+    check_name("source", name, where)
+    _check_new(registry, name, where)
+    if format in LATER_FORMATS:
+        raise DeclarationError(f"{where}: source {name} has format {format!r}. {LATER_FORMATS[format]}. Today: {_listed(SOURCE_FORMATS)}.")
+    if format not in SOURCE_FORMATS:
+        raise DeclarationError(f"{where}: source {name} has format {format!r}. Allowed are {_listed(SOURCE_FORMATS)}.")
+    if format in FILE_FORMATS:
+        if not path:
+            raise DeclarationError(
+                f"{where}: source {name} reads {format} files but has no path. Give the folder that the files appear in."
+            )
+        path = _filled(path, name, registry, where)
+    elif path is not None or schema is not None:
+        raise DeclarationError(f"{where}: source {name} has format {format!r}, which takes neither a path nor a schema. Leave them out.")
+    _check_text(f"schema of source {name}", schema, where)
+    registry.sources[name] = Source(name, format, path, schema, _options(f"source {name}", options, where), where)
+
+
+def temporary_view(*, sources: Sequence[str], name: str | None = None) -> Callable[[Function], Function]:
+    """Declare a view: a function that gets one DataFrame per source, in this order, and gives one.
+
+    :param sources: names of sources or of other views.
+    :param name: the function's name by default.
+    """
+    where = _caller()
+
+    def declare(function: Function) -> Function:
+        registry = _registry(where)
+        view = check_name("view", name or function.__name__, where)
+        _check_new(registry, view, where)
+        registry.views[view] = View(view, _inputs(f"view {view}", function, sources, where), code_hash(function), where, function)
+        return function
+
+    return declare
+
+
+def create_streaming_table(
+    name: str,
+    *,
+    comment: str | None = None,
+    table_properties: Mapping[str, object] | None = None,
+    partition_cols: Sequence[str] = (),
+) -> None:
+    """Declare the Delta table that flows write to; ``schema.table`` puts it in a folder of the schema's name.
+
+    :param table_properties: Delta table properties, set when the table is made.
+    :param partition_cols: columns that the table is partitioned by when it is made.
+    """
+    where = _caller()
+    registry = _registry(where)
+    _check_table_name(registry, name, where)
+    _check_text(f"comment of table {name}", comment, where)
+    if isinstance(partition_cols, str) or not all(isinstance(column, str) for column in partition_cols):
+        raise DeclarationError(
+            f"{where}: the partition_cols of table {name} are {partition_cols!r}. Give a list of names, such as ['day']."
+        )
+    properties = _options(f"table {name}", table_properties, where, reserved=())
+    forgetful = [key for key in properties if key.lower() == "delta.settransactionretentionduration"]
+    if forgetful:
+        raise DeclarationError(
+            f"{where}: the table {name} sets {forgetful[0]}, by which Delta forgets which batches it has. A flow that rested "
+            "longer would write its last batch twice. Leave it out."
+        )
+    registry.tables[name] = Table(name, comment, properties, tuple(partition_cols), where)
+
+
+def append_flow(
+    *,
+    target: str,
+    sources: Sequence[str],
+    name: str | None = None,
+    trigger: str = "10 seconds",
+    spark_conf: Mapping[str, object] | None = None,
+    on_failure: str = PARK,
+) -> Callable[[Function], Function]:
+    """Declare a flow that appends what its function gives to ``target``, every row once.
+
+    :param target: a table made by :func:`create_streaming_table` in the same file.
+    :param sources: names of sources or views; the function gets one DataFrame for each.
+    :param name: the function's name by default. State is kept under it, so a renamed flow is another flow.
+    :param trigger: how often new data is looked for, such as ``"10 seconds"``. Intervals under tens of seconds cost polls.
+    :param spark_conf: Spark settings for this flow's application.
+    :param on_failure: ``park``: a failure that a restart cannot mend stops the flow until a person does, or its declaration changes.
+        ``retry``: the flow is alarmed about all the same, and then tried again for ever.
+    """
+    where = _caller()
+
+    def declare(function: Function) -> Function:
+        registry = _registry(where)
+        flow = check_name("flow", name or function.__name__, where)
+        _check_not_taken_by_us(flow, where)
+        if flow in registry.flows:
+            raise DeclarationError(f"{where}: the flow {flow} is declared at {registry.flows[flow].where} already. Rename one of the two.")
+        if not isinstance(trigger, str) or not _TRIGGER.fullmatch(trigger):
+            raise DeclarationError(
+                f"{where}: flow {flow} has the trigger {trigger!r}. Allowed is a number and a unit, such as '10 seconds'."
+            )
+        if on_failure not in (PARK, RETRY):
+            raise DeclarationError(f"{where}: flow {flow} has on_failure {on_failure!r}. Allowed are {PARK!r} and {RETRY!r}.")
+        inputs = _inputs(f"flow {flow}", function, sources, where)
+        conf = _options(f"flow {flow}", spark_conf, where, reserved=())
+        registry.flows[flow] = AppendFlow(flow, str(target), inputs, code_hash(function), trigger, conf, where, on_failure, function)
+        return function
+
+    return declare
+
+
+def notifier(classpath: str, **arguments: Any) -> Notifier:
+    """Give an Airflow notifier for :func:`configure_pipeline`; Airflow imports and makes it when there is something to tell.
+
+    Its text arguments are templates: ``{{ alert.subject }}``, ``{{ alert.text }}``, ``{{ alert.kind }}`` and ``{{ alert.flow }}`` are known
+    in them. Passwords belong into an Airflow connection that the notifier names, never here.
+
+    :param classpath: such as ``airflow.providers.smtp.notifications.smtp.SmtpNotifier``.
+    :param arguments: what the notifier is made with; values that JSON knows.
+    """
+    where = _caller()
+    if not isinstance(classpath, str) or not _CLASSPATH.fullmatch(classpath):
+        raise DeclarationError(
+            f"{where}: the notifier {classpath!r} is no path of a class. Give one such as "
+            "'airflow.providers.smtp.notifications.smtp.SmtpNotifier'."
+        )
+    try:
+        plain = json.loads(json.dumps(arguments))
+    except (TypeError, ValueError) as error:
+        raise DeclarationError(f"{where}: the arguments of the notifier {classpath} are no JSON values: {error}.") from error
+    return Notifier(classpath, plain)
+
+
+def configure_pipeline(
+    *, shared_driver: bool = False, notifiers: Sequence[Notifier] = (), no_progress_after: str | None = "30 minutes"
+) -> None:
+    """Say, once a file, what holds for all flows of the pipeline.
+
+    :param shared_driver: let the flows run as queries of one Spark application, each in a FAIR pool of its own. It saves memory; the
+        failure of one ends the application and restarts all.
+    :param notifiers: who is told that a flow was parked, is in a crash loop, came back, makes no progress, or that a recovery ended.
+    :param no_progress_after: a number and a unit, such as ``"30 minutes"``; None: nobody is told.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    where = _caller()
+    registry = _registry(where)
+    if registry.options is not None:
+        raise DeclarationError(f"{where}: the pipeline is configured at {registry.options.where} already. Leave one of the two.")
+    if not isinstance(shared_driver, bool):
+        raise DeclarationError(f"{where}: shared_driver is {shared_driver!r}. Allowed are True and False.")
+    if not isinstance(notifiers, Sequence) or not all(isinstance(item, Notifier) for item in notifiers):
+        raise DeclarationError(f"{where}: the notifiers are {notifiers!r}. Give a list of dp.notifier(…).")
+    registry.options = Options(shared_driver, tuple(notifiers), _duration("no_progress_after", no_progress_after, where), where)
+
+
+def code_hash(function: Callable[..., Any]) -> str:
+    """Hash what a function does, as its syntax tree without places, comments or docstring: a reformatted function stays the same."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            without_decorators(node, DECORATORS.__contains__)
+    return hash_of(tree)
+
+
+def _registry(where: Where) -> Registry:
+    return _current.get() or Registry("unnamed", where.file, "/data")
+
+
+def _caller() -> Where:
+    frame = sys._getframe(2)
+    return Where(Path(frame.f_code.co_filename).name, frame.f_lineno)
+
+
+def _check_not_taken_by_us(flow: str, where: Where) -> None:
+    if flow.lower() in OUR_FOLDERS:
+        raise DeclarationError(
+            f"{where}: the flow name {flow!r} cannot be used: beside the folders of a pipeline's flows, Streamkeeper keeps its own "
+            f"{_listed(OUR_FOLDERS)}. Give the flow another name."
+        )
+
+
+def _check_new(registry: Registry, name: str, where: Where) -> None:
+    for taken in (registry.sources.get(name), registry.views.get(name)):
+        if taken is not None:
+            raise DeclarationError(f"{where}: the name {name} is declared at {taken.where} already. Rename one of the two.")
+
+
+def _check_table_name(registry: Registry, name: object, where: Where) -> None:
+    parts = name.split(".") if isinstance(name, str) else [name]
+    for part in parts:
+        check_name("table", part, where)
+    if len(parts) > 2:
+        raise DeclarationError(f"{where}: the table name {name!r} has more than one dot. Allowed are `table` and `schema.table`.")
+    for other, taken in registry.tables.items():
+        if other == name:
+            raise DeclarationError(f"{where}: the table {name} is declared at {taken.where} already. Remove one of the two.")
+        if other.startswith(f"{name}.") or str(name).startswith(f"{other}."):
+            raise DeclarationError(
+                f"{where}: the table {name} and the table {other} ({taken.where}) would lie in one another's folder, where a VACUUM of one "
+                "removes the files of the other. Rename one of the two, or put both into a schema."
+            )
+
+
+def _duration(what: str, value: object, where: Where) -> float | None:
+    if value is None:
+        return None
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise DeclarationError(f"{where}: {what} is {value!r}. Allowed is a number and a unit, such as '30 minutes', or None.")
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+def _check_text(what: str, value: object, where: Where) -> None:
+    if value is not None and not isinstance(value, str):
+        raise DeclarationError(f"{where}: the {what} is {value!r}, of type {type(value).__name__}. Give a text, or leave it out.")
+
+
+def _filled(path: object, source: str, registry: Registry, where: Where) -> str:
+    try:
+        filled = str(path).format(data=registry.data)
+    except (KeyError, IndexError, ValueError) as error:
+        raise DeclarationError(
+            f"{where}: the path {path!r} of source {source} cannot be filled in ({error!r}). Only {{data}} is known."
+        ) from error
+    if "://" not in filled and not filled.startswith("/"):
+        raise DeclarationError(
+            f"{where}: the path {path!r} of source {source} is relative. Start it with {{data}}/, with /, or with a URL's scheme."
+        )
+    return filled.rstrip("/") or "/"
+
+
+def _options(what: str, options: object, where: Where, reserved: Sequence[str] = _OURS) -> dict[str, str]:
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise DeclarationError(f"{where}: the options of {what} are {options!r}. Give a dict of names and values.")
+    plain: dict[str, str] = {}
+    for key, value in options.items():
+        if not isinstance(key, str) or not isinstance(value, (str, int, float, bool)):
+            raise DeclarationError(
+                f"{where}: the option {key!r}: {value!r} of {what} cannot be used. Give a name with a text, a number or a truth value."
+            )
+        if key.lower() in reserved:
+            raise DeclarationError(
+                f"{where}: the option {key!r} of {what} is Streamkeeper's own to set: path and schema are parameters of "
+                "create_source, and positions belong to the flow's generation. Leave it out."
+            )
+        plain[key] = str(value).lower() if isinstance(value, bool) else str(value)
+    return plain
+
+
+def _inputs(what: str, function: Callable[..., Any], sources: object, where: Where) -> tuple[str, ...]:
+    if isinstance(sources, str) or not isinstance(sources, Sequence) or not sources or not all(isinstance(item, str) for item in sources):
+        raise DeclarationError(f"{where}: the sources of {what} are {sources!r}. Give a list of one or more names, such as ['events'].")
+    try:
+        inspect.signature(function).bind(*sources)
+    except TypeError as error:
+        raise DeclarationError(
+            f"{where}: {what} has {len(sources)} sources ({_listed(sources)}) but its function takes {inspect.signature(function)}: "
+            f"{error}. Give it one parameter for each source, in the same order."
+        ) from error
+    return tuple(sources)
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(str(name) for name in names) or "none"

@@ -1,0 +1,173 @@
+"""Planning a reset: look at the flow, its sources and its sink, and decide. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from streamkeeper import generations, holds, plans
+from streamkeeper.checkpoint import StateOperator
+from streamkeeper.clock import now
+from streamkeeper.errors import CheckpointError, RequestError
+from streamkeeper.generations import AFTER_LAST, EMPTY, Generation, StartAt
+from streamkeeper.holds import Hold
+from streamkeeper.home import FlowHome
+from streamkeeper.manifest import Flow
+from streamkeeper.plans import Plan
+from streamkeeper.prices import price_of, refusals_of
+from streamkeeper.requests import ResetRequest
+from streamkeeper.settings import Settings
+from streamkeeper.standing import Standing, last_begun, look
+from streamkeeper.storage import open_storage
+
+RECOVERY = "reset_checkpoint"
+
+
+def flow_home(settings: Settings, flow: Flow) -> FlowHome:
+    """Give where the files of a flow are."""
+    return FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
+
+
+def plan(settings: Settings, flow: Flow, request: ResetRequest, recovery_id: str) -> Plan:
+    """Plan a reset.
+
+    :raises RequestError: the flow has no checkpoint to reset, or the position asked for is not one of its checkpoint.
+    :raises CheckpointError: the checkpoint cannot be read as far as the plan needs it.
+    """
+    home = flow_home(settings, flow)
+    newest, begun = generations.latest(home), last_begun(home)
+    if newest is None or begun is None:
+        raise RequestError(
+            f"The flow {flow.full_name} has no checkpoint yet, so there is nothing to reset. Start it first: its DAG, or "
+            f"streamkeeper run {flow.full_name}."
+        )
+    standing = look(home, settings.table_path(flow.declaration.target), *begun)
+    park = holds.parked(home)
+    operators = tuple(operator.name for operator in _operators(standing, request.start))
+    stateful = _is_stateful(park, flow, standing, operators)
+    position = _position(standing, request.start)
+    prices = tuple(price_of(source, standing, position, request, stateful) for source in flow.pipeline.sources_of(flow.declaration))
+    return Plan(
+        recovery=RECOVERY,
+        recovery_id=recovery_id,
+        flow=flow.full_name,
+        target=flow.declaration.target,
+        request=request,
+        generation=newest.number,
+        next_generation=newest.number + 1,
+        previous=standing.generation.number,
+        fingerprint=flow.fingerprint,
+        position={**standing.evidence(), "offsets": position},
+        stateful=stateful,
+        operators_before=operators,
+        steps=plans.STEPS,
+        prices=prices,
+        notes=tuple(_notes(flow, standing, request, stateful, position)),
+        refusals=tuple(refusals_of(prices, request, stateful, standing.missing_in_sink)),
+        failure=park.details if park else None,
+        at=now(),
+    )
+
+
+def generation_of(plan: Plan, home: FlowHome) -> Generation:
+    """Give the decision that a plan comes to."""
+    previous = generations.read_start(home, plan.previous)
+    request = plan.request
+    return generations.with_number(
+        Generation(
+            number=plan.next_generation,
+            previous=plan.previous,
+            start=request.start,
+            state=request.state,
+            query_id="",
+            why=request.reason or f"{plan.recovery} {request.start.mode}",
+            by=request.by,
+            at=now(),
+            fingerprint=plan.fingerprint,
+            recovery=plan.recovery_id,
+            schemas={} if request.infer_schemas or previous is None else previous.schemas,
+            accepted=request.accept,
+        ),
+        home,
+        plan.next_generation,
+    )
+
+
+def _operators(standing: Standing, start: StartAt) -> tuple[StateOperator, ...]:
+    """Read the old checkpoint's operators.
+
+    :raises CheckpointError: they cannot be read, and the new generation is to start right after the old one.
+    """
+    try:
+        return standing.checkpoint.operators()
+    except CheckpointError:
+        if start.mode == AFTER_LAST:
+            raise
+        return ()
+
+
+def _is_stateful(park: Hold | None, flow: Flow, standing: Standing, operators: tuple[str, ...]) -> bool | None:
+    """Whether the query as declared now keeps state: known where its own driver parked it, or where this declaration committed batches."""
+    if park is not None and park.details.get("fingerprint") == flow.fingerprint and isinstance(park.details.get("stateful"), bool):
+        return bool(park.details["stateful"])
+    if park is None and flow.fingerprint == standing.generation.fingerprint and standing.last_commit is not None:
+        return bool(operators)
+    return None
+
+
+def _position(standing: Standing, start: StartAt) -> dict[str, Any] | None:
+    """Give the old checkpoint's position by source name: empty if nothing was committed, None if it cannot be read and need not be.
+
+    :raises CheckpointError: it cannot be read, and the new generation is to start right after it.
+    """
+    try:
+        entry = standing.offsets()
+    except CheckpointError:
+        if start.mode == AFTER_LAST:
+            raise
+        return None
+    if entry is None:
+        return {}
+    names = list(standing.start.positions)
+    if entry.version == 1 and len(names) == len(entry.sources):
+        return dict(zip(names, entry.sources.values(), strict=True))
+    return entry.sources
+
+
+def _notes(flow: Flow, standing: Standing, request: ResetRequest, stateful: bool | None, position: dict[str, Any] | None) -> Iterator[str]:
+    batch = standing.batch
+    if batch is None:
+        yield "No batch was ever committed: the new generation starts with what the old one would have read first."
+    elif standing.ruled_by == "sink":
+        yield (
+            f"The table has batch {batch}, the checkpoint only {standing.last_commit}: the sink rules, so that batch {batch} does not "
+            "come twice."
+        )
+    elif not standing.sink_known:
+        yield (
+            f"The checkpoint's last batch is {batch}; the table's log does not reach back far enough to tell its own without Spark. The "
+            "driver asks Spark before it starts, and the later one rules."
+        )
+    elif standing.missing_in_sink is not None:
+        yield (
+            f"The checkpoint's last batch is {batch}, but the table has not {standing.missing_in_sink}: it was removed, replaced or put "
+            "back from an older copy. Only earliest reads their rows again."
+        )
+    else:
+        yield f"Checkpoint and table agree: batch {batch} is the last."
+    if stateful is False:
+        yield "The query as declared now keeps no state."
+    elif request.state == EMPTY:
+        yield (
+            "State starts empty: what the old state would have dropped as seen before counts as new, so the target may get such rows again."
+        )
+    if stateful is not False and request.state != EMPTY:
+        yield "If the query has a watermark: rows once dropped as late cannot be told apart afterwards, and a rebuilt state may count them."
+    known = set(standing.start.positions) | set(position or {})
+    new = [source.name for source in flow.pipeline.sources_of(flow.declaration) if known and source.name not in known]
+    if new and request.start.mode == AFTER_LAST:
+        yield f"New sources start at their beginning: {', '.join(new)}."
+    left = sorted(known - {source.name for source in flow.pipeline.sources_of(flow.declaration)})
+    if left:
+        yield f"Sources that the flow does not read any more: {', '.join(left)}. What waits in them is not read."
+    yield f"The table {flow.declaration.target} stays; the old checkpoint {standing.start.checkpoint} stays."

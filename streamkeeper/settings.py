@@ -1,0 +1,122 @@
+"""Settings, read from the environment, with defaults that suit the demo."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamkeeper.errors import SettingsError
+
+PROJECT = Path(__file__).resolve().parent.parent
+"""The folder that holds the package, the DAGs and the jobs."""
+
+_FEW = 5
+"""Heartbeats that a supervisor may miss at the least before its driver stops."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where everything is. Each field comes from the environment variable ``STREAMKEEPER_<FIELD>``.
+
+    ``state`` and ``warehouse`` may be URLs (``s3://bucket/prefix``); ``pipelines`` and ``jars`` are local folders.
+    """
+
+    pipelines: Path
+    state: str
+    warehouse: str
+    data: str
+    jars: Path
+    lease_term: float = 60.0
+    """Seconds that a lease whose holder cannot be proven dead must stay without a heartbeat before it may be taken over."""
+    heartbeat_interval: float = 2.0
+    """Seconds between two heartbeats of a driver, and between two looks at the holds."""
+    supervisor_timeout: float = 600.0
+    """Seconds without a beat of its supervising task after which a driver that was started for one stops by itself."""
+    log_retention: float = 30 * 86400.0
+    """Seconds that a driver's log is kept after it was last written; that of a living driver is kept whatever its age."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
+        """Read the settings from ``environment`` (``os.environ`` by default).
+
+        :raises SettingsError: a number is not a positive number, the term is too short for the interval, a path is relative, or
+            a folder that must be local is a URL.
+        """
+        env = os.environ if environment is None else environment
+        home = PROJECT / ".demo"
+        settings = cls(
+            pipelines=_local("STREAMKEEPER_PIPELINES", env.get("STREAMKEEPER_PIPELINES"), PROJECT / "spark_jobs" / "pipelines"),
+            state=_location("STREAMKEEPER_STATE", env.get("STREAMKEEPER_STATE"), home / "state"),
+            warehouse=_location("STREAMKEEPER_WAREHOUSE", env.get("STREAMKEEPER_WAREHOUSE"), home / "warehouse"),
+            data=_location("STREAMKEEPER_DATA", env.get("STREAMKEEPER_DATA"), home / "data"),
+            jars=_local("STREAMKEEPER_JARS", env.get("STREAMKEEPER_JARS"), PROJECT / ".cache" / "jars"),
+            lease_term=_seconds("STREAMKEEPER_LEASE_TERM", env, cls.lease_term),
+            heartbeat_interval=_seconds("STREAMKEEPER_HEARTBEAT_INTERVAL", env, cls.heartbeat_interval),
+            supervisor_timeout=_seconds("STREAMKEEPER_SUPERVISOR_TIMEOUT", env, cls.supervisor_timeout),
+            log_retention=_seconds("STREAMKEEPER_LOG_RETENTION", env, cls.log_retention),
+        )
+        if settings.lease_term < 2 * settings.heartbeat_interval:
+            raise SettingsError(
+                f"STREAMKEEPER_LEASE_TERM is {settings.lease_term:g} s and STREAMKEEPER_HEARTBEAT_INTERVAL {settings.heartbeat_interval:g} "
+                "s. The term must be at least twice STREAMKEEPER_HEARTBEAT_INTERVAL, or a driver that is alive loses its lease."
+            )
+        least = max(settings.lease_term, _FEW * settings.heartbeat_interval)
+        if settings.supervisor_timeout < least:
+            raise SettingsError(
+                f"STREAMKEEPER_SUPERVISOR_TIMEOUT is {settings.supervisor_timeout:g} s. It must be at least STREAMKEEPER_LEASE_TERM and "
+                f"{_FEW} times STREAMKEEPER_HEARTBEAT_INTERVAL, here {least:g} s, or a driver stops while its task only starts anew."
+            )
+        return settings
+
+    def as_environment(self) -> dict[str, str]:
+        """Give the environment that makes another process read the same settings."""
+        return {
+            "STREAMKEEPER_PIPELINES": str(self.pipelines),
+            "STREAMKEEPER_STATE": self.state,
+            "STREAMKEEPER_WAREHOUSE": self.warehouse,
+            "STREAMKEEPER_DATA": self.data,
+            "STREAMKEEPER_JARS": str(self.jars),
+            "STREAMKEEPER_LEASE_TERM": str(self.lease_term),
+            "STREAMKEEPER_HEARTBEAT_INTERVAL": str(self.heartbeat_interval),
+            "STREAMKEEPER_SUPERVISOR_TIMEOUT": str(self.supervisor_timeout),
+            "STREAMKEEPER_LOG_RETENTION": str(self.log_retention),
+        }
+
+    def table_path(self, table: str) -> str:
+        """Give the folder or URL of a table: ``t`` lives at ``{warehouse}/t``, ``s.t`` at ``{warehouse}/s/t``."""
+        return "/".join([self.warehouse.rstrip("/"), *table.split(".")])
+
+
+def _location(name: str, value: str | None, default: Path) -> str:
+    if not value:
+        return str(default)
+    return value if "://" in value else str(_absolute(name, value))
+
+
+def _local(name: str, value: str | None, default: Path) -> Path:
+    if value and "://" in value:
+        raise SettingsError(f"{name} is {value!r}, a URL; it must be a local folder. Set it to a path on this machine.")
+    return _absolute(name, value) if value else default
+
+
+def _absolute(name: str, value: str) -> Path:
+    """Give a path that means the same in every process: Airflow, its workers and the command line start in different folders."""
+    path = Path(value).expanduser()
+    if not path.is_absolute():
+        raise SettingsError(f"{name} is {value!r}, a relative path, which means another folder in every process. Start it with / or ~.")
+    return path.resolve()
+
+
+def _seconds(name: str, env: Mapping[str, str], default: float) -> float:
+    text = env.get(name)
+    if not text:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise SettingsError(f"{name} is {text!r}; it must be a number of seconds above 0. Correct it, or unset it for {default:g}.")
+    return seconds

@@ -1,0 +1,284 @@
+"""One small storage for everything that Streamkeeper keeps: create if absent, overwrite, read, list names, copy, remove.
+
+Local folders go through the standard library; URLs (``s3://…``) through fsspec. Two things are leaned on:
+
+* *create if absent* is atomic: of several writers exactly one wins, and nobody ever reads half a file. Locally that is a
+  hard link onto a finished temporary file; on S3 it is fsspec's mode ``xb``, a conditional PUT (FACTS: six writers racing
+  for one key, one won).
+* *overwrite* is atomic: a rename locally, a PUT on S3.
+
+Proven for local disks and for S3 as s3fs speaks it; other fsspec file systems were not tried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from streamkeeper.errors import StorageError
+
+
+class Storage(Protocol):
+    """What every storage can do. Names are relative to ``root``, with ``/`` between their parts.
+
+    Everything here raises :class:`StorageError` where the storage refuses: no rights, a full disk, no network.
+    """
+
+    root: str
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a new file whole; give False, and change nothing, if it is there already."""
+        ...
+
+    def overwrite(self, name: str, content: bytes) -> None:
+        """Write a file whole, in place of what may be there."""
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """Give a file's bytes, or None if there is no such file."""
+        ...
+
+    def names(self, folder: str = "") -> list[str]:
+        """Give the names (without the folder) of files and folders right below ``folder``, sorted; none if it is not there."""
+        ...
+
+    def modified(self, name: str) -> float | None:
+        """Give when a file was last written, in seconds since the epoch by the storage's clock, or None if it is not there."""
+        ...
+
+    def copy(self, name: str, target: str) -> None:
+        """Copy a file, or a folder with all that is in it, inside the storage; what the target has under the same names is replaced.
+
+        :raises StorageError: there is nothing to copy.
+        """
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file, or a folder with all that is in it; nothing happens if it is not there."""
+        ...
+
+    def path(self, name: str = "") -> str:
+        """Give the full path or URL of a name."""
+        ...
+
+
+def open_storage(root: str) -> Storage:
+    """Open the storage at a path or URL; ``s3a://`` is read as ``s3://``.
+
+    :raises StorageError: fsspec, or its file system for this URL, is not installed.
+    """
+    if root.startswith("file://"):
+        root = root.removeprefix("file://")
+    return RemoteStorage(root) if "://" in root else LocalStorage(root)
+
+
+def read_json(storage: Storage, name: str) -> dict[str, Any] | None:
+    """Read a JSON object, or None if the file is not there.
+
+    :raises StorageError: the file holds something else than one JSON object.
+    """
+    content = storage.read(name)
+    if content is None:
+        return None
+    try:
+        value = json.loads(content)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise StorageError(
+            f"{storage.path(name)} holds {content[:60]!r}…, not a JSON object. Streamkeeper writes such files whole, so something else "
+            "changed it; put back a copy, or move it away if you know what it said."
+        )
+    return value
+
+
+def to_json(value: object) -> bytes:
+    """Give the bytes that :func:`read_json` reads."""
+    return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+class LocalStorage:
+    """A folder on a local disk."""
+
+    def __init__(self, root: str) -> None:
+        self.root = str(root).rstrip("/") or "/"
+
+    def path(self, name: str = "") -> str:
+        return f"{self.root}/{name}" if name else self.root
+
+    def create(self, name: str, content: bytes) -> bool:
+        target = Path(self.path(name))
+        temporary = self._write_aside(target, content)
+        with _or_storage_error(str(target), "written", _MUST_BE_WRITABLE):
+            try:
+                os.link(temporary, target)
+            except FileExistsError:
+                return False
+            finally:
+                temporary.unlink()
+        return True
+
+    def overwrite(self, name: str, content: bytes) -> None:
+        target = Path(self.path(name))
+        temporary = self._write_aside(target, content)
+        with _or_storage_error(str(target), "written", _MUST_BE_WRITABLE):
+            try:
+                temporary.replace(target)
+            except OSError:
+                temporary.unlink()
+                raise
+
+    def read(self, name: str) -> bytes | None:
+        with _or_storage_error(self.path(name), "read", _CHECK_MODE):
+            try:
+                return Path(self.path(name)).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def names(self, folder: str = "") -> list[str]:
+        with _or_storage_error(self.path(folder), "listed", _CHECK_MODE):
+            try:
+                with os.scandir(self.path(folder)) as found:
+                    return sorted(item.name for item in found if not item.name.startswith(_ASIDE))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+    def modified(self, name: str) -> float | None:
+        with _or_storage_error(self.path(name), "looked at", _CHECK_MODE):
+            try:
+                return Path(self.path(name)).stat().st_mtime
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def copy(self, name: str, target: str) -> None:
+        source, destination = Path(self.path(name)), Path(self.path(target))
+        with _or_storage_error(str(source), f"copied to {destination}", _MUST_BE_WRITABLE):
+            if source.is_dir():
+                shutil.copytree(source, destination, dirs_exist_ok=True)
+            else:
+                self.overwrite(target, source.read_bytes())
+
+    def remove(self, name: str) -> None:
+        target = Path(self.path(name))
+        with _or_storage_error(str(target), "removed", _MUST_BE_WRITABLE), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if target.is_dir() and not target.is_symlink():
+                shutil.rmtree(target)
+            else:
+                target.unlink()
+
+    def _write_aside(self, target: Path, content: bytes) -> Path:
+        """Write a finished, flushed temporary file beside the target."""
+        temporary = target.with_name(f"{_ASIDE}{uuid.uuid4().hex}")
+        with _or_storage_error(str(target), "written", _MUST_BE_WRITABLE):
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with temporary.open("xb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError:
+                with contextlib.suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+                raise
+        return temporary
+
+
+class RemoteStorage:
+    """A prefix on an object store, through fsspec."""
+
+    def __init__(self, root: str) -> None:
+        try:
+            fsspec = importlib.import_module("fsspec")  # an optional dependency, without types
+
+            self._fs, self._base = fsspec.core.url_to_fs(root.replace("s3a://", "s3://", 1).rstrip("/"), use_listings_cache=False)
+        except ImportError as error:
+            raise StorageError(f"{root} needs a package that is not installed: {error}. Install streamkeeper[remote].") from error
+        self.root = root.rstrip("/")
+
+    def path(self, name: str = "") -> str:
+        return f"{self.root}/{name}" if name else self.root
+
+    def create(self, name: str, content: bytes) -> bool:
+        with _or_storage_error(self.path(name), "written", _CHECK_STORE):
+            try:
+                with self._fs.open(self._key(name), "xb") as file:
+                    file.write(content)
+            except FileExistsError:
+                return False
+        return True
+
+    def overwrite(self, name: str, content: bytes) -> None:
+        with _or_storage_error(self.path(name), "written", _CHECK_STORE):
+            self._fs.pipe_file(self._key(name), content)
+
+    def read(self, name: str) -> bytes | None:
+        with _or_storage_error(self.path(name), "read", _CHECK_STORE):
+            try:
+                return bytes(self._fs.cat_file(self._key(name)))
+            except FileNotFoundError:
+                return None
+
+    def names(self, folder: str = "") -> list[str]:
+        base = self._key(folder).rstrip("/")
+        with _or_storage_error(self.path(folder), "listed", _CHECK_STORE):
+            try:
+                keys = [str(key).rstrip("/") for key in self._fs.ls(base, detail=False)]
+            except FileNotFoundError:
+                return []
+        return sorted({key.removeprefix(f"{base}/") for key in keys if key.startswith(f"{base}/")})
+
+    def modified(self, name: str) -> float | None:
+        with _or_storage_error(self.path(name), "looked at", _CHECK_STORE):
+            try:
+                return float(self._fs.modified(self._key(name)).timestamp())
+            except FileNotFoundError:
+                return None
+
+    def copy(self, name: str, target: str) -> None:
+        source, destination = self._key(name), self._key(target)
+        with _or_storage_error(self.path(name), f"copied to {self.path(target)}", _CHECK_STORE):
+            found = [str(key) for key in self._fs.find(source)]
+            if not found:
+                raise FileNotFoundError(2, "there is no such file or folder")
+            for key in found:
+                self._fs.cp_file(key, destination + key.removeprefix(source))
+
+    def remove(self, name: str) -> None:
+        with _or_storage_error(self.path(name), "removed", _CHECK_STORE), contextlib.suppress(FileNotFoundError):
+            self._fs.rm(self._key(name), recursive=True)
+
+    def _key(self, name: str) -> str:
+        return f"{self._base}/{name}" if name else str(self._base)
+
+
+_ASIDE = ".streamkeeper-"
+_CHECK_MODE = "Check the folder's owner and mode."
+_MUST_BE_WRITABLE = (
+    "The state folder must be writable for the user that runs Airflow and the drivers; correct its owner or mode, or set "
+    "STREAMKEEPER_STATE to another folder."
+)
+_CLIENTS = ("aiobotocore", "aiohttp", "botocore")
+"""Packages whose errors (no network, no credentials) are no OSError."""
+_CHECK_STORE = "Check that the bucket is there, that the network reaches it, and that the credentials may read and write it."
+
+
+@contextlib.contextmanager
+def _or_storage_error(path: str, done: str, advice: str) -> Iterator[None]:
+    """Let what a file system refuses come out as an error for the user; fsspec's file systems raise classes of their own, too."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{path} cannot be {done}: {error.strerror or error}. {advice}") from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in _CLIENTS:
+            raise
+        raise StorageError(f"{path} cannot be {done}: {type(error).__name__}: {error}. {advice}") from error

@@ -1,0 +1,111 @@
+"""The DAG files: what they parse to, and what parsing them does not do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.timetables.base import TimeRestriction
+from airflow.timetables.simple import ContinuousTimetable
+
+from streamkeeper.settings import PROJECT
+
+RESET_ORDER = ["plan", "approve", "hold", "plan_again", "approve_again", "decide", "verify_tables", "release", "verify_progress"]
+
+
+@pytest.fixture
+def bag(project: Path) -> DagBag:
+    return DagBag(str(PROJECT / "dags"))
+
+
+def test_every_flow_of_the_manifest_has_a_dag(bag: DagBag) -> None:
+    assert bag.import_errors == {}
+    assert {"flow__first__first_flow", "flow__second__second_flow", "reset_checkpoint", "monitor_flows"} <= set(bag.dags)
+
+
+def test_a_flow_s_dag_runs_one_run_after_another_without_timeouts(bag: DagBag) -> None:
+    dag = bag.dags["flow__first__first_flow"]
+    assert type(dag.timetable).__name__ == "ContinuousTimetable"
+    assert (dag.max_active_runs, dag.catchup, dag.dagrun_timeout, dag.disable_bundle_versioning) == (1, False, None, True)
+    assert [str(kind.value) for kind in dag.allowed_run_types] == ["scheduled"]
+    assert dag.task_dict["gate"].downstream_task_ids == {"run"}
+    assert [task.execution_timeout for task in dag.tasks] == [None, None]
+
+
+def test_the_second_run_of_a_flow_does_not_get_the_logical_date_of_the_first(bag: DagBag) -> None:
+    timetable = ContinuousTimetable()
+    limits = TimeRestriction(earliest=bag.dags["flow__first__first_flow"].start_date, latest=None, catchup=False)
+    first = timetable.next_dagrun_info(last_automated_data_interval=None, restriction=limits)
+    second = timetable.next_dagrun_info(last_automated_data_interval=first.data_interval, restriction=limits)
+    assert first.logical_date < second.logical_date
+
+
+def test_a_flow_takes_a_slot_of_its_own_pool_and_the_gate_takes_none_of_it(bag: DagBag) -> None:
+    dag = bag.dags["flow__first__first_flow"]
+    assert (dag.task_dict["run"].pool, dag.task_dict["gate"].pool) == ("streaming_flows", "default_pool")
+
+
+def test_the_retries_of_a_flow_fit_a_column_of_32_bits(bag: DagBag) -> None:
+    assert 100_000 < bag.dags["flow__first__first_flow"].task_dict["run"].retries < 2**31
+
+
+def test_the_steps_of_a_reset_follow_one_another(bag: DagBag) -> None:
+    dag = bag.dags["reset_checkpoint"]
+    order = ["plan"]
+    while following := dag.task_dict[order[-1]].downstream_task_ids - {"give_up"}:
+        assert len(following) == 1
+        order += following
+    assert order == RESET_ORDER
+    assert dag.task_dict["give_up"].upstream_task_ids == {"decide"}
+    assert dag.task_dict["give_up"].trigger_rule == "all_done"
+
+
+def test_the_form_of_a_reset_has_every_field_with_the_flows_to_choose_from(bag: DagBag) -> None:
+    params = bag.dags["reset_checkpoint"].params
+    assert params.get_param("flow").schema["enum"] == ["first.first_flow", "second.second_flow"]
+    assert params.get_param("timestamp").schema["type"] == ["string", "null"]
+    assert params.get_param("accept").schema["items"]["enum"]
+    assert {"start_from", "offsets", "state", "approval", "dry_run", "reason"} <= set(params)
+
+
+def test_a_pipeline_file_that_raises_takes_down_no_other_flow_and_is_listed_as_an_import_error(project: Path) -> None:
+    DagBag(str(PROJECT / "dags"))
+    (project / "pipelines" / "second.py").write_text("from streamkeeper import pipelines as dp\nraise ValueError('half written')\n")
+    bag = DagBag(str(PROJECT / "dags"))
+    assert {"flow__first__first_flow", "flow__second__second_flow", "reset_checkpoint"} <= set(bag.dags)
+    [(file, message)] = bag.import_errors.items()
+    assert file.endswith("pipeline_errors.py")
+    assert "second.py, line 2: the file raises ValueError: half written" in message
+    assert "half written" in bag.dags["flow__second__second_flow"].doc_md
+    assert "half written" not in bag.dags["flow__first__first_flow"].doc_md
+
+
+def test_parsing_imports_neither_spark_nor_the_user_s_code(project: Path) -> None:
+    (project / "pipelines" / "first.py").open("a").write("\nimport sys; sys.modules['the_user_s_code'] = sys\n")
+    parse = (
+        "import sys; from airflow.dag_processing.dagbag import DagBag; "
+        f"bag = DagBag({str(PROJECT / 'dags')!r}); assert len(bag.dags) > 3, bag.import_errors; "
+        "print(sorted(name for name in sys.modules if name.split('.')[0] in ('pyspark', 'delta', 'the_user_s_code')))"
+    )
+    done = subprocess.run([sys.executable, "-c", parse], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_the_plugin_loader_leaves_the_package_alone() -> None:
+    listing = "import sys; from airflow import plugins_manager; plugins_manager.ensure_plugins_loaded(); print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True)
+    names = set(done.stdout.split("['", 1)[1].split("', '"))
+    assert not names & {"gate", "operators", "recovery", "drivers"}
+
+
+def test_a_dag_file_fits_on_a_screen() -> None:
+    lengths = {file.name: len(file.read_text().splitlines()) for file in (PROJECT / "dags").glob("*.py")}
+    assert max(lengths.values()) <= 60, lengths
+
+
+def test_a_question_is_asked_again_as_often_as_airflow_loses_its_answer(bag: DagBag) -> None:
+    tasks = bag.dags["reset_checkpoint"].task_dict
+    assert [tasks[name].retries for name in ("plan", "approve", "approve_again")] == [2, 100, 100]

@@ -1,0 +1,139 @@
+"""Drivers as their supervisor sees them: real processes in place of Spark, real leases in a folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from streamkeeper_airflow import drivers
+from streamkeeper_airflow.drivers import Attached, Driver, Ending, Submitted
+
+from streamkeeper import holds, leases
+from streamkeeper.clock import now
+from streamkeeper.home import FlowHome
+from streamkeeper.leases import Heartbeat, Lease, Process
+from streamkeeper.outcomes import Outcome
+from streamkeeper.storage import open_storage, to_json
+
+FOREVER = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(600)"]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> FlowHome:
+    return FlowHome(open_storage(str(tmp_path / "state")), "p", "f")
+
+
+@pytest.fixture
+def submitted(home: FlowHome, tmp_path: Path) -> Iterator[Submitted]:
+    driver = Submitted(FOREVER, dict(os.environ), tmp_path / "logs" / "driver.log")
+    yield driver
+    if driver.wait() is None:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+
+
+def end_of(driver: Driver) -> Ending:
+    for _ in range(20):
+        if ending := driver.wait():
+            return ending
+    raise TimeoutError("the driver did not end")
+
+
+def lease_of(home: FlowHome, process: Process, log: str | None = None) -> Lease:
+    from dataclasses import asdict
+
+    lease = Lease(1, process, 1, now(), log=log)
+    home.storage.create(home.lease(1), to_json(asdict(lease)))
+    return lease
+
+
+def process_of(pid: int) -> Process:
+    started = drivers.process_started(pid)
+    assert started is not None
+    return replace(Process.current(), pid=pid, started=started)
+
+
+def test_a_driver_lives_in_a_session_of_its_own_with_a_file_for_its_output_and_no_input(submitted: Submitted) -> None:
+    assert os.getsid(submitted.pid) == submitted.pid != os.getsid(0)
+    links = {number: str(Path(f"/proc/{submitted.pid}/fd/{number}").readlink()) for number in (0, 1, 2)}
+    assert links == {0: "/dev/null", 1: str(submitted.log), 2: str(submitted.log)}
+
+
+def test_a_driver_outlives_the_process_that_submitted_it(home: FlowHome, tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "driver.log"
+    submit = (
+        "import os, signal, sys; from pathlib import Path; from streamkeeper_airflow.drivers import Submitted; "
+        f"Submitted({FOREVER!r}, dict(os.environ), Path({str(log)!r})); "
+        "os.killpg(0, signal.SIGKILL)"
+    )
+    path = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", submit], env={**os.environ, "PYTHONPATH": path}, start_new_session=True, check=False, stdin=subprocess.PIPE
+    )
+    assert done.returncode == -signal.SIGKILL
+    import json
+
+    process = json.loads(log.with_name("driver.log.pid").read_text())
+    assert drivers.process_started(process["pid"]) == process["started"]
+    os.killpg(process["pid"], signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [pytest.param(f"exit({code.value})", f"exit code {code.value}", id=code.name) for code in (Outcome.STOPPED, Outcome.PARKED)]
+    + [pytest.param("import os; os.kill(os.getpid(), 9)", "ended by SIGKILL", id="killed")],
+)
+def test_the_ending_of_a_submitted_driver_is_its_exit_code(code: str, said: str, home: FlowHome, tmp_path: Path) -> None:
+    driver = Submitted([sys.executable, "-c", code], dict(os.environ), tmp_path / "driver.log")
+    assert end_of(driver).said == said
+    assert not (tmp_path / "driver.log.pid").exists()
+
+
+def test_a_living_driver_is_found_and_attached_to_with_its_log(home: FlowHome, submitted: Submitted) -> None:
+    lease_of(home, process_of(submitted.pid), str(submitted.log))
+    found = drivers.find(home, term=60)
+    assert isinstance(found, Attached)
+    assert found.log == submitted.log
+    assert found.wait() is None
+    os.killpg(submitted.pid, signal.SIGTERM)
+    assert end_of(submitted).said == "ended by SIGTERM"
+    assert end_of(found) == Ending(Outcome.FAILED, "it is gone without a word")
+
+
+@pytest.mark.parametrize(
+    ("parked", "left", "ending"),
+    [
+        pytest.param(False, None, Ending(Outcome.FAILED, "it is gone without a word"), id="killed"),
+        pytest.param(False, "stopped", Ending(Outcome.STOPPED, "it left in good order"), id="stopped"),
+        pytest.param(False, "asked to", Ending(Outcome.STOPPED, "it left in good order"), id="in other words"),
+        pytest.param(False, "failed", Ending(Outcome.FAILED, "it left a note: failed"), id="failed"),
+        pytest.param(False, "retry_declared", Ending(Outcome.RETRY_DECLARED, "it left a note: retry_declared"), id="retried"),
+        pytest.param(True, "parked", Ending(Outcome.PARKED, "the flow is parked"), id="parked"),
+    ],
+)
+def test_the_ending_of_an_attached_driver_is_told_from_what_it_left(parked: bool, left: str | None, ending: Ending, home: FlowHome) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", "pass"])
+    lease = lease_of(home, process_of(gone.pid))
+    gone.wait()
+    if parked:
+        holds.put(home, holds.PARK, "broken", "driver")
+    if left:
+        leases.leave(home, lease, left)
+    assert drivers.find(home, term=60) is None
+    assert end_of(Attached(home, lease, term=60)) == ending
+
+
+def test_a_driver_on_another_host_is_alive_while_its_heart_beats_and_gone_after_the_term(home: FlowHome) -> None:
+    lease_of(home, replace(Process.current(), boot_id="another"))
+    leases.beat(home, Heartbeat(1, 1, "running", 1, now()))
+    assert drivers.find(home, term=1.5) is None
+
+
+def test_nothing_is_found_where_there_never_was_a_driver(home: FlowHome) -> None:
+    assert drivers.find(home, term=1) is None

@@ -1,0 +1,179 @@
+"""The monitor: who is told what, and when. Checkpoints and sources are real files; mails go to a real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowFailException
+from streamkeeper_airflow import alerting
+from streamkeeper_airflow.alerting import alert
+from streamkeeper_airflow.monitor import MonitorFlows
+
+from streamkeeper import alerts, generations, holds, leases
+from streamkeeper.alerts import AlertKind
+from streamkeeper.checkpoint import CommitEntry, write_commit
+from streamkeeper.generations import Start
+from streamkeeper.home import FlowHome
+from streamkeeper.manifest import read_manifest
+from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
+from tests.airflow.conftest import PIPELINE
+from tests.airflow.listeners import Inbox, webhook
+from tests.core.small_world import write_checkpoint
+
+FLOW = "first.first_flow"
+HOOK = '"airflow.providers.http.notifications.http.HttpNotifier", http_conn_id="chat", json={"text": "{{ alert.kind }}: {{ alert.text }}"}'
+
+
+@dataclass
+class Bed:
+    """The pipeline ``first`` with one flow that committed one batch, and time that the test moves."""
+
+    project: Path
+    inbox: Inbox
+    now: float
+    pushed: list[Any] = field(default_factory=list)
+
+    @property
+    def home(self) -> FlowHome:
+        return FlowHome(open_storage(Settings.from_environment().state), "first", "first_flow")
+
+    def declare(self, notifier: str, after: str = '"10 minutes"') -> None:
+        more = f"\ndp.configure_pipeline(notifiers=[dp.notifier({notifier})], no_progress_after={after})\n"
+        (self.project / "pipelines" / "first.py").write_text(PIPELINE % {"name": "first"} + more)
+
+    def add_file(self, name: str) -> Path:
+        file = self.project / "data" / "raw" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text('{"id": 1}\n')
+        return file
+
+    def begin(self) -> str:
+        """Let generation 1 read one file, and its driver leave."""
+        flow = read_manifest(Settings.from_environment()).find(FLOW)
+        decided = generations.decide(self.home, generations.first(self.home, flow.fingerprint))
+        lease = leases.acquire(self.home, 1, 1.0)
+        folder = self.home.checkpoint(1, lease.epoch)
+        generations.begin(self.home, Start(1, folder, None, {}, {}, (), None, lease.epoch, "2026-11-21T10:00:00+00:00"))
+        write_checkpoint(self.home.storage, folder, decided, [], 0)
+        self.commit(folder, 0, [self.add_file("0.json")])
+        leases.leave(self.home, lease, "test")
+        return folder
+
+    def commit(self, folder: str, batch: int, files: list[Path]) -> None:
+        """Commit a batch as Spark does."""
+        logged = "\n".join(["v1", *(json.dumps({"path": f"file://{f}", "timestamp": _ms(f), "batchId": batch}) for f in files)])
+        header = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
+        self.home.storage.overwrite(f"{folder}/sources/raw/{batch}", logged.encode())
+        self.home.storage.overwrite(f"{folder}/offsets/{batch}", f'v2\n{header}\nraw:{{"logOffset":{batch}}}'.encode())
+        self.home.storage.overwrite(f"{folder}/commits/{batch}", write_commit(CommitEntry(batch, 1, 0)))
+
+    def look(self, minutes: float) -> str:
+        """Look after so many minutes; give the flow's state."""
+        self.now += minutes * 60
+        found = MonitorFlows(task_id="look").execute(cast("Context", {"ti": self}))
+        return str(next(item["state"] for item in found if item["flow"] == FLOW))
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        assert key == "return_value"
+        self.pushed.append(value)
+
+    def told(self) -> list[str]:
+        return [body["text"] for body in self.inbox.bodies]
+
+
+def _ms(file: Path) -> int:
+    return file.stat().st_mtime_ns // 1_000_000
+
+
+@pytest.fixture
+def bed(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+    with webhook() as inbox:
+        monkeypatch.setenv("AIRFLOW_CONN_CHAT", json.dumps({"conn_type": "http", "host": "127.0.0.1", "port": inbox.port}))
+        made = Bed(project, inbox, 0.0)
+        made.declare(HOOK)
+        made.now = alerts.storage_now(made.home.storage)
+        monkeypatch.setattr(alerts, "storage_now", lambda _storage: made.now)
+        yield made
+
+
+def test_no_progress_is_told_once_and_its_end_once(bed: Bed) -> None:
+    folder = bed.begin()
+    assert [bed.look(0), bed.look(1), bed.look(600)] == ["first look", "idle: nothing to read", "idle: nothing to read"]
+    new = bed.add_file("1.json")
+    assert [bed.look(1), bed.look(9), bed.look(1), bed.look(1)] == ["input waits", "input waits", "no progress", "no progress"]
+    [said] = bed.told()
+    assert said.startswith(f"no-progress: {FLOW} has committed nothing for 10 min although it has something to read: a file waits in the")
+    assert "(generation 1, batch 0); no driver: the last one, epoch 1, is gone" in said
+    bed.commit(folder, 1, [new])
+    assert [bed.look(1), bed.look(1)] == ["moved on since the last look", "idle: nothing to read"]
+    [_, well] = bed.told()
+    assert well.startswith(f"recovered: {FLOW} commits again: generation 1, batch 1.")
+    bed.add_file("2.json")
+    assert [bed.look(1), bed.look(10)] == ["input waits", "no progress"]
+    assert len(bed.told()) == 3, "a new episode"
+
+
+def test_a_parked_flow_is_not_silent_and_is_told_to_be_well_when_it_commits(bed: Bed) -> None:
+    folder = bed.begin()
+    settings = Settings.from_environment()
+    bed.look(0)
+    new = bed.add_file("1.json")
+    alert(settings, AlertKind.PARKED, FLOW, "it broke", "park 1")
+    holds.put(bed.home, holds.PARK, "it broke", "driver")
+    assert [bed.look(1), bed.look(100)] == ["held", "held"]
+    holds.release(bed.home, holds.PARK)
+    assert bed.look(1) == "input waits"
+    bed.commit(folder, 1, [new])
+    bed.look(1)
+    bed.look(1)
+    assert [said.split(":")[0] for said in bed.told()] == ["parked", "recovered"]
+
+
+def test_where_nobody_wants_to_know_nobody_is_told(bed: Bed) -> None:
+    bed.declare(HOOK, "None")
+    bed.begin()
+    bed.look(0)
+    bed.add_file("1.json")
+    assert [bed.look(1), bed.look(10_000)] == ["input waits", "input waits"]
+    assert bed.told() == []
+
+
+def test_an_alert_that_nobody_could_be_told_is_told_by_the_monitor_later(bed: Bed) -> None:
+    bed.begin()
+    bed.inbox.refuse = True
+    assert not alert(Settings.from_environment(), AlertKind.PARKED, FLOW, "it broke", "park 1")
+    bed.look(1)
+    bed.inbox.refuse = False
+    bed.look(61)
+    bed.look(61)
+    assert bed.told() == ["parked: it broke"]
+
+
+def test_a_wrong_notifier_fails_the_task_with_its_pipeline_and_all_flows_are_looked_at(bed: Bed) -> None:
+    bed.declare('"no.such.Notifier"')
+    bed.begin()
+    with pytest.raises(AirflowFailException, match=r"Pipeline first \(first\.py\): there is no notifier 'no\.such\.Notifier'"):
+        bed.look(1)
+    assert [item["flow"] for item in bed.pushed[0]] == [FLOW, "second.second_flow"]
+
+
+def test_a_flow_that_cannot_be_looked_at_costs_no_other(bed: Bed) -> None:
+    bed.begin()
+    bed.home.storage.overwrite(bed.home.progress, b'{"mood": "good"}')
+    with pytest.raises(AirflowFailException, match=rf"{FLOW} could not be looked at: .*progress\.json is no note of the monitor"):
+        bed.look(1)
+    assert [item["flow"] for item in bed.pushed[0]] == ["second.second_flow"]
+
+
+def test_what_is_found_is_json(bed: Bed) -> None:
+    bed.begin()
+    found = MonitorFlows(task_id="look").execute(cast("Context", {"ti": bed}))
+    assert json.loads(json.dumps(found)) == found
+    assert alerting.page("monitor_flows", "run 1").endswith("/dags/monitor_flows/runs/run%201")

@@ -1,0 +1,165 @@
+"""What a flow's task makes of how its driver ended, and of holds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from streamkeeper_airflow.drivers import Ending
+from streamkeeper_airflow.gate import HoldTrigger
+from streamkeeper_airflow.holding import blocking
+from streamkeeper_airflow.operators import FlowOperator
+from streamkeeper_airflow.parks import describe_park
+from streamkeeper_airflow.retries import DriverFailed
+
+from streamkeeper import crash_loops, failures, holds
+from streamkeeper.alerts import AlertKind
+from streamkeeper.failures import Cause
+from streamkeeper.home import FlowHome
+from streamkeeper.manifest import read_manifest
+from streamkeeper.outcomes import Outcome
+from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
+
+FLOW = "first.first_flow"
+BROKEN = "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA"
+RUN = cast("Context", {"dag_run": SimpleNamespace(dag_id="flow__first__first_flow", run_id="now")})
+
+
+@pytest.fixture
+def home(project: Path) -> FlowHome:
+    return FlowHome(open_storage(Settings.from_environment().state), "first", "first_flow")
+
+
+@pytest.fixture
+def operator() -> FlowOperator:
+    return FlowOperator(task_id="run", flow=FLOW)
+
+
+def park(home: FlowHome, fingerprint: str) -> holds.Hold:
+    failure = failures.classify([Cause("StreamingQueryException", BROKEN, "42K03", "does not match")])
+    details = {**asdict(failure), "classed": failure.classed.value, "fingerprint": fingerprint, "generation": 1}
+    return holds.put(home, holds.PARK, failure.meaning, "driver", details)
+
+
+def test_a_driver_that_stopped_in_good_order_is_a_success(operator: FlowOperator, home: FlowHome) -> None:
+    operator._conclude(home, ending=Ending(Outcome.STOPPED, "exit code 0"), context=RUN)
+
+
+def test_a_driver_that_found_a_hold_is_skipped_and_not_a_failure(operator: FlowOperator, home: FlowHome) -> None:
+    with pytest.raises(AirflowSkipException, match="was held before its driver began"):
+        operator._conclude(home, ending=Ending(Outcome.HELD, "exit code 10"), context=RUN)
+
+
+@pytest.mark.parametrize("code", [Outcome.FAILED, Outcome.RESTART, Outcome.USAGE, Outcome.LEASE_LOST, -9, 143])
+def test_any_other_ending_is_tried_again(code: int, operator: FlowOperator, home: FlowHome) -> None:
+    with pytest.raises(DriverFailed, match=r"The driver of first\.first_flow ended: killed"):
+        operator._conclude(home, ending=Ending(code, "killed"), context=RUN)
+
+
+def test_a_parked_flow_fails_for_good_and_says_what_broke_even_where_no_note_can_be_set(
+    operator: FlowOperator, home: FlowHome, capsys: pytest.CaptureFixture[str]
+) -> None:
+    park(home, "as it failed")
+    with pytest.raises(AirflowFailException, match="is parked"):
+        operator._conclude(home, ending=Ending(Outcome.PARKED, "exit code 20"), context=RUN)
+    said = capsys.readouterr().out
+    assert "SQLSTATE 42K03" in said
+    assert "There is no connection 'streamkeeper_airflow'" in said
+
+
+def test_a_park_is_told_with_its_sqlstate_and_the_form_that_fits(home: FlowHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = describe_park(FLOW, park(home, "x"))
+    assert said.startswith(f"The flow {FLOW} stopped: a stateful operation (dropDuplicates, an aggregation, a join) was removed")
+    assert f"{BROKEN} (SQLSTATE 42K03)" in said
+    assert said.endswith(f"/dags/reset_checkpoint (button Trigger, flow {FLOW})")
+
+
+def test_a_park_without_a_classed_failure_has_its_reason_only(home: FlowHome) -> None:
+    hold = replace(park(home, "x"), reason="somebody did it by hand", details={})
+    assert describe_park(FLOW, hold) == f"The flow {FLOW} is parked: somebody did it by hand"
+
+
+def test_a_park_holds_the_declaration_that_failed_and_no_other(home: FlowHome) -> None:
+    settings = Settings.from_environment()
+    park(home, read_manifest(settings).find(FLOW).fingerprint)
+    assert [hold.owner for hold in blocking(settings, FLOW)] == ["park"]
+    park(home, "another declaration")
+    assert blocking(settings, FLOW) == []
+    holds.put(home, holds.person("tester"), "wait", "tester")
+    assert len(blocking(settings, FLOW)) == 2
+
+
+def test_a_park_stays_while_the_pipeline_file_raises_since_its_fingerprint_is_the_one_that_failed_or_an_older_one(
+    home: FlowHome, project: Path
+) -> None:
+    settings = Settings.from_environment()
+    read_manifest(settings)
+    park(home, "unreadable")
+    assert blocking(settings, FLOW) == [], "another declaration than the one that failed: it is tried once"
+    file = project / "pipelines" / "first.py"
+    sound = file.read_text()
+    file.write_text(sound + "\nraise ValueError('half written')\n")
+    assert [hold.owner for hold in blocking(settings, FLOW)] == ["park"]
+    (project / "pipelines" / "second.py").write_text("from streamkeeper import pipelines as dp\nraise ValueError('another file')\n")
+    file.write_text(sound)
+    assert blocking(settings, FLOW) == [], "another pipeline's file holds nobody"
+
+
+def test_a_driver_that_is_ended_by_force_under_a_hold_is_skipped_and_not_a_failure(operator: FlowOperator, home: FlowHome) -> None:
+    holds.put(home, holds.person("ada"), "now", "ada")
+    with pytest.raises(AirflowSkipException, match="person-ada, by ada"):
+        operator._conclude(home, ending=Ending(-9, "ended by SIGKILL"), context=RUN)
+    assert crash_loops.read(home) is None
+
+
+ALERTS = [
+    pytest.param(Outcome.RETRY_DECLARED, (AlertKind.RETRIED_AS_DECLARED, "it is retried, as declared"), id="retried as declared"),
+    pytest.param(Outcome.USAGE, (AlertKind.SETTINGS, "settings or its command line cannot be used"), id="wrong settings"),
+]
+
+
+@pytest.mark.parametrize(("code", "told"), ALERTS)
+def test_people_are_told_of_what_is_retried_though_it_will_hardly_mend(
+    code: Outcome, told: tuple[AlertKind, str], operator: FlowOperator, home: FlowHome, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        with pytest.raises(DriverFailed):
+            operator._conclude(home, ending=Ending(code, f"exit code {code.value}"), context=RUN)
+    kind, words = told
+    [record] = [record for record in caplog.records if record.getMessage().startswith("Alert:")]
+    assert words in record.getMessage()
+    assert len([name for name in home.storage.names(f"{home.root}/alerts") if name.startswith(kind.value)]) == 1
+
+
+async def fire(trigger: HoldTrigger) -> dict[str, str]:
+    async for event in trigger.run():
+        return cast("dict[str, str]", event.payload)
+    raise AssertionError("the trigger ended without an event")
+
+
+def test_the_trigger_waits_while_a_hold_is_there_and_fires_when_it_is_gone(home: FlowHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+
+    monkeypatch.setenv("STREAMKEEPER_HEARTBEAT_INTERVAL", "0.05")
+    holds.put(home, holds.person("tester"), "a look at the table", "tester")
+
+    async def scenario() -> dict[str, str]:
+        waiting = asyncio.create_task(fire(HoldTrigger(FLOW)))
+        done, _ = await asyncio.wait({waiting}, timeout=0.5)
+        assert not done
+        holds.release(home, holds.person("tester"))
+        return await asyncio.wait_for(waiting, 30)
+
+    assert asyncio.run(scenario()) == {"flow": FLOW}
+
+
+def test_the_triggerer_can_make_the_trigger_again_from_its_path() -> None:
+    path, arguments = HoldTrigger(FLOW).serialize()
+    module, name = path.rsplit(".", 1)
+    assert getattr(__import__(module, fromlist=[name]), name)(**arguments).flow == FLOW

@@ -1,0 +1,175 @@
+"""The tasks of a recovery's DAG, where they decide something themselves; what they carry out is tested with the core."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from streamkeeper_airflow import recovery_alerts
+from streamkeeper_airflow.alerting import page
+from streamkeeper_airflow.recovery import GiveUp, RecoveryStep, ResetPlan, WorsePriceApproval
+
+from streamkeeper import recoveries
+from streamkeeper.alerts import AlertKind
+from streamkeeper.errors import RecoveryError, StorageError, StreamkeeperError
+from streamkeeper.requests import reset_form
+from streamkeeper.settings import Settings
+
+PLAN = {"recovery": "r1", "pipeline": "first", "flow": "first.first_flow", "approval": True, "dry_run": False, "markdown": "…"}
+
+
+class HandedOn:
+    """What earlier tasks handed on, by task id."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    def xcom_pull(self, task_ids: str) -> Any:
+        return self._values.get(task_ids)
+
+
+def context(conf: dict[str, Any] | None = None, **xcoms: Any) -> Context:
+    """Make the part of a task's context that these tasks read."""
+    run = SimpleNamespace(dag_id="reset_checkpoint", run_id="manual__1", conf=conf or {}, run_type="manual", triggering_user_name="ada")
+    defaults = {field.name: field.default for field in reset_form_of_the_project()}
+    return cast("Context", {"dag_run": run, "params": defaults, "ti": HandedOn(xcoms)})
+
+
+def reset_form_of_the_project() -> tuple[Any, ...]:
+    from streamkeeper.manifest import read_manifest
+
+    return reset_form(read_manifest(Settings.from_environment()))
+
+
+@pytest.mark.parametrize(
+    ("conf", "words"),
+    [
+        pytest.param({"flow": "nobody"}, ["There is no flow 'nobody'"], id="unknown flow"),
+        pytest.param({}, ["flow is None"], id="no flow"),
+        pytest.param({"flow": "first.first_flow", "colour": 1}, ["Unknown: 'colour'"], id="unknown key"),
+        pytest.param(
+            {"flow": "nobody", "colour": 1, "start_from": "timestamp", "timestamp": "9999-01-01T00:00:00Z"},
+            ["There is no flow", "Unknown", "lies in the future"],
+            id="everything at once",
+        ),
+        pytest.param({"flow": "first.first_flow"}, ["first.first_flow"], id="a flow that never ran"),
+    ],
+)
+def test_what_cannot_be_planned_fails_at_once_with_all_that_is_wrong_and_writes_nothing(
+    conf: dict[str, Any], words: list[str], project: Path
+) -> None:
+    with pytest.raises(AirflowFailException) as refused:
+        ResetPlan(task_id="plan").execute(context(conf))
+    for word in words:
+        assert word in str(refused.value)
+    assert not (project / "state" / "first").exists()
+
+
+def test_nobody_is_asked_again_where_the_price_is_the_approved_one(project: Path) -> None:
+    assert WorsePriceApproval(task_id="approve_again").execute(context(plan=PLAN, plan_again={"worse": False})) is None
+
+
+def test_a_worse_price_ends_a_recovery_that_nobody_can_be_asked_about(project: Path) -> None:
+    asked = context(plan={**PLAN, "approval": False}, plan_again={"worse": True})
+    with pytest.raises(AirflowFailException, match=r"The price got worse.*It changed nothing"):
+        WorsePriceApproval(task_id="approve_again").execute(asked)
+
+
+@pytest.mark.parametrize(
+    "xcoms",
+    [
+        pytest.param({}, id="the plan failed"),
+        pytest.param({"plan": {**PLAN, "dry_run": True}}, id="a dry run"),
+        pytest.param({"plan": PLAN, "decide": {"number": 2}}, id="decided"),
+    ],
+)
+def test_there_is_nothing_to_give_up(xcoms: dict[str, Any], project: Path) -> None:
+    with pytest.raises(AirflowSkipException, match="nothing to give up"):
+        GiveUp(task_id="give_up").execute(context(**xcoms))
+
+
+@pytest.mark.parametrize(("step", "told"), [("hold", False), ("decide", False), ("verify_tables", True), ("release", True)])
+def test_a_recovery_that_fails_after_its_decision_says_how_it_goes_on(
+    step: str, told: bool, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> dict[str, Any]:
+        raise RecoveryError("The table is at version 3; it was at 5.")
+
+    monkeypatch.setattr(recoveries, "carry_out", fails)
+    with pytest.raises(AirflowFailException, match="it was at 5") as failed:
+        RecoveryStep(task_id=step).execute(context(plan=PLAN))
+    assert ("clear this task" in str(failed.value) and "streamkeeper abandon r1" in str(failed.value)) == told
+
+
+class Kept:
+    """Keeps the alerts that the code under test raises."""
+
+    def __init__(self) -> None:
+        self.alerts: list[tuple[AlertKind, str, str]] = []
+
+    def __call__(self, _settings: Settings, kind: AlertKind, flow: str, text: str, occasion: str, *, link: str | None = None) -> bool:
+        assert (flow, link) == ("first.first_flow", page("reset_checkpoint", "manual__1"))
+        self.alerts.append((kind, text, occasion))
+        return True
+
+
+@pytest.fixture
+def told(project: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
+    kept = Kept()
+    monkeypatch.setattr(recovery_alerts, "alert", kept)
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "tries", "occasion"),
+    [
+        pytest.param("hold", RecoveryError("no"), (1, 2), "r1", id="before the decision"),
+        pytest.param("release", RecoveryError("no"), (1, 2), "r1 release", id="after the decision"),
+        pytest.param("verify_progress", RecoveryError("no"), (1, 2), None, id="not yet, and it is tried again"),
+        pytest.param("verify_progress", RecoveryError("no"), (3, 2), "r1 verify_progress", id="not yet, and that was the last try"),
+        pytest.param("release", StorageError("no"), (2, 2), None, id="the storage failed, and it is tried again"),
+        pytest.param("release", StorageError("no"), (3, 2), "r1 release", id="the storage failed at the last try"),
+    ],
+)
+def test_a_recovery_s_failure_is_told_when_nothing_is_tried_any_more(
+    *, step: str, error: Exception, tries: tuple[int, int], occasion: str | None, told: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> dict[str, Any]:
+        raise error
+
+    monkeypatch.setattr(recoveries, "carry_out", fails)
+    asked = context(plan=PLAN)
+    asked["ti"].try_number, asked["ti"].max_tries = tries
+    with pytest.raises((AirflowFailException, StreamkeeperError), match="no"):
+        RecoveryStep(task_id=step, patient=step == "verify_progress").execute(asked)
+    assert [(kind, when) for kind, _, when in told.alerts] == ([(AlertKind.RECOVERY_FAILED, occasion)] if occasion else [])
+
+
+@pytest.mark.parametrize(
+    ("step", "evidence", "said"),
+    [
+        pytest.param("verify_progress", {"batch": 0}, "is done: its new generation works", id="it works"),
+        pytest.param("verify_progress", {"held_by": ["person-ada"]}, "is done, but the flow is held by person-ada", id="it is held"),
+        pytest.param("verify_progress", {"superseded_by": 3}, "generation 3 came after it already", id="another came after it"),
+        pytest.param("release", {"park_lifted": True}, None, id="a step before the last"),
+    ],
+)
+def test_a_recovery_that_is_done_is_told_with_what_it_found(
+    step: str, evidence: dict[str, Any], said: str | None, told: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recoveries, "carry_out", lambda *_: evidence)
+    RecoveryStep(task_id=step).execute(context(plan=PLAN))
+    assert [kind for kind, _, _ in told.alerts] == ([AlertKind.RECOVERY_FINISHED] if said else [])
+    assert all(said is not None and said in text for _, text, _ in told.alerts)
+
+
+def test_a_recovery_that_is_given_up_is_told_as_one_occasion_with_the_step_that_failed(told: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recoveries, "give_up", lambda *_: True)
+    GiveUp(task_id="give_up").execute(context(plan=PLAN))
+    [(kind, text, occasion)] = told.alerts
+    assert (kind, occasion) == (AlertKind.RECOVERY_FAILED, "r1")
+    assert "nothing else was changed" in text

@@ -1,0 +1,353 @@
+"""From every state of a flow to the next, as its task, its drivers and its holds bring it about: real operators, processes and files.
+
+Only Spark is missing: ``small_driver.py`` stands for the driver, in a process and session of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from streamkeeper_airflow import drivers, operators, watching
+from streamkeeper_airflow.drivers import Submitted
+from streamkeeper_airflow.holding import blocking
+from streamkeeper_airflow.operators import FlowOperator
+from streamkeeper_airflow.retries import DriverFailed, WrongSettings
+
+from demo.airflow_api import wait_until
+from streamkeeper import crash_loops, holds, leases, stopping, submit, supervision
+from streamkeeper.alerts import AlertKind
+from streamkeeper.clock import now
+from streamkeeper.home import FlowHome
+from streamkeeper.leases import Lease, Life, Process
+from streamkeeper.manifest import read_manifest
+from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.storage import open_storage, to_json
+
+FLOW = "first.first_flow"
+SMALL_DRIVER = Path(__file__).with_name("small_driver.py")
+SOON = 60.0
+PERSON = holds.person("ada")
+
+
+@dataclass
+class Task:
+    """A try of the flow's task, running beside the test."""
+
+    operator: FlowOperator
+    thread: threading.Thread | None = None
+    ended: BaseException | str | None = None
+
+    def run(self, context: Context) -> None:
+        try:
+            self.operator.execute(context)
+            self.ended = "success"
+        except Exception as error:  # noqa: BLE001 - what a task ends with is what is looked at
+            self.ended = error
+
+    def end(self) -> BaseException | str:
+        assert self.thread is not None
+        self.thread.join(SOON)
+        assert self.ended is not None, "the task goes on"
+        return self.ended
+
+
+@dataclass
+class Bed:
+    """A flow with its home, and tasks that supervise it. ``alerts`` are the kinds that people would be told, with their occasions."""
+
+    home: FlowHome
+    root: Path
+    habit: str = "polite"
+    alerts: list[tuple[AlertKind, str]] = field(default_factory=list)
+    tries: int = 0
+    tasks: list[Task] = field(default_factory=list)
+
+    @property
+    def settings(self) -> Settings:
+        return Settings.from_environment()
+
+    @property
+    def command(self) -> list[str]:
+        fingerprint = read_manifest(self.settings).find(FLOW).fingerprint
+        return [sys.executable, str(SMALL_DRIVER), FLOW, fingerprint, self.habit]
+
+    def environment(self, log: Path, **more: str) -> dict[str, str]:
+        ours = {submit.LOG_VARIABLE: str(log), submit.SUPERVISED_VARIABLE: "1", "PYTHONPATH": str(PROJECT)}
+        return {**os.environ, **self.settings.as_environment(), **ours, **more}
+
+    def task(self) -> Task:
+        """Start a try of the flow's task."""
+        self.tries += 1
+        ti = SimpleNamespace(dag_id="flow__first__first_flow", run_id="now", task_id="run", try_number=self.tries)
+        context = cast("Context", {"ti": ti, "dag_run": SimpleNamespace(dag_id=ti.dag_id, run_id=ti.run_id)})
+        task = Task(FlowOperator(task_id="run", flow=FLOW))
+        task.thread = threading.Thread(target=task.run, args=(context,), daemon=True)
+        task.thread.start()
+        self.tasks.append(task)
+        return task
+
+    def driver(self, epoch: int) -> Lease:
+        """Wait until the driver of an epoch runs."""
+
+        def beats() -> Lease | None:
+            return leases.read(self.home, epoch) if leases.read_heartbeat(self.home, epoch) else None
+
+        return wait_until(beats, SOON, f"the driver of epoch {epoch} runs")
+
+    def life(self, epoch: int) -> Life:
+        lease = leases.read(self.home, epoch)
+        assert lease is not None
+        return leases.life(self.home, lease)
+
+    def tell(self, word: str) -> None:
+        self.home.storage.overwrite(f"{self.home.root}/{word}", b"")
+
+    def orphan(self, **environment: str) -> Submitted:
+        """Start a driver whose task is gone."""
+        log = self.root / "driver.log"
+        return Submitted(self.command, self.environment(log, **environment), log)
+
+
+@pytest.fixture
+def bed(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+    monkeypatch.setenv("STREAMKEEPER_HEARTBEAT_INTERVAL", "0.1")
+    monkeypatch.setenv("STREAMKEEPER_LEASE_TERM", "1")
+    monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", str(project / "logs"))
+    made = Bed(FlowHome(open_storage(Settings.from_environment().state), "first", "first_flow"), project)
+
+    def prepare(settings: Settings, flow: Any, connection: str, log: Path) -> tuple[list[str], dict[str, str]]:
+        return made.command, made.environment(log)
+
+    def alert(settings: Settings, kind: AlertKind, flow: str, text: str, occasion: str, **more: Any) -> bool:
+        made.alerts.append((kind, occasion))
+        return True
+
+    monkeypatch.setattr(operators.submitting, "prepare", prepare)
+    monkeypatch.setattr(operators, "alert", alert)
+    monkeypatch.setattr(drivers, "LOOK", 0.1)
+    monkeypatch.setattr(watching, "LONGEST_INTERVAL", 0.3)
+    yield made
+    holds.put(made.home, holds.person("test"), "the test is over", "test")  # else a task would start the next driver at once
+    for epoch in made.home.epochs():
+        lease = leases.read(made.home, epoch)
+        if lease is not None and leases.life(made.home, lease) is Life.ALIVE:
+            os.kill(lease.process.pid, signal.SIGKILL)
+    for task in made.tasks:
+        assert task.thread is not None
+        task.thread.join(SOON)
+        assert not task.thread.is_alive(), "a task goes on after its test"
+
+
+# --- each case: from a state, by an event, to a state
+
+
+def start(bed: Bed) -> None:
+    bed.task()
+    assert bed.driver(1).log is not None
+    seen = supervision.read(bed.home)
+    assert seen is not None
+    assert seen.by == "flow__first__first_flow now run, try 1"
+
+
+def attach(bed: Bed) -> None:
+    bed.orphan()
+    first = bed.driver(1)
+    task = bed.task()
+    wait_until(lambda: supervision.read(bed.home), SOON, "the task watches")
+    holds.put(bed.home, PERSON, "enough", "ada")
+    assert task.end() == "success"
+    assert leases.current(bed.home) == first, "no second driver was started"
+
+
+def attach_to_one_that_fails(bed: Bed) -> None:
+    bed.orphan()
+    bed.driver(1)
+    task = bed.task()
+    wait_until(lambda: supervision.read(bed.home), SOON, "the task watches")
+    bed.tell("fail-once")
+    assert bed.driver(2).log is not None, "the same try starts the next one"
+    holds.put(bed.home, PERSON, "enough", "ada")
+    assert task.end() == "success"
+    failures = crash_loops.read(bed.home)
+    assert failures is not None
+    assert (len(failures.times), failures.looping) == (1, False)
+
+
+def take_over_a_dead_driver_at_once(bed: Bed) -> None:
+    task = bed.task()
+    first = bed.driver(1)
+    os.kill(first.process.pid, signal.SIGKILL)
+    second = bed.driver(2)
+    assert second.log != first.log
+    holds.put(bed.home, PERSON, "enough", "ada")
+    assert task.end() == "success", "the same try started it"
+
+
+def take_over_one_that_never_worked_in_the_next_try(bed: Bed) -> None:
+    bed.habit = "idle"
+    task = bed.task()
+    os.kill(bed.driver(1).process.pid, signal.SIGKILL)
+    ended = task.end()
+    assert isinstance(ended, DriverFailed)
+    assert (ended.streak, ended.looping) == (1, False)
+    bed.task()
+    assert bed.driver(2).epoch == 2
+
+
+def the_task_is_told_to_stop(bed: Bed) -> None:
+    task = bed.task()
+    first = bed.driver(1)
+    wait_until(lambda: task.operator._driver, SOON, "the task follows it")
+    task.operator.on_kill()
+    beat = leases.read_heartbeat(bed.home, 1)
+    assert beat is not None
+    wait_until(lambda: leases.read_heartbeat(bed.home, 1).count > beat.count + 5 or None, SOON, "it goes on")  # type: ignore[union-attr]
+    assert leases.current(bed.home) == first
+
+
+def take_over_from_another_host_after_the_term(bed: Bed) -> None:
+    far = Lease(1, replace(Process.current(), host="worker-7", boot_id="another"), 1, now())
+    bed.home.storage.create(bed.home.lease(1), to_json(asdict(far)))
+    bed.task()
+    assert bed.driver(2).epoch == 2
+
+
+def hold(bed: Bed) -> None:
+    task = bed.task()
+    bed.driver(1)
+    holds.put(bed.home, PERSON, "a look", "ada")
+    assert task.end() == "success"
+    assert bed.life(1) is Life.LEFT
+    assert isinstance(bed.task().end(), AirflowSkipException)
+    assert bed.home.epochs() == [1]
+
+
+def release(bed: Bed) -> None:
+    hold(bed)
+    holds.release(bed.home, PERSON)
+    bed.task()
+    bed.driver(2)
+
+
+def park(bed: Bed) -> None:
+    task = bed.task()
+    bed.driver(1)
+    bed.tell("break")
+    assert isinstance(task.end(), AirflowFailException)
+    assert [kind for kind, _ in bed.alerts] == [AlertKind.PARKED]
+    assert isinstance(bed.task().end(), AirflowSkipException)
+    assert [found.owner for found in blocking(bed.settings, FLOW)] == ["park"]
+
+
+def unpark_by_a_changed_declaration(bed: Bed) -> None:
+    park(bed)
+    bed.home.storage.remove(f"{bed.home.root}/break")
+    file = bed.root / "pipelines" / "first.py"
+    file.write_text(file.read_text().replace("return raw", "return raw.dropDuplicates()"))
+    bed.task()
+    bed.driver(2)
+    assert bed.home.owners() == []
+
+
+def stop_by_force(bed: Bed) -> None:
+    bed.habit = "deaf"
+    task = bed.task()
+    bed.driver(1)
+    holds.put(bed.home, PERSON, "now", "ada")
+    assert stopping.stop(bed.home, deadline=0.2, kill_after=0.2).by is stopping.By.KILL
+    assert isinstance(task.end(), AirflowSkipException), "it is held: neither red nor tried again"
+    assert bed.alerts == []
+
+
+def orphan(bed: Bed) -> None:
+    alone = bed.orphan(STREAMKEEPER_SUPERVISOR_TIMEOUT="1.5")
+    bed.driver(1)
+    assert wait_until(alone.wait, SOON, "the orphan stops by itself").code == 0
+    bed.task()
+    bed.driver(2)
+
+
+def watched_driver_is_no_orphan(bed: Bed) -> None:
+    bed.orphan(STREAMKEEPER_SUPERVISOR_TIMEOUT="3")
+    first = bed.driver(1)
+    bed.task()
+    beat = wait_until(lambda: leases.read_heartbeat(bed.home, 1), SOON, "it beats")
+    wait_until(lambda: leases.read_heartbeat(bed.home, 1).count > beat.count + 50 or None, SOON, "it outlives the timeout")  # type: ignore[union-attr]
+    assert leases.current(bed.home) == first
+    assert bed.life(1) is Life.ALIVE
+
+
+def two_starts_at_once(bed: Bed) -> None:
+    tasks = [bed.task(), bed.task()]
+    bed.driver(1)
+    by = wait_until(lambda: supervision.read(bed.home), SOON, "a task watches").by
+    wait_until(lambda: supervision.read(bed.home).by != by or None, SOON, "the other one watches too")  # type: ignore[union-attr]
+    holds.put(bed.home, PERSON, "enough", "ada")
+    assert {str(task.end()) for task in tasks} <= {"success", f"{FLOW} was held before its driver began; the next run waits at the gate."}
+    assert bed.home.epochs() == [1], "never a second driver"
+
+
+def crash_loop(bed: Bed) -> None:
+    bed.tell("fail")
+    ends = [bed.task().end() for _ in range(2)]
+    assert [isinstance(end, DriverFailed) and end.looping for end in ends] == [True, True]
+    assert bed.home.epochs()[-1] == crash_loops.FAILURES + 1, "five in the first try, which is the loop, and then one a try"
+    assert {kind for kind, _ in bed.alerts} == {AlertKind.CRASH_LOOP}
+    assert len({occasion for _, occasion in bed.alerts}) == 1, "it is told once"
+
+
+def settings_that_cannot_fit(bed: Bed) -> None:
+    os.environ["STREAMKEEPER_SUPERVISOR_TIMEOUT"] = "60"
+    ended = bed.task().end()
+    assert isinstance(ended, WrongSettings)
+    assert bed.home.epochs() == [], "nothing was submitted"
+    assert bed.alerts == [(AlertKind.SETTINGS, "supervisor timeout 60 s")]
+
+
+def settings_that_cannot_fit_beside_a_driver_that_runs(bed: Bed) -> None:
+    bed.orphan()
+    bed.driver(1)
+    os.environ["STREAMKEEPER_SUPERVISOR_TIMEOUT"] = "60"
+    task = bed.task()
+    wait_until(lambda: supervision.read(bed.home), SOON, "the task watches it all the same")
+    holds.put(bed.home, PERSON, "enough", "ada")
+    assert task.end() == "success"
+
+
+CASES: dict[str, Callable[[Bed], None]] = {
+    "declared → start → running": start,
+    "running, its task lost → next try → attached": attach,
+    "attached → it fails → started again at once": attach_to_one_that_fails,
+    "running → killed → taken over at once": take_over_a_dead_driver_at_once,
+    "starting → killed → next try → taken over": take_over_one_that_never_worked_in_the_next_try,
+    "running → its task is told to stop → running": the_task_is_told_to_stop,
+    "running on another host, silent → term over → taken over": take_over_from_another_host_after_the_term,
+    "running → hold → held": hold,
+    "held → release → running": release,
+    "running → it breaks → parked": park,
+    "parked → another declaration → running": unpark_by_a_changed_declaration,
+    "running, deaf → hold, deadline → killed and held": stop_by_force,
+    "running, its task gone → timeout → stopped → next try → running": orphan,
+    "running, watched → longer than the timeout → running": watched_driver_is_no_orphan,
+    "declared → two starts at once → one driver": two_starts_at_once,
+    "running → fails again and again → crash loop": crash_loop,
+    "declared → start with wrong settings → refused": settings_that_cannot_fit,
+    "running → attach with wrong settings → attached": settings_that_cannot_fit_beside_a_driver_that_runs,
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_a_flow_goes(case: Callable[[Bed], None], bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMKEEPER_SUPERVISOR_TIMEOUT", "600")
+    case(bed)

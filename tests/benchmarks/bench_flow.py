@@ -1,0 +1,47 @@
+"""Throughput and time to the first batch against the same query written by hand: ``python tests/benchmarks/bench_flow.py``.
+
+The two take turns over the same files. Throughput is rows between the first and the last commit; the time to the first batch runs from
+spark-submit to the first commit that has data. Aims: ≥0.97 of the throughput, ≤1.10 of the time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.benchmarks.flows_side_by_side import HEADER, Bench, commits_with_data, ratio_row, write_files
+
+FILES, ROWS, PER_TRIGGER = 60, 20_000, 4
+ROUNDS = int(os.environ.get("ROUNDS", "5"))
+
+
+def main() -> None:
+    """Measure and print the table."""
+    print(f"{FILES} files of {ROWS:,} rows, {PER_TRIGGER} a batch, {ROUNDS} rounds, local[2]\n{HEADER}", flush=True)
+    for view in ("plain", "dedupe"):
+        rates: tuple[list[float], list[float]] = ([], [])
+        firsts: tuple[list[float], list[float]] = ([], [])
+        with tempfile.TemporaryDirectory() as scratch:
+            write_files(Path(scratch) / "data" / "events", 0, FILES, ROWS)
+            for number in range(ROUNDS):
+                root = Path(scratch) / f"round-{number}"
+                root.mkdir()
+                (root / "data").symlink_to(Path(scratch) / "data")
+                bench = Bench(root, PER_TRIGGER)
+                bench.declare(view)
+                bench.flow()
+                for side in (0, 1) if number % 2 else (1, 0):
+                    started = bench.run_bare(view) if side else bench.run_flow()
+                    commits = commits_with_data(bench.bare_table if side else bench.table)
+                    rates[side].append((len(commits) - 1) * PER_TRIGGER * ROWS / (commits[-1] - commits[0]))
+                    firsts[side].append(commits[0] - started)
+        print(ratio_row(f"{view}: throughput", *rates, "rows/s", "≥0.97"), flush=True)
+        print(ratio_row(f"{view}: spark-submit to the first batch", *firsts, "s", "≤1.10"), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""How long a look at a checkpoint takes, against how many files its source has processed: ``python tests/benchmarks/bench_inspect.py``.
+
+The files log is laid out as Spark keeps it: one compacted batch with everything, a few plain ones after it, 100 offsets and commits.
+The aim is 0.5 s for a whole process at 1,000,000 files, and the same at 10,000: a look must not grow with history.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(PROJECT))
+
+from streamkeeper.checkpoint import (  # noqa: E402
+    CommitEntry,
+    FileEntry,
+    OffsetEntry,
+    write_commit,
+    write_files_log,
+    write_offsets,
+)
+from streamkeeper.checkpoint.checksums import checksum, twin_of  # noqa: E402
+from streamkeeper.checkpoint.inspection import inspect  # noqa: E402
+from streamkeeper.storage import LocalStorage  # noqa: E402
+
+SIZES = (10_000, 1_000_000)
+PER_BATCH = 10
+RUNS = 7
+RETAINED = 100
+"""Spark's minBatchesToRetain."""
+
+
+def entries(batches: range) -> Iterator[FileEntry]:
+    """Give the files that these batches of the log took, with paths as long as they are in practice."""
+    for batch in batches:
+        for number in range(PER_BATCH):
+            path = f"file:///data/customers/cdc/date=2026-01-01/hour=12/part-{batch:08d}-{number:04d}-3f0c8a52b7d1.json"
+            yield FileEntry(path, 1_767_225_600_000 + batch, batch)
+
+
+def write(file: Path, content: bytes) -> None:
+    """Write a file with its checksum twin, as Hadoop does."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+    Path(twin_of(str(file))).write_bytes(checksum(content))
+
+
+def make_checkpoint(folder: Path, files: int) -> int:
+    """Write a checkpoint that has processed about this many files; give the bytes of its files log."""
+    compact = files // PER_BATCH // 10 * 10 - 1
+    last = compact + 5
+    write(folder / "metadata", b'{"id":"6f1f7d0e-5b0a-4d0c-9a53-7c1b7a4a2f10"}')
+    log = folder / "sources" / "events"
+    for number in range(compact + 1, last + 1):
+        write(log / str(number), b"".join(write_files_log(entries(range(number, number + 1)))))
+    write(log / f"{compact}.compact", b"".join(write_files_log(entries(range(compact + 1)))))
+    for batch in range(max(0, last - RETAINED), last + 1):
+        conf = {f"spark.sql.streaming.setting{number}": "value" for number in range(15)}
+        offsets = OffsetEntry(batch, 2, 0, 1_767_225_600_000 + batch, conf, {"events": {"logOffset": batch}}, {"sourceMetadataInfo": {}})
+        write(folder / "offsets" / str(batch), write_offsets(offsets))
+        write(folder / "commits" / str(batch), write_commit(CommitEntry(batch, 1, 0)))
+    return sum(file.stat().st_size for file in log.iterdir())
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """Give the median time of several runs, after one that is not counted."""
+    action()
+    taken = []
+    for _ in range(RUNS):
+        before = time.perf_counter()
+        action()
+        taken.append(time.perf_counter() - before)
+    return statistics.median(taken)
+
+
+def run(*arguments: str) -> None:
+    """Run Python in a process of its own.
+
+    :raises subprocess.CalledProcessError: it failed.
+    """
+    subprocess.run([sys.executable, *arguments], cwd=PROJECT, check=True, stdout=subprocess.DEVNULL)
+
+
+def measure(folder: Path) -> dict[str, float]:
+    """Time each way of looking at a checkpoint."""
+    storage = LocalStorage(str(folder))
+    code = (
+        "import sys; from streamkeeper.checkpoint.inspection import inspect; from streamkeeper.storage import LocalStorage;"
+        "print(inspect(LocalStorage(sys.argv[1]), '').to_json())"
+    )
+    return {
+        "in process": seconds(lambda: inspect(storage, "")),
+        "bare python process": seconds(lambda: run("-c", "pass")),
+        "process, library": seconds(lambda: run("-c", code, str(folder))),
+        "process, command line": seconds(lambda: run("-m", "streamkeeper", "inspect", str(folder))),
+        "in process, files counted": seconds(lambda: inspect(storage, "", count_files=True)),
+    }
+
+
+def main() -> None:
+    """Print a table: a row for each way of looking, its time at both sizes, and their ratio."""
+    with tempfile.TemporaryDirectory() as root:
+        found = []
+        for files in SIZES:
+            folder = Path(root) / str(files)
+            size = make_checkpoint(folder, files)
+            print(f"{files:,} processed files: files log of {size / 1e6:.1f} MB", flush=True)
+            found.append(measure(folder))
+    print(f"\n| inspect, median of {RUNS} | {SIZES[0]:,} files | {SIZES[1]:,} files | ratio |\n|---|---|---|---|")
+    for way, small in found[0].items():
+        large = found[1][way]
+        print(f"| {way} | {small * 1000:.1f} ms | {large * 1000:.1f} ms | {large / small:.2f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Seconds that a real Airflow needs to parse dags/ with very many flows: ``python tests/benchmarks/bench_parse.py``.
+
+100, 300 and 1,000 flows, five a pipeline file, are parsed by Airflow's own DagBag, each time in a new process. Two rows a size: with the
+manifest made before, as in every parse but the first, and with the manifest to be made anew. What Airflow takes to start is not
+counted. Below each row: the seconds of each file. Aims: ≤5 s for 1,000 flows, and seconds a flow that do not grow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from streamkeeper.manifest import read_manifest
+from streamkeeper.settings import PROJECT, Settings
+
+SIZES, A_FILE, ROUNDS = (100, 300, 1_000), 5, int(os.environ.get("ROUNDS", "5"))
+AIM = 5.0
+
+PIPELINE = """
+from streamkeeper import pipelines as dp
+
+dp.create_source("raw", format="json", path="{data}/%(name)s", schema="id INT, name STRING")
+
+
+@dp.temporary_view(sources=["raw"])
+def distinct(raw):
+    return raw.dropDuplicates(["id"])
+
+"""
+FLOW = """
+dp.create_streaming_table("%(name)s_%(number)d")
+
+
+@dp.append_flow(name="flow_%(number)d", target="%(name)s_%(number)d", sources=["distinct"], trigger="10 seconds")
+def flow_%(number)d(rows):
+    return rows
+"""
+PARSE = """
+import json, sys, time
+from airflow.dag_processing.dagbag import DagBag
+began = time.perf_counter()
+bag = DagBag(sys.argv[1])
+took = time.perf_counter() - began
+found = [dag for dag in bag.dag_ids if dag.startswith("flow__")]
+print("RESULT", json.dumps({"seconds": took, "flows": len(found), "errors": bag.import_errors,
+    "files": {stat.file: stat.duration.total_seconds() for stat in bag.dagbag_stats}}))
+"""
+
+
+def main() -> None:
+    """Measure and print the table."""
+    print(f"{A_FILE} flows a pipeline file, {ROUNDS} rounds, median (range)")
+    print(f"{'flows':>6}  {'manifest':<10} {'seconds':>24} {'ms/flow':>8}  aim")
+    for size in SIZES:
+        with tempfile.TemporaryDirectory(prefix="bench-parse-") as scratch:
+            settings = declare(Path(scratch), size)
+            environment = airflow(Path(scratch), settings)
+            for row in ("made", "made anew"):
+                took: list[float] = []
+                files: dict[str, float] = {}
+                for number in range(ROUNDS):
+                    prepare(settings, anew=row == "made anew", number=number)
+                    seconds, files = parse(environment, size)
+                    took.append(seconds)
+                middle = statistics.median(took)
+                print(
+                    f"{size:>6,}  {row:<10} {middle:>8.2f} s ({min(took):.2f}–{max(took):.2f}) {1000 * middle / size:>12.2f}  "
+                    f"{f'≤{AIM:g} s' if size == SIZES[-1] else ''}",
+                    flush=True,
+                )
+                print("        " + ", ".join(f"{Path(file).name} {value:.2f}" for file, value in sorted(files.items())), flush=True)
+
+
+def declare(root: Path, size: int) -> Settings:
+    """Write pipeline files with so many flows together."""
+    (root / "pipelines").mkdir()
+    for number in range(size // A_FILE):
+        name = f"pipeline_{number:04d}"
+        flows = "".join(FLOW % {"name": name, "number": flow} for flow in range(A_FILE))
+        (root / "pipelines" / f"{name}.py").write_text(PIPELINE % {"name": name} + flows)
+    places = {name: str(root / name.lower()) for name in ("STATE", "WAREHOUSE", "DATA", "PIPELINES")}
+    return Settings.from_environment({f"STREAMKEEPER_{name}": place for name, place in places.items()})
+
+
+def airflow(root: Path, settings: Settings) -> dict[str, str]:
+    """Give the environment of an Airflow that parses, with a database of its own."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    environment = {
+        **kept,
+        **settings.as_environment(),
+        "AIRFLOW_HOME": str(root / "airflow"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(PROJECT / "plugins"),
+        "PYTHONPATH": os.pathsep.join([str(PROJECT), str(PROJECT / "plugins")]),
+    }
+    subprocess.run([str(Path(sys.executable).with_name("airflow")), "db", "migrate"], env=environment, check=True, capture_output=True)
+    return environment
+
+
+def prepare(settings: Settings, anew: bool, number: int) -> None:
+    """Have the manifest made, or change a file so that none fits: only the changed hash makes Airflow make it anew."""
+    read_manifest(settings)
+    if anew:
+        file = min(settings.pipelines.glob("*.py"))
+        file.write_text(f"{file.read_text()}# round {number}\n")
+
+
+def parse(environment: dict[str, str], size: int) -> tuple[float, dict[str, float]]:
+    """Let a process parse dags/; give the seconds, all and of each file. It ends the bench where a flow is missing."""
+    command = [sys.executable, "-c", PARSE, str(PROJECT / "dags")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    said = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if not said:
+        sys.exit(f"Airflow did not parse dags/ (exit {done.returncode}):\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    result = json.loads(said[-1].removeprefix("RESULT "))
+    if result["errors"] or result["flows"] != size:
+        sys.exit(f"{result['flows']} of {size} flows were found: {result['errors']}")
+    return float(result["seconds"]), dict(result["files"])
+
+
+if __name__ == "__main__":
+    main()

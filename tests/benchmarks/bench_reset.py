@@ -1,0 +1,68 @@
+"""From a reset's first step to the first new commit, against a bare restart of the job: ``python tests/benchmarks/bench_reset.py``.
+
+Each round processes a history, adds one file, and then measures both: the bare query started again on its checkpoint, and the reset's steps
+(hold, plan again, decide, verify, release) with the flow's next driver. Aim: ≤1.5. ``stateless`` is the story: dropDuplicates is gone;
+``rebuilt`` keeps it, so that the whole history is replayed into the new state.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from streamkeeper import recoveries
+from streamkeeper.manifest import read_manifest
+from streamkeeper.plans import Step
+from streamkeeper.requests import parse_reset
+from tests.benchmarks.flows_side_by_side import HEADER, NAME, Bench, commits_with_data, ratio_row, write_files
+
+FILES, ROWS, PER_TRIGGER = 40, 5_000, 10
+ROUNDS = int(os.environ.get("ROUNDS", "5"))
+
+
+def reset(bench: Bench, number: int) -> float:
+    """Carry out every step of a reset up to the release, then run the flow; give when the first step began."""
+    settings = bench.settings
+    request = parse_reset({"flow": NAME}, read_manifest(settings), by="benchmark")
+    plan = recoveries.plan(settings, request, f"reset_checkpoint-bench-{number}")
+    recoveries.propose(settings, plan)
+    recoveries.approve(settings, "events", plan.recovery_id, "benchmark")
+    began = time.time()
+    for step in plan.steps:
+        if step is not Step.VERIFY_PROGRESS:
+            recoveries.carry_out(settings, "events", plan.recovery_id, step.value)
+    bench.run_flow()
+    return began
+
+
+def main() -> None:
+    """Measure and print the table."""
+    print(f"history of {FILES} files of {ROWS:,} rows, {ROUNDS} rounds, local[2]\n{HEADER}", flush=True)
+    for name, before, after in (("stateless", "dedupe", "plain"), ("rebuilt", "dedupe", "dedupe")):
+        ours, bare = [], []
+        for number in range(ROUNDS):
+            with tempfile.TemporaryDirectory() as scratch:
+                bench = Bench(Path(scratch), PER_TRIGGER)
+                events = Path(scratch) / "data" / "events"
+                write_files(events, 0, FILES, ROWS, age=60)
+                bench.declare(before)
+                bench.run_flow()
+                bench.run_bare(after)
+                bench.declare(after)
+                bench.flow()
+                write_files(events, FILES, 1, ROWS)
+                seen, bare_seen = len(commits_with_data(bench.table)), len(commits_with_data(bench.bare_table))
+                for side in (0, 1) if number % 2 else (1, 0):
+                    began = bench.run_bare(after) if side else reset(bench, number)
+                    new = commits_with_data(bench.bare_table)[bare_seen] if side else commits_with_data(bench.table)[seen]
+                    (bare if side else ours).append(new - began)
+        print(ratio_row(f"{name}: reset to first new commit", ours, bare, "s", "≤1.5"), flush=True)
+
+
+if __name__ == "__main__":
+    main()

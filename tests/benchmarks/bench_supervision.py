@@ -1,0 +1,189 @@
+"""What supervision costs: ``python tests/benchmarks/bench_supervision.py``; ROUNDS=… for fewer or more than five.
+
+1. ``kill -9`` of the driver, JVM and Python, until the next committed batch: under Streamkeeper, against the same query in a shell loop
+   that starts it again at once (aim ≤1.3), and beside it under the stock SparkSubmitOperator with ``retry_delay=0`` in the same Airflow.
+2. Memory of the task process that supervises, beyond that of the stock operator's task (aim: none).
+3. Requests a minute to the store for heartbeat, holds and supervision of one flow that runs, with the default settings.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from demo.__main__ import Interrupted, _interruptible
+from demo.airflow_api import AirflowApi, wait_until
+from demo.generator import Generator, Producer
+from demo.processes import started
+from streamkeeper import leases
+from streamkeeper.home import FlowHome
+from streamkeeper.settings import PROJECT
+from streamkeeper.storage import Storage, open_storage
+from streamkeeper.supervision import Absence
+from tests.benchmarks.flows_side_by_side import HEADER, NAME, Bench, ratio_row
+from tests.benchmarks.supervised_sides import FILES, STEP, STOCK_DAG, Side, pss, running, sides
+
+ROUNDS = int(os.environ.get("ROUNDS", "5"))
+MINUTE = 60.0
+OUR_DAG = f"flow__{NAME.replace('.', '__')}"
+
+
+def main() -> None:
+    """Measure and print the tables; Ctrl-C and SIGTERM end what was started."""
+    with _interruptible(), tempfile.TemporaryDirectory(prefix="bench-supervision-") as scratch:
+        bench = Bench(Path(scratch), FILES)
+        count_requests(bench)
+        producer = Producer(Path(bench.settings.data) / "events")
+        producer.write(1)
+        with running(bench) as service, Generator(producer, every=1.0):
+            three = sides(bench)
+            for side in three:
+                side.await_commit(side.version() + 1)
+            memory(service.api)
+            restarts(three)
+
+
+def restarts(three: tuple[Side, Side, Side]) -> None:
+    """Kill each side's driver in turn, and print the seconds to the next commit."""
+    seconds: dict[str, list[float]] = {side.name: [] for side in three}
+    for number in range(ROUNDS):
+        for place in range(len(three)):
+            side = three[(number + place) % len(three)]
+            seconds[side.name].append(_restart(side, [other for other in three if other is not side]))
+    ours, bare, stock = (seconds[side.name] for side in three)
+    print(f"\n{ROUNDS} rounds in turns; the other two drivers are stopped meanwhile\n{HEADER}")
+    print(ratio_row("kill -9 to the next batch, against a loop", ours, bare, "s", "≤1.3"))
+    print(ratio_row("the same, against the stock operator", ours, stock, "s", "–"))
+    print(ratio_row("the stock operator against a loop", stock, bare, "s", "–"), flush=True)
+
+
+def _restart(side: Side, others: list[Side]) -> float:
+    for other in others:
+        other.send(signal.SIGSTOP)
+    try:
+        side.await_commit(side.version())
+        began = time.time()
+        hit = side.send(signal.SIGKILL)
+        wait_until(lambda: all(started(pid) != since for pid, since in hit) or None, STEP, "the driver is gone", 0.01)
+        return side.await_commit(side.version()) - began
+    finally:
+        for other in others:
+            other.send(signal.SIGCONT)
+
+
+def memory(api: AirflowApi) -> None:
+    """Print the memory of both supervising task processes."""
+    ours, stock = (pss(_task_pid(api, dag)) for dag in (OUR_DAG, STOCK_DAG))
+    print(f"\n{'memory of the task process':<46} {'ours':>10} {'stock':>10} {'MiB':<7} {'beyond':>7}   aim")
+    for what, mine, theirs in (("PSS", ours[0], stock[0]), ("RSS", ours[1], stock[1])):
+        print(f"{what:<46} {mine:10.1f} {theirs:10.1f} {'':<7} {mine - theirs:+7.1f}   none", flush=True)
+
+
+def _task_pid(api: AirflowApi, dag: str) -> int:
+    def look() -> int | None:
+        for run in api.runs(dag, limit=3):
+            task = api.tasks(dag, run["dag_run_id"]).get("run", {})
+            if task.get("state") == "running":
+                return int(task["pid"])
+        return None
+
+    return wait_until(look, STEP, f"the task run of {dag} runs")
+
+
+class Counting:
+    """A storage that counts the requests made to the one within, by kind."""
+
+    def __init__(self, within: Storage) -> None:
+        self._within, self.requests = within, Counter[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._within, name)
+        if not callable(found) or name == "path":
+            return found
+
+        def counted(*arguments: Any) -> Any:
+            self.requests[name] += 1
+            return found(*arguments)
+
+        return counted
+
+
+def count_requests(bench: Bench) -> None:
+    """Run the driver's watch and the supervisor's loops for a minute each, at once, over storages that count; print what they asked."""
+    bench.declare("dedupe")
+    settings = bench.settings
+    real = FlowHome(open_storage(settings.state), *NAME.split("."))
+    lease = leases.acquire(real, 1, settings.lease_term)
+    over = threading.Event()
+    counts = {name: Counting(open_storage(settings.state)) for name in ("driver", "submitting task", "attached task")}
+    homes = {name: FlowHome(storage, real.pipeline, real.flow) for name, storage in counts.items()}
+    bodies: dict[str, Callable[[], None]] = {
+        "driver": lambda: _drive(bench, homes["driver"], lease, over),
+        "submitting task": lambda: _supervise(bench, homes["submitting task"], None, over),
+        "attached task": lambda: _supervise(bench, homes["attached task"], lease, over),
+    }
+    threads = [threading.Thread(target=body) for body in bodies.values()]
+    for thread in threads:
+        thread.start()
+    over.wait(MINUTE)
+    over.set()
+    for thread in threads:
+        thread.join()
+    leases.leave(real, lease, "stopped")
+    interval, timeout = settings.heartbeat_interval, settings.supervisor_timeout
+    print(f"requests to the store in a minute, heartbeat every {interval:g} s, supervisor timeout {timeout:g} s")
+    for name, storage in counts.items():
+        kinds = ", ".join(f"{kind} {count}" for kind, count in storage.requests.most_common())
+        print(f"{name:<46} {storage.requests.total():10,}            {kinds}", flush=True)
+    for file in Path(settings.state).glob("events/*/lease/*"):
+        file.unlink()
+
+
+def _drive(bench: Bench, home: FlowHome, lease: leases.Lease, over: threading.Event) -> None:
+    """Be a driver's watch over a query that has nothing to do."""
+    from streamkeeper_jobs.changes import Declaration
+    from streamkeeper_jobs.watch import Watch
+
+    declaration = Declaration(bench.settings, NAME)
+    absence = Absence(home, bench.settings.supervisor_timeout)
+    with Watch(home, lease, bench.settings.heartbeat_interval, declaration, absence) as watch:
+        watch.tell(phase="running")
+        over.wait()
+
+
+def _supervise(bench: Bench, home: FlowHome, lease: leases.Lease | None, over: threading.Event) -> None:
+    """Be the task that supervises: its heart, and its looks at the driver; at one that it submitted it looks by the process alone."""
+    from streamkeeper_airflow.drivers import LOOK, Attached
+    from streamkeeper_airflow.watching import Heart
+
+    heart = Heart([home], bench.settings.supervisor_timeout, "benchmark", print)
+    attached = Attached(home, lease, bench.settings.lease_term) if lease else None
+    while not over.is_set():
+        heart.beat()
+        if attached is None:
+            over.wait(LOOK)
+        else:
+            attached.wait()
+
+
+def _find_the_rooms() -> None:
+    """Let this process import what Airflow and spark-submit have on their paths."""
+    sys.path += [str(PROJECT / "plugins"), str(PROJECT / "spark_jobs")]
+
+
+if __name__ == "__main__":
+    _find_the_rooms()
+    try:
+        main()
+    except Interrupted:
+        sys.exit(130)

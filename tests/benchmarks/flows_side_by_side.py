@@ -1,0 +1,139 @@
+"""A flow of Streamkeeper and the same query written by hand, over the same files, each as a spark-submit of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamkeeper import submit
+from streamkeeper.manifest import Flow, read_manifest
+from streamkeeper.settings import PROJECT, Settings
+
+BARE = Path(__file__).with_name("bare_query.py")
+NAME = "events.clean_events"
+
+PIPELINE = """
+from streamkeeper import pipelines as dp
+
+dp.create_source(
+    "events_raw", format="json", path="{{data}}/events", options={{"maxFilesPerTrigger": {files}}},
+    schema="event_id STRING, user_id INT, kind STRING, amount DOUBLE, event_time TIMESTAMP",
+)
+
+dp.create_streaming_table("events")
+
+@dp.append_flow(name="clean_events", target="events", sources=["events_raw"])
+def clean_events(events):
+    return events{view}
+"""
+VIEWS = {"dedupe": '.dropDuplicates(["event_id"])', "plain": ""}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Folders of one measurement: ``data``, and beside it what Streamkeeper and what the bare query write."""
+
+    root: Path
+    files_per_trigger: int
+
+    @property
+    def settings(self) -> Settings:
+        """Streamkeeper's settings for these folders."""
+        places = {f"STREAMKEEPER_{name.upper()}": str(self.root / name) for name in ("pipelines", "state", "warehouse", "data")}
+        return Settings.from_environment({**places, "STREAMKEEPER_JARS": str(PROJECT / ".cache" / "jars")})
+
+    @property
+    def table(self) -> Path:
+        """The table that Streamkeeper writes."""
+        return self.root / "warehouse" / "events"
+
+    @property
+    def bare_table(self) -> Path:
+        """The table that the bare query writes."""
+        return self.root / "bare" / "events"
+
+    def declare(self, view: str) -> None:
+        """Write the pipeline file with one of :data:`VIEWS`."""
+        self.settings.pipelines.mkdir(parents=True, exist_ok=True)
+        (self.settings.pipelines / "events.py").write_text(PIPELINE.format(files=self.files_per_trigger, view=VIEWS[view]))
+
+    def flow(self) -> Flow:
+        """Give the flow as it is declared now."""
+        return read_manifest(self.settings).find(NAME)
+
+    def run_flow(self) -> float:
+        """Run the driver over what is there; give when it was started, in seconds since the epoch."""
+        return self._run(submit.command(self.settings, self.flow(), available_now=True))
+
+    def run_bare(self, view: str, checkpoint: str = "checkpoint") -> float:
+        """Run the bare query over what is there, with the same Spark settings; give when it was started."""
+        ours = [name for name in submit.OURS if name.startswith("spark.sql.streaming")]
+        confs = {name: value for name, value in submit.spark_settings(self.settings, self.flow().declaration).items() if name not in ours}
+        arguments = [
+            f"{self.settings.data}/events",
+            str(self.bare_table),
+            str(self.root / "bare" / checkpoint),
+            str(self.files_per_trigger),
+            view,
+        ]
+        flags = [part for name, value in confs.items() for part in ("--conf", f"{name}={value}")]
+        return self._run([submit.spark_submit(), "--master", "local[2]", *flags, str(BARE), *arguments])
+
+    def _run(self, command: Sequence[str]) -> float:
+        started = time.time()
+        done = subprocess.run(
+            command,
+            env={**os.environ, **submit.environment(self.settings)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            sys.exit(f"{command[0]} … ended with exit code {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+        return started
+
+
+def write_files(folder: Path, first: int, files: int, rows: int, age: float = 0.0) -> None:
+    """Write event files of ``rows`` rows each, every tenth row a repetition; the ids go on from ``first * rows``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(first, first + files):
+        lines = []
+        for row in range(rows):
+            event = number * rows + row - (row % 10 == 9)
+            made = {
+                "event_id": f"e{event:012d}",
+                "user_id": event % 997,
+                "kind": "view",
+                "amount": event % 100 / 4,
+                "event_time": "2026-01-01T00:00:00Z",
+            }
+            lines.append(json.dumps(made))
+        aside = folder / f".{number:06d}"
+        aside.write_text("\n".join(lines) + "\n")
+        moment = time.time() - age + number / 1000
+        os.utime(aside, (moment, moment))
+        aside.replace(folder / f"{number:06d}.json")
+
+
+def commits_with_data(table: Path) -> list[float]:
+    """Give when each commit of a Delta table that added data was written, in seconds since the epoch, oldest first."""
+    files = sorted((table / "_delta_log").glob("[0-9]*.json"))
+    return [file.stat().st_mtime for file in files if '"add":' in file.read_text()]
+
+
+def ratio_row(what: str, ours: Sequence[float], bare: Sequence[float], unit: str, aim: str) -> str:
+    """Give a line of the table: both medians, and the median of the ratios pair by pair with its range."""
+    ratios = [mine / theirs for mine, theirs in zip(ours, bare, strict=True)]
+    middle = f"{statistics.median(ours):10,.2f} {statistics.median(bare):10,.2f} {unit:<7}"
+    return f"{what:<46} {middle} {statistics.median(ratios):6.2f}  ({min(ratios):.2f}–{max(ratios):.2f})  {aim}"
+
+
+HEADER = f"{'':<46} {'ours':>10} {'bare':>10} {'':<7} {'ratio':>6}  (range)      aim"

@@ -1,0 +1,88 @@
+"""Chaos: ``python -m tests.chaos --rounds 20 --seed 7``, or ``make chaos ROUNDS=… SEED=…``. Exit code 1 on any violation."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from demo.__main__ import Interrupted, _ending_all, _interruptible
+from tests.chaos.arena import Arena, arena
+from tests.chaos.choosing import Victim, choose
+from tests.chaos.rounds import Result, play
+
+HEADER = f"{'round':>5}  {'victim':<26} {'blow':<16} {'moment':<42} {'commit':>7} {'watched':>7} {'drivers':>7} {'rows':>8}  verdict"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Play the rounds; give 0, or 1 for a violation, 130 where it was interrupted."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=None, help="the same seed plays the same rounds; one is drawn where none is given")
+    parser.add_argument("--first", type=int, default=0, help="number of the first round, to replay one")
+    parser.add_argument("--victims", nargs="*", choices=[victim.name.lower() for victim in Victim], help="only these")
+    parser.add_argument("--keep", type=Path, default=None, help="an empty folder for everything that is written; kept")
+    chosen = parser.parse_args(arguments)
+    seed = chosen.seed if chosen.seed is not None else random.SystemRandom().randrange(10**6)
+    victims = tuple(Victim[name.upper()] for name in chosen.victims) if chosen.victims else tuple(Victim)
+    mark = uuid.uuid4().hex
+    again = replay(seed, chosen.rounds, chosen.victims or ())
+    print(f"seed {seed}, {chosen.rounds} rounds; replay: {again}", flush=True)
+    try:
+        with _interruptible(), tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as scratch, _ending_all(mark):
+            root = (chosen.keep or Path(scratch) / "arena").resolve()
+            with arena(root, mark, seed) as place:
+                results = list(_played(place, seed, range(chosen.first, chosen.first + chosen.rounds), victims))
+                said = summary(place, again, results)
+    except Interrupted:
+        return 130
+    print(said, flush=True)
+    return 1 if any(result.wrong for result in results) else 0
+
+
+def _played(place: Arena, seed: int, numbers: Sequence[int], victims: tuple[Victim, ...]) -> Iterator[Result]:
+    print(HEADER, flush=True)
+    for number in numbers:
+        result = play(place, choose(seed, number, victims))
+        print(line(result), flush=True)
+        yield result
+
+
+def line(result: Result) -> str:
+    """Give a round as a line of the table."""
+    chosen = result.round
+    blow = f"{chosen.blow.value} {chosen.pause:g} s" if chosen.pause else chosen.blow.value
+    moment = f"{chosen.moment.value} + {chosen.jitter:.2f} s"
+    seconds = " ".join(f"{'–' if value is None else f'{value:.1f} s':>7}" for value in (result.to_commit, result.to_watch))
+    return (
+        f"{chosen.number:>5}  {chosen.victim.value:<26} {blow:<16} {moment:<42} {seconds} {result.drivers:>7} {result.rows:>8,}  "
+        f"{result.verdict}"
+    )
+
+
+def replay(seed: int, rounds: int, victims: Sequence[str]) -> str:
+    """Give the command that plays the same rounds."""
+    return f"make chaos ROUNDS={rounds} SEED={seed}" + (f' VICTIMS="{" ".join(victims)}"' if victims else "")
+
+
+def summary(place: Arena, again: str, results: Sequence[Result]) -> str:
+    """Say how it ended, and how often the auditor looked."""
+    failed = [result.round.number for result in results if result.wrong]
+    auditor = place.auditor
+    replaced = [result.round.number for result in results if result.replaced]
+    harmless = f"\nIn rounds {replaced} the driver was ended although only its supervisor was struck." if replaced else ""
+    looked = (
+        f"The auditor looked {auditor.looks:,} times, at most {auditor.longest:.1f} s apart; {auditor.drivers()} drivers had the "
+        f"lease.{harmless}"
+    )
+    if not failed:
+        return f"{looked}\nNothing lost, nothing twice, one writer in {len(results)} rounds."
+    return f"{looked}\nVIOLATIONS in rounds {failed}. Replay them: {again}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

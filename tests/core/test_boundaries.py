@@ -1,0 +1,145 @@
+"""Which room may import what (DESIGN, "The rooms"): read from the code's syntax, so that a lazy import counts too."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamkeeper.settings import PROJECT
+
+STANDARD = set(sys.stdlib_module_names)
+PURE = {"__future__"} | STANDARD
+
+OPTIONAL = {
+    "streamkeeper/cli": {"typer", "rich"},
+    "streamkeeper/storage.py": {"fsspec"},
+    "streamkeeper/probes.py": {"fsspec", "deltalake", "confluent_kafka"},
+}
+"""What a part of streamkeeper may import besides the standard library."""
+
+FORBIDDEN = {
+    "streamkeeper": {"airflow", "pyspark", "delta", "spark_jobs", "streamkeeper_jobs", "streamkeeper_airflow", "pipelines"},
+    "spark_jobs": {"airflow", "streamkeeper_airflow"},
+    "plugins": {"pyspark", "delta", "spark_jobs", "streamkeeper_jobs", "pipelines"},
+    "dags": {"pyspark", "delta", "spark_jobs", "streamkeeper_jobs", "pipelines"},
+}
+"""What no file of a room may import."""
+
+DRIVER_NEEDS_NONE_OF = {"cli"}
+"""Parts of streamkeeper that no driver imports."""
+
+
+def imports(source: str) -> Iterator[tuple[int, str]]:
+    """Give line and full name of every import, by statement or by ``importlib.import_module("…")``."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, alias.name) for alias in names)
+            case ast.ImportFrom(module=str(module), level=0, names=names):
+                yield from ((node.lineno, f"{module}.{alias.name}") for alias in names)
+            case ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=str(name)), *_]):
+                yield (node.lineno, name)
+
+
+def top(name: str) -> str:
+    return name.split(".", maxsplit=1)[0]
+
+
+def files(room: str) -> list[Path]:
+    return sorted(file for file in (PROJECT / room).rglob("*.py") if "__pycache__" not in file.parts)
+
+
+def violations(room: str, file: str, source: str) -> list[str]:
+    """Say which imports of a file its room does not allow; ``file`` is its name below the project."""
+    found = [f"{file}:{line} imports {name}" for line, name in imports(source) if top(name) in FORBIDDEN[room]]
+    if room == "streamkeeper":
+        allowed = PURE | {"streamkeeper"} | next((extra for part, extra in OPTIONAL.items() if file.startswith(part)), set())
+        found += [f"{file}:{line} imports {name}" for line, name in imports(source) if top(name) not in allowed]
+    if room == "dags":
+        found += [f"{file}:{line} imports {name}" for line, name in imports(source) if name.startswith("streamkeeper.loading")]
+    return sorted(set(found))
+
+
+@pytest.mark.parametrize("room", FORBIDDEN)
+def test_no_file_of_a_room_imports_what_the_room_may_not(room: str) -> None:
+    found = [item for file in files(room) for item in violations(room, str(file.relative_to(PROJECT)), file.read_text())]
+    assert files(room), "the room is there"
+    assert found == []
+
+
+def test_what_a_driver_needs_of_streamkeeper_is_the_standard_library_alone() -> None:
+    needed = {"streamkeeper"}
+    pending = [name for file in files("spark_jobs") for _, name in imports(file.read_text()) if top(name) == "streamkeeper"]
+    while pending:
+        name = pending.pop()
+        module = next((part for part in (name, name.rpartition(".")[0]) if module_file(part)), None)
+        if module and module not in needed:
+            needed.add(module)
+            source = module_file(module)
+            assert source is not None
+            pending += [inner for _, inner in imports(source.read_text()) if top(inner) == "streamkeeper"]
+    parts = {module.split(".")[1] for module in needed if "." in module}
+    assert {"storage", "leases", "generations", "checkpoint", "loading"} <= parts, "the walk found the driver's modules"
+    assert not parts & DRIVER_NEEDS_NONE_OF
+    third_party = {
+        f"{module}: {name}"
+        for module in needed
+        for _, name in imports((module_file(module) or Path()).read_text())
+        if top(name) not in PURE | {"streamkeeper"}
+    }
+    assert third_party <= {"streamkeeper.storage: fsspec", "streamkeeper.probes: fsspec"}, "fsspec alone, and only for remote storage"
+    assert not list((PROJECT / "streamkeeper").rglob("*.so"))
+
+
+def module_file(module: str) -> Path | None:
+    path = PROJECT / Path(*module.split("."))
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+
+
+def test_the_core_is_imported_without_any_third_party_package() -> None:
+    import subprocess
+
+    modules = [".".join(file.relative_to(PROJECT).with_suffix("").parts) for file in files("streamkeeper")]
+    core = [name for name in modules if ".cli" not in name and "__main__" not in name]
+    said = f"import sys; [__import__(name) for name in {core!r}]; print(sorted({{name.split('.')[0] for name in sys.modules}}))"
+    command = [sys.executable, "-S", "-I", "-c", f"import sys; sys.path.insert(0, {str(PROJECT)!r}); {said}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(ast.literal_eval(done.stdout)) - STANDARD <= {"streamkeeper", "__main__", "_sysconfigdata__linux_x86_64-linux-gnu"}
+
+
+PLANTED = {
+    "spark in the core": ("streamkeeper", "streamkeeper/leases.py", "import pyspark.sql"),
+    "airflow in the core, lazily": ("streamkeeper", "streamkeeper/leases.py", "def f():\n    from airflow.sdk import DAG"),
+    "rich outside of the command line": ("streamkeeper", "streamkeeper/status.py", "from rich.table import Table"),
+    "fsspec outside of storage, hidden": ("streamkeeper", "streamkeeper/holds.py", "import importlib\nimportlib.import_module('fsspec')"),
+    "airflow in a job": ("spark_jobs", "spark_jobs/run_flow.py", "try:\n    import airflow\nexcept ImportError:\n    pass"),
+    "spark in a plugin": ("plugins", "plugins/x/y.py", "if True:\n    import pyspark"),
+    "a job's part in a plugin": ("plugins", "plugins/x/y.py", "from streamkeeper_jobs.driver import run"),
+    "the user's pipelines in a DAG": ("dags", "dags/flows.py", "from pipelines import events"),
+    "importing pipeline files in a DAG": ("dags", "dags/flows.py", "from streamkeeper.loading import load_pipeline"),
+}
+
+
+@pytest.mark.parametrize(("room", "file", "source"), PLANTED.values(), ids=PLANTED.keys())
+def test_a_planted_violation_is_found_with_its_place(room: str, file: str, source: str) -> None:
+    (found,) = violations(room, file, source)
+    assert found.startswith(f"{file}:")
+
+
+ALLOWED = {
+    "typer in the command line": ("streamkeeper", "streamkeeper/cli/running.py", "import typer"),
+    "fsspec in storage": ("streamkeeper", "streamkeeper/storage.py", "import fsspec"),
+    "deltalake in probes": ("streamkeeper", "streamkeeper/probes.py", "from deltalake import DeltaTable"),
+    "the core in a DAG": ("dags", "dags/flows.py", "from streamkeeper.manifest import read_manifest"),
+    "spark in a job": ("spark_jobs", "spark_jobs/run_flow.py", "import pyspark"),
+}
+
+
+@pytest.mark.parametrize(("room", "file", "source"), ALLOWED.values(), ids=ALLOWED.keys())
+def test_what_is_allowed_is_not_reported(room: str, file: str, source: str) -> None:
+    assert violations(room, file, source) == []

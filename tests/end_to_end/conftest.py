@@ -1,0 +1,58 @@
+"""One real Airflow with one real flow for all end-to-end tests: started once, ended with everything that it started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from demo.airflow_service import AirflowService
+from demo.generator import Generator, Producer
+from streamkeeper.settings import PROJECT, Settings
+from tests.end_to_end.browser import Person
+from tests.end_to_end.world import TOKEN_SECONDS, World
+
+ORDER = ("test_story.py", "test_requests.py", "test_supervision.py")
+TIMES = {
+    "AIRFLOW__EXECUTION_API__JWT_EXPIRATION_TIME": str(TOKEN_SECONDS),
+    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
+}
+"""Some of Airflow's own times, cut: a task's token (600 s), and how often it looks for tasks of a scheduler that is gone (300 s)."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tell the story first among the tests of this folder: it begins with a flow that never ran. All others stay where they are."""
+    here = Path(__file__).parent
+    places = [place for place, item in enumerate(items) if item.path.parent == here and item.path.name in ORDER]
+    told = sorted((items[place] for place in places), key=lambda item: ORDER.index(item.path.name))
+    for place, item in zip(places, told, strict=True):
+        items[place] = item
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A running Airflow, a flow on it, and a generator that writes new events."""
+    root = tmp_path_factory.mktemp("world")
+    pipelines = root / "pipelines"
+    pipelines.mkdir()
+    shutil.copy(PROJECT / "spark_jobs" / "pipelines" / "events.py", pipelines)
+    places = {name: str(root / name.lower()) for name in ("STATE", "WAREHOUSE", "DATA", "PIPELINES")}
+    settings = Settings.from_environment({**os.environ, **{f"STREAMKEEPER_{name}": place for name, place in places.items()}})
+    producer = Producer(Path(settings.data) / "events")
+    producer.write(1)
+    with AirflowService(root / "airflow", settings, extra=TIMES) as service:
+        generator = Generator(producer)
+        generator.start()
+        yield World(settings, service, generator)
+        generator.stop()
+
+
+@pytest.fixture
+def person(world: World, tmp_path: Path) -> Iterator[Person]:
+    """Somebody at Airflow's pages."""
+    somebody = Person(world.service, tmp_path)
+    yield somebody
+    somebody.close()

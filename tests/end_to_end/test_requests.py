@@ -1,0 +1,144 @@
+"""Resets that must change nothing, through Airflow's API: dry runs, rejections, bad values, two at once. Each says what was wrong."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from demo.airflow_api import ApiError
+from streamkeeper import holds, ledger, locks, recoveries
+from tests.end_to_end.world import ENDING, FLOW, RESET, World
+
+SKIPPED_BY_REJECTION = {"hold", "plan_again", "approve_again", "decide", "verify_tables", "release", "verify_progress"}
+
+
+@pytest.fixture(autouse=True)
+def standing(world: World) -> None:
+    """Every test here starts from a flow that runs and is held by nobody."""
+    world.await_flow("running")
+
+
+def states(world: World, run: str) -> dict[str, str]:
+    return {name: task["state"] for name, task in world.api.tasks(RESET, run).items()}
+
+
+def test_a_dry_run_shows_the_plan_and_changes_nothing(world: World) -> None:
+    before = world.footprint()
+    run = world.api.trigger(RESET, world.form(dry_run=True))
+    assert world.api.wait_for_run(RESET, run, ENDING) == "success"
+    assert states(world, run) == {"plan": "success", "approve": "skipped", "give_up": "skipped"} | dict.fromkeys(
+        SKIPPED_BY_REJECTION, "skipped"
+    )
+    assert f"reset_checkpoint of {FLOW}" in world.api.xcom(RESET, run, "plan")["markdown"]
+    assert world.footprint() == before
+
+
+def test_a_rejected_plan_leaves_nothing_but_its_ledger(world: World) -> None:
+    before = world.footprint()
+    run = world.api.trigger(RESET, world.form(reason="only looking"))
+    world.api.wait_for_task(RESET, run, "approve", ("awaiting_input",), ENDING)
+    world.api.answer(RESET, run, "approve", "Reject", ENDING)
+    assert world.api.wait_for_run(RESET, run, ENDING) == "success"
+    assert {name for name, state in states(world, run).items() if state == "skipped"} >= SKIPPED_BY_REJECTION
+    recovery = world.api.xcom(RESET, run, "plan")["recovery"]
+    assert world.footprint() == {**before, "recoveries": [*before["recoveries"], recovery]}
+
+
+def in_the_future() -> str:
+    return (datetime.now(timezone.utc) + timedelta(days=1)).isoformat()
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        pytest.param({"flow": "events.nobody"}, ["There is no flow 'events.nobody'", FLOW], id="unknown flow"),
+        pytest.param({"flow": "../../etc/passwd"}, ["no flow's name"], id="a name with dots and slashes"),
+        pytest.param({"flow": "events'; drop table"}, ["no flow's name"], id="a name with quotes and spaces"),
+        pytest.param({"start_form": "latest"}, ["Unknown: 'start_form'", "Allowed are", "start_from"], id="unknown key"),
+        pytest.param({"start_from": "timestamp", "timestamp": in_the_future()}, ["lies in the future"], id="future timestamp"),
+        pytest.param({"start_from": "timestamp"}, ["no timestamp is given"], id="no timestamp"),
+        pytest.param({"start_from": "offsets", "offsets": {"events_raw": {"partition": 3}}}, ["offsets of events_raw"], id="misfit"),
+        pytest.param({"start_from": "offsets", "offsets": {"orders": {"logOffset": 1}}}, ["orders", "events_raw"], id="unknown source"),
+        pytest.param({"flow": "nobody", "colour": "red"}, ["There is no flow 'nobody'", "Unknown: 'colour'"], id="two at once"),
+    ],
+)
+def test_what_does_not_fit_fails_the_plan_in_words_and_changes_nothing(values: dict[str, Any], words: list[str], world: World) -> None:
+    before = world.footprint()
+    form = world.form(approval=False, **values)
+    # The form of the UI offers declared flows only, and Airflow checks that; what gets past it is checked by the plan.
+    try:
+        run = world.api.trigger(RESET, form)
+    except ApiError as refused:
+        assert refused.status == 400
+        said = refused.detail
+        assert "flow" in said
+    else:
+        said = world.failure_of(run, "plan")
+        for word in words:
+            assert word in said
+    assert world.footprint() == before
+
+
+def test_a_table_that_another_recovery_works_on_is_left_to_it(world: World) -> None:
+    locks.take(world.home.storage, "events", "events", "someone-else")
+    try:
+        before = world.footprint()
+        said = world.failure_of(world.api.trigger(RESET, world.form(approval=False)), "plan")
+        assert "The recovery someone-else works on the table events" in said
+        assert world.footprint() == before
+    finally:
+        locks.give_back(world.home.storage, "events", "events", "someone-else")
+
+
+def test_of_two_recoveries_of_one_flow_at_once_one_is_done_and_the_other_leaves_nothing(world: World) -> None:
+    generation = world.home.generations()[-1]
+    runs = [world.api.trigger(RESET, world.form(reason=f"number {number}")) for number in (1, 2)]
+    for run in runs:
+        world.api.wait_for_task(RESET, run, "approve", ("awaiting_input",), ENDING)
+    with ThreadPoolExecutor(2) as people:
+        list(people.map(lambda run: world.api.answer(RESET, run, "approve", "Approve", ENDING), runs))
+    ends = sorted(world.api.wait_for_run(RESET, run, 3 * ENDING) for run in runs)
+    assert ends == ["failed", "success"]
+    assert world.home.generations()[-1] == generation + 1
+    assert world.footprint()["holds"] == []
+    assert world.footprint()["lock"] is None
+    world.await_flow("running", generation=generation + 1)
+
+
+def test_clearing_the_steps_of_a_recovery_that_is_done_changes_nothing(world: World) -> None:
+    generation = world.home.generations()[-1] + 1
+    run = world.api.trigger(RESET, world.form(approval=False))
+    assert world.api.wait_for_run(RESET, run, 2 * ENDING) == "success"
+    world.await_flow("running", generation=generation)
+    before = world.footprint()
+    assert set(world.api.clear(RESET, run, "hold")) >= {"hold", "decide", "release", "verify_progress"}
+    assert world.api.wait_for_run(RESET, run, ENDING) == "success"
+    assert world.footprint() == before
+    world.await_flow("running", generation=generation)
+
+
+def test_a_price_that_got_worse_under_the_hold_is_asked_about_once_more(world: World) -> None:
+    """The flow is held by a person, so files that come between the two plans are files that a start at the end would lose."""
+    generation = world.home.generations()[-1] + 1
+    holds.put(world.home, holds.person("ada"), "files pile up", "ada")
+    world.await_flow("held")
+    run = world.api.trigger(RESET, world.form(start_from="latest", accept=["loss"]))
+    world.api.wait_for_task(RESET, run, "approve", ("awaiting_input",), ENDING)
+    world.another_file()
+    assert world.api.answer(RESET, run, "approve", "Approve", ENDING) == "success"
+    world.api.wait_for_task(RESET, run, "approve_again", ("awaiting_input",), ENDING)
+    question = world.api.question(RESET, run, "approve_again")
+    assert question["subject"] == f"The price got worse. Approve the reset of {FLOW} all the same?"
+    assert world.home.generations()[-1] == generation - 1
+    assert world.api.answer(RESET, run, "approve_again", "Approve", ENDING) == "success"
+    assert world.api.wait_for_run(RESET, run, ENDING) == "success"
+    recovery = world.api.xcom(RESET, run, "plan")["recovery"]
+    said = ledger.open(world.home.storage, "events", recovery).find(recoveries.APPROVED_AGAIN)
+    assert said is not None
+    assert said.evidence["by"] == "admin"
+    assert world.home.owners() == [holds.person("ada")]
+    holds.release(world.home, holds.person("ada"))
+    world.await_flow("running", generation=generation)

@@ -1,0 +1,50 @@
+"""One Spark session for all tests that can share one, with the very settings that a flow's driver is submitted with."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from streamkeeper.declarations import AppendFlow, Where
+from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.submit import spark_settings
+from tests.spark.flowbed import Flowbed
+
+sys.path.insert(0, str(PROJECT / "spark_jobs"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    bare = AppendFlow("tests", "t", (), "", "1 second", {}, Where("tests", 1))
+    builder = SparkSession.builder.appName("tests").master("local[2]")
+    for name, value in spark_settings(Settings.from_environment({}), bare).items():
+        builder = builder.config(name, value)
+    session = builder.config("spark.sql.warehouse.dir", "/tmp/streamkeeper-tests-warehouse").getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _unpinned(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Take back what a driver pinned in the shared session: elsewhere a session is its own process's, and ends with it."""
+    yield
+    if "spark" in request.fixturenames:
+        request.getfixturevalue("spark").conf.unset("spark.sql.streaming.internal.stateStore.partitions")
+
+
+@pytest.fixture
+def make_bed(tmp_path: Path, spark: SparkSession) -> Callable[..., Flowbed]:
+    """Make a flow in folders of its own; ``make_bed(pipeline(...))`` for another pipeline file."""
+    return lambda text=None: Flowbed.make(tmp_path / "a bed", spark, text)
+
+
+@pytest.fixture
+def bed(make_bed: Callable[..., Flowbed]) -> Flowbed:
+    return make_bed()

@@ -1,0 +1,1 @@
+"""What builds and checks the project: Java, Ivy and the jars."""
