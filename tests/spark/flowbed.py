@@ -275,6 +275,11 @@ def wait_until(condition: Callable[[], object], timeout: float = 120) -> None:
         time.sleep(0.05)
 
 
+def refused_loudly(driver: Driver) -> bool:
+    """Whether the sink refused a batch of a driver's because its query was sealed while that batch was under way."""
+    return "ConcurrentTransactionException" in driver.said()
+
+
 def heartbeat(bed: Flowbed) -> leases.Heartbeat | None:
     """Read the last heartbeat of the flow's present driver."""
     lease = leases.current(bed.home)

@@ -19,7 +19,7 @@ from streamkeeper.home import query_id
 from streamkeeper.outcomes import Outcome
 from streamkeeper.storage import to_json
 from tests.oracle import all_rows, first_per
-from tests.spark.flowbed import DEDUPE, NAME, Driver, Flowbed, heartbeat, pipeline, wait_until
+from tests.spark.flowbed import DEDUPE, NAME, Flowbed, heartbeat, pipeline, refused_loudly, wait_until
 
 Make = Callable[..., Flowbed]
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -141,10 +141,6 @@ def test_the_copy_is_right_while_the_old_query_goes_on_writing(make_bed: Make, s
     confs(bed, STORES[store])
     assert bed.run() is Outcome.STOPPED
     bed.holds(first_of_each(bed.events))
-
-
-def refused_loudly(driver: Driver) -> bool:
-    return "ConcurrentTransactionException" in driver.said()
 
 
 @contextmanager
