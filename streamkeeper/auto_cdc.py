@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from streamkeeper.cdc import CdcSpec
 from streamkeeper.declarations import AnyFlow, AutoCdcFlow, Where
@@ -15,6 +16,7 @@ from streamkeeper.errors import DeclarationError
 Given = Mapping[str, object]
 """The parameters of ``create_auto_cdc_flow`` by name, as the pipeline file gave them."""
 
+_LISTS = ("column_list", "except_column_list", "track_history_column_list", "track_history_except_column_list")
 _SCD_TYPES: dict[object, int] = {1: 1, 2: 2, "1": 1, "2": 2}
 _LEAST, _MOST = -(2**63), 2**63 - 1
 """A sequence is at most a BIGINT."""
@@ -27,25 +29,20 @@ def read_spec(flow: str, given: Given, where: Where) -> CdcSpec:
     """
     said = f"{where}: the flow {flow}"
     sequence_by, literal = _sequence(said, given["sequence_by"])
-    scd_type = _scd_type(said, given["stored_as_scd_type"])
-    ignore = given["ignore_null_updates"]
-    if not isinstance(ignore, bool):
-        raise DeclarationError(f"{said} has ignore_null_updates={ignore!r}. Allowed are True and False.")
-    spec = CdcSpec(
-        keys=_names(said, "keys", given["keys"]),
-        sequence_by=sequence_by,
-        sequence_literal=literal,
-        apply_as_deletes=_condition(said, "apply_as_deletes", given["apply_as_deletes"]),
-        apply_as_truncates=_condition(said, "apply_as_truncates", given["apply_as_truncates"]),
-        column_list=_optional_names(said, "column_list", given),
-        except_column_list=_optional_names(said, "except_column_list", given),
-        ignore_null_updates=ignore,
-        scd_type=scd_type,
-        track_history_column_list=_optional_names(said, "track_history_column_list", given),
-        track_history_except_column_list=_optional_names(said, "track_history_except_column_list", given),
-    )
-    _check_lists(said, spec)
-    _check_history(said, spec)
+    values: dict[str, Any] = {
+        "keys": _names(said, "keys", given["keys"]),
+        "sequence_by": sequence_by,
+        "sequence_literal": literal,
+        "ignore_null_updates": _truth(said, "ignore_null_updates", given["ignore_null_updates"]),
+        "scd_type": _scd_type(said, given["stored_as_scd_type"]),
+        **{name: _condition(said, name, given[name]) for name in ("apply_as_deletes", "apply_as_truncates")},
+        **{name: None if given[name] is None else _names(said, name, given[name]) for name in _LISTS},
+    }
+    try:
+        spec = CdcSpec(**values)
+    except DeclarationError as error:
+        raise DeclarationError(f"{said} is contradictory: {error}") from error
+    _check_keys_stored(said, spec)
     return spec
 
 
@@ -115,21 +112,19 @@ def _scd_type(said: str, value: object) -> int:
 
 
 def _names(said: str, what: str, value: object) -> tuple[str, ...]:
-    """Give a list of one or more different column names."""
+    """Give a list of one or more column names."""
     if isinstance(value, str) or not isinstance(value, Sequence) or not value:
         raise DeclarationError(f"{said} has {what}={_shown(value)}. Give a list of column names, such as ['id'].{_hint(value)}")
     for item in value:
         if not isinstance(item, str) or not item.strip():
             raise DeclarationError(f"{said} has {_shown(item)} in {what}. Give the names of columns as texts.{_hint(item)}")
-    names = tuple(value)
-    twice = sorted({name for name in names if sum(name.lower() == other.lower() for other in names) > 1})
-    if twice:
-        raise DeclarationError(f"{said} names {', '.join(twice)} twice in {what}. Name each column once.")
-    return names
+    return tuple(value)
 
 
-def _optional_names(said: str, what: str, given: Given) -> tuple[str, ...] | None:
-    return None if given[what] is None else _names(said, what, given[what])
+def _truth(said: str, what: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise DeclarationError(f"{said} has {what}={_shown(value)}. Allowed are True and False.")
+    return value
 
 
 def _condition(said: str, what: str, value: object) -> str | None:
@@ -142,9 +137,7 @@ def _condition(said: str, what: str, value: object) -> str | None:
     return value
 
 
-def _check_lists(said: str, spec: CdcSpec) -> None:
-    if spec.column_list is not None and spec.except_column_list is not None:
-        raise DeclarationError(f"{said} has both column_list and except_column_list. Give one of them, or none to store every column.")
+def _check_keys_stored(said: str, spec: CdcSpec) -> None:
     keys = {name.lower(): name for name in spec.keys}
     if spec.column_list is not None:
         missing = [name for low, name in keys.items() if low not in {column.lower() for column in spec.column_list}]
@@ -153,26 +146,6 @@ def _check_lists(said: str, spec: CdcSpec) -> None:
     dropped = [name for name in spec.except_column_list or () if name.lower() in keys]
     if dropped:
         raise DeclarationError(f"{said} has its key {', '.join(dropped)} in except_column_list. A row is found by its keys: take it out.")
-
-
-def _check_history(said: str, spec: CdcSpec) -> None:
-    """Refuse what only one of the two SCD types can do."""
-    tracked = [
-        name
-        for name, value in (
-            ("track_history_column_list", spec.track_history_column_list),
-            ("track_history_except_column_list", spec.track_history_except_column_list),
-        )
-        if value is not None
-    ]
-    if len(tracked) == 2:
-        raise DeclarationError(f"{said} has both {tracked[0]} and {tracked[1]}. Give one of them, or none to track every column.")
-    if tracked and spec.scd_type != 2:
-        raise DeclarationError(f"{said} has {tracked[0]}, but keeps no history. Leave it out, or set stored_as_scd_type=2.")
-    if spec.apply_as_truncates is not None and spec.scd_type != 1:
-        raise DeclarationError(
-            f"{said} has apply_as_truncates and stored_as_scd_type=2. A history cannot be truncated: leave the one out, or keep SCD type 1."
-        )
 
 
 def _is_column(value: object) -> bool:
