@@ -42,6 +42,7 @@ from streamkeeper.declarations import (
     check_name,
 )
 from streamkeeper.errors import DeclarationError
+from streamkeeper.settings import TOMBSTONES
 from streamkeeper.sharing import check_shareable
 from streamkeeper.syntax import hash_of, without_decorators
 
@@ -443,6 +444,11 @@ def _check_table_name(registry: Registry, name: object, where: Where) -> None:
         check_name("table", part, where)
     if len(parts) > 2:
         raise DeclarationError(f"{where}: the table name {name!r} has more than one dot. Allowed are `table` and `schema.table`.")
+    if str(name).lower().endswith(TOMBSTONES):
+        raise DeclarationError(
+            f"{where}: the table name {name!r} ends in {TOMBSTONES}. Beside an AUTO CDC table Streamkeeper keeps one of its own "
+            "under such a name. Give the table another."
+        )
     for other, taken in registry.tables.items():
         if other == name:
             raise DeclarationError(f"{where}: the table {name} is declared at {taken.where} already. Remove one of the two.")

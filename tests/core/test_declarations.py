@@ -155,6 +155,11 @@ BAD: dict[str, tuple[str, int, str]] = {
     "table with two dots": ('dp.create_streaming_table("a.b.c")', 2, "the table name 'a.b.c' has more than one dot"),
     "table with a slash": ('dp.create_streaming_table("a/b")', 2, "the table name 'a/b' cannot be used"),
     "table out of the warehouse": ('dp.create_streaming_table("...t")', 2, "the table name '' cannot be used"),
+    "table named like our tombstones": (
+        'dp.create_streaming_table("a.t__Tombstones")',
+        2,
+        "the table name 'a.t__Tombstones' ends in __tombstones",
+    ),
     "table is no text": ("dp.create_streaming_table(None)", 2, "the table name None cannot be used"),
     "table twice": ('dp.create_streaming_table("t")\ndp.create_streaming_table("t")', 3, "the table t is declared at p.py, line 2 already"),
     "table in a table": (
