@@ -12,7 +12,7 @@ Turn = Callable[[], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class CdcTables:
-    """Paths or URLs of a target, and of the sibling table that remembers what the target cannot show: deletes, truncates, hidden changes."""
+    """Paths or URLs of a target, and of the sibling that remembers what it cannot show: deletes, truncates, changes shown as one."""
 
     target: str
     tombstones: str
