@@ -28,7 +28,7 @@ def main() -> int:
     except SettingsError as error:
         print(error, file=sys.stderr)
         return Outcome.USAGE
-    return run(settings, asked.flow, asked.available_now)
+    return run(settings, asked.flow, asked.available_now).exit_code
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from streamkeeper.cdc import CdcSpec
 from streamkeeper.errors import DeclarationError
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
@@ -88,12 +89,16 @@ class Table:
 PARK, RETRY = "park", "retry"
 """What a flow may declare as its ``on_failure``."""
 
+APPEND, AUTO_CDC = "append", "auto_cdc"
+"""What a flow does with its rows: how a flow's ``kind`` is told in JSON. One without a kind appends: there was no other."""
+
 
 @dataclass(frozen=True)
 class AppendFlow:
     """A flow that appends what its function gives to its target.
 
     ``on_failure`` says what becomes of a failure that a restart cannot mend: the flow is parked, or it is retried all the same.
+    A flow that runs ``once`` ends when it has read what its sources have; its ``trigger`` then says nothing.
     """
 
     name: str
@@ -104,9 +109,31 @@ class AppendFlow:
     spark_conf: Mapping[str, str]
     where: Where
     on_failure: str = PARK
+    once: bool = False
     function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
 
-    kind = "append"
+
+@dataclass(frozen=True)
+class AutoCdcFlow:
+    """A flow that applies the changes that its one source or view gives to its target, as ``spec`` says; else as :class:`AppendFlow`."""
+
+    name: str
+    target: str
+    source: str
+    spec: CdcSpec
+    trigger: str
+    spark_conf: Mapping[str, str]
+    where: Where
+    on_failure: str = PARK
+    once: bool = False
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of what the flow reads: its one source or view."""
+        return (self.source,)
+
+
+AnyFlow = AppendFlow | AutoCdcFlow
 
 
 @dataclass(frozen=True)
@@ -135,7 +162,7 @@ class Pipeline:
     sources: tuple[Source, ...] = ()
     views: tuple[View, ...] = ()
     tables: tuple[Table, ...] = ()
-    flows: tuple[AppendFlow, ...] = ()
+    flows: tuple[AnyFlow, ...] = ()
     shared_driver: bool = False
     notifiers: tuple[Notifier, ...] = ()
     no_progress_after: float | None = DEFAULT_NO_PROGRESS
@@ -152,11 +179,11 @@ class Pipeline:
         """Find a table by name."""
         return next((table for table in self.tables if table.name == name), None)
 
-    def flow(self, name: str) -> AppendFlow | None:
+    def flow(self, name: str) -> AnyFlow | None:
         """Find a flow by name."""
         return next((flow for flow in self.flows if flow.name == name), None)
 
-    def inputs(self, flow: AppendFlow) -> tuple[Source | View, ...]:
+    def inputs(self, flow: AnyFlow) -> tuple[Source | View, ...]:
         """Give every source and view that a flow reads, directly or through views, each once, what is read before who reads it."""
         found: dict[str, Source | View] = {}
 
@@ -177,7 +204,7 @@ class Pipeline:
             visit(name)
         return tuple(found.values())
 
-    def sources_of(self, flow: AppendFlow) -> tuple[Source, ...]:
+    def sources_of(self, flow: AnyFlow) -> tuple[Source, ...]:
         """Give every source that a flow reads, each once, in the order in which it is first read."""
         return tuple(item for item in self.inputs(flow) if isinstance(item, Source))
 
@@ -198,6 +225,8 @@ def check_name(kind: str, name: object, where: Where) -> str:
 def pipeline_to_json(pipeline: Pipeline) -> JsonObject:
     """Give a pipeline as a JSON object, without its code."""
     plain: JsonObject = _plain(pipeline)
+    for item, flow in zip(plain["flows"], pipeline.flows, strict=True):
+        item["kind"] = AUTO_CDC if isinstance(flow, AutoCdcFlow) else APPEND
     return plain
 
 
@@ -213,7 +242,7 @@ def pipeline_from_json(value: JsonObject) -> Pipeline:
         sources=tuple(_restore(Source, item) for item in value["sources"]),
         views=tuple(_restore(View, item) for item in value["views"]),
         tables=tuple(_restore(Table, item) for item in value["tables"]),
-        flows=tuple(_restore(AppendFlow, item) for item in value["flows"]),
+        flows=tuple(_flow_from_json(item) for item in value["flows"]),
         shared_driver=value.get("shared_driver", False),
         notifiers=tuple(Notifier(**item) for item in value.get("notifiers", ())),
         no_progress_after=value.get("no_progress_after", DEFAULT_NO_PROGRESS),
@@ -225,7 +254,7 @@ def without_code(pipeline: Pipeline) -> Pipeline:
     return replace(
         pipeline,
         views=tuple(replace(view, function=None) for view in pipeline.views),
-        flows=tuple(replace(flow, function=None) for flow in pipeline.flows),
+        flows=tuple(replace(flow, function=None) if isinstance(flow, AppendFlow) else flow for flow in pipeline.flows),
     )
 
 
@@ -237,6 +266,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
     return value
+
+
+def _flow_from_json(value: JsonObject) -> AnyFlow:
+    plain = dict(value)
+    kind = plain.pop("kind", APPEND)
+    if kind == APPEND:
+        append: AppendFlow = _restore(AppendFlow, plain)
+        return append
+    spec: JsonObject = {key: tuple(item) if isinstance(item, list) else item for key, item in plain["spec"].items()}
+    changes: AutoCdcFlow = _restore(AutoCdcFlow, {**plain, "spec": CdcSpec(**spec)})
+    return changes
 
 
 def _restore(kind: type[Any], value: JsonObject) -> Any:

@@ -12,6 +12,7 @@
     ├── LeaseHeld               another driver has the flow's lease
     ├── LeaseLost               another driver took the lease over
     ├── TableLocked             another recovery works on the table
+    ├── ChangeRefused           a batch of changes holds rows that no AUTO CDC flow can apply
     ├── RecoveryError           a recovery's step cannot be carried out; it may be run again
     └── PlanRefused             the plan's price was not accepted, so nothing was touched
 
@@ -67,6 +68,10 @@ class LeaseLost(StreamkeeperError):
 
 class TableLocked(StreamkeeperError):
     """Another recovery has the table's lock."""
+
+
+class ChangeRefused(StreamkeeperError):
+    """A batch of an AUTO CDC flow holds rows that cannot be applied, such as ones without a key; nothing of the batch was written."""
 
 
 class RecoveryError(StreamkeeperError):

@@ -213,6 +213,25 @@ def committed(home: FlowHome, number: int, last_commit: int | None) -> int | Non
     return found
 
 
+def is_over(home: FlowHome, number: int) -> bool:
+    """Say whether a generation was shut out of its table, or is about to be: then no driver may write in it any more."""
+    return home.storage.read(home.over(number)) is not None
+
+
+def finish(home: FlowHome, number: int, last_commit: int | None) -> None:
+    """Write that a once flow has read all there was in a generation; it is not run again until there is a next one."""
+    home.storage.create(home.done(number), to_json({"last_commit": last_commit, "at": now(), "format": FORMAT}))
+
+
+def finished(home: FlowHome) -> int | None:
+    """Give the newest generation if a once flow is done in it; else None.
+
+    :raises StorageError: the state folder cannot be read.
+    """
+    numbers = home.generations()
+    return numbers[-1] if numbers and home.storage.read(home.done(numbers[-1])) is not None else None
+
+
 def with_number(generation: Generation, home: FlowHome, number: int) -> Generation:
     """Give the decision under another number, with the query id that belongs to it."""
     return replace(generation, number=number, query_id=query_id(home.full_name, number))

@@ -3,6 +3,7 @@
 {state}/{pipeline}/{flow}/
   generations/000007.json        what was decided: immutable (streamkeeper.generations)
   generations/000007.start.json  what it became: immutable, written by the driver that began the generation
+  generations/000007.done.json   that a once flow has read all there was; immutable
   generations/000007.over.json   its last commit when the first driver came to shut it out: immutable
   checkpoints/000007-000042/     Spark's alone; made by the driver of lease epoch 42
   lease/000042.json              immutable, the highest epoch holds (streamkeeper.leases)
@@ -17,6 +18,8 @@
 {state}/manifests/clock          overwritten by who must know the storage's own time
 {state}/{pipeline}/ledger/<recovery>/  one immutable file an event (streamkeeper.ledger)
 {state}/{pipeline}/tables/<table>/lock/recovery.json  one recovery at a time a table
+{state}/{pipeline}/tables/<table>/turn/000042.json       the writers' turn: the highest has it (streamkeeper.turns)
+{state}/{pipeline}/tables/<table>/turn/000042.back.json  that it was given back
 """
 
 from __future__ import annotations
@@ -63,6 +66,10 @@ class FlowHome:
     def over(self, number: int) -> str:
         """The file that says what a generation had committed when it was about to be shut out of the sink."""
         return f"{self.root}/generations/{number:06d}.over.json"
+
+    def done(self, number: int) -> str:
+        """The file that says that a once flow has read all there was, in this generation."""
+        return f"{self.root}/generations/{number:06d}.done.json"
 
     def checkpoint(self, number: int, epoch: int) -> str:
         """The checkpoint folder that the driver of a lease epoch makes for a generation."""
@@ -127,6 +134,33 @@ class FlowHome:
 def table_lock(pipeline: str, table: str) -> str:
     """The file of a table's recovery lock."""
     return f"{pipeline}/tables/{table}/lock/recovery.json"
+
+
+@dataclass(frozen=True)
+class TableTurns:
+    """The names of the files of a table's writers' turn."""
+
+    storage: Storage
+    pipeline: str
+    table: str
+
+    @property
+    def root(self) -> str:
+        """The folder of the turns."""
+        return f"{self.pipeline}/tables/{self.table}/turn"
+
+    def turn(self, number: int) -> str:
+        """The file of a turn: who has it."""
+        return f"{self.root}/{number:06d}.json"
+
+    def back(self, number: int) -> str:
+        """The file that says that a turn was given back."""
+        return f"{self.root}/{number:06d}.back.json"
+
+    def numbers(self) -> list[int]:
+        """The numbers of the turns that are there, lowest first; old ones are removed."""
+        found = (_NUMBERED.fullmatch(name) for name in self.storage.names(self.root))
+        return sorted(int(match[1]) for match in found if match)
 
 
 def ledger_folder(pipeline: str, recovery: str) -> str:

@@ -42,6 +42,12 @@ class Process:
         pid = os.getpid()
         return cls(socket.gethostname(), _boot_id(), _pid_namespace(), pid, process_started(pid) or 0)
 
+    @classmethod
+    def of(cls, pid: int) -> Process | None:
+        """Describe another process of this pid namespace; None where it cannot be seen from here."""
+        started = process_started(pid)
+        return None if started is None else cls(socket.gethostname(), _boot_id(), _pid_namespace(), pid, started)
+
 
 @dataclass(frozen=True)
 class Lease:
@@ -135,7 +141,11 @@ def life(home: FlowHome, lease: Lease) -> Life:
 
 def runs_here(lease: Lease) -> bool | None:
     """Say whether a holder's process runs on this host; None where that cannot be seen from here. The store is not asked."""
-    holder = lease.process
+    return is_running(lease.process)
+
+
+def is_running(holder: Process) -> bool | None:
+    """Say whether a process runs; None where that cannot be seen from here: on another host or boot, or in another pid namespace."""
     here = (_boot_id(), _pid_namespace())
     if _UNTOLD in here or (holder.boot_id, holder.pid_namespace) != here:
         return None

@@ -11,12 +11,12 @@ import sys
 import traceback
 from pathlib import Path
 
-from streamkeeper.declarations import OUR_FOLDERS, PARK, AppendFlow, Pipeline, Where, check_name, pipeline_to_json, without_code
+from streamkeeper.declarations import OUR_FOLDERS, PARK, AnyFlow, AppendFlow, Pipeline, Where, check_name, pipeline_to_json, without_code
 from streamkeeper.errors import DeclarationError
 from streamkeeper.pipelines import DECORATORS, Registry, collecting
 from streamkeeper.syntax import called, hash_of
 
-_DECLARING = ("configure_pipeline", "create_source", "create_streaming_table")
+_DECLARING = ("configure_pipeline", "create_auto_cdc_flow", "create_source", "create_streaming_table")
 
 
 def load_pipeline(file: Path, data: str) -> Pipeline:
@@ -55,7 +55,7 @@ def load_pipeline(file: Path, data: str) -> Pipeline:
     return registry.finish(_shared_code(file))
 
 
-def fingerprint(pipeline: Pipeline, flow: AppendFlow) -> str:
+def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
     """Give 16 hex digits that change when what the flow does may have changed, and only then.
 
     In it: the flow, the sources and views that it reads (their functions as syntax trees), its table, the file's other code,
@@ -74,6 +74,10 @@ def fingerprint(pipeline: Pipeline, flow: AppendFlow) -> str:
     # What came later counts only where it is used: an upgrade must not change every flow.
     if flow.on_failure == PARK:
         del parts["flow"]["on_failure"]
+    if not flow.once:
+        del parts["flow"]["once"]
+    if isinstance(flow, AppendFlow):
+        del parts["flow"]["kind"]
     if pipeline.shared_driver:
         parts["shared_driver"] = True
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

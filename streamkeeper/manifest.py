@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from streamkeeper import __version__
-from streamkeeper.declarations import AppendFlow, Pipeline, pipeline_from_json, pipeline_to_json, without_code
+from streamkeeper.declarations import AnyFlow, Pipeline, pipeline_from_json, pipeline_to_json, without_code
 from streamkeeper.errors import DeclarationError, RequestError, SettingsError, StreamkeeperError
 from streamkeeper.loading import fingerprint, load_pipeline
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import Storage, open_storage, read_json, to_json
 
-FORMAT = 2
+FORMAT = 3
 BUILD_SECONDS = 25
 """How long the process that imports the pipeline files may take; Airflow gives a DAG file 30 s to import."""
 IMPORT_SECONDS, FILE_SECONDS = 20.0, 8.0
@@ -38,7 +38,7 @@ class Flow:
     """A flow as the manifest knows it."""
 
     pipeline: Pipeline
-    declaration: AppendFlow
+    declaration: AnyFlow
     fingerprint: str
 
     @property

@@ -11,6 +11,8 @@ class Outcome(IntEnum):
 
     STOPPED = 0
     """Stopped in good order: a hold appeared, the declaration changed, or all that was there is done (``--available-now``)."""
+    DONE = 3
+    """A once flow has read all there was, now or before: nothing is left to run. Its process exits with 0."""
     USAGE = 2
     """The command line or the settings cannot be used."""
     HELD = 10
@@ -28,6 +30,11 @@ class Outcome(IntEnum):
     FAILED = 1
     """Failed in a way that is retried."""
 
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a driver's process: that a flow is done is no failure, and its generation's ``done`` file says the rest."""
+        return 0 if self is Outcome.DONE else int(self)
+
 
 PRECEDENCE = (
     Outcome.PARKED,
@@ -36,6 +43,7 @@ PRECEDENCE = (
     Outcome.FAILED,
     Outcome.RESTART,
     Outcome.STOPPED,
+    Outcome.DONE,
 )
 """Which flow's end is that of the driver that they share: first what a person must be told, since no later start says it again; then that
 another driver is to be attached to; then what asks for a wait before the next start; an end in good order only if all ended so."""

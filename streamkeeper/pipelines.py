@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from streamkeeper.auto_cdc import check_tables, read_spec
 from streamkeeper.declarations import (
     DEFAULT_NO_PROGRESS,
     FILE_FORMATS,
@@ -29,7 +30,9 @@ from streamkeeper.declarations import (
     PARK,
     RETRY,
     SOURCE_FORMATS,
+    AnyFlow,
     AppendFlow,
+    AutoCdcFlow,
     Notifier,
     Pipeline,
     Source,
@@ -39,13 +42,23 @@ from streamkeeper.declarations import (
     check_name,
 )
 from streamkeeper.errors import DeclarationError
+from streamkeeper.settings import TOMBSTONES
 from streamkeeper.sharing import check_shareable
 from streamkeeper.syntax import hash_of, without_decorators
 
-__all__ = ["append_flow", "configure_pipeline", "create_source", "create_streaming_table", "notifier", "temporary_view"]
+__all__ = [
+    "append_flow",
+    "configure_pipeline",
+    "create_auto_cdc_flow",
+    "create_source",
+    "create_streaming_table",
+    "notifier",
+    "temporary_view",
+]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+DEFAULT_TRIGGER = "10 seconds"
 _TRIGGER = re.compile(r"[1-9][0-9]* (millisecond|second|minute|hour)s?")
 _DURATION = re.compile(r"([1-9][0-9]*) (second|minute|hour|day)s?")
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
@@ -72,16 +85,16 @@ class Registry:
         self.sources: dict[str, Source] = {}
         self.views: dict[str, View] = {}
         self.tables: dict[str, Table] = {}
-        self.flows: dict[str, AppendFlow] = {}
+        self.flows: dict[str, AnyFlow] = {}
         self.options: Options | None = None
 
     def finish(self, shared: str) -> Pipeline:
         """Check what only the whole file can tell, and give the pipeline.
 
         :raises DeclarationError: a name is not declared, views read one another in a circle, a flow has no target table, no flow is
-            declared, or flows that are to share a driver cannot.
+            declared, flows that write one table do not agree, or flows that are to share a driver cannot.
         """
-        readers: list[View | AppendFlow] = [*self.views.values(), *self.flows.values()]
+        readers: list[View | AnyFlow] = [*self.views.values(), *self.flows.values()]
         for reader in readers:
             for name in reader.sources:
                 if name not in self.sources and name not in self.views:
@@ -101,6 +114,7 @@ class Registry:
             raise DeclarationError(
                 f"{self.file}: no flow is declared. Add one with append_flow, or move the file out of the pipelines folder."
             )
+        check_tables(tuple(self.flows.values()))
         options = self.options or Options()
         if options.shared_driver:
             check_shareable(tuple(self.flows.values()))
@@ -230,40 +244,94 @@ def append_flow(
     target: str,
     sources: Sequence[str],
     name: str | None = None,
-    trigger: str = "10 seconds",
+    trigger: str | None = None,
     spark_conf: Mapping[str, object] | None = None,
     on_failure: str = PARK,
+    once: bool = False,
 ) -> Callable[[Function], Function]:
     """Declare a flow that appends what its function gives to ``target``, every row once.
 
     :param target: a table made by :func:`create_streaming_table` in the same file.
     :param sources: names of sources or views; the function gets one DataFrame for each.
     :param name: the function's name by default. State is kept under it, so a renamed flow is another flow.
-    :param trigger: how often new data is looked for, such as ``"10 seconds"``. Intervals under tens of seconds cost polls.
+    :param trigger: how often new data is looked for, ``"10 seconds"`` by default. Intervals under tens of seconds cost polls.
     :param spark_conf: Spark settings for this flow's application.
     :param on_failure: ``park``: a failure that a restart cannot mend stops the flow until a person does, or its declaration changes.
         ``retry``: the flow is alarmed about all the same, and then tried again for ever.
+    :param once: read what the sources have, then be done, until a reset gives the flow a new checkpoint. It takes no ``trigger``.
     """
     where = _caller()
 
     def declare(function: Function) -> Function:
         registry = _registry(where)
-        flow = check_name("flow", name or function.__name__, where)
-        _check_not_taken_by_us(flow, where)
-        if flow in registry.flows:
-            raise DeclarationError(f"{where}: the flow {flow} is declared at {registry.flows[flow].where} already. Rename one of the two.")
-        if not isinstance(trigger, str) or not _TRIGGER.fullmatch(trigger):
-            raise DeclarationError(
-                f"{where}: flow {flow} has the trigger {trigger!r}. Allowed is a number and a unit, such as '10 seconds'."
-            )
-        if on_failure not in (PARK, RETRY):
-            raise DeclarationError(f"{where}: flow {flow} has on_failure {on_failure!r}. Allowed are {PARK!r} and {RETRY!r}.")
+        flow = _new_flow(registry, name or function.__name__, where)
+        often = _how_often(flow, trigger, once, where)
+        _check_on_failure(flow, on_failure, where)
         inputs = _inputs(f"flow {flow}", function, sources, where)
         conf = _options(f"flow {flow}", spark_conf, where, reserved=())
-        registry.flows[flow] = AppendFlow(flow, str(target), inputs, code_hash(function), trigger, conf, where, on_failure, function)
+        registry.flows[flow] = AppendFlow(
+            flow, str(target), inputs, code_hash(function), often, conf, where, on_failure, once, function=function
+        )
         return function
 
     return declare
+
+
+def create_auto_cdc_flow(
+    *,
+    name: str,
+    target: str,
+    source: str,
+    keys: Sequence[str],
+    sequence_by: str | Sequence[str] | int,
+    apply_as_deletes: str | None = None,
+    apply_as_truncates: str | None = None,
+    column_list: Sequence[str] | None = None,
+    except_column_list: Sequence[str] | None = None,
+    ignore_null_updates: bool = False,
+    stored_as_scd_type: int | str = 1,
+    track_history_column_list: Sequence[str] | None = None,
+    track_history_except_column_list: Sequence[str] | None = None,
+    once: bool = False,
+    trigger: str | None = None,
+    spark_conf: Mapping[str, object] | None = None,
+    on_failure: str = PARK,
+) -> None:
+    """Declare a flow that applies changes to ``target`` by key: whatever their order of arrival, the newest by sequence wins.
+
+    Several such flows may write one table, where they agree in keys, SCD type and number of sequence columns. docs/auto_cdc.md says what
+    becomes of deletes, truncates, late, tied and repeated changes.
+
+    :param name: state is kept under it, so a renamed flow is another flow.
+    :param target: a table made by :func:`create_streaming_table` in the same file.
+    :param source: the name of a source or view, one row a change.
+    :param keys: the columns that a row of the table is found by.
+    :param sequence_by: the column that orders changes, or several that are compared in order; or a whole number, the sequence of every
+        row, such as 0 for a first snapshot.
+    :param apply_as_deletes: a condition in SQL: such a row deletes its key.
+    :param apply_as_truncates: a condition in SQL: such a row empties the table of all that came before it. SCD type 1 only.
+    :param column_list: what is stored, or
+    :param except_column_list: what is not.
+    :param ignore_null_updates: a null in an update leaves the column as it is.
+    :param stored_as_scd_type: 1 keeps the present rows; 2 their history, with ``__START_AT`` and ``__END_AT``.
+    :param track_history_column_list: SCD type 2: the columns whose change begins a new row of history, or
+    :param track_history_except_column_list: those whose change does not.
+    :param once: as for :func:`append_flow`, and so ``trigger``, ``spark_conf`` and ``on_failure``.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    given = dict(locals())
+    where = _caller()
+    registry = _registry(where)
+    flow = _new_flow(registry, name, where)
+    if not isinstance(source, str):
+        raise DeclarationError(
+            f"{where}: the flow {flow} has the source {source!r}. Give the name of one source or view, such as 'changes'."
+        )
+    spec = read_spec(flow, given, where)
+    often = _how_often(flow, trigger, once, where)
+    _check_on_failure(flow, on_failure, where)
+    conf = _options(f"flow {flow}", spark_conf, where, reserved=())
+    registry.flows[flow] = AutoCdcFlow(flow, str(target), source, spec, often, conf, where, on_failure, once)
 
 
 def notifier(classpath: str, **arguments: Any) -> Notifier:
@@ -336,6 +404,34 @@ def _check_not_taken_by_us(flow: str, where: Where) -> None:
         )
 
 
+def _new_flow(registry: Registry, name: object, where: Where) -> str:
+    """Give a flow's name if it can be one and no other flow has it."""
+    flow = check_name("flow", name, where)
+    _check_not_taken_by_us(flow, where)
+    if flow in registry.flows:
+        raise DeclarationError(f"{where}: the flow {flow} is declared at {registry.flows[flow].where} already. Rename one of the two.")
+    return flow
+
+
+def _how_often(flow: str, trigger: object, once: object, where: Where) -> str:
+    """Give how often a flow looks for data; of a once flow that is never asked."""
+    if not isinstance(once, bool):
+        raise DeclarationError(f"{where}: flow {flow} has once={once!r}. Allowed are True and False.")
+    if once and trigger is not None:
+        raise DeclarationError(
+            f"{where}: flow {flow} runs once and has the trigger {trigger!r}. It ends when it has read what is there: leave trigger out."
+        )
+    often = DEFAULT_TRIGGER if trigger is None else trigger
+    if not isinstance(often, str) or not _TRIGGER.fullmatch(often):
+        raise DeclarationError(f"{where}: flow {flow} has the trigger {often!r}. Allowed is a number and a unit, such as '10 seconds'.")
+    return often
+
+
+def _check_on_failure(flow: str, on_failure: object, where: Where) -> None:
+    if on_failure not in (PARK, RETRY):
+        raise DeclarationError(f"{where}: flow {flow} has on_failure {on_failure!r}. Allowed are {PARK!r} and {RETRY!r}.")
+
+
 def _check_new(registry: Registry, name: str, where: Where) -> None:
     for taken in (registry.sources.get(name), registry.views.get(name)):
         if taken is not None:
@@ -348,6 +444,11 @@ def _check_table_name(registry: Registry, name: object, where: Where) -> None:
         check_name("table", part, where)
     if len(parts) > 2:
         raise DeclarationError(f"{where}: the table name {name!r} has more than one dot. Allowed are `table` and `schema.table`.")
+    if str(name).lower().endswith(TOMBSTONES):
+        raise DeclarationError(
+            f"{where}: the table name {name!r} ends in {TOMBSTONES}. Beside an AUTO CDC table Streamkeeper keeps one of its own "
+            "under such a name. Give the table another."
+        )
     for other, taken in registry.tables.items():
         if other == name:
             raise DeclarationError(f"{where}: the table {name} is declared at {taken.where} already. Remove one of the two.")

@@ -66,6 +66,7 @@ class State(Enum):
     HELD = "held"
     NEW = "first look"
     MOVED_ON = "moved on since the last look"
+    DONE = "done: it runs once, and has read all there was"
     IDLE = "idle: nothing to read"
     WAITING = "input waits"
     NO_PROGRESS = "no progress"
@@ -79,6 +80,7 @@ class Seen:
     started: bool
     held: bool
     waiting: Waiting | None
+    done: bool = False
 
 
 def judge(seen: Seen, before: Note | None, now: float, allowed: float | None) -> tuple[State, Note]:
@@ -90,6 +92,8 @@ def judge(seen: Seen, before: Note | None, now: float, allowed: float | None) ->
     fresh = Note(seen.position)
     if not seen.started:
         return State.NEVER_STARTED, fresh
+    if seen.done:
+        return State.DONE, fresh
     if seen.held:
         return State.HELD, fresh
     if before is None or before.position != seen.position:
@@ -146,12 +150,13 @@ def look(home: FlowHome, flow: Flow, now: float, *, monotonic: Callable[[], floa
     allowed = flow.pipeline.no_progress_after
     before, found = _read_note(home), position(home)
     started, held, driver = _started(home), bool(home.owners()), _driver(home)
+    done = flow.declaration.once and generations.finished(home) is not None
     waiting, cost = None, 0.0
-    if started and not held and needs_listing(found, before, now, allowed):
+    if started and not held and not done and needs_listing(found, before, now, allowed):
         begun = monotonic()
         waiting = what_waits(home, flow)
         cost = monotonic() - begun
-    state, note = judge(Seen(found, started, held, waiting), before, now, allowed)
+    state, note = judge(Seen(found, started, held, waiting, done), before, now, allowed)
     if waiting is not None:
         pause = DUTY * cost
         note = replace(note, next_listing=now + pause if pause > LOOK_SECONDS else 0.0)

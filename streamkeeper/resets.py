@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from streamkeeper import generations, holds, plans
 from streamkeeper.checkpoint import StateOperator
 from streamkeeper.clock import now
+from streamkeeper.declarations import AutoCdcFlow
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.generations import AFTER_LAST, EMPTY, Generation, StartAt
 from streamkeeper.holds import Hold
@@ -15,10 +16,13 @@ from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow
 from streamkeeper.plans import Plan
 from streamkeeper.prices import price_of, refusals_of
-from streamkeeper.requests import ResetRequest
+from streamkeeper.requests import REPEATS, ResetRequest
 from streamkeeper.settings import Settings
 from streamkeeper.standing import Standing, last_begun, look
 from streamkeeper.storage import open_storage
+
+_DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
+"""Stateful operators that let a row through or not, and never change it."""
 
 RECOVERY = "reset_checkpoint"
 
@@ -45,6 +49,8 @@ def plan(settings: Settings, flow: Flow, request: ResetRequest, recovery_id: str
     park = holds.parked(home)
     operators = tuple(operator.name for operator in _operators(standing, request.start))
     stateful = _is_stateful(park, flow, standing, operators)
+    declared = (park.details.get("operators") if park else None) or ()
+    safe = _is_safe_to_repeat(flow, {*operators, *declared})
     position = _position(standing, request.start)
     prices = tuple(price_of(source, standing, position, request, stateful) for source in flow.pipeline.sources_of(flow.declaration))
     return Plan(
@@ -62,8 +68,12 @@ def plan(settings: Settings, flow: Flow, request: ResetRequest, recovery_id: str
         operators_before=operators,
         steps=plans.STEPS,
         prices=prices,
-        notes=tuple(_notes(flow, standing, request, stateful, position)),
-        refusals=tuple(refusals_of(prices, request, stateful, standing.missing_in_sink)),
+        notes=tuple(_notes(flow, standing, request, stateful, position, safe)),
+        refusals=tuple(
+            refusal
+            for refusal in refusals_of(prices, request, stateful, standing.missing_in_sink)
+            if not (safe and refusal.price == REPEATS)
+        ),
         failure=park.details if park else None,
         at=now(),
     )
@@ -134,7 +144,14 @@ def _position(standing: Standing, start: StartAt) -> dict[str, Any] | None:
     return entry.sources
 
 
-def _notes(flow: Flow, standing: Standing, request: ResetRequest, stateful: bool | None, position: dict[str, Any] | None) -> Iterator[str]:
+def _is_safe_to_repeat(flow: Flow, operators: Iterable[str]) -> bool:
+    """Say whether rows that are read again change nothing in the target: changes by key do not, unless state makes other rows of them."""
+    return isinstance(flow.declaration, AutoCdcFlow) and _DEDUPE.issuperset(operators)
+
+
+def _notes(  # noqa: PLR0917 - what a plan was made of
+    flow: Flow, standing: Standing, request: ResetRequest, stateful: bool | None, position: dict[str, Any] | None, safe: bool
+) -> Iterator[str]:
     batch = standing.batch
     if batch is None:
         yield "No batch was ever committed: the new generation starts with what the old one would have read first."
@@ -155,13 +172,18 @@ def _notes(flow: Flow, standing: Standing, request: ResetRequest, stateful: bool
         )
     else:
         yield f"Checkpoint and table agree: batch {batch} is the last."
+    if safe:
+        yield (
+            f"The table {flow.declaration.target} is kept by key and sequence: changes that are read again change nothing in it, whether "
+            "the state is rebuilt or starts empty."
+        )
     if stateful is False:
         yield "The query as declared now keeps no state."
-    elif request.state == EMPTY:
+    elif request.state == EMPTY and not safe:
         yield (
             "State starts empty: what the old state would have dropped as seen before counts as new, so the target may get such rows again."
         )
-    if stateful is not False and request.state != EMPTY:
+    if stateful is not False and request.state != EMPTY and not safe:
         yield "If the query has a watermark: rows once dropped as late cannot be told apart afterwards, and a rebuilt state may count them."
     known = set(standing.start.positions) | set(position or {})
     new = [source.name for source in flow.pipeline.sources_of(flow.declaration) if known and source.name not in known]

@@ -12,6 +12,9 @@ from streamkeeper.errors import SettingsError
 PROJECT = Path(__file__).resolve().parent.parent
 """The folder that holds the package, the DAGs and the jobs."""
 
+TOMBSTONES = "__tombstones"
+"""The end of the name of that table; no declared table may have such a name."""
+
 _FEW = 5
 """Heartbeats that a supervisor may miss at the least before its driver stops."""
 
@@ -87,6 +90,10 @@ class Settings:
     def table_path(self, table: str) -> str:
         """Give the folder or URL of a table: ``t`` lives at ``{warehouse}/t``, ``s.t`` at ``{warehouse}/s/t``."""
         return "/".join([self.warehouse.rstrip("/"), *table.split(".")])
+
+    def tombstones_path(self, table: str) -> str:
+        """Give the folder or URL of what an AUTO CDC table remembers of deletes and truncates: a table beside it."""
+        return f"{self.table_path(table)}{TOMBSTONES}"
 
 
 def _location(name: str, value: str | None, default: Path) -> str:

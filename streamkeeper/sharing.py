@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamkeeper.declarations import AppendFlow
+from streamkeeper.declarations import AnyFlow
 from streamkeeper.errors import DeclarationError
 
 FAIR = {"spark.scheduler.mode": "FAIR"}
@@ -26,25 +26,31 @@ def is_of_session(name: str) -> bool:
     return name.startswith(_OF_SESSIONS) and name not in _STATIC
 
 
-def common_conf(flows: Sequence[AppendFlow]) -> dict[str, str]:
+def common_conf(flows: Sequence[AnyFlow]) -> dict[str, str]:
     """Give what all flows declare alike: the settings of their application."""
     first, *others = flows
     return {name: value for name, value in first.spark_conf.items() if all(flow.spark_conf.get(name) == value for flow in others)}
 
 
-def own_conf(flow: AppendFlow, flows: Sequence[AppendFlow]) -> dict[str, str]:
+def own_conf(flow: AnyFlow, flows: Sequence[AnyFlow]) -> dict[str, str]:
     """Give what a flow declares beyond its application's settings: those of its own session."""
     common = common_conf(flows)
     return {name: value for name, value in flow.spark_conf.items() if name not in common}
 
 
-def check_shareable(flows: Sequence[AppendFlow]) -> None:
+def check_shareable(flows: Sequence[AnyFlow]) -> None:
     """Make sure that some flows can run in one application.
 
-    :raises DeclarationError: two of them differ in a setting that only a whole application can have, or one sets the scheduler's mode.
+    :raises DeclarationError: two of them differ in a setting that only a whole application can have, one sets the scheduler's mode, or one
+        runs once.
     """
     first, *others = flows
     for flow in flows:
+        if flow.once:
+            raise DeclarationError(
+                f"{flow.where}: the flow {flow.name} runs once, but its pipeline has a shared driver, whose flows end together: they would "
+                "all end with it. Leave shared_driver out, or declare the flow in a pipeline file of its own, with another table."
+            )
         taken = sorted(set(flow.spark_conf) & set(FAIR))
         if taken:
             raise DeclarationError(

@@ -23,8 +23,9 @@ SILENT_SECONDS = 300.0
 class FlowStatus:
     """One flow, as ``streamkeeper flows`` shows it.
 
-    ``state`` is one of ``declared`` (never started), ``starting``, ``running``, ``stopping`` (held, its driver still ends its batch),
-    ``held``, ``parked``, ``down`` (no driver: its supervisor retries, or there is none). ``age`` is seconds since the last committed batch.
+    ``state`` is one of ``declared`` (never started), ``done`` (a once flow that has read all there was), ``starting``, ``running``,
+    ``stopping`` (held, its driver still ends its batch), ``held``, ``parked``, ``down`` (no driver: its supervisor retries, or there is
+    none). ``age`` is seconds since the last committed batch.
     """
 
     flow: str
@@ -70,6 +71,8 @@ def _state(home: FlowHome, flow: Flow) -> tuple[str, str]:
         return ("stopping" if there else "parked" if park else "held"), said
     if lease is None:
         return "declared", "never started"
+    if not there and flow.declaration.once and (number := generations.finished(home)) is not None:
+        return "done", f"it runs once, and has read all there was, in generation {number}"
     if not there:
         return "down", f"its driver {life.value if life else 'is gone'}: {leases.describe(lease)}"
     beat = leases.read_heartbeat(home, lease.epoch)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from streamkeeper.declarations import AppendFlow, Pipeline
+from streamkeeper.declarations import AnyFlow, Pipeline
 from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest import Flow
 from streamkeeper.settings import PROJECT, Settings
@@ -40,7 +40,7 @@ _REFUSED = (
 _LOCAL = re.compile(r"local(?:\[([0-9]+|\*)(?:,[0-9]+)?\])?")
 
 
-def spark_settings(settings: Settings, flow: AppendFlow, master: str = "local[2]") -> dict[str, str]:
+def spark_settings(settings: Settings, flow: AnyFlow, master: str = "local[2]") -> dict[str, str]:
     """Give the ``--conf`` values of the application of a flow that has one for itself, by name.
 
     On ``local`` masters the jars go on the class path as they are, and shuffles, snapshots of Delta tables and addresses suit one
@@ -68,7 +68,7 @@ def application_settings(settings: Settings, flow: Flow, master: str = "local[2]
     return spark_settings(settings, flow.declaration, master)
 
 
-def check_allowed(flow: AppendFlow) -> None:
+def check_allowed(flow: AnyFlow) -> None:
     """Make sure that a flow leaves Streamkeeper's own settings alone.
 
     :raises DeclarationError: it does not.

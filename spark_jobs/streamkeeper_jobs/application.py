@@ -30,7 +30,7 @@ from streamkeeper.outcomes import Outcome, of_all
 from streamkeeper.settings import Settings
 from streamkeeper_jobs.bystanders import Bystanders
 from streamkeeper_jobs.changes import Declaration
-from streamkeeper_jobs.driver import UNREADABLE, Asked, check_holds, declared_in, drive, find, take_lease, watch_over
+from streamkeeper_jobs.driver import UNREADABLE, Asked, check_holds, declared_in, drive, find, is_done, take_lease, watch_over
 from streamkeeper_jobs.job import say
 from streamkeeper_jobs.session import SharedApplication, open_session
 from streamkeeper_jobs.watch import Watch
@@ -78,6 +78,9 @@ def _run(settings: Settings, names: Sequence[str], available_now: bool) -> Outco
             "them, or declare dp.configure_pipeline(shared_driver=True)."
         )
     asked = [_ask(settings, home, declaration, pipeline, available_now) for home, declaration in zip(homes, declarations, strict=True)]
+    if all(is_done(item) for item in asked):  # flows that run once share no driver, so this is one flow
+        say(f"{', '.join(names)} is done: it runs once, and has read all there was. To run it again, reset it: reset_checkpoint.")
+        return Outcome.DONE
     free, held = _sort(asked)
     parts = [_Part(item, lease, watch_over(item, lease)) for item, lease in zip(free, _take_leases(free), strict=True)]
     if isinstance(pipeline, DeclarationError) or not pipeline.shared_driver:

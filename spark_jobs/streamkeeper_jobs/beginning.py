@@ -12,12 +12,11 @@ from streamkeeper.generations import COPIED, Generation, Start
 from streamkeeper_jobs.job import Job, say
 from streamkeeper_jobs.ledger_note import note_in_ledger
 from streamkeeper_jobs.listing import lister
-from streamkeeper_jobs.operators import check_appends, stateful_operators
+from streamkeeper_jobs.operators import stateful_operators
 from streamkeeper_jobs.origins import find_origin
 from streamkeeper_jobs.seeding import NewCheckpoint, plant
 from streamkeeper_jobs.shutting_out import evidence, seal_earlier, stood
-from streamkeeper_jobs.sources import infer_schema, is_there
-from streamkeeper_jobs.tables import ensure_table
+from streamkeeper_jobs.sources import infer_schema, is_empty, is_there
 from streamkeeper_jobs.taking_over import copy_from
 from streamkeeper_jobs.watch import Order, Reason, Stopped
 
@@ -36,9 +35,10 @@ def begin(job: Job, generation: Generation) -> Start:
     """
     schemas = learn_schemas(job, generation.schemas)
     frame = job.frame(schemas)
-    check_appends(frame)
+    job.sink.check(frame)
     operators = stateful_operators(frame)
-    ensure_table(job.spark, job.table_path, job.table, frame.schema, by_batch=generation.number == 1 and not job.shares_table)
+    job.sink.check_whole()
+    job.sink.make(frame, generation)
     job.watch.tell(phase="seeding")
     sealed = seal_earlier(job, generation)
     where = stood(job, generation, sealed)
@@ -78,7 +78,8 @@ def begin(job: Job, generation: Generation) -> Start:
 def learn_schemas(job: Job, known: dict[str, str]) -> dict[str, str]:
     """Give the schema of each source that declares none: the known one, or else inferred from what is there, for which this waits.
 
-    It also waits until the folder of every files source is there.
+    It also waits until the folder of every files source is there; for a flow that runs once, until a file is in it: else it would be done
+    with nothing, and what comes a moment later would never be read.
 
     :raises NothingYet: there is nothing yet, and the driver was not to wait.
     """
@@ -89,7 +90,7 @@ def learn_schemas(job: Job, known: dict[str, str]) -> dict[str, str]:
         told = False
         while True:
             schema = source.schema or known.get(source.name) or infer_schema(job.spark, source)
-            if schema is not None and is_there(job.spark, source):
+            if schema is not None and is_there(job.spark, source) and not (job.flow.declaration.once and is_empty(source)):
                 break
             if not told:
                 say(f"Source {source.name} has nothing in {source.path} yet: waiting for a first file.")

@@ -20,6 +20,7 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.problems import ERROR
 from streamkeeper.declarations import NAME, RETRY, Pipeline
 from streamkeeper.errors import (
+    ChangeRefused,
     CheckpointError,
     DeclarationError,
     FlowHeld,
@@ -30,6 +31,7 @@ from streamkeeper.errors import (
     StreamkeeperError,
 )
 from streamkeeper.failures import Cause, Failure, FailureClass
+from streamkeeper.generations import Generation, Start
 from streamkeeper.home import FlowHome
 from streamkeeper.leases import Heartbeat, Lease
 from streamkeeper.loading import fingerprint
@@ -46,7 +48,7 @@ from streamkeeper_jobs.headers import pin_state_partitions
 from streamkeeper_jobs.job import Job, say
 from streamkeeper_jobs.operators import stateful_operators
 from streamkeeper_jobs.progress import Progress
-from streamkeeper_jobs.query import follow, start_flow
+from streamkeeper_jobs.query import follow
 from streamkeeper_jobs.taking_over import own_generation
 from streamkeeper_jobs.watch import Reason, Stopped, Watch
 
@@ -113,6 +115,11 @@ def check_holds(home: FlowHome, present: str) -> bool:
     return bool(lifted)
 
 
+def is_done(asked: Asked) -> bool:
+    """Say whether a flow that is declared to run once has read all there was, in its present generation."""
+    return isinstance(asked.flow, Flow) and asked.flow.declaration.once and generations.finished(asked.home) is not None
+
+
 def take_lease(asked: Asked) -> Lease:
     """Take a flow's lease, and then a park away that its declaration lifts.
 
@@ -157,6 +164,8 @@ def _drive(asked: Asked, flow: Flow, lease: Lease, watch: Watch, session: Callab
     try:
         watch.obey()
         _run_generation(Job(session(flow), asked.settings, home, flow, lease, watch, asked.available_now))
+        if flow.declaration.once:
+            return Outcome.DONE
     except Stopped as stopped:
         say(f"{home.full_name} stops: {stopped}.")
         return Outcome.LEASE_LOST if stopped.order.reason is Reason.LEASE_LOST else Outcome.STOPPED
@@ -174,6 +183,7 @@ def _run_generation(job: Job) -> None:
     generation = own_generation(job, generation)
     job.watch.tell(generation=generation.number, application_id=job.spark.sparkContext.applicationId)
     start = generations.read_start(job.home, generation.number)
+    begun_now = start is None
     if start is None:
         start = begin(job, generation)
     schemas = learn_schemas(job, start.schemas)
@@ -183,14 +193,28 @@ def _run_generation(job: Job) -> None:
     progress = Progress(job, start, operators)
     check_agreement(job, generation, start)
     check_sources(job, start)
+    if not begun_now:
+        job.sink.check(frame)
+        job.sink.check_whole()
+        job.sink.update(frame, generation)
     pin_state_partitions(job.spark, Checkpoint(job.home.storage, start.checkpoint))
     job.watch.obey()
-    trigger = None if job.available_now else job.flow.declaration.trigger
-    checkpoint = job.home.storage.path(start.checkpoint)
-    query = start_flow(frame, job.flow.full_name, checkpoint, job.table_path, trigger, partition_cols=job.table.partition_cols)
+    trigger = None if job.ends_by_itself else job.flow.declaration.trigger
+    query = job.sink.start(frame, generation, job.home.storage.path(start.checkpoint), trigger)
     job.watch.tell(phase="running")
-    follow(query, job.watch, progress.look)
+    with job.sink.own_failures():
+        follow(query, job.watch, progress.look)
     progress.look(query)
+    if job.flow.declaration.once:
+        _finish(job, generation, start)
+
+
+def _finish(job: Job, generation: Generation, start: Start) -> None:
+    """Write down that a once flow is done: its query has ended by itself, with all that was there."""
+    last = Checkpoint(job.home.storage, start.checkpoint).last_commit()
+    generations.finish(job.home, generation.number, last)
+    read = "nothing" if last is None or last == start.seed_batch else f"all there was, up to batch {last}"
+    say(f"{job.flow.full_name} is done: it has read {read}. A reset gives it a new checkpoint, and runs it again.")
 
 
 def _park_unreadable(home: FlowHome, lease: Lease, error: DeclarationError) -> Outcome:
@@ -225,6 +249,9 @@ def _fail(home: FlowHome, flow: Flow, lease: Lease, error: Exception, said: Hear
 
 
 def _classify(error: Exception) -> Failure:
+    if isinstance(error, ChangeRefused):
+        meaning = "a batch holds changes that cannot be applied, and nothing of it was written"
+        return Failure(FailureClass.NEEDS_CORRECTION, None, None, meaning, None, str(error), {"type": type(error).__name__})
     if isinstance(error, (CheckpointError, RecoveryError)):
         if isinstance(error, SinkDisagrees):
             meaning = "its checkpoint and its table cannot both be right"

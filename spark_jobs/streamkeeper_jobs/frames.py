@@ -8,14 +8,14 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
-from streamkeeper.declarations import View, Where
+from streamkeeper.declarations import AutoCdcFlow, View, Where
 from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest import Flow
 from streamkeeper_jobs.sources import read_stream
 
 
 def flow_frame(spark: SparkSession, flow: Flow, schemas: Mapping[str, str], closed: bool = False) -> DataFrame:
-    """Build the streaming DataFrame that a flow appends.
+    """Build the streaming DataFrame whose rows a flow writes, or whose changes it applies.
 
     :param closed: let no row of any source through, so that a run moves positions and makes state, and nothing else.
     :raises DeclarationError: a function of the pipeline file raises, or gives no streaming DataFrame.
@@ -28,7 +28,10 @@ def flow_frame(spark: SparkSession, flow: Flow, schemas: Mapping[str, str], clos
             stream = read_stream(spark, item, schemas)
             frames[item.name] = stream.where(lit(False)) if closed else stream
     declared = flow.declaration
-    result = _call(f"flow {declared.name}", declared.function, declared.sources, frames, declared.where)
+    if isinstance(declared, AutoCdcFlow):
+        result = frames[declared.source]
+    else:
+        result = _call(f"flow {declared.name}", declared.function, declared.sources, frames, declared.where)
     if not result.isStreaming:
         raise DeclarationError(
             f"{declared.where}: the flow {declared.name} gives a DataFrame that does not stream. "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -13,7 +14,11 @@ from streamkeeper.leases import Lease
 from streamkeeper.manifest import Flow
 from streamkeeper.settings import Settings
 from streamkeeper_jobs.frames import flow_frame
+from streamkeeper_jobs.saying import say
+from streamkeeper_jobs.sinks import Sink, sink_of
 from streamkeeper_jobs.watch import Watch
+
+__all__ = ["Job", "say"]
 
 
 @dataclass(frozen=True)
@@ -47,15 +52,20 @@ class Job:
         return sum(flow.target == target for flow in self.flow.pipeline.flows) > 1
 
     @property
+    def ends_by_itself(self) -> bool:
+        """Whether the query ends when it has read what is there."""
+        return self.available_now or self.flow.declaration.once
+
+    @property
     def sources(self) -> tuple[Source, ...]:
         """The flow's sources, in the order in which they are read."""
         return self.flow.pipeline.sources_of(self.flow.declaration)
 
+    @cached_property
+    def sink(self) -> Sink:
+        """How the flow's table is written."""
+        return sink_of(self)
+
     def frame(self, schemas: Mapping[str, str], closed: bool = False) -> DataFrame:
         """Build the flow's DataFrame: see :func:`streamkeeper_jobs.frames.flow_frame`."""
         return flow_frame(self.spark, self.flow, schemas, closed)
-
-
-def say(words: str) -> None:
-    """Print for the task's log, at once."""
-    print(words, flush=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from streamkeeper import delta_log
 from streamkeeper.storage import open_storage
 from streamkeeper_jobs.in_flight import PARTITIONS, pin_partitions
 from streamkeeper_jobs.session import spark_url
@@ -20,20 +20,14 @@ BATCH_SECONDS = 60.0
 """How long a running batch may take to end before the query is stopped in its middle, which its checkpoint and the sink's log allow."""
 
 
-def start_flow(
-    frame: DataFrame, name: str, checkpoint: str, table_path: str, trigger: str | None, *, partition_cols: Sequence[str] = ()
-) -> StreamingQuery:
-    """Start appending a flow to its table through Delta's own streaming sink, which commits (query id, batch) with each batch.
+def writer_of(frame: DataFrame, name: str, checkpoint: str, trigger: str | None) -> DataStreamWriter:
+    """Give what a flow's query is started with, but for its sink.
 
     :param trigger: how often to look for data; None processes what is there and ends.
-    :param partition_cols: of a table that the first batch makes; one that is there has its own.
     """
     pin_partitions(open_storage(checkpoint), "", frame.sparkSession.conf.get(PARTITIONS, "200") or "200")
-    writer = frame.writeStream.format("delta").outputMode("append").queryName(name).option("checkpointLocation", spark_url(checkpoint))
-    if partition_cols and not delta_log.exists(table_path):
-        writer = writer.partitionBy(*partition_cols)
-    writer = writer.trigger(availableNow=True) if trigger is None else writer.trigger(processingTime=trigger)
-    return writer.start(spark_url(table_path))
+    writer = frame.writeStream.outputMode("append").queryName(name).option("checkpointLocation", spark_url(checkpoint))
+    return writer.trigger(availableNow=True) if trigger is None else writer.trigger(processingTime=trigger)
 
 
 def run_muted(frame: DataFrame, name: str, checkpoint: str, watch: Watch) -> None:

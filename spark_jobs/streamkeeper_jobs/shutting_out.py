@@ -12,7 +12,7 @@ from streamkeeper.generations import AFTER_LAST, EARLIEST, Generation, Start
 from streamkeeper.home import FlowHome, query_id
 from streamkeeper.standing import Standing
 from streamkeeper_jobs.job import Job
-from streamkeeper_jobs.tables import seal
+from streamkeeper_jobs.tables import seal, shut_out
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def seal_earlier(job: Job, generation: Generation) -> Sealed:
             generations.end(job.home, number, Checkpoint(job.home.storage, begun.checkpoint).last_commit())
         app_id = _query_id(job.home, number)
         found = delta_log.last_transaction(job.table_path, app_id)
-        last[number] = found.version if found.sealed and found.complete else seal(job.spark, job.table_path, app_id, job.watch.obey)
+        last[number] = found.version if found.sealed and found.complete else _seal(job, app_id)
     return Sealed(last, tuple(earlier))
 
 
@@ -60,7 +60,7 @@ def stood(job: Job, generation: Generation, sealed: Sealed) -> Standing | None:
     checkpoint = Checkpoint(job.home.storage, start.checkpoint)
     last = sealed.last.get(before.number)
     if before.number not in sealed.last:
-        last = seal(job.spark, job.table_path, before.query_id, job.watch.obey)
+        last = _seal(job, before.query_id)
     return Standing(before, start, checkpoint, generations.committed(job.home, before.number, checkpoint.last_commit()), last, sealed=True)
 
 
@@ -68,6 +68,14 @@ def evidence(where: Standing | None, sealed: Sealed) -> dict[str, Any]:
     """Give what was found, for the generation's start and the ledger."""
     found = where.evidence() if where is not None else {"last_commit": None, "last_transaction": None, "batch": None, "ruled_by": None}
     return {**found, "sealed": list(sealed.all)}
+
+
+def _seal(job: Job, query_id: str) -> int | None:
+    """Seal a query id wherever its flow commits, in the order of a batch, and give the last batch that it really wrote."""
+    *others, (table, app_id) = job.sink.app_ids(query_id)
+    for path, other in others:
+        shut_out(job.spark, path, other, job.watch.obey)
+    return seal(job.spark, table, app_id, job.watch.obey)
 
 
 def _begun_behind(home: FlowHome, generation: Generation, sealed: Sealed) -> tuple[Generation, Start] | None:

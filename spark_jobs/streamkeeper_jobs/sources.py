@@ -9,6 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from streamkeeper.declarations import Source
+from streamkeeper.probes import iterate_files
 from streamkeeper_jobs.session import spark_url
 
 _NOTHING_THERE = ("UNABLE_TO_INFER_SCHEMA", "PATH_NOT_FOUND")
@@ -44,6 +45,11 @@ def is_there(spark: SparkSession, source: Source) -> bool:
         return True
     path, file_system = hadoop_path(spark, source.path)
     return bool(file_system.globStatus(path))
+
+
+def is_empty(source: Source) -> bool:
+    """Say whether a files source has no file yet."""
+    return next(iterate_files(source), None) is None
 
 
 def base_url(spark: SparkSession, source: Source) -> str:

@@ -68,6 +68,13 @@ def seal(spark: SparkSession, path: str, app_id: str, before_try: Callable[[], N
     return found.version if found.complete else _version_before(spark, path, app_id, found.sealed_at)
 
 
+def shut_out(spark: SparkSession, path: str, app_id: str, before_try: Callable[[], None]) -> None:
+    """Seal a query id as :func:`seal` does, where nobody asks what it wrote last."""
+    before_try()
+    if last_written(spark, path, app_id) != SEAL:
+        _commit_seal(spark, path, app_id)
+
+
 def last_written(spark: SparkSession, path: str, app_id: str) -> int | None:
     """Give a query's last transaction, its seal included; None if it has none, or there is no table.
 

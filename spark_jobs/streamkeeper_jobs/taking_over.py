@@ -12,7 +12,7 @@ from typing import Any
 from streamkeeper import generations
 from streamkeeper.checkpoint import Checkpoint, CommitEntry, write_commit
 from streamkeeper.errors import SinkDisagrees
-from streamkeeper.generations import Generation
+from streamkeeper.generations import Generation, Start
 from streamkeeper.standing import Standing
 from streamkeeper_jobs.copying import copy_checkpoint
 from streamkeeper_jobs.headers import pin_state_partitions
@@ -29,14 +29,24 @@ def own_generation(job: Job, generation: Generation) -> Generation:
     Whoever began it, and every driver since, must be proven gone. A driver before that knows an earlier generation only, or else fails
     to begin this one, whose start is there.
     """
-    start, doubtful = generations.read_start(job.home, generation.number), job.lease.unproven
-    if start is None or doubtful is None or doubtful < start.epoch:
+    start = generations.read_start(job.home, generation.number)
+    why = _not_ours(job, generation, start) if start is not None else None
+    if why is None:
         return generation
-    why = f"lease epoch {doubtful} was taken over without proof that its driver is dead"
     decided = generations.after_takeover(job.home, generation, job.flow.fingerprint, why)
     say(f"Generation {generation.number} of {job.flow.full_name} is left to its old driver, and {decided.number} follows it: {why}.")
     job.watch.tell(generation=decided.number)
     return generations.decide(job.home, decided)
+
+
+def _not_ours(job: Job, generation: Generation, start: Start) -> str | None:
+    """Say why a generation that was begun must be left as it is; None where it may go on."""
+    doubtful = job.lease.unproven
+    if doubtful is not None and doubtful >= start.epoch:
+        return f"lease epoch {doubtful} was taken over without proof that its driver is dead"
+    if generations.is_over(job.home, generation.number):
+        return "it was shut out of its table while its driver had the writers' turn and could not be proven dead"
+    return None
 
 
 def copy_from(job: Job, new: NewCheckpoint, where: Standing) -> tuple[int, dict[str, Any]]:

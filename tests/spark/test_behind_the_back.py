@@ -111,7 +111,7 @@ def test_a_driver_that_lost_its_lease_parks_nothing_when_it_fails(bed: Flowbed) 
 def run_late(bed: Flowbed) -> None:
     """Run generation 1's query once more, as a driver does that was thought gone: no lease, no hold, no look at what was decided."""
     from streamkeeper_jobs.frames import flow_frame
-    from streamkeeper_jobs.query import start_flow
+    from streamkeeper_jobs.query import writer_of
 
     frame = flow_frame(bed.spark, bed.flow(), {})
-    start_flow(frame, "late", bed.checkpoint(1).path(), str(bed.table), None).awaitTermination()
+    writer_of(frame, "late", bed.checkpoint(1).path(), None).format("delta").start(str(bed.table)).awaitTermination()

@@ -44,7 +44,7 @@ def test_a_batch_that_the_sink_has_is_skipped_when_the_checkpoint_replays_it(bed
 def test_the_seal_shuts_out_the_native_sinks_late_batch_and_no_other_query(bed: Flowbed) -> None:
     """The late batch is the bare query's: a driver would look first, and not start."""
     from streamkeeper_jobs.frames import flow_frame
-    from streamkeeper_jobs.query import start_flow
+    from streamkeeper_jobs.query import writer_of
     from streamkeeper_jobs.tables import seal
 
     bed.arrive(1)
@@ -53,7 +53,7 @@ def test_the_seal_shuts_out_the_native_sinks_late_batch_and_no_other_query(bed: 
     assert seal(bed.spark, str(bed.table), query_id(NAME, 1), lambda: None) == 0, "sealing again finds the same"
     assert delta_log.last_transaction(str(bed.table), query_id(NAME, 1)).sealed
     bed.arrive(2)
-    late = start_flow(flow_frame(bed.spark, bed.flow(), {}), "late", bed.checkpoint(1).path(), str(bed.table), None)
+    late = writer_of(flow_frame(bed.spark, bed.flow(), {}), "late", bed.checkpoint(1).path(), None).format("delta").start(str(bed.table))
     assert late.awaitTermination(120)
     assert bed.checkpoint(1).last_commit() == 1, "Delta skips in silence"
     bed.holds(bed.events[:1])

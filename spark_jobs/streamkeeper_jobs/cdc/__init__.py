@@ -1,0 +1,9 @@
+"""The AUTO CDC engine: changes of any order, cut into any batches and repeated at will, become one and the same table."""
+
+from streamkeeper.errors import ChangeRefused
+from streamkeeper_jobs.cdc.applying import apply_changes
+from streamkeeper_jobs.cdc.columns import check_spec, target_schema
+from streamkeeper_jobs.cdc.preparing import prepare
+from streamkeeper_jobs.cdc.steps import CdcTables, Step, Turn, app_ids
+
+__all__ = ["CdcTables", "ChangeRefused", "Step", "Turn", "app_ids", "apply_changes", "check_spec", "prepare", "target_schema"]

@@ -1,0 +1,202 @@
+"""The columns of an AUTO CDC target, worked out from those of the source; and whether the two fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import expr
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    NumericType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from streamkeeper.cdc import BOOKKEEPING, END_AT, RESERVED, START_AT, CdcSpec
+from streamkeeper.errors import DeclarationError
+
+_ORDERED = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
+_IDENTIFYING = (*_ORDERED, BooleanType)
+
+SEQUENCE = "sequence"
+"""In the bookkeeping: the sequence of the newest change that a row comes from."""
+COLUMNS = "columns"
+"""In the bookkeeping, with ``ignore_null_updates``: the sequence of the change that each value comes from, by the value's path."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A target as it stands: its keys, all its declared columns (the keys among them), the type of its sequences, and what it keeps.
+
+    ``by_value`` says that it keeps a sequence for each value (``ignore_null_updates``), ``history`` that it is SCD type 2.
+    """
+
+    keys: tuple[StructField, ...]
+    stored: StructType
+    sequence: DataType
+    by_value: bool
+    history: bool
+
+    @property
+    def values(self) -> tuple[StructField, ...]:
+        """The declared columns besides the keys."""
+        names = {field.name for field in self.keys}
+        return tuple(field for field in self.stored.fields if field.name not in names)
+
+
+def check_spec(schema: StructType, spec: CdcSpec) -> None:
+    """Make sure that a declaration fits its source's columns.
+
+    :raises DeclarationError: a column is not there, has a type that cannot identify or order rows, or a name that is Streamkeeper's own; or
+        a condition is no truth value over the source's columns.
+    """
+    reserved = [name for name in schema.fieldNames() if name.lower() in {taken.lower() for taken in RESERVED}]
+    if reserved:
+        raise DeclarationError(f"The source has the column {reserved[0]}, a name that AUTO CDC keeps for itself. Rename it in the view.")
+    for what, names in _lists(spec):
+        for name in names:
+            field_of(schema, name, what)
+    for name in spec.keys:
+        _check_type(field_of(schema, name, "keys"), "keys", _IDENTIFYING)
+    for name in spec.sequence_by:
+        _check_type(field_of(schema, name, "sequence_by"), "sequence_by", _ORDERED)
+    _check_stored(schema, spec)
+    _check_condition(schema, "apply_as_deletes", spec.apply_as_deletes)
+    _check_condition(schema, "apply_as_truncates", spec.apply_as_truncates)
+
+
+def target_schema(schema: StructType, spec: CdcSpec) -> StructType:
+    """Give the columns of the target: what is stored, with SCD type 2 when each version began and ended, and the bookkeeping last."""
+    sequence = sequence_type(schema, spec)
+    bookkeeping = [StructField(SEQUENCE, sequence)]
+    if spec.ignore_null_updates and spec.scd_type == 1:
+        bookkeeping.append(StructField(COLUMNS, MapType(StringType(), sequence)))
+    history = [StructField(START_AT, sequence), StructField(END_AT, sequence)] if spec.scd_type == 2 else []
+    return StructType([*stored_fields(schema, spec), *history, StructField(BOOKKEEPING, StructType(bookkeeping))])
+
+
+def stored_fields(schema: StructType, spec: CdcSpec) -> list[StructField]:
+    """Give the source's columns that are stored, in the source's order; any of them may be null in the target."""
+    if spec.column_list is not None:
+        wanted = _names(spec.column_list)
+        fields = [field for field in schema.fields if field.name.lower() in wanted]
+    else:
+        left_out = _names(spec.except_column_list or ())
+        fields = [field for field in schema.fields if field.name.lower() not in left_out]
+    return [StructField(field.name, field.dataType) for field in fields]
+
+
+def sequence_type(schema: StructType, spec: CdcSpec) -> DataType:
+    """Give the type of a flow's sequences: that of its column; a struct of several; BIGINT for a literal."""
+    fields = [field_of(schema, name, "sequence_by") for name in spec.sequence_by]
+    if not fields:
+        return LongType()
+    return fields[0].dataType if len(fields) == 1 else StructType([StructField(field.name, field.dataType) for field in fields])
+
+
+def layout_of(table: StructType, keys: Sequence[str]) -> Layout:
+    """Read a target's layout back from its schema."""
+    bookkeeping = table[BOOKKEEPING].dataType
+    assert isinstance(bookkeeping, StructType), "prepare() made it, or refused the table"
+    stored = StructType([field for field in table.fields if field.name not in RESERVED])
+    return Layout(
+        keys=tuple(field_of(stored, name, "keys") for name in keys),
+        stored=stored,
+        sequence=bookkeeping[SEQUENCE].dataType,
+        by_value=COLUMNS in bookkeeping.fieldNames(),
+        history=START_AT in table.fieldNames(),
+    )
+
+
+def field_of(schema: StructType, name: str, what: str) -> StructField:
+    """Find a column by its name in any case.
+
+    :raises DeclarationError: there is none.
+    """
+    found = next((field for field in schema.fields if field.name.lower() == name.lower()), None)
+    if found is None:
+        raise DeclarationError(f"{what} names the column {name}, which is not there. The columns are {', '.join(schema.fieldNames())}.")
+    return found
+
+
+def holds(wide: DataType, narrow: DataType) -> bool:
+    """Say whether each value of one type is a value of the other, and their order the same."""
+    if isinstance(wide, StructType) and isinstance(narrow, StructType):
+        pairs = zip(wide.fields, narrow.fields, strict=False)
+        return len(wide.fields) == len(narrow.fields) and all(holds(one.dataType, other.dataType) for one, other in pairs)
+    digits = _digits(narrow)
+    if isinstance(wide, DecimalType) and digits is not None:
+        scale = narrow.scale if isinstance(narrow, DecimalType) else 0
+        return wide.scale >= scale and wide.precision - wide.scale >= digits
+    integers = (ByteType, ShortType, IntegerType, LongType)
+    if isinstance(wide, integers) and isinstance(narrow, integers):
+        return integers.index(type(wide)) >= integers.index(type(narrow))
+    return type(wide) is type(narrow)
+
+
+def _digits(dtype: DataType) -> int | None:
+    """Digits before the point that a type may need; None for what is no exact number."""
+    if isinstance(dtype, DecimalType):
+        return dtype.precision - dtype.scale
+    digits: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
+    return digits.get(type(dtype))
+
+
+def _lists(spec: CdcSpec) -> Iterable[tuple[str, tuple[str, ...]]]:
+    for what in ("column_list", "except_column_list", "track_history_column_list", "track_history_except_column_list"):
+        yield what, getattr(spec, what) or ()
+
+
+def _check_type(field: StructField, what: str, allowed: tuple[type[DataType], ...]) -> None:
+    if not isinstance(field.dataType, allowed):
+        raise DeclarationError(
+            f"{what} names the column {field.name} of type {field.dataType.simpleString()}. Allowed are numbers, text, dates and timestamps"
+            f"{' and booleans' if BooleanType in allowed else ''}. Derive such a column in the view."
+        )
+
+
+def _check_stored(schema: StructType, spec: CdcSpec) -> None:
+    stored = stored_fields(schema, spec)
+    names = _names(field.name for field in stored)
+    for what, needed in (
+        ("keys", spec.keys),
+        ("track_history_column_list", spec.track_history_column_list or ()),
+        ("track_history_except_column_list", spec.track_history_except_column_list or ()),
+    ):
+        missing = [name for name in needed if name.lower() not in names]
+        if missing:
+            raise DeclarationError(f"{what} names {missing[0]}, which column_list or except_column_list leaves out. It must be stored.")
+    empty = [field.name for field in stored if isinstance(field.dataType, NullType)]
+    if empty:
+        raise DeclarationError(f"The column {empty[0]} has no type (it is always null). Cast it in the view, or leave it out.")
+
+
+def _check_condition(schema: StructType, what: str, condition: str | None) -> None:
+    if condition is None:
+        return
+    try:
+        given = SparkSession.active().createDataFrame([], schema).select(expr(condition)).schema.fields[0].dataType
+    except (AnalysisException, ParseException) as error:
+        said = str(error).strip().splitlines()[0]
+        raise DeclarationError(f"{what} is {condition!r}, which is no condition over the source's columns: {said}") from error
+    if not isinstance(given, BooleanType):
+        raise DeclarationError(f"{what} is {condition!r}, which gives {given.simpleString()}. Give a condition: true or false.")
+
+
+def _names(names: Iterable[str]) -> set[str]:
+    return {name.lower() for name in names}

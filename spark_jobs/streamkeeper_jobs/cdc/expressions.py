@@ -1,0 +1,121 @@
+"""Expressions over columns of any type: names that are quoted, values in an order, values that come back from Python as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    MapType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+
+def column(*path: str) -> Column:
+    """Give a column, or a field of a struct, by its names as they are."""
+    return F.col(quoted(*path))
+
+
+def quoted(*path: str) -> str:
+    """Quote a column's path for SQL."""
+    return ".".join(f"`{name.replace('`', '``')}`" for name in path)
+
+
+def orderable(dtype: DataType) -> bool:
+    """Say whether Spark can compare values of a type."""
+    match dtype:
+        case MapType() | VariantType():
+            return False
+        case ArrayType():
+            return orderable(dtype.elementType)
+        case StructType():
+            return all(orderable(field.dataType) for field in dtype.fields)
+        case _:
+            return True
+
+
+def ordered(value: Column, dtype: DataType) -> Column:
+    """Give something that can be compared in place of a value: the same for equal values, null for null.
+
+    Where Spark cannot compare a type (maps, variants, and what holds them), that is its JSON; a map's entries are sorted first.
+    """
+    if orderable(dtype):
+        return value
+    match dtype:
+        case MapType() if orderable(dtype.keyType):
+            entries = F.transform(
+                F.map_entries(value),
+                lambda entry: F.struct(entry["key"].alias("key"), ordered(entry["value"], dtype.valueType).alias("value")),
+            )
+            return F.sort_array(entries)
+        case StructType():
+            fields = [ordered(value.getField(field.name), field.dataType).alias(field.name) for field in dtype.fields]
+            return F.when(value.isNotNull(), F.struct(*fields))
+        case ArrayType():
+            return F.transform(value, lambda item: ordered(item, dtype.elementType))
+        case _:
+            return F.to_json(F.struct(value.alias("value")))
+
+
+def portable(value: Column, dtype: DataType) -> Column:
+    """Give a value in a form that goes to Python and back by :func:`literal` without a time zone or a digit getting lost."""
+    match dtype:
+        case StructType():
+            return F.struct(*[portable(value.getField(field.name), field.dataType).alias(field.name) for field in dtype.fields])
+        case TimestampType():
+            return F.unix_micros(value)
+        case TimestampNTZType():
+            return value.cast("string")
+        case _:
+            return value
+
+
+def literal(value: Any, dtype: DataType) -> Column:
+    """Make a literal of what :func:`portable` gave."""
+    match dtype:
+        case StructType():
+            fields = [literal(value[field.name], field.dataType).alias(field.name) for field in dtype.fields]
+            return F.struct(*fields)
+        case TimestampType():
+            return F.timestamp_micros(F.lit(value))
+        case _:
+            return F.lit(value).cast(dtype)
+
+
+def whole_number(number: int, dtype: DataType) -> Column:
+    """Give a declared whole number as a sequence of a type: seconds or days since 1970, digits, or the first of several columns."""
+    match dtype:
+        case StructType():
+            first, *rest = dtype.fields
+            values = [whole_number(number, first.dataType).alias(first.name)]
+            return F.struct(*values, *[F.lit(None).cast(field.dataType).alias(field.name) for field in rest])
+        case TimestampType():
+            return F.timestamp_seconds(F.lit(number))
+        case TimestampNTZType():
+            return F.expr(f"TIMESTAMP_NTZ '1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, {number})")
+        case DateType():
+            return F.date_from_unix_date(F.lit(number).cast("int"))
+        case _:
+            return F.lit(number).cast(dtype)
+
+
+def struct_of(fields: Sequence[StructField], values: Sequence[Column]) -> Column:
+    """Make a struct of some values under the names and types of some fields."""
+    return F.struct(*[value.cast(field.dataType).alias(field.name) for field, value in zip(fields, values, strict=True)])
+
+
+def all_of(conditions: Sequence[Column]) -> Column:
+    """Give one condition for several; true where there are none."""
+    joined = F.lit(True)
+    for number, condition in enumerate(conditions):
+        joined = condition if number == 0 else joined & condition
+    return joined

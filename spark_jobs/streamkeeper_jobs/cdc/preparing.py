@@ -1,0 +1,184 @@
+"""Before a flow's first batch: its target and tombstones are made, or get the columns that they lack, or are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from streamkeeper import delta_log
+from streamkeeper.cdc import BOOKKEEPING, CdcSpec
+from streamkeeper.declarations import Table
+from streamkeeper.errors import DeclarationError
+from streamkeeper_jobs.cdc.columns import (
+    Layout,
+    check_spec,
+    field_of,
+    holds,
+    layout_of,
+    sequence_type,
+    stored_fields,
+    target_schema,
+)
+from streamkeeper_jobs.cdc.commits import table_at
+from streamkeeper_jobs.cdc.events import KEY, KIND, ROW
+from streamkeeper_jobs.cdc.expressions import quoted
+from streamkeeper_jobs.cdc.steps import CdcTables, Turn
+from streamkeeper_jobs.cdc.tombstones import tombstones_schema
+from streamkeeper_jobs.session import spark_url
+
+KEYS_PROPERTY = "streamkeeper.keys"
+"""The table property that says by which columns the flows of a target find its rows."""
+DELETION_VECTORS = "delta.enableDeletionVectors"
+"""On unless the declaration says otherwise: a batch then marks the rows that it replaces, and rewrites no file."""
+
+
+@dataclass(frozen=True)
+class Addition:
+    """A column or field that a table lacks: its path, its type, and the column that it comes after, if it is no field."""
+
+    path: tuple[str, ...]
+    type: DataType
+    after: str | None
+
+
+def prepare(  # noqa: PLR0917 - it mirrors apply_changes
+    spark: SparkSession, schema: StructType, spec: CdcSpec, tables: CdcTables, table: Table, turn: Turn
+) -> None:
+    """Make a target and its tombstones if absent, else add the columns that they lack. Done again, it changes nothing.
+
+    :raises DeclarationError: the declaration does not fit its source, or the target that is there; nothing was touched.
+    """
+    check_spec(schema, spec)
+    wanted = target_schema(schema, spec)
+    unknown = [name for name in table.partition_cols if name.lower() not in {field.name.lower() for field in stored_fields(schema, spec)}]
+    with turn():
+        if delta_log.exists(tables.target):
+            additions = _fit(spark, schema, spec, tables, table)
+            _add(spark, tables.target, additions)
+        elif unknown:
+            raise DeclarationError(
+                f"{table.where}: the table {table.name} is partitioned by {', '.join(unknown)}, which its flow does not store. It stores "
+                f"{', '.join(field.name for field in stored_fields(schema, spec))}. Correct partition_cols."
+            )
+        else:
+            _make(spark, tables.target, wanted, table, spec)
+        layout = layout_of(table_at(spark, tables.target).toDF().schema, spec.keys)
+        _prepare_tombstones(spark, tables.tombstones, tombstones_schema(layout))
+
+
+def _make(spark: SparkSession, path: str, schema: StructType, table: Table, spec: CdcSpec) -> None:
+    builder = DeltaTable.createIfNotExists(spark).location(spark_url(path)).addColumns(schema)
+    if table.comment:
+        builder = builder.comment(table.comment)
+    properties = {DELETION_VECTORS: "true", **table.properties, KEYS_PROPERTY: _spelled(schema, spec)}
+    for name, value in properties.items():
+        builder = builder.property(name, value)
+    if table.partition_cols:
+        builder = builder.partitionedBy(*table.partition_cols)
+    builder.execute()
+
+
+def _prepare_tombstones(spark: SparkSession, path: str, wanted: StructType) -> None:
+    if not delta_log.exists(path):
+        DeltaTable.createIfNotExists(spark).location(spark_url(path)).addColumns(wanted).partitionedBy(KIND).execute()
+        return
+    found = table_at(spark, path).toDF().schema
+    if found[KEY].dataType != wanted[KEY].dataType:
+        raise DeclarationError(
+            f"The tombstones at {path} have the keys {found[KEY].dataType.simpleString()}, and the target has "
+            f"{wanted[KEY].dataType.simpleString()}: they belong to another table. Restore both together, or move the tombstones away."
+        )
+    if ROW in found.fieldNames():
+        _add(spark, path, list(_lacking(found[ROW].dataType, wanted[ROW].dataType, (ROW,))))
+
+
+def _fit(spark: SparkSession, schema: StructType, spec: CdcSpec, tables: CdcTables, table: Table) -> list[Addition]:
+    """Give what a target lacks for a flow.
+
+    :raises DeclarationError: it is no AUTO CDC target, or one of another kind.
+    """
+    opened = table_at(spark, tables.target)
+    found, says = opened.toDF().schema, f"{table.where}: the table {table.name}"
+    properties = opened.detail().select("properties").first()
+    keys = dict(properties[0]).get(KEYS_PROPERTY) if properties else None
+    if BOOKKEEPING not in found.fieldNames() or keys is None:
+        raise DeclarationError(
+            f"{says} is there, but no AUTO CDC flow made it: it has no column {BOOKKEEPING}, by which late changes are told from new ones. "
+            "Declare another table and fill it from this one."
+        )
+    declared = _spelled(schema, spec)
+    if keys.lower() != declared.lower():
+        raise DeclarationError(f"{says} has the keys {keys}, and the flow declares {declared}. The keys of a table cannot change.")
+    layout = layout_of(found, spec.keys)
+    for what, has, gives in (
+        ("is of SCD type", 2 if layout.history else 1, spec.scd_type),
+        ("was made with ignore_null_updates", layout.by_value, spec.ignore_null_updates),
+    ):
+        if has != gives:
+            raise DeclarationError(f"{says} {what} {has}, and the flow declares {gives}. All flows of a table must agree, for good.")
+    _check_sequence(schema, spec, layout, says)
+    return list(_lacking(layout.stored, StructType(stored_fields(schema, spec)), (), says))
+
+
+def _check_sequence(schema: StructType, spec: CdcSpec, layout: Layout, says: str) -> None:
+    given = sequence_type(schema, spec)
+    if spec.sequence_literal is None and not holds(layout.sequence, given):
+        raise DeclarationError(
+            f"{says} is ordered by {layout.sequence.simpleString()}, and sequence_by gives {given.simpleString()}. "
+            "Flows of one table are ordered by the same types: cast the column in the view."
+        )
+
+
+def _lacking(found: DataType, wanted: DataType, path: tuple[str, ...], says: str = "The table") -> Iterator[Addition]:
+    """Give what one type lacks of another, field by field.
+
+    :raises DeclarationError: the two differ in more than that.
+    """
+    match found, wanted:
+        case StructType(), StructType():
+            yield from _lacking_fields(found, wanted, path, says)
+        case ArrayType(), ArrayType():
+            yield from _lacking(found.elementType, wanted.elementType, (*path, "element"), says)
+        case MapType(), MapType():
+            yield from _lacking(found.keyType, wanted.keyType, (*path, "key"), says)
+            yield from _lacking(found.valueType, wanted.valueType, (*path, "value"), says)
+        case _ if not holds(found, wanted):
+            raise DeclarationError(
+                f"{says} has {'.'.join(path)} of type {found.simpleString()}, and the flow gives {wanted.simpleString()}. "
+                "Only new columns are taken over: cast it in the view, or give it another name."
+            )
+
+
+def _lacking_fields(found: StructType, wanted: StructType, path: tuple[str, ...], says: str) -> Iterator[Addition]:
+    last = found.fieldNames()[-1]
+    known = {field.name.lower(): field for field in found.fields}
+    for field in wanted.fields:
+        has = known.get(field.name.lower())
+        if has is not None:
+            yield from _lacking(has.dataType, field.dataType, (*path, has.name), says)
+        else:
+            yield Addition((*path, field.name), field.dataType, None if path else last)
+            last = field.name
+
+
+def _add(spark: SparkSession, path: str, additions: list[Addition]) -> None:
+    if not additions:
+        return
+    columns = []
+    for addition in additions:
+        place = f" AFTER {quoted(addition.after)}" if addition.after else ""
+        columns.append(f"{quoted(*addition.path)} {_sql(spark, addition.type)}{place}")
+    spark.sql(f"ALTER TABLE delta.{quoted(spark_url(path))} ADD COLUMNS ({', '.join(columns)})")
+
+
+def _sql(spark: SparkSession, dtype: DataType) -> str:
+    assert spark._jvm is not None, "a classic session has a JVM"
+    return str(spark._jvm.org.apache.spark.sql.types.DataType.fromJson(dtype.json()).sql())
+
+
+def _spelled(schema: StructType, spec: CdcSpec) -> str:
+    return ",".join(field_of(schema, name, "keys").name for name in spec.keys)

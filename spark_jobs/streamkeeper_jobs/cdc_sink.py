@@ -1,0 +1,92 @@
+"""Applying the changes that a flow gives: the AUTO CDC engine, batch by batch, each in the flow's turn on its table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from streamkeeper import delta_log
+from streamkeeper.declarations import AutoCdcFlow
+from streamkeeper.errors import DeclarationError, SinkDisagrees
+from streamkeeper.generations import Generation
+from streamkeeper_jobs.cdc import CdcTables, Step, app_ids, apply_changes, check_spec, prepare
+from streamkeeper_jobs.operators import check_appends
+from streamkeeper_jobs.query import writer_of
+from streamkeeper_jobs.turn_taking import writers_turn
+
+if TYPE_CHECKING:
+    from streamkeeper_jobs.job import Job
+
+
+class CdcSink:
+    """Target and tombstones as one unit, written by ``foreachBatch`` under ids of the generation.
+
+    The turn is taken for every batch, even where one flow alone writes the table: a flow that is declared beside it later starts while this
+    one still runs as it was declared (docs/decisions/0013).
+    """
+
+    def __init__(self, job: Job, flow: AutoCdcFlow) -> None:
+        self._job, self._flow = job, flow
+        self._tables = CdcTables(job.table_path, job.settings.tombstones_path(flow.target))
+        self._failed: Exception | None = None
+
+    def app_ids(self, query_id: str) -> tuple[tuple[str, str], ...]:
+        return app_ids(self._tables, query_id)
+
+    def check(self, frame: DataFrame) -> None:
+        with self._placed():
+            check_spec(frame.schema, self._flow.spec)
+        check_appends(frame)
+
+    def make(self, frame: DataFrame, generation: Generation) -> None:
+        job = self._job
+        turn = writers_turn(job, generation, self.app_ids, writes=False)
+        with self._placed():
+            prepare(job.spark, frame.schema, self._flow.spec, self._tables, job.table, turn)
+
+    def update(self, frame: DataFrame, generation: Generation) -> None:
+        self.make(frame, generation)
+
+    def check_whole(self) -> None:
+        written = delta_log.latest_version(self._tables.target) or 0  # version 0 is the table that was just made, without rows
+        if written and not delta_log.exists(self._tables.tombstones):
+            raise SinkDisagrees(
+                f"There is a table at {self._tables.target}, but none at {self._tables.tombstones}, which remembers what was deleted from "
+                "it: without that, rows that were deleted may come back. Nothing was changed. Put it back from a copy; or, if the table "
+                f"{self._flow.target} was never an AUTO CDC flow's, move it away."
+            )
+
+    def start(self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None) -> StreamingQuery:
+        turn = writers_turn(self._job, generation, self.app_ids)
+
+        def apply(batch: DataFrame, number: int) -> None:
+            try:
+                apply_changes(batch, self._flow.spec, self._tables, Step(generation.query_id, number), turn)
+            except Exception as error:
+                self._failed = error
+                raise
+
+        return writer_of(frame, self._job.flow.full_name, checkpoint, trigger).foreachBatch(apply).start()
+
+    @contextmanager
+    def own_failures(self) -> Iterator[None]:
+        """Of what is raised in a batch Spark keeps the text alone; class and causes are what a failure is classed by."""
+        try:
+            yield
+        except StreamingQueryException as error:
+            if self._failed is None:
+                raise
+            raise self._failed from error
+
+    @contextmanager
+    def _placed(self) -> Iterator[None]:
+        """Let what the engine refuses say where it is declared."""
+        try:
+            yield
+        except DeclarationError as error:
+            raise DeclarationError(f"{self._flow.where}: the flow {self._flow.name} cannot run. {error}") from error
