@@ -74,6 +74,10 @@ def fingerprint(pipeline: Pipeline, flow: AppendFlow) -> str:
     # What came later counts only where it is used: an upgrade must not change every flow.
     if flow.on_failure == PARK:
         del parts["flow"]["on_failure"]
+    for part in parts["inputs"]:
+        for name, default in (("table", None), ("start", "earliest"), ("track_schema", False)):
+            if part.get(name, default) == default:
+                part.pop(name, None)
     if pipeline.shared_driver:
         parts["shared_driver"] = True
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

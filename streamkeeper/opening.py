@@ -1,0 +1,41 @@
+"""A source as it is declared, made into one that can be opened here and now: the environment filled in, the table's name made a path.
+
+What is declared is kept in the manifest, for all to read. So ``{env:NAME}`` stays there as it is, and each process that opens a source
+fills in what its own environment holds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from streamkeeper.declarations import Source
+from streamkeeper.errors import SettingsError
+from streamkeeper.settings import Settings
+
+_ENV = re.compile(r"\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def opened(source: Source, settings: Settings, environment: Mapping[str, str] | None = None) -> Source:
+    """Give a source with its options filled in from ``environment`` (``os.environ`` by default), and the path of its table.
+
+    :raises SettingsError: an environment variable that it names is not set.
+    """
+    env = os.environ if environment is None else environment
+    missing = [name for name in variables(source) if not env.get(name)]
+    if missing:
+        raise SettingsError(
+            f"{source.where}: the source {source.name} needs {', '.join(missing)} in the environment, which this process lacks. Set it for "
+            "Airflow, its workers and the command line alike."
+        )
+    options = {key: _ENV.sub(lambda match: env[match[1]], value) for key, value in source.options.items()}
+    path = settings.table_path(source.table) if source.table is not None else source.path
+    return replace(source, options=options, path=path)
+
+
+def variables(source: Source) -> tuple[str, ...]:
+    """Give the environment variables that a source's options name, each once, in their order."""
+    found = (match[1] for value in source.options.values() for match in _ENV.finditer(value))
+    return tuple(dict.fromkeys(found))
