@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from streamkeeper.declarations import Source
 from streamkeeper.errors import SettingsError
+from streamkeeper.manifest import Flow
 from streamkeeper.settings import Settings
 
 _ENV = re.compile(r"\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -33,6 +34,16 @@ def opened(source: Source, settings: Settings, environment: Mapping[str, str] | 
     options = {key: _ENV.sub(lambda match: env[match[1]], value) for key, value in source.options.items()}
     path = settings.table_path(source.table) if source.table is not None else source.path
     return replace(source, options=options, path=path)
+
+
+def opened_flow(flow: Flow, settings: Settings) -> Flow:
+    """Give a flow with the sources that it reads opened; the other sources of its file stay as they are.
+
+    :raises SettingsError: an environment variable that one of them names is not set.
+    """
+    pipeline = flow.pipeline
+    read = {source.name: opened(source, settings) for source in pipeline.sources_of(flow.declaration)}
+    return replace(flow, pipeline=replace(pipeline, sources=tuple(read.get(source.name, source) for source in pipeline.sources)))
 
 
 def variables(source: Source) -> tuple[str, ...]:

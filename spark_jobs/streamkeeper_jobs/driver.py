@@ -34,6 +34,7 @@ from streamkeeper.home import FlowHome
 from streamkeeper.leases import Heartbeat, Lease
 from streamkeeper.loading import fingerprint
 from streamkeeper.manifest import Flow
+from streamkeeper.opening import opened_flow
 from streamkeeper.outcomes import Outcome
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
@@ -43,6 +44,7 @@ from streamkeeper_jobs.beginning import NothingYet, begin, learn_schemas
 from streamkeeper_jobs.causes import causes_of
 from streamkeeper_jobs.changes import Declaration
 from streamkeeper_jobs.headers import pin_state_partitions
+from streamkeeper_jobs.histories import check_histories
 from streamkeeper_jobs.job import Job, say
 from streamkeeper_jobs.operators import stateful_operators
 from streamkeeper_jobs.progress import Progress
@@ -156,7 +158,8 @@ def _drive(asked: Asked, flow: Flow, lease: Lease, watch: Watch, session: Callab
     home = asked.home
     try:
         watch.obey()
-        _run_generation(Job(session(flow), asked.settings, home, flow, lease, watch, asked.available_now))
+        with_sources = opened_flow(flow, asked.settings)
+        _run_generation(Job(session(flow), asked.settings, home, with_sources, lease, watch, asked.available_now))
     except Stopped as stopped:
         say(f"{home.full_name} stops: {stopped}.")
         return Outcome.LEASE_LOST if stopped.order.reason is Reason.LEASE_LOST else Outcome.STOPPED
@@ -177,12 +180,13 @@ def _run_generation(job: Job) -> None:
     if start is None:
         start = begin(job, generation)
     schemas = learn_schemas(job, start.schemas)
-    frame = job.frame(schemas)
+    frame = job.frame(schemas, checkpoint=start.checkpoint)
     operators = stateful_operators(frame)
     job.watch.tell(details={"operators": list(operators)})
     progress = Progress(job, start, operators)
     check_agreement(job, generation, start)
     check_sources(job, start)
+    check_histories(job, start)
     pin_state_partitions(job.spark, Checkpoint(job.home.storage, start.checkpoint))
     job.watch.obey()
     trigger = None if job.available_now else job.flow.declaration.trigger
