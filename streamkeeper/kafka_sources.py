@@ -39,6 +39,11 @@ def assigned(source: Source) -> dict[str, list[int]]:
     return {topic: sorted(parts) for topic, parts in value.items()}
 
 
+def plain_id(text: str) -> str:
+    """Give a topic's id as Kafka's Java clients write it; others use other signs for the same."""
+    return text.replace("+", "-").replace("/", "_").rstrip("=")
+
+
 def fails_on_loss(source: Source) -> bool:
     """Whether a source is to fail where records are gone that it has not read, as it does unless it is declared otherwise."""
     return source.option("failOnDataLoss", "true").strip().lower() != "false"

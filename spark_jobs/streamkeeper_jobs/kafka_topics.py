@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from streamkeeper.declarations import Source
 from streamkeeper.errors import SourceError
 from streamkeeper.kafka_positions import Held, Offsets, Topics
-from streamkeeper.kafka_sources import admin_options, assigned
+from streamkeeper.kafka_sources import admin_options, assigned, plain_id
 
 SECONDS = 30
 
@@ -75,7 +75,7 @@ def _described(spark: SparkSession, admin: Any, source: Source) -> dict[str, tup
         parts = sorted(part.partition() for part in topic.partitions())
         if missing := [part for part in wanted.get(name, ()) if part not in parts]:
             raise SourceError(f"The source {source.name} assigns {name}/{missing[0]}, and the topic has partitions 0 to {parts[-1]}.")
-        described[name] = (topic.topicId().toString(), [str(part) for part in wanted.get(name, parts)])
+        described[name] = (plain_id(topic.topicId().toString()), [str(part) for part in wanted.get(name, parts)])
     return described
 
 
