@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -72,20 +74,18 @@ class KafkaBed:
     bed: Flowbed
     brokers: str
     topic: str = ""
-    more: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def make(cls, root: Path, spark: SparkSession, brokers: str, **text: Any) -> KafkaBed:
         """Make the folders, a topic of two partitions, and the pipeline file."""
-        made = cls(
-            Flowbed.make(root, spark), brokers, f"orders-{next(_NUMBERS)}-{root.parent.name[-30:]}".replace("[", "").replace("]", "")
-        )
+        made = cls(Flowbed.make(root, spark), brokers, f"orders-{next(_NUMBERS)}")
         made.create()
         made.declare(**text)
         return made
 
-    @property
+    @cached_property
     def admin(self) -> AdminClient:
+        """A client that lives as long as the bed: what it was asked is given up where it is gone."""
         return AdminClient({"bootstrap.servers": self.brokers})
 
     def create(self, topic: str | None = None, partitions: int = 2) -> None:
@@ -115,6 +115,7 @@ class KafkaBed:
 
     def declare(
         self,
+        *,
         view: str = "",
         topics: str | None = None,
         options: str = '"maxOffsetsPerTrigger": 4',
@@ -143,10 +144,13 @@ class KafkaBed:
 
     def arrive(self, *numbers: int, partition: int | None = None, topic: str | None = None) -> None:
         """Produce events, and wait until the broker has them; an event's partition follows from its number."""
-        import json
-
         producer = Producer({"bootstrap.servers": self.brokers, "linger.ms": 0})
         failed: list[Any] = []
+
+        def told(error: Any, _message: Any) -> None:
+            if error:
+                failed.append(error)
+
         for number in numbers:
             made = event(number)
             part = number % 2 if partition is None else partition
@@ -154,7 +158,7 @@ class KafkaBed:
                 topic or self.topic,
                 json.dumps(made).encode(),
                 partition=part,
-                on_delivery=lambda error, _: failed.append(error) if error else None,
+                on_delivery=told,
             )
             self.bed.events.append(made)
         assert producer.flush(30) == 0 and not failed, failed
@@ -187,6 +191,7 @@ class DeltaBed:
 
     def declare(
         self,
+        *,
         view: str = "",
         options: str = '"maxFilesPerTrigger": 1',
         parameters: str = "",
