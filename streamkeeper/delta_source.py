@@ -21,6 +21,8 @@ JsonObject = dict[str, Any]
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\.")
 _LOG = "_delta_log"
+LOOKED_AT = 200
+"""Files of unread commits that are looked for."""
 BEFORE_ALL = -1
 """The index of "nothing of this version yet", in an offset of source version 1."""
 
@@ -178,6 +180,15 @@ def commits(history: History, first: int, last: int) -> Iterator[Commit]:
     storage = open_storage(history.path)
     for version in range(first, last + 1):
         yield _commit(storage, version)
+
+
+def vacuumed(offset: JsonObject, history: History) -> str | None:
+    """Say which files of commits that are yet to be read are gone, looking at the next :data:`LOOKED_AT`; None if none is."""
+    first = int(offset["reservoirVersion"]) + (1 if offset.get("isStartingVersion") else 0)
+    gone = missing_files(history, first, LOOKED_AT) if history.holds_from(first) else []
+    if not gone:
+        return None
+    return f"{len(gone)} files of versions from {first} on were removed, as by VACUUM, before they were read, such as {gone[0]}"
 
 
 def missing_files(history: History, first: int, limit: int) -> list[str]:

@@ -36,6 +36,14 @@ def opened(source: Source, settings: Settings, environment: Mapping[str, str] | 
     return replace(source, options=options, path=path)
 
 
+def opened_if_possible(source: Source, settings: Settings) -> Source:
+    """Give a source opened as far as this process can: with ``{env:NAME}`` left in its options where it lacks a variable."""
+    try:
+        return opened(source, settings)
+    except SettingsError:
+        return replace(source, path=settings.table_path(source.table) if source.table is not None else source.path)
+
+
 def opened_flow(flow: Flow, settings: Settings) -> Flow:
     """Give a flow with the sources that it reads opened; the other sources of its file stay as they are.
 

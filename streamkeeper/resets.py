@@ -13,6 +13,7 @@ from streamkeeper.generations import AFTER_LAST, EMPTY, Generation, StartAt
 from streamkeeper.holds import Hold
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow
+from streamkeeper.opening import opened_if_possible
 from streamkeeper.plans import Plan
 from streamkeeper.prices import price_of, refusals_of
 from streamkeeper.requests import ResetRequest
@@ -46,7 +47,8 @@ def plan(settings: Settings, flow: Flow, request: ResetRequest, recovery_id: str
     operators = tuple(operator.name for operator in _operators(standing, request.start))
     stateful = _is_stateful(park, flow, standing, operators)
     position = _position(standing, request.start)
-    prices = tuple(price_of(source, standing, position, request, stateful) for source in flow.pipeline.sources_of(flow.declaration))
+    sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
+    prices = tuple(price_of(source, standing, position, request, stateful) for source in sources)
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,

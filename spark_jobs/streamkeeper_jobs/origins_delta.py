@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.declarations import Source
-from streamkeeper.delta_source import History, is_gone, offset_before, version_at
+from streamkeeper.delta_source import History, is_gone, offset_before, vacuumed, version_at
 from streamkeeper.errors import RecoveryError
 from streamkeeper.kafka_sources import fails_on_loss
 from streamkeeper.requests import LOSS
@@ -33,6 +33,11 @@ def after_last(source: Source, offset: dict[str, Any], history: History, accepte
     """
     why = is_gone(offset, history)
     if why is None:
+        if gone := vacuumed(offset, history):
+            raise RecoveryError(
+                f"The source {source.name} cannot go on from its position: {gone}. Nothing was changed. Put them back, or reset the flow "
+                "from a timestamp, latest or earliest: its plan counts what that costs."
+            )
         return DeltaOrigin(offset), []
     if fails_on_loss(source) and LOSS not in accepted:
         raise RecoveryError(
