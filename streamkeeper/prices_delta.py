@@ -114,7 +114,7 @@ def _unseen(price: SourcePrice, why: str, mode: str) -> SourcePrice:
     if mode == AFTER_LAST:
         told = f"whether all that it has yet to read is still there is unknown: {why}. The driver looks before it touches anything"
         return replace(price, then="after the last processed batch", notes=(told,))
-    return replace(price, then=f"start {mode}", lost=NONE if mode == EARLIEST else doubt, repeated=doubt)
+    return replace(price, then=f"start {mode}", lost=NONE if mode == EARLIEST else doubt, repeated=NONE if mode == LATEST else doubt)
 
 
 def _from_moment(price: SourcePrice, table: _Table, moment_ms: int) -> SourcePrice:
