@@ -19,13 +19,9 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 FILE_FORMATS = ("json", "csv", "parquet", "orc", "text")
 """Formats of a files source, as Spark's own file readers name them."""
 
-SOURCE_FORMATS = (*FILE_FORMATS, "rate")
+KAFKA, DELTA = "kafka", "delta"
 
-LATER_FORMATS = {
-    "kafka": "Kafka sources come with the `orders` pipeline, in a later release",
-    "delta": "Delta sources come with the `customers` pipeline, in a later release",
-}
-"""Formats that are known and not yet to be had, each with the reason."""
+SOURCE_FORMATS = (*FILE_FORMATS, KAFKA, DELTA, "rate")
 
 OUR_FOLDERS = ("ledger", "manifests", "tables")
 """Names that no flow and no pipeline may have: Streamkeeper keeps something of its own under them in the state folder."""
@@ -46,9 +42,12 @@ class Where:
 
 @dataclass(frozen=True)
 class Source:
-    """A named stream of rows: files in a folder, or Spark's rate source.
+    """A named stream of rows: files in a folder, topics of Kafka, a Delta table, or Spark's rate source.
 
-    ``schema`` is a DDL string, or None where it is inferred once and stored with the generation. ``options`` go to Spark's reader.
+    ``schema`` is a DDL string, or None where it is inferred once and stored with the generation; Kafka and Delta bring their own.
+    ``options`` go to Spark's reader; ``{env:NAME}`` in them stands for an environment variable of the process that reads. A Delta
+    source has a ``path``, or the name of a ``table`` of the warehouse. ``start`` says where the first generation that reads it starts.
+    ``track_schema`` keeps the log of a Delta source's schemas in the generation's checkpoint.
     """
 
     name: str
@@ -57,6 +56,13 @@ class Source:
     schema: str | None
     options: Mapping[str, str]
     where: Where
+    table: str | None = None
+    start: str | Mapping[str, Any] = "earliest"
+    track_schema: bool = False
+
+    def option(self, name: str, default: str = "") -> str:
+        """Give an option's value; Spark does not tell its names' capitals apart."""
+        return next((value for key, value in self.options.items() if key.lower() == name.lower()), default)
 
     @property
     def reads_files(self) -> bool:

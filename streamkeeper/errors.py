@@ -8,6 +8,7 @@
     ├── CheckpointError         a checkpoint cannot be read as one
     │   └── SinkDisagrees       a checkpoint and the table behind it cannot both be right
     ├── StorageError            the state folder cannot be read or written
+    ├── SourceError             a source cannot be looked at now: it does not answer, or is not there
     ├── FlowHeld                a hold forbids the flow to run
     ├── LeaseHeld               another driver has the flow's lease
     ├── LeaseLost               another driver took the lease over
@@ -52,6 +53,10 @@ class SinkDisagrees(CheckpointError):
 
 class StorageError(StreamkeeperError):
     """The state folder cannot be read or written."""
+
+
+class SourceError(StreamkeeperError):
+    """A source cannot be looked at now: its broker does not answer, or its topic is not there. Another try may go better."""
 
 
 class FlowHeld(StreamkeeperError):

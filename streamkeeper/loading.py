@@ -78,6 +78,10 @@ def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
         del parts["flow"]["once"]
     if isinstance(flow, AppendFlow):
         del parts["flow"]["kind"]
+    for part in parts["inputs"]:
+        for name, default in (("table", None), ("start", "earliest"), ("track_schema", False)):
+            if part.get(name, default) == default:
+                part.pop(name, None)
     if pipeline.shared_driver:
         parts["shared_driver"] = True
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

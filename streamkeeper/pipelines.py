@@ -24,8 +24,9 @@ from typing import Any, TypeVar
 from streamkeeper.auto_cdc import check_tables, read_spec
 from streamkeeper.declarations import (
     DEFAULT_NO_PROGRESS,
+    DELTA,
     FILE_FORMATS,
-    LATER_FORMATS,
+    KAFKA,
     OUR_FOLDERS,
     PARK,
     RETRY,
@@ -44,6 +45,7 @@ from streamkeeper.declarations import (
 from streamkeeper.errors import DeclarationError
 from streamkeeper.settings import TOMBSTONES
 from streamkeeper.sharing import check_shareable
+from streamkeeper.source_checks import check_delta, check_kafka, check_start
 from streamkeeper.syntax import hash_of, without_decorators
 
 __all__ = [
@@ -158,37 +160,78 @@ def create_source(
     *,
     format: str,
     path: str | None = None,
+    table: str | None = None,
     schema: str | None = None,
     options: Mapping[str, object] | None = None,
+    start: str | Mapping[str, Mapping[str, int]] = "earliest",
+    track_schema: bool = False,
 ) -> None:
     """Declare a source of rows.
 
     :param name: letters, digits, underscores; a position is kept under this name, so a renamed source is another source.
-    :param format: ``json``, ``csv``, ``parquet``, ``orc``, ``text`` (files in a folder) or ``rate``.
-    :param path: the folder of a files source; ``{data}`` stands for ``STREAMKEEPER_DATA``. Must be absolute, or a URL.
+    :param format: ``json``, ``csv``, ``parquet``, ``orc``, ``text`` (files in a folder), ``kafka``, ``delta`` or ``rate``.
+    :param path: the folder of a files source or a Delta table; ``{data}`` stands for ``STREAMKEEPER_DATA``. Must be absolute, or a URL.
+    :param table: instead of a path, for ``delta``: a table of the warehouse, such as one that another flow writes.
     :param schema: a DDL string (``"id INT, name STRING"``). A files source may leave it out: it is then inferred once from what
-        is there and stored with the generation.
-    :param options: options of Spark's reader, such as ``{"maxFilesPerTrigger": 10}``.
+        is there and stored with the generation. Kafka and Delta bring their own.
+    :param options: options of Spark's reader, such as ``{"maxFilesPerTrigger": 10}`` or ``{"subscribe": "orders"}``. ``{env:NAME}`` in a
+        value stands for an environment variable of the process that reads, so that neither addresses nor secrets stand in the file.
+    :param start: where the first generation that reads a Kafka or Delta source starts: ``"earliest"`` (all that is there), ``"latest"``,
+        ``"timestamp:2026-11-21T10:00:00Z"``, for Kafka offsets (``{"orders": {"0": 5}}``; -2 is earliest, -1 latest), for Delta
+        ``"version:12"``. Later generations start where their recovery says.
+    :param track_schema: for ``delta``: follow changes of the table's schema by a log in the generation's checkpoint.
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = _caller()
     registry = _registry(where)
     check_name("source", name, where)
     _check_new(registry, name, where)
-    if format in LATER_FORMATS:
-        raise DeclarationError(f"{where}: source {name} has format {format!r}. {LATER_FORMATS[format]}. Today: {_listed(SOURCE_FORMATS)}.")
     if format not in SOURCE_FORMATS:
         raise DeclarationError(f"{where}: source {name} has format {format!r}. Allowed are {_listed(SOURCE_FORMATS)}.")
-    if format in FILE_FORMATS:
-        if not path:
-            raise DeclarationError(
-                f"{where}: source {name} reads {format} files but has no path. Give the folder that the files appear in."
-            )
-        path = _filled(path, name, registry, where)
-    elif path is not None or schema is not None:
-        raise DeclarationError(f"{where}: source {name} has format {format!r}, which takes neither a path nor a schema. Leave them out.")
+    _check_place(format, name, path, table, where)
+    if schema is not None and format not in FILE_FORMATS:
+        raise DeclarationError(f"{where}: source {name} has format {format!r}, which brings its own schema. Leave schema out.")
+    if not isinstance(track_schema, bool) or (track_schema and format != DELTA):
+        raise DeclarationError(f"{where}: source {name} has track_schema {track_schema!r}. Only Delta sources take it: True or False.")
     _check_text(f"schema of source {name}", schema, where)
-    registry.sources[name] = Source(name, format, path, schema, _options(f"source {name}", options, where), where)
+    plain = _options(f"source {name}", options, where)
+    if format == KAFKA:
+        check_kafka(name, plain, where)
+    if format == DELTA:
+        check_delta(name, plain, where)
+    registry.sources[name] = Source(
+        name=name,
+        format=format,
+        path=None if path is None else _filled(path, name, registry, where),
+        schema=schema,
+        options=plain,
+        where=where,
+        table=table,
+        start=check_start(name, format, start, where),
+        track_schema=track_schema,
+    )
+
+
+def _check_place(format: str, name: str, path: object, table: object, where: Where) -> None:
+    """Make sure that a source says where its rows are, once, in the way that its format takes."""
+    if format in FILE_FORMATS and not path:
+        raise DeclarationError(f"{where}: source {name} reads {format} files but has no path. Give the folder that the files appear in.")
+    if format == DELTA and bool(path) == bool(table):
+        raise DeclarationError(
+            f"{where}: the Delta source {name} has {'both a path and a table' if path else 'neither a path nor a table'}. Give the table's "
+            "path, or the name of a table of the warehouse."
+        )
+    if format not in FILE_FORMATS and format != DELTA and path is not None:
+        raise DeclarationError(f"{where}: source {name} has format {format!r}, which takes no path. Leave it out.")
+    if table is None:
+        return
+    if format != DELTA:
+        raise DeclarationError(f"{where}: source {name} has format {format!r}, which takes no table. Only Delta sources do.")
+    parts = table.split(".") if isinstance(table, str) else [table]
+    for part in parts:
+        check_name("table", part, where)
+    if len(parts) > 2:
+        raise DeclarationError(f"{where}: the table name {table!r} has more than one dot. Allowed are `table` and `schema.table`.")
 
 
 def temporary_view(*, sources: Sequence[str], name: str | None = None) -> Callable[[Function], Function]:

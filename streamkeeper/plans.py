@@ -41,13 +41,14 @@ WHAT_STEPS_DO = {
 class Amount:
     """An amount of source data: files, bytes, and rows where they could be counted.
 
-    ``rows`` is exact if ``rows_unknown`` is None; else it says why there is no number.
+    ``rows`` is exact if ``rows_unknown`` is None, and a bound with ``at_most``; else ``rows_unknown`` says why there is no number.
     """
 
     files: int | None = 0
     bytes: int = 0
     rows: int | None = 0
     rows_unknown: str | None = None
+    at_most: bool = False
 
     @property
     def nothing(self) -> bool:
@@ -64,7 +65,7 @@ class SourcePrice:
 
     ``now`` and ``then`` say in words where the flow stands and where the new generation will start. ``lost``: never read by any generation.
     ``repeated``: read by an earlier generation and again by this one. ``replayed``: read once more to rebuild state, with the sink muted.
-    ``gone``: history that was read and is not there any more.
+    ``gone``: history that was read and is not there any more. ``blocked`` says why the plan cannot be carried out, whatever is accepted.
     """
 
     source: str
@@ -75,11 +76,12 @@ class SourcePrice:
     replayed: Amount = NONE
     gone: Amount = NONE
     notes: tuple[str, ...] = ()
+    blocked: str | None = None
 
     @property
     def unknown(self) -> bool:
         """Whether it could not even be told if rows are lost or repeated."""
-        return self.lost.files is None and self.repeated.files is None
+        return all(amount.files is None and amount.rows is None for amount in (self.lost, self.repeated))
 
 
 @dataclass(frozen=True)
@@ -166,8 +168,10 @@ def in_words(amount: Amount) -> str:
     """Say an amount: ``nothing``, ``3 files, 1.2 kB, 40 rows``."""
     if amount.nothing:
         return "nothing"
-    parts = [] if amount.files is None else [f"{amount.files:,} file{'' if amount.files == 1 else 's'}", size_in_words(amount.bytes)]
-    parts.append(f"rows unknown: {amount.rows_unknown}" if amount.rows_unknown else f"{amount.rows:,} row{'' if amount.rows == 1 else 's'}")
+    parts = [] if amount.files is None else [f"{amount.files:,} file{'' if amount.files == 1 else 's'}"]
+    parts += [size_in_words(amount.bytes)] if parts and amount.bytes else []
+    count = f"{'at most ' if amount.at_most else ''}{amount.rows:,} row{'' if amount.rows == 1 else 's'}" if amount.rows is not None else ""
+    parts.append(f"rows unknown: {amount.rows_unknown}" if amount.rows_unknown else count)
     return ", ".join(parts)
 
 

@@ -6,13 +6,13 @@ Sources are looked at, by their files; nothing is changed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from streamkeeper import plans, probes, requests
+from streamkeeper import plans, prices_delta, prices_kafka, probes, requests
 from streamkeeper.checkpoint import FileEntry
-from streamkeeper.declarations import Source
+from streamkeeper.declarations import DELTA, KAFKA, Source
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.generations import AFTER_LAST, EARLIEST, EMPTY, LATEST, OFFSETS, TIMESTAMP
 from streamkeeper.plans import NONE, Amount, Refusal, SourcePrice
@@ -48,6 +48,7 @@ def price_of(
 ) -> SourcePrice:
     """Say what a reset costs in one source.
 
+    :param source: opened (:mod:`streamkeeper.opening`); an environment variable that is not set here makes its price unknown.
     :param position: the old checkpoint's offsets by source, or None where they cannot be read.
     :param stateful: whether the query as declared now keeps state; None where that is not known.
     :raises RequestError: the position asked for is not one of the old checkpoint.
@@ -69,8 +70,39 @@ def price_of(
     if standing.is_older_copy:
         unknown = Amount(None, 0, None, "the table has batches that this checkpoint never planned; it is an older copy, or was made anew")
         return SourcePrice(source.name, where, f"start {request.start.mode}", lost=unknown, repeated=unknown)
+    if source.format in (KAFKA, DELTA):
+        return _log_price(source, standing, SourcePrice(source.name, where, ""), request, offset=offset, stateful=stateful, told=position)
     if not source.reads_files:
         return _plain_price(source, where, offset, request)
+    return _price_of_files(source, standing, position, request, where=where, offset=offset, stateful=stateful)
+
+
+def _log_price(
+    source: Source, standing: Standing, price: SourcePrice, request: ResetRequest, *, offset: Any, stateful: bool | None, told: object
+) -> SourcePrice:
+    """Say what a reset costs in a source that is itself a log: Kafka, Delta. ``told`` is None where the old offsets cannot be read."""
+    mode = request.start.mode
+    if told is None:
+        unknown = Amount(None, 0, None, "the checkpoint's offsets cannot be read")
+        return replace(price, then=f"start {mode}", lost=NONE if mode == EARLIEST else unknown, repeated=unknown)
+    rebuilds = request.state != EMPTY and stateful is not False and mode != EARLIEST
+    if source.format == KAFKA:
+        found = prices_kafka.price_of(source, standing, price, offset, request)
+        return prices_kafka.with_state(found, source, standing, offset, stateful) if rebuilds else found
+    found = prices_delta.price_of(source, price, offset, request)
+    return prices_delta.with_state(found, source, offset, stateful) if rebuilds else found
+
+
+def _price_of_files(
+    source: Source,
+    standing: Standing,
+    position: dict[str, Any] | None,
+    request: ResetRequest,
+    *,
+    where: str,
+    offset: Any,
+    stateful: bool | None,
+) -> SourcePrice:
     present = probes.list_files(source)
     processed: dict[str, int] = {}
     changed: set[str] = set()
@@ -202,6 +234,9 @@ def refusals_of(
 
     :param missing_in_sink: the batches that the checkpoint counts as done and the table has not, in words.
     """
+    for price in prices:
+        if price.blocked is not None:
+            yield Refusal(None, f"It cannot be carried out: {price.blocked}.")
     unknown = [price for price in prices if price.unknown]
     counted = [price for price in prices if not price.unknown]
     found = {
@@ -215,7 +250,7 @@ def refusals_of(
         requests.UNKNOWN_PRICE: [f"{price.source}: {price.lost.rows_unknown}" for price in unknown],
     }
     if request.start.mode == LATEST and not found[requests.LOSS]:
-        found[requests.LOSS].append("nothing waits now, but files that appear until the new generation has begun are skipped uncounted")
+        found[requests.LOSS].append("nothing waits now, but what appears until the new generation has begun is skipped uncounted")
     if missing_in_sink is not None and request.start.mode != EARLIEST:
         found[requests.LOSS].append(f"the table has not {missing_in_sink}, which the checkpoint counts as done")
     for word, sources in found.items():

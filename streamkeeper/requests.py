@@ -27,7 +27,7 @@ UNKNOWN_PRICE = "unknown-price"
 PRICES = {
     LOSS: "rows that no generation will ever read",
     REPEATS: "rows that the target will get a second time",
-    MISSING_HISTORY: "a rebuilt state without the rows of files that are gone or were written anew",
+    MISSING_HISTORY: "a rebuilt state without rows of the history that are gone, or in files that were written anew",
     UNKNOWN_PRICE: "a price that could not be found out",
 }
 """What a person may accept beforehand, by the word that the form and ``--accept`` take."""
@@ -80,7 +80,7 @@ def reset_form(manifest: Manifest) -> tuple[FormField, ...]:
             "timestamp",
             "string",
             "Timestamp",
-            "For start `timestamp`: files changed at or after this moment are read.",
+            "For start `timestamp`: files changed, records written and versions committed at or after this moment are read.",
             nullable=True,
             format="date-time",
             section="Position",
@@ -90,7 +90,7 @@ def reset_form(manifest: Manifest) -> tuple[FormField, ...]:
             "object",
             "Offsets",
             "For start `offsets`: a position for every source, by its name, as `streamkeeper inspect` shows it: "
-            '`{"events_raw": {"logOffset": 7}}`.',
+            '`{"events_raw": {"logOffset": 7}}`, `{"orders_raw": {"orders": {"0": 5, "1": -2}}}` (-2 is earliest, -1 latest).',
             nullable=True,
             section="Position",
         ),
@@ -223,13 +223,13 @@ def _start(values: Mapping[str, Any], flow: Flow | None, now: datetime, wrong: l
     sources = flow.pipeline.sources_of(flow.declaration) if flow else ()
     if mode == TIMESTAMP:
         moment = _moment(timestamp, now, wrong)
-        wrong += [_cannot(source, mode) for source in sources if not source.reads_files]
+        wrong += [_cannot(source, mode) for source in sources if source.format == "rate"]
         return StartAt(TIMESTAMP, timestamp_ms=moment)
     if mode == OFFSETS:
         _check_offsets(offsets, flow.pipeline if flow else None, sources, wrong)
         return StartAt(OFFSETS, offsets=offsets if isinstance(offsets, dict) else {})
     if mode == LATEST:
-        wrong += [_cannot(source, mode) for source in sources if not source.reads_files]
+        wrong += [_cannot(source, mode) for source in sources if source.format == "rate"]
     assert mode in (AFTER_LAST, EARLIEST, LATEST)
     return StartAt(mode)
 

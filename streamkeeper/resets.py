@@ -14,6 +14,7 @@ from streamkeeper.generations import AFTER_LAST, EMPTY, Generation, StartAt
 from streamkeeper.holds import Hold
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow
+from streamkeeper.opening import opened_if_possible
 from streamkeeper.plans import Plan
 from streamkeeper.prices import price_of, refusals_of
 from streamkeeper.requests import REPEATS, ResetRequest
@@ -52,7 +53,8 @@ def plan(settings: Settings, flow: Flow, request: ResetRequest, recovery_id: str
     declared = (park.details.get("operators") if park else None) or ()
     safe = _is_safe_to_repeat(flow, {*operators, *declared})
     position = _position(standing, request.start)
-    prices = tuple(price_of(source, standing, position, request, stateful) for source in flow.pipeline.sources_of(flow.declaration))
+    sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
+    prices = tuple(price_of(source, standing, position, request, stateful) for source in sources)
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,

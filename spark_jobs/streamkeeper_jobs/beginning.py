@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from streamkeeper import generations
 from streamkeeper.clock import now
+from streamkeeper.declarations import Source
 from streamkeeper.generations import COPIED, Generation, Start
 from streamkeeper_jobs.job import Job, say
 from streamkeeper_jobs.ledger_note import note_in_ledger
-from streamkeeper_jobs.listing import lister
+from streamkeeper_jobs.listing import Looks
 from streamkeeper_jobs.operators import stateful_operators
 from streamkeeper_jobs.origins import find_origin
-from streamkeeper_jobs.seeding import NewCheckpoint, plant
+from streamkeeper_jobs.seeding import NewCheckpoint, keep_schema_logs, plant
 from streamkeeper_jobs.shutting_out import evidence, seal_earlier, stood
 from streamkeeper_jobs.sources import infer_schema, is_empty, is_there
 from streamkeeper_jobs.taking_over import copy_from
@@ -46,15 +47,17 @@ def begin(job: Job, generation: Generation) -> Start:
     note_in_ledger(job.home, generation.recovery, "driver.sealed", found)
     folder = job.home.checkpoint(generation.number, job.lease.epoch)
     notes: tuple[str, ...] = ()
+    looks = Looks(job, f"{folder}-listing", schemas)
     seed_batch: int | None
     new = NewCheckpoint(folder, generation, schemas, operators)
     if generation.state == COPIED and where is not None and where.batch is not None:
         seed_batch, positions = copy_from(job, new, where)
+        topics = where.start.evidence.get("topics", {})
     else:
-        listing = lister(job, f"{folder}-listing", schemas)
-        origin = find_origin(generation, job.sources, where, listing)
-        seed_batch, positions = plant(job, new, origin, listing)
-        notes = origin.notes
+        origin = find_origin(generation, job.sources, where, looks)
+        keep_schema_logs(job, generation, where, folder)
+        seed_batch, positions = plant(job, new, origin, looks)
+        notes, topics = origin.notes, looks.topic_ids()
     start = Start(
         number=generation.number,
         checkpoint=folder,
@@ -65,7 +68,7 @@ def begin(job: Job, generation: Generation) -> Start:
         state=generation.state if operators and seed_batch is not None else None,
         epoch=job.lease.epoch,
         at=now(),
-        evidence={**found, "notes": list(notes)},
+        evidence={**found, "notes": list(notes), **({"topics": topics} if topics else {})},
     )
     job.watch.obey()
     if generations.begin(job.home, start) != start:
@@ -78,29 +81,38 @@ def begin(job: Job, generation: Generation) -> Start:
 def learn_schemas(job: Job, known: dict[str, str]) -> dict[str, str]:
     """Give the schema of each source that declares none: the known one, or else inferred from what is there, for which this waits.
 
-    It also waits until the folder of every files source is there; for a flow that runs once, until a file is in it: else it would be done
-    with nothing, and what comes a moment later would never be read.
+    It also waits until the folder of every files source, and the table of every Delta source, is there; for a flow that runs once, until a
+    file is in it: else it would be done with nothing, and what comes a moment later would never be read.
 
     :raises NothingYet: there is nothing yet, and the driver was not to wait.
     """
     schemas = {}
     for source in job.sources:
-        if not source.reads_files:
+        if source.path is None:
             continue
         told = False
         while True:
-            schema = source.schema or known.get(source.name) or infer_schema(job.spark, source)
-            if schema is not None and is_there(job.spark, source) and not (job.flow.declaration.once and is_empty(source)):
+            schema = _schema(job, source, known)
+            nothing = job.flow.declaration.once and source.reads_files and is_empty(source)
+            if (schema is not None or not source.reads_files) and is_there(job.spark, source) and not nothing:
                 break
             if not told:
-                say(f"Source {source.name} has nothing in {source.path} yet: waiting for a first file.")
+                awaited = "waiting for a first file" if source.reads_files else "waiting for the table"
+                say(f"Source {source.name} has nothing in {source.path} yet: {awaited}.")
                 told = True
             if job.available_now:
                 raise NothingYet
             job.watch.wait(job.settings.heartbeat_interval)
-        if source.schema is None:
+        if source.schema is None and schema is not None:
             schemas[source.name] = schema
     return schemas
+
+
+def _schema(job: Job, source: Source, known: dict[str, str]) -> str | None:
+    """Give the schema of a files source; None where it cannot be told yet, or the source brings its own."""
+    if not source.reads_files:
+        return None
+    return source.schema or known.get(source.name) or infer_schema(job.spark, source)
 
 
 def _describe(job: Job, start: Start, ruled_by: str | None) -> str:

@@ -36,6 +36,7 @@ from streamkeeper.home import FlowHome
 from streamkeeper.leases import Heartbeat, Lease
 from streamkeeper.loading import fingerprint
 from streamkeeper.manifest import Flow
+from streamkeeper.opening import opened_flow
 from streamkeeper.outcomes import Outcome
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
@@ -45,6 +46,7 @@ from streamkeeper_jobs.beginning import NothingYet, begin, learn_schemas
 from streamkeeper_jobs.causes import causes_of
 from streamkeeper_jobs.changes import Declaration
 from streamkeeper_jobs.headers import pin_state_partitions
+from streamkeeper_jobs.histories import check_histories
 from streamkeeper_jobs.job import Job, say
 from streamkeeper_jobs.operators import stateful_operators
 from streamkeeper_jobs.progress import Progress
@@ -163,7 +165,8 @@ def _drive(asked: Asked, flow: Flow, lease: Lease, watch: Watch, session: Callab
     home = asked.home
     try:
         watch.obey()
-        _run_generation(Job(session(flow), asked.settings, home, flow, lease, watch, asked.available_now))
+        with_sources = opened_flow(flow, asked.settings)
+        _run_generation(Job(session(flow), asked.settings, home, with_sources, lease, watch, asked.available_now))
         if flow.declaration.once:
             return Outcome.DONE
     except Stopped as stopped:
@@ -187,12 +190,13 @@ def _run_generation(job: Job) -> None:
     if start is None:
         start = begin(job, generation)
     schemas = learn_schemas(job, start.schemas)
-    frame = job.frame(schemas)
+    frame = job.frame(schemas, checkpoint=start.checkpoint)
     operators = stateful_operators(frame)
     job.watch.tell(details={"operators": list(operators)})
     progress = Progress(job, start, operators)
     check_agreement(job, generation, start)
     check_sources(job, start)
+    check_histories(job, start)
     if not begun_now:
         job.sink.check(frame)
         job.sink.check_whole()

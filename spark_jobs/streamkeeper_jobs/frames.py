@@ -14,9 +14,13 @@ from streamkeeper.manifest import Flow
 from streamkeeper_jobs.sources import read_stream
 
 
-def flow_frame(spark: SparkSession, flow: Flow, schemas: Mapping[str, str], closed: bool = False) -> DataFrame:
+def flow_frame(
+    spark: SparkSession, flow: Flow, schemas: Mapping[str, str], closed: bool = False, checkpoint: str | None = None
+) -> DataFrame:
     """Build the streaming DataFrame whose rows a flow writes, or whose changes it applies.
 
+    :param flow: with its sources opened.
+    :param checkpoint: the path of the checkpoint that it is to run on, if it is to run.
     :param closed: let no row of any source through, so that a run moves positions and makes state, and nothing else.
     :raises DeclarationError: a function of the pipeline file raises, or gives no streaming DataFrame.
     """
@@ -25,7 +29,7 @@ def flow_frame(spark: SparkSession, flow: Flow, schemas: Mapping[str, str], clos
         if isinstance(item, View):
             frames[item.name] = _call(f"view {item.name}", item.function, item.sources, frames, item.where)
         else:
-            stream = read_stream(spark, item, schemas)
+            stream = read_stream(spark, item, schemas, checkpoint)
             frames[item.name] = stream.where(lit(False)) if closed else stream
     declared = flow.declaration
     if isinstance(declared, AutoCdcFlow):

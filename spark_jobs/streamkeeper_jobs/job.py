@@ -23,7 +23,7 @@ __all__ = ["Job", "say"]
 
 @dataclass(frozen=True)
 class Job:
-    """One driver's run of one flow."""
+    """One driver's run of one flow, whose sources were opened."""
 
     spark: SparkSession
     settings: Settings
@@ -58,7 +58,7 @@ class Job:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The flow's sources, in the order in which they are read."""
+        """The flow's sources, opened, in the order in which they are read."""
         return self.flow.pipeline.sources_of(self.flow.declaration)
 
     @cached_property
@@ -66,6 +66,10 @@ class Job:
         """How the flow's table is written."""
         return sink_of(self)
 
-    def frame(self, schemas: Mapping[str, str], closed: bool = False) -> DataFrame:
-        """Build the flow's DataFrame: see :func:`streamkeeper_jobs.frames.flow_frame`."""
-        return flow_frame(self.spark, self.flow, schemas, closed)
+    def frame(self, schemas: Mapping[str, str], closed: bool = False, checkpoint: str | None = None) -> DataFrame:
+        """Build the flow's DataFrame: see :func:`streamkeeper_jobs.frames.flow_frame`.
+
+        :param checkpoint: the name in the state storage of the checkpoint that it is to run on, if it is to run.
+        """
+        path = None if checkpoint is None else self.home.storage.path(checkpoint)
+        return flow_frame(self.spark, self.flow, schemas, closed, path)

@@ -1,32 +1,78 @@
-"""The files that a source has now, exactly as Spark would find them: by Spark's own files source, in a checkpoint that is thrown away."""
+"""What a flow's sources have now, each looked at once.
+
+Files are listed exactly as Spark would find them: by Spark's own files source, in a checkpoint that is thrown away. Brokers are asked for
+their topics, and of a Delta table its log is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
 
+from pyspark.sql import SparkSession
 from pyspark.sql.functions import lit
 
 from streamkeeper.checkpoint import Checkpoint, FileEntry
-from streamkeeper.declarations import Source
+from streamkeeper.declarations import KAFKA, Source
+from streamkeeper.delta_source import History, require_history
+from streamkeeper.kafka_positions import Offsets, Topics
+from streamkeeper_jobs import kafka_topics
 from streamkeeper_jobs.job import Job
-from streamkeeper_jobs.origins import Listing
 from streamkeeper_jobs.query import run_muted
+from streamkeeper_jobs.session import spark_url
 from streamkeeper_jobs.sources import is_there, read_stream
 
+Found = TypeVar("Found")
 
-def lister(job: Job, folder: str, schemas: Mapping[str, str]) -> Listing:
-    """Give a function that lists a source's files, once for each source.
+
+class Looks:
+    """The looks of one driver at the sources of its flow.
 
     :param folder: the name in the state storage of a folder to be made and removed.
     """
-    found: dict[str, tuple[FileEntry, ...]] = {}
 
-    def listed(source: Source) -> tuple[FileEntry, ...]:
-        if source.name not in found:
-            found[source.name] = _list(job, source, folder, schemas)
-        return found[source.name]
+    def __init__(self, job: Job, folder: str, schemas: Mapping[str, str]) -> None:
+        self._job, self._folder, self._schemas = job, folder, schemas
+        self._found: dict[tuple[str, str], Any] = {}
 
-    return listed
+    def files(self, source: Source) -> tuple[FileEntry, ...]:
+        """List the files that a files source has now."""
+        return self._once("files", source, lambda: _list(self._job, source, self._folder, self._schemas))
+
+    def topics(self, source: Source) -> Topics:
+        """Give what the topics of a Kafka source hold.
+
+        :raises SourceError: the brokers do not answer, or a topic is not there.
+        """
+        return self._once("topics", source, lambda: kafka_topics.look_at(self._job.spark, source))
+
+    def at_time(self, source: Source, moment_ms: int) -> Offsets:
+        """Give the offsets of the first records of a moment or later, in each partition of a Kafka source.
+
+        :raises SourceError: the brokers do not answer, or a topic is not there.
+        """
+        return kafka_topics.at_time(self._job.spark, source, moment_ms)
+
+    def history(self, source: Source) -> History:
+        """Give what the log of a Delta source's table holds; its id is known for sure.
+
+        :raises SourceError: there is no table.
+        """
+        return self._once("history", source, lambda: _history(self._job.spark, source))
+
+    def topic_ids(self) -> dict[str, dict[str, str]]:
+        """Give the ids of all topics that the flow reads, by source and topic.
+
+        :raises SourceError: the brokers do not answer, or a topic is not there.
+        """
+        return {source.name: dict(self.topics(source).ids) for source in self._job.sources if source.format == KAFKA}
+
+    def _once(self, kind: str, source: Source, look: Callable[[], Found]) -> Found:
+        if (kind, source.name) not in self._found:
+            self._found[kind, source.name] = look()
+        found: Found = self._found[kind, source.name]
+        return found
 
 
 def _list(job: Job, source: Source, folder: str, schemas: Mapping[str, str]) -> tuple[FileEntry, ...]:
@@ -39,3 +85,13 @@ def _list(job: Job, source: Source, folder: str, schemas: Mapping[str, str]) -> 
         return tuple(Checkpoint(storage, folder).files_log(source.name).entries())
     finally:
         storage.remove(folder)
+
+
+def _history(spark: SparkSession, source: Source) -> History:
+    assert source.path is not None, "an opened Delta source has a path"
+    found = require_history(source.path, source.name)
+    if found.table_id is not None:
+        return found
+    jvm: Any = spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, spark_url(source.path))
+    return replace(found, table_id=str(log.tableId()))

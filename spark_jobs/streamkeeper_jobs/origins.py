@@ -1,4 +1,4 @@
-"""From where a generation reads each source: which files count as processed, or how far the rate source has come."""
+"""From where a generation reads each source: which files, records, versions or seconds count as processed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint, FileEntry
-from streamkeeper.declarations import Source
+from streamkeeper.declarations import DELTA, KAFKA, Source
 from streamkeeper.errors import CheckpointError, RecoveryError
 from streamkeeper.generations import AFTER_LAST, EARLIEST, LATEST, OFFSETS, TIMESTAMP, Generation
 from streamkeeper.positions import check_fits
 from streamkeeper.standing import Standing
+from streamkeeper_jobs import origins_delta, origins_kafka
+from streamkeeper_jobs.listing import Looks
+from streamkeeper_jobs.origins_delta import DeltaOrigin
+from streamkeeper_jobs.origins_kafka import KafkaOrigin
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,9 @@ class RateOrigin:
     seconds: int
 
 
+SourceOrigin = FilesOrigin | RateOrigin | KafkaOrigin | DeltaOrigin
+
+
 @dataclass(frozen=True)
 class Origin:
     """From where a generation reads. A source that is not in ``sources`` is read from its beginning.
@@ -36,55 +43,113 @@ class Origin:
     ``notes`` say in words what is not as before: sources that are new, or gone.
     """
 
-    sources: Mapping[str, FilesOrigin | RateOrigin]
+    sources: Mapping[str, SourceOrigin]
     watermark_ms: int = 0
     notes: tuple[str, ...] = field(default=())
 
 
-Listing = Callable[[Source], Iterable[FileEntry]]
-"""Lists the files that a source has now, as Spark would find them."""
-
-
-def find_origin(generation: Generation, sources: tuple[Source, ...], where: Standing | None, listing: Listing) -> Origin:
+def find_origin(generation: Generation, sources: tuple[Source, ...], where: Standing | None, looks: Looks) -> Origin:
     """Find from where a generation reads each source, by its decision.
 
     :param where: where the generation before it stood; None if there was none.
     :raises CheckpointError: the old checkpoint does not say what the decision needs.
-    :raises RecoveryError: explicit offsets do not fit the sources.
+    :raises RecoveryError: explicit offsets do not fit the sources, or what was not read yet is gone.
+    :raises SourceError: a source cannot be looked at now.
     """
     start = generation.start
     match start.mode:
         case mode if mode == AFTER_LAST:
-            return _after_last(sources, where)
+            return _after_last(sources, where, looks, generation.accepted)
         case mode if mode == EARLIEST:
-            return Origin({})
+            return _from_the_beginning(sources, looks, declared=generation.previous is None)
         case mode if mode == LATEST:
-            return Origin({source.name: _listed(source, listing) for source in sources if source.reads_files})
+            return Origin({source.name: found for source in sources if (found := _at_end(source, where, looks))})
         case mode if mode == TIMESTAMP:
             assert start.timestamp_ms is not None, "a decision by timestamp has one"
-            return _before(start.timestamp_ms, sources, where, listing)
+            moment = start.timestamp_ms
+            return Origin({source.name: found for source in sources if (found := _at_moment(source, where, looks, moment))})
         case mode if mode == OFFSETS:
-            return _explicit(start.offsets or {}, sources, where)
+            return _explicit(start.offsets or {}, sources, where, looks)
         case mode:
             raise RecoveryError(f"Generation {generation.number} was decided to start from {mode!r}, which this release does not know.")
 
 
-def _after_last(sources: tuple[Source, ...], where: Standing | None) -> Origin:
+def _after_last(sources: tuple[Source, ...], where: Standing | None, looks: Looks, accepted: tuple[str, ...]) -> Origin:
     offsets = where.offsets() if where is not None else None
-    if where is None or offsets is None:
-        return Origin({}, notes=("nothing was processed before",))
-    keys = source_keys(sources, list(offsets.sources), offsets.version)
+    keys = {} if offsets is None else source_keys(sources, list(offsets.sources), offsets.version)
     names = {source.name for source in sources}
-    notes = [f"source {name} is new: read from its beginning" for name in sorted(names - keys.keys())]
-    notes += [f"source {name} is not read any more" for name in offsets.sources if offsets.version == 2 and name not in names]
-    found: dict[str, FilesOrigin | RateOrigin] = {}
+    notes = [f"source {name} is new: read from its beginning" for name in sorted(names - keys.keys())] if offsets is not None else []
+    if offsets is None:
+        notes = ["nothing was processed before"]
+    elif offsets.version == 2:
+        notes += [f"source {name} is not read any more" for name in offsets.sources if name not in names]
+    found: dict[str, SourceOrigin] = {}
     for source in sources:
-        if source.name in keys and offsets.sources[keys[source.name]] is not None:
-            found[source.name] = _at(source, keys[source.name], offsets.sources[keys[source.name]], where.checkpoint)
-    return Origin(found, offsets.watermark_ms, tuple(notes))
+        key = keys.get(source.name, source.name)
+        offset = offsets.sources.get(key) if offsets is not None else None
+        origin, said = _onward(source, key, offset, where, looks=looks, accepted=accepted)
+        notes += said
+        if origin is not None:
+            found[source.name] = origin
+    return Origin(found, offsets.watermark_ms if offsets is not None else 0, tuple(notes))
 
 
-def _explicit(wanted: Mapping[str, Any], sources: tuple[Source, ...], where: Standing | None) -> Origin:
+def _onward(
+    source: Source, key: str, offset: Any, where: Standing | None, *, looks: Looks, accepted: tuple[str, ...]
+) -> tuple[SourceOrigin | None, list[str]]:
+    """Go on after what was processed of one source; where nothing was, at its beginning as it is declared."""
+    if offset is not None:
+        _require_fit(source, offset)
+    if source.format == KAFKA:
+        initial = _initial(where, key)
+        if offset is None and initial is None:
+            return None, []
+        ids = {} if where is None else where.start.evidence.get("topics", {}).get(source.name, {})
+        return origins_kafka.after_last(source, offset, initial, looks.topics(source), ids=ids, accepted=accepted)
+    if source.format == DELTA:
+        if offset is None:
+            return (None if source.start == "earliest" else origins_delta.as_declared(source, looks.history(source))), []
+        return origins_delta.after_last(source, offset, looks.history(source), accepted)
+    if offset is None or where is None:
+        return None, []
+    return _at(source, key, offset, where.checkpoint), []
+
+
+def _from_the_beginning(sources: tuple[Source, ...], looks: Looks, declared: bool) -> Origin:
+    """Read everything. A first generation starts where its sources are declared to start; Spark itself finds that in Kafka."""
+    found: dict[str, SourceOrigin] = {}
+    for source in sources:
+        if source.format == KAFKA and not declared:
+            found[source.name] = origins_kafka.at_beginning(looks.topics(source))
+        elif source.format == DELTA and declared and source.start != "earliest":
+            origin = origins_delta.as_declared(source, looks.history(source))
+            assert origin is not None, "another start than the beginning is a position"
+            found[source.name] = origin
+    return Origin(found)
+
+
+def _at_end(source: Source, where: Standing | None, looks: Looks) -> SourceOrigin | None:
+    if source.reads_files:
+        return _listed(source, looks)
+    if source.format == KAFKA:
+        return origins_kafka.at_end(_initial(where, source.name), looks.topics(source))
+    return origins_delta.at_end(looks.history(source)) if source.format == DELTA else None
+
+
+def _at_moment(source: Source, where: Standing | None, looks: Looks, moment: int) -> SourceOrigin | None:
+    if source.reads_files:
+        return _listed(source, looks, moment)
+    if source.format == KAFKA:
+        return origins_kafka.at_moment(looks.at_time(source, moment), _initial(where, source.name), looks.topics(source))
+    if source.format == DELTA:
+        return origins_delta.at_moment(looks.history(source), moment)
+    if where is None or source.name not in where.checkpoint.sources():
+        return None
+    began = where.checkpoint.initial_offsets(source.name)
+    return RateOrigin(where.checkpoint.read(f"sources/{source.name}/0"), max(0, (moment - int(began)) // 1000))
+
+
+def _explicit(wanted: Mapping[str, Any], sources: tuple[Source, ...], where: Standing | None, looks: Looks) -> Origin:
     names = {source.name for source in sources}
     missing, unknown = sorted(names - wanted.keys()), sorted(wanted.keys() - names)
     if missing or unknown:
@@ -96,30 +161,36 @@ def _explicit(wanted: Mapping[str, Any], sources: tuple[Source, ...], where: Sta
         raise RecoveryError("There is no earlier generation that explicit offsets could be offsets of. Start from earliest or latest.")
     kept = where.checkpoint.sources()
     keys = {source.name: source.name if source.name in kept else str(index) for index, source in enumerate(sources)}
-    return Origin({source.name: _at(source, keys[source.name], wanted[source.name], where.checkpoint) for source in sources})
-
-
-def _before(timestamp_ms: int, sources: tuple[Source, ...], where: Standing | None, listing: Listing) -> Origin:
-    found: dict[str, FilesOrigin | RateOrigin] = {}
+    found: dict[str, SourceOrigin] = {}
     for source in sources:
-        if source.reads_files:
-            found[source.name] = _listed(source, listing, timestamp_ms)
-        elif where is not None and source.name in where.checkpoint.sources():
-            began = where.checkpoint.initial_offsets(source.name)
-            seconds = max(0, (timestamp_ms - int(began)) // 1000)
-            found[source.name] = RateOrigin(where.checkpoint.read(f"sources/{source.name}/0"), seconds)
+        offset = wanted[source.name]
+        _require_fit(source, offset)
+        if source.format == KAFKA:
+            found[source.name] = origins_kafka.at(source, offset, _initial(where, keys[source.name]), looks.topics(source))
+        elif source.format == DELTA:
+            found[source.name] = origins_delta.at(source, offset, looks.history(source))
+        else:
+            found[source.name] = _at(source, keys[source.name], offset, where.checkpoint)
     return Origin(found)
 
 
-def _listed(source: Source, listing: Listing, before_ms: int | None = None) -> FilesOrigin:
-    files = [entry for entry in listing(source) if before_ms is None or entry.timestamp_ms < before_ms]
+def _listed(source: Source, looks: Looks, before_ms: int | None = None) -> FilesOrigin:
+    files = [entry for entry in looks.files(source) if before_ms is None or entry.timestamp_ms < before_ms]
     return FilesOrigin(lambda: files)
 
 
-def _at(source: Source, key: str, offset: Any, checkpoint: Checkpoint) -> FilesOrigin | RateOrigin:
+def _initial(where: Standing | None, key: str) -> Any | None:
+    """Read from where a Kafka source was first read, as its old checkpoint kept it; None where it kept nothing."""
+    return None if where is None or key not in where.checkpoint.sources() else where.checkpoint.initial_offsets(key)
+
+
+def _require_fit(source: Source, offset: Any) -> None:
     misfit = check_fits(source.format, offset)
     if misfit is not None:
         raise RecoveryError(f"The position of source {source.name} cannot be used: {misfit}")
+
+
+def _at(source: Source, key: str, offset: Any, checkpoint: Checkpoint) -> FilesOrigin | RateOrigin:
     if not source.reads_files:
         return RateOrigin(checkpoint.read(f"sources/{key}/0"), int(offset))
     log, upto = checkpoint.files_log(key), int(offset["logOffset"])

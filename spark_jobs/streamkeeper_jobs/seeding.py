@@ -13,16 +13,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from streamkeeper.checkpoint import CommitEntry, FileEntry, OffsetEntry, write_commit, write_files_log, write_offsets
-from streamkeeper.errors import RecoveryError
-from streamkeeper.generations import REBUILT, Generation
-from streamkeeper.requests import MISSING_HISTORY
+from streamkeeper.checkpoint import (
+    CommitEntry,
+    FileEntry,
+    OffsetEntry,
+    write_commit,
+    write_files_log,
+    write_initial_offsets,
+    write_offsets,
+)
+from streamkeeper.generations import AFTER_LAST, REBUILT, Generation
+from streamkeeper.standing import Standing
 from streamkeeper.storage import LocalStorage, Storage
 from streamkeeper_jobs.headers import pin_state_partitions, session_header
-from streamkeeper_jobs.job import Job, say
-from streamkeeper_jobs.origins import FilesOrigin, Listing, Origin, RateOrigin
+from streamkeeper_jobs.histories import check_history
+from streamkeeper_jobs.job import Job
+from streamkeeper_jobs.listing import Looks
+from streamkeeper_jobs.origins import FilesOrigin, Origin, RateOrigin
+from streamkeeper_jobs.origins_delta import DeltaOrigin
+from streamkeeper_jobs.origins_kafka import KafkaOrigin
 from streamkeeper_jobs.query import run_muted
 from streamkeeper_jobs.sources import base_url
+
+SCHEMA_LOG = "_schema_log"
+"""How the folders begin that Delta keeps of a source's schemas."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +50,11 @@ class NewCheckpoint:
 
     @property
     def rebuilds(self) -> bool:
-        """Whether history is replayed into the new query's state."""
-        return bool(self.operators) and self.generation.state == REBUILT
+        """Whether history is replayed into the new query's state. What lies before the declared start of a first generation is none."""
+        return bool(self.operators) and self.generation.state == REBUILT and self.generation.previous is not None
 
 
-def plant(job: Job, new: NewCheckpoint, origin: Origin, listing: Listing) -> tuple[int | None, dict[str, Any]]:
+def plant(job: Job, new: NewCheckpoint, origin: Origin, looks: Looks) -> tuple[int | None, dict[str, Any]]:
     """Fill a checkpoint folder so that the flow starts at its origin; give the batch that stands for everything before, and the positions.
 
     No batch (None) stands for it where nothing was processed before.
@@ -51,11 +65,11 @@ def plant(job: Job, new: NewCheckpoint, origin: Origin, listing: Listing) -> tup
     storage, folder = job.home.storage, new.folder
     pin_state_partitions(job.spark, None)
     storage.overwrite(f"{folder}/metadata", json.dumps({"id": new.generation.query_id}, separators=(",", ":")).encode())
-    positions = _write_sources(job, folder, origin)
+    positions = _write_sources(job, new, origin)
     if not positions:
         return None, {}
     if new.rebuilds:
-        _check_history(job, new.generation, origin, listing)
+        check_history(job, new.generation, origin, looks)
     entry = session_header(
         job.spark, OffsetEntry(0, 2, 0 if new.rebuilds else origin.watermark_ms, 0, {}, positions, {"sourceMetadataInfo": {}})
     )
@@ -75,12 +89,12 @@ def plant(job: Job, new: NewCheckpoint, origin: Origin, listing: Listing) -> tup
 def _replay(job: Job, new: NewCheckpoint) -> None:
     """Run the one batch that is planned and not committed into nowhere, which leaves its state behind."""
     name = f"{job.flow.full_name} (state {new.generation.state})"
-    run_muted(job.frame(new.schemas, closed=not new.rebuilds), name, job.home.storage.path(new.folder), job.watch)
+    run_muted(job.frame(new.schemas, not new.rebuilds, new.folder), name, job.home.storage.path(new.folder), job.watch)
 
 
-def _write_sources(job: Job, folder: str, origin: Origin) -> dict[str, Any]:
+def _write_sources(job: Job, new: NewCheckpoint, origin: Origin) -> dict[str, Any]:
     """Write what each source keeps of its own; give the positions after it."""
-    storage = job.home.storage
+    storage, folder = job.home.storage, new.folder
     positions: dict[str, Any] = {}
     for source in job.sources:
         match origin.sources.get(source.name):
@@ -90,31 +104,27 @@ def _write_sources(job: Job, folder: str, origin: Origin) -> dict[str, Any]:
             case RateOrigin(started, seconds):
                 storage.overwrite(f"{folder}/sources/{source.name}/0", started)
                 positions[source.name] = seconds
+            case KafkaOrigin(offsets, initial, replay_from):
+                first = replay_from if new.rebuilds and offsets is not None else initial
+                storage.overwrite(f"{folder}/sources/{source.name}/0", write_initial_offsets(first))
+                if offsets is not None:
+                    positions[source.name] = offsets
+            case DeltaOrigin(offset):
+                positions[source.name] = offset
             case None:
                 pass
     return positions
 
 
-def _check_history(job: Job, generation: Generation, origin: Origin, listing: Listing) -> None:
-    """Make sure that every processed file is still there as it was.
-
-    Spark replays without the ones that are gone, and with the new content of those that were written anew, and says nothing.
-    """
+def keep_schema_logs(job: Job, generation: Generation, where: Standing | None, folder: str) -> None:
+    """Copy the logs of the schemas of Delta sources, where the new generation goes on where the old one stood."""
+    if where is None or generation.start.mode != AFTER_LAST:
+        return
     for source in job.sources:
-        found = origin.sources.get(source.name)
-        if not isinstance(found, FilesOrigin):
-            continue
-        there = {entry.path: entry.timestamp_ms for entry in listing(source)}
-        gone = [entry.path for entry in found.entries() if there.get(entry.path) != entry.timestamp_ms]
-        if not gone:
-            continue
-        words = f"{len(gone)} of the processed files of source {source.name} are gone or written anew, the first of them {gone[0]}"
-        if MISSING_HISTORY not in generation.accepted:
-            raise RecoveryError(
-                f"The state of {job.flow.full_name} cannot be rebuilt from its whole history: {words}. Put them back and start again, "
-                f"or reset the flow again with state `empty`, or with `{MISSING_HISTORY}` accepted."
-            )
-        say(f"The state is rebuilt without them, as accepted: {words}.")
+        kept = where.checkpoint.names(f"sources/{source.name}") if source.track_schema else []
+        for name in (name for name in kept if name.startswith(SCHEMA_LOG)):
+            job.watch.obey()
+            job.home.storage.copy(where.checkpoint.name(f"sources/{source.name}/{name}"), f"{folder}/sources/{source.name}/{name}")
 
 
 def _of_batch_0(entries: Iterable[FileEntry], base: str) -> Iterator[FileEntry]:

@@ -8,19 +8,27 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from streamkeeper.declarations import Source
+from streamkeeper import delta_log
+from streamkeeper.declarations import DELTA, KAFKA, Source
+from streamkeeper.kafka_sources import start_options
 from streamkeeper.probes import iterate_files
 from streamkeeper_jobs.session import spark_url
 
 _NOTHING_THERE = ("UNABLE_TO_INFER_SCHEMA", "PATH_NOT_FOUND")
 
 
-def read_stream(spark: SparkSession, source: Source, schemas: Mapping[str, str]) -> DataFrame:
+def read_stream(spark: SparkSession, source: Source, schemas: Mapping[str, str], checkpoint: str | None = None) -> DataFrame:
     """Open a source as a stream under its own name.
 
+    :param source: opened (:mod:`streamkeeper.opening`).
     :param schemas: DDL strings by source name, for sources that declare none.
+    :param checkpoint: the path or URL of the checkpoint that the stream is to run on; only a stream that runs has a log of schemas.
     """
     reader = spark.readStream.format(source.format).options(**source.options).name(source.name)
+    if source.format == KAFKA:
+        reader = reader.options(**start_options(source))
+    if source.track_schema and checkpoint is not None:
+        reader = reader.option("schemaTrackingLocation", f"{spark_url(checkpoint)}/sources/{source.name}")
     schema = source.schema or schemas.get(source.name)
     if schema is not None:
         reader = reader.schema(schema)
@@ -40,9 +48,11 @@ def infer_schema(spark: SparkSession, source: Source) -> str | None:
 
 
 def is_there(spark: SparkSession, source: Source) -> bool:
-    """Say whether the folder of a files source is there; a stream of a missing folder cannot be started."""
+    """Say whether the folder or table of a source is there; a stream of a missing one cannot be started."""
     if source.path is None:
         return True
+    if source.format == DELTA:
+        return delta_log.exists(source.path)
     path, file_system = hadoop_path(spark, source.path)
     return bool(file_system.globStatus(path))
 

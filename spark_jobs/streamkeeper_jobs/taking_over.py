@@ -71,7 +71,7 @@ def copy_from(job: Job, new: NewCheckpoint, where: Standing) -> tuple[int, dict[
     if not copied.committed and new.operators:
         pin_partitions(storage, folder, str(job.spark.conf.get(PARTITIONS)))
         pin_state_partitions(job.spark, Checkpoint(storage, folder))
-        run_muted(job.frame(new.schemas), f"{job.flow.full_name} (state copied)", storage.path(folder), job.watch)
+        run_muted(job.frame(new.schemas, checkpoint=folder), f"{job.flow.full_name} (state copied)", storage.path(folder), job.watch)
     elif not copied.committed:
         storage.overwrite(f"{folder}/commits/{entry.batch}", write_commit(CommitEntry(entry.batch, 1, entry.watermark_ms)))
     keys = source_keys(job.sources, list(entry.sources), entry.version)

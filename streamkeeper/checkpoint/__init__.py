@@ -10,6 +10,7 @@ from streamkeeper.checkpoint.entries import (
     StateOperator,
     write_commit,
     write_files_log,
+    write_initial_offsets,
     write_offsets,
 )
 from streamkeeper.checkpoint.files_log import FilesLog
@@ -26,5 +27,6 @@ __all__ = [
     "StateOperator",
     "write_commit",
     "write_files_log",
+    "write_initial_offsets",
     "write_offsets",
 ]

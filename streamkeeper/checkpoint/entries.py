@@ -156,6 +156,11 @@ def write_offsets(entry: OffsetEntry) -> bytes:
     return "\n".join([f"v{entry.version}", _compact(header), *lines]).encode()
 
 
+def write_initial_offsets(offsets: Any) -> bytes:
+    """Give the bytes of what a Kafka source keeps of its first offsets, as Spark writes them: a zero byte, for Spark 2.1, then v1."""
+    return b"\0v1\n" + _compact(offsets).encode()
+
+
 def write_commit(entry: CommitEntry) -> bytes:
     """Give the bytes of ``commits/<batch>``, as Spark writes them."""
     value: JsonObject = {"nextBatchWatermarkMs": entry.next_watermark_ms}

@@ -90,16 +90,10 @@ def test_a_path_may_be_absolute_below_data_or_a_url(path: str, tmp_path: Path) -
 SOURCE = 'dp.create_source("raw", format="json", path="/x")'
 BAD: dict[str, tuple[str, int, str]] = {
     # what is declared, the line that is to blame, what the message says
-    "kafka": (
-        'dp.create_source("raw", format="kafka")',
-        2,
-        "has format 'kafka'. Kafka sources come .* Today: json, csv, parquet, orc, text, rate",
-    ),
-    "delta": ('dp.create_source("raw", format="delta", path="/x")', 2, "has format 'delta'. Delta sources come .* in a later release"),
     "unknown format": (
         'dp.create_source("raw", format="xls", path="/x")',
         2,
-        "has format 'xls'. Allowed are json, csv, parquet, orc, text, rate",
+        "has format 'xls'. Allowed are json, csv, parquet, orc, text, kafka, delta, rate",
     ),
     "no path": ('dp.create_source("raw", format="json")', 2, "reads json files but has no path"),
     "relative path": ('dp.create_source("raw", format="json", path="raw/x")', 2, "the path 'raw/x' of source raw is relative"),
@@ -109,7 +103,8 @@ BAD: dict[str, tuple[str, int, str]] = {
         "'{here}/x' .* cannot be filled in .* Only {data} is known",
     ),
     "positional placeholder": ('dp.create_source("raw", format="json", path="{}/x")', 2, "Only {data} is known"),
-    "rate with a path": ('dp.create_source("raw", format="rate", path="/x")', 2, "takes neither a path nor a schema"),
+    "rate with a path": ('dp.create_source("raw", format="rate", path="/x")', 2, "which takes no path"),
+    "rate with a schema": ('dp.create_source("raw", format="rate", schema="a INT")', 2, "which brings its own schema"),
     "schema is no text": (
         'dp.create_source("raw", format="json", path="/x", schema={"id": "INT"})',
         2,

@@ -14,7 +14,9 @@ from pyspark.sql import SparkSession
 from streamkeeper.declarations import AppendFlow, Where
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.submit import spark_settings
+from tests.kafka_broker import KafkaBroker
 from tests.spark.flowbed import Flowbed
+from tests.spark.sourcebed import DeltaBed, KafkaBed
 
 sys.path.insert(0, str(PROJECT / "spark_jobs"))
 
@@ -32,6 +34,25 @@ def spark() -> Iterator[SparkSession]:
     session = builder.config("spark.sql.warehouse.dir", "/tmp/streamkeeper-tests-warehouse").getOrCreate()
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real Kafka broker for the whole run, in a process group of its own; its address."""
+    with KafkaBroker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.fixture
+def kafka(tmp_path: Path, spark: SparkSession, brokers: str) -> Callable[..., KafkaBed]:
+    """Make a flow that reads a topic of its own."""
+    return lambda **text: KafkaBed.make(tmp_path / "a bed", spark, brokers, **text)
+
+
+@pytest.fixture
+def delta(tmp_path: Path, spark: SparkSession) -> Callable[..., DeltaBed]:
+    """Make a flow that reads a Delta table of its own."""
+    return lambda **text: DeltaBed.make(tmp_path / "a bed", spark, **text)
 
 
 @pytest.fixture(autouse=True)

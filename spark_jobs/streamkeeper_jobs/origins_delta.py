@@ -1,0 +1,102 @@
+"""From where a generation reads a Delta source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from streamkeeper.declarations import Source
+from streamkeeper.delta_source import History, is_gone, offset_before, vacuumed, version_at
+from streamkeeper.errors import RecoveryError
+from streamkeeper.kafka_sources import fails_on_loss
+from streamkeeper.requests import LOSS
+from streamkeeper.source_checks import moment_ms
+
+
+@dataclass(frozen=True)
+class DeltaOrigin:
+    """The offset after which is read, as Spark writes it."""
+
+    offset: dict[str, Any]
+
+    @property
+    def replayed_version(self) -> int:
+        """The version of the table that a replay of everything up to the offset reads first (read: DeltaSource.getBatch)."""
+        version = int(self.offset["reservoirVersion"])
+        return version if self.offset.get("isStartingVersion") else version - 1
+
+
+def after_last(source: Source, offset: dict[str, Any], history: History, accepted: tuple[str, ...]) -> tuple[DeltaOrigin | None, list[str]]:
+    """Go on after an old offset; None where all of a table that was made anew is to be read.
+
+    :raises RecoveryError: what was not read yet is gone, and nobody accepted that.
+    """
+    why = is_gone(offset, history)
+    if why is None:
+        if gone := vacuumed(offset, history):
+            raise RecoveryError(
+                f"The source {source.name} cannot go on from its position: {gone}. Nothing was changed. Put them back, or reset the flow "
+                "from a timestamp, latest or earliest: its plan counts what that costs."
+            )
+        return DeltaOrigin(offset), []
+    if fails_on_loss(source) and LOSS not in accepted:
+        raise RecoveryError(
+            f"The source {source.name} cannot go on from its position: {why}. Nothing was changed. reset_checkpoint goes on with what is "
+            f"there, if `{LOSS}` is accepted; its plan counts it."
+        )
+    if offset["reservoirId"] != history.table_id:
+        return None, [f"source {source.name}: {why}; the new table is read from its beginning"]
+    version = min(history.newest + 1, max(history.oldest, int(offset["reservoirVersion"])))
+    return DeltaOrigin(_before(history, version)), [f"source {source.name}: {why}; it goes on with version {version}"]
+
+
+def at(source: Source, offset: dict[str, Any], history: History) -> DeltaOrigin:
+    """Go on at an offset that was asked for.
+
+    :raises RecoveryError: it is one of another table, or of a version that is not held.
+    """
+    why = is_gone(offset, history)
+    if why is not None:
+        raise RecoveryError(f"The offset of source {source.name} cannot be used: {why}. Reset the flow again with another.")
+    return DeltaOrigin(offset)
+
+
+def at_end(history: History) -> DeltaOrigin:
+    """Go on with the next commit."""
+    return DeltaOrigin(_before(history, history.newest + 1))
+
+
+def at_moment(history: History, moment: int) -> DeltaOrigin:
+    """Go on with the first version that was committed at a moment (epoch ms) or later.
+
+    :raises SourceError: the commits of that time were cleaned up.
+    """
+    return DeltaOrigin(_before(history, version_at(history, moment)))
+
+
+def as_declared(source: Source, history: History) -> DeltaOrigin | None:
+    """Start where the source is declared to start; None for its beginning.
+
+    :raises RecoveryError: it is declared to start at a version that is not held.
+    :raises SourceError: the commits of the declared moment were cleaned up.
+    """
+    kind, _, rest = str(source.start).partition(":")
+    if kind == "latest":
+        return at_end(history)
+    if kind == "timestamp":
+        moment = moment_ms(rest)
+        assert moment is not None, "it was checked when the source was declared"
+        return at_moment(history, moment)
+    if kind == "version":
+        if not history.holds_from(int(rest)):
+            raise RecoveryError(
+                f"The source {source.name} is declared to start at version {rest}, and its table holds {history.oldest} to "
+                f"{history.newest}. Correct its start."
+            )
+        return DeltaOrigin(_before(history, int(rest)))
+    return None
+
+
+def _before(history: History, version: int) -> dict[str, Any]:
+    assert history.table_id is not None, "a driver's look at a table finds its id"
+    return offset_before(history.table_id, version)

@@ -1,0 +1,161 @@
+"""What a reset costs in a Kafka source. Records between offsets are bounds: compaction and transactions leave holes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any
+
+from streamkeeper import probes_kafka
+from streamkeeper.declarations import Source
+from streamkeeper.errors import CheckpointError, RequestError, SourceError
+from streamkeeper.generations import AFTER_LAST, EARLIEST, LATEST, TIMESTAMP
+from streamkeeper.kafka_positions import Offsets, Onward, Topics, go_on, history_of, misfits, records_between, resolved
+from streamkeeper.plans import NONE, Amount, SourcePrice
+from streamkeeper.positions import describe
+from streamkeeper.requests import ResetRequest
+from streamkeeper.standing import Standing
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What was found of a source: its old offsets, where it was first read from, and what its topics hold; or why nobody could tell."""
+
+    offset: Offsets | None
+    initial: Offsets | None
+    topics: Topics | None
+    why: str = ""
+
+
+def records(count: int) -> Amount:
+    """Give an amount of so many records at most."""
+    return Amount(None, 0, count, at_most=count > 0)
+
+
+def unknown(why: str) -> Amount:
+    """Give an amount that could not be found out."""
+    return Amount(None, 0, None, why)
+
+
+def price_of(source: Source, standing: Standing, price: SourcePrice, offset: Offsets | None, request: ResetRequest) -> SourcePrice:
+    """Say what a reset costs in a Kafka source, without what a rebuilt state costs: :func:`with_state` adds that.
+
+    :param price: where the flow stands, in words.
+    :param offset: the old offsets; None where nothing was committed.
+    :raises RequestError: offsets that were asked for leave a partition out, or name one that is not there.
+    """
+    seen = _look(source, standing, offset)
+    start = request.start
+    match start.mode:
+        case mode if mode == AFTER_LAST:
+            return _after_last(price, seen, standing, source)
+        case mode if mode == EARLIEST:
+            return _earliest(price, seen)
+        case mode if mode == LATEST:
+            return _moved(price, seen, None, "only records that are written after the new generation has begun")
+        case mode if mode == TIMESTAMP:
+            assert start.timestamp_ms is not None, "a request by timestamp has one"
+            return _from_moment(price, seen, source, start.timestamp_ms)
+        case _:
+            wanted: Offsets = (start.offsets or {})[source.name]
+            _check_offsets(source, wanted, seen)
+            by_words = any(end < 0 for parts in wanted.values() for end in parts.values())
+            if seen.topics is None and by_words:
+                return replace(price, then=describe(wanted), lost=unknown(seen.why), repeated=unknown(seen.why))
+            return _moved(price, seen, resolved(wanted, seen.topics) if seen.topics else wanted, describe(wanted))
+
+
+def with_state(price: SourcePrice, source: Source, standing: Standing, offset: Offsets | None, stateful: bool | None) -> SourcePrice:
+    """Add what a rebuild of state from history costs: what is replayed, and what of it is gone."""
+    seen = _look(source, standing, offset)
+    if offset is None:
+        return price
+    if seen.topics is None:
+        return replace(price, replayed=unknown(seen.why) if stateful else NONE)
+    known = {topic: parts for topic, parts in offset.items() if topic in seen.topics.held}
+    start, gone = history_of(seen.initial if seen.initial is not None else seen.topics.earliest, known, seen.topics)
+    count = records_between(start, known)
+    notes = price.notes
+    if stateful is None:
+        notes += (f"if the query keeps state, at most {count:,} processed records are read once more to rebuild it, with the sink muted",)
+    if gone:
+        notes += (f"at most {gone:,} processed records are gone: a state rebuilt without them would let their keys come again",)
+    return replace(price, replayed=records(count) if stateful else NONE, gone=records(gone), notes=notes)
+
+
+def _look(source: Source, standing: Standing, offset: Offsets | None) -> _Seen:
+    initial = None
+    try:
+        if source.name in standing.checkpoint.sources():
+            initial = standing.checkpoint.initial_offsets(source.name)
+    except CheckpointError:
+        pass  # it is only where the flow first read from; what matters of the checkpoint is read elsewhere
+    try:
+        return _Seen(offset, initial, probes_kafka.look_at(source))
+    except SourceError as error:
+        return _Seen(offset, initial, None, str(error))
+
+
+def _after_last(price: SourcePrice, seen: _Seen, standing: Standing, source: Source) -> SourcePrice:
+    then = "after the last processed batch" if seen.offset is not None else "where the old generation was to begin"
+    if seen.topics is None:
+        told = f"whether all that it has yet to read is still there is unknown: {seen.why}. The driver looks before it touches anything"
+        return replace(price, then=then, notes=(told,))
+    if seen.offset is None and seen.initial is None:
+        return replace(price, then="the beginning, as the source declares it")
+    ids: dict[str, str] = standing.start.evidence.get("topics", {}).get(source.name, {})
+    onward = go_on(seen.offset if seen.offset is not None else seen.initial or {}, seen.topics, ids)
+    return replace(price, then=then, lost=_lost(onward), notes=tuple(_notes(onward, seen.topics)))
+
+
+def _lost(onward: Onward) -> Amount:
+    unsure = [loss.said for loss in onward.losses if loss.records is None]
+    return unknown("; ".join(unsure)) if unsure else records(sum(loss.records or 0 for loss in onward.losses))
+
+
+def _notes(onward: Onward, topics: Topics) -> Iterator[str]:
+    yield f"at most {records_between(onward.offsets, topics.latest):,} unread records wait and will be read"
+    yield from (loss.said for loss in onward.losses)
+    if onward.new:
+        yield f"new since then, and read from the first record: {', '.join(onward.new)}"
+    if onward.left:
+        yield f"not read any more: {', '.join(onward.left)}; what waits there is not read"
+
+
+def _earliest(price: SourcePrice, seen: _Seen) -> SourcePrice:
+    words = "the beginning: all that the topics still hold"
+    if seen.topics is None:
+        return replace(price, then=words, repeated=unknown(seen.why) if seen.offset else NONE)
+    return replace(price, then=words, repeated=records(records_between(seen.topics.earliest, seen.offset or {})))
+
+
+def _from_moment(price: SourcePrice, seen: _Seen, source: Source, moment_ms: int) -> SourcePrice:
+    moment = datetime.fromtimestamp(moment_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+    words = f"records written at or after {moment}"
+    try:
+        return _moved(price, seen, probes_kafka.at_time(source, moment_ms), words)
+    except SourceError as error:
+        return replace(price, then=words, lost=unknown(str(error)), repeated=unknown(str(error)))
+
+
+def _moved(price: SourcePrice, seen: _Seen, target: Offsets | None, then: str) -> SourcePrice:
+    """Compare where the flow stands with where it is to start (None: the end) by partition; one that it did not know was not read."""
+    if seen.topics is None and target is None:
+        return replace(price, then=then, lost=unknown(seen.why))
+    stands: dict[str, dict[str, Any]] = {topic: dict(parts) for topic, parts in (seen.offset or seen.initial or {}).items()}
+    for topic, parts in (seen.topics.earliest if seen.topics else {}).items():
+        stands[topic] = {**parts, **stands.get(topic, {})}
+    wanted = target if target is not None else seen.topics.latest if seen.topics else {}
+    lost, repeated = records_between(stands, wanted), records_between(wanted, stands)
+    return replace(price, then=then, lost=records(lost), repeated=records(repeated if seen.offset else 0))
+
+
+def _check_offsets(source: Source, wanted: Offsets, seen: _Seen) -> None:
+    wrong = misfits(wanted, seen.topics) if seen.topics else _left_out(wanted, seen.offset or {})
+    if wrong:
+        raise RequestError(f"offsets of {source.name} cannot be used: {'; '.join(wrong)}. Give one for every partition.")
+
+
+def _left_out(wanted: Offsets, known: Offsets) -> list[str]:
+    return [f"{topic}/{part} is left out" for topic, parts in known.items() for part in parts if part not in wanted.get(topic, {})]
