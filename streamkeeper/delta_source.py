@@ -145,6 +145,16 @@ def version_at(history: History, moment_ms: int) -> int:
     return history.newest + 1
 
 
+def committed_at(history: History, version: int) -> int:
+    """Give when a version was committed, in epoch milliseconds.
+
+    :raises SourceError: its commit was cleaned up.
+    """
+    if not history.oldest <= version <= history.newest:
+        raise SourceError(f"The log of {history.path} holds versions {history.oldest} to {history.newest}, and not {version}.")
+    return _time_of(open_storage(history.path), version)
+
+
 def between(history: History, start: JsonObject, end: JsonObject) -> Between:
     """Say what a source reads after one offset and up to another, from the log's own statistics."""
     first, last = _place(start), _place(end)

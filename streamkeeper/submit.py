@@ -68,6 +68,11 @@ def application_settings(settings: Settings, flow: Flow, master: str = "local[2]
     return spark_settings(settings, flow.declaration, master)
 
 
+def job_settings(settings: Settings, master: str = "local[2]") -> dict[str, str]:
+    """Give the ``--conf`` values of an application that runs no flow: a job on tables."""
+    return _application(settings, {}, master)
+
+
 def check_allowed(flow: AnyFlow) -> None:
     """Make sure that a flow leaves Streamkeeper's own settings alone.
 

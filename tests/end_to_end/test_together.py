@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from demo.airflow_api import reachable, wait_until
 from demo.tables import TableWatch, read_rows
@@ -218,3 +219,13 @@ def look_now(world: World) -> None:
     """Let the monitor look, and wait until it has."""
     run = world.api.trigger("monitor_flows", {})
     assert world.api.wait_for_run("monitor_flows", run, ENDING) == "success"
+
+
+def test_small_files_of_a_table_are_put_together_while_its_flow_runs(pair: Pair) -> None:
+    path = pair.world.settings.table_path("right_numbers")
+    before = DeltaTable(path).get_add_actions().num_rows
+    run = pair.world.api.trigger("tidy_tables", {"tables": ["pair.right_numbers"]})
+    assert pair.world.api.wait_for_run("tidy_tables", run, ENDING) == "success"
+    assert DeltaTable(path).get_add_actions().num_rows < before
+    pair.produce(8)
+    pair.await_rows("right_numbers", pair.produced)

@@ -1,0 +1,30 @@
+"""The DAG ``tidy_tables``: puts small files together and removes those that nobody needs any more. Airflow makes the form."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+from airflow.sdk import DAG
+from streamkeeper_airflow import forms
+from streamkeeper_airflow.tidying import PlanTidying, TidyTables
+
+from streamkeeper.manifest import read_manifest
+from streamkeeper.settings import Settings
+from streamkeeper.tidying import tidy_form
+
+with DAG(
+    dag_id="tidy_tables",
+    description="OPTIMIZE and VACUUM, once a day; what running flows, their readers and a rewind need stays.",
+    schedule="30 3 * * *",
+    start_date=datetime(2020, 1, 1, tzinfo=timezone.utc),
+    catchup=False,
+    max_active_runs=1,
+    params=forms.params(tidy_form(read_manifest(Settings.from_environment()))),
+    default_args={"retries": 2, "retry_delay": timedelta(minutes=5)},
+    tags=["streamkeeper", "tables"],
+    doc_md=__doc__,
+):
+    plan = PlanTidying(task_id="plan")
+    tidy = TidyTables(task_id="tidy", plan_task_id="plan")
+
+    plan >> tidy

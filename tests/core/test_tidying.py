@@ -1,0 +1,184 @@
+"""Which tables are tidied, and how much of their past must stay."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamkeeper import generations, locks, tidying
+from streamkeeper.checkpoint import CommitEntry, OffsetEntry, write_commit, write_offsets
+from streamkeeper.errors import RequestError
+from streamkeeper.generations import Start
+from streamkeeper.home import FlowHome
+from streamkeeper.manifest import Manifest, read_manifest, write_manifest
+from streamkeeper.storage import LocalStorage
+from streamkeeper.tidying import LEAST_HOURS, MARGIN_HOURS, TableTidy, TidyRequest, parse_tidy, plan, property_hours
+from tests.core.small_world import World
+
+NOW = 1_790_000_000.0
+HOUR = 3600
+READER = """
+from streamkeeper import pipelines as dp
+
+dp.create_source("told", format="delta", table="events")
+dp.create_streaming_table("copied")
+
+@dp.append_flow(name="copy", target="copied", sources=["told"])
+def copy(told):
+    return told
+"""
+CUSTOMERS = """
+from streamkeeper import pipelines as dp
+
+dp.create_source("changes", format="json", path="{data}/changes", schema="id INT, at INT")
+dp.create_streaming_table("customers")
+dp.create_auto_cdc_flow(name="apply", target="customers", source="changes", keys=["id"], sequence_by="at")
+"""
+ALL = ("copies.copied", "customers.customers", "events.events")
+
+
+@pytest.fixture
+def manifest(world: World) -> Manifest:
+    world.declare()
+    world.declare(READER, "copies.py")
+    world.declare(CUSTOMERS, "customers.py")
+    write_manifest(world.settings)
+    return read_manifest(world.settings)
+
+
+def write_log(world: World, table: str, ages: list[float]) -> None:
+    """Write a table's log whose versions were committed so many hours ago."""
+    log = world.root / "warehouse" / table / "_delta_log"
+    log.mkdir(parents=True)
+    for version, hours in enumerate(ages):
+        commit = log / f"{version:020d}.json"
+        commit.write_text('{"metaData":{"id":"t"}}\n' if version == 0 else '{"commitInfo":{}}\n')
+        os.utime(commit, (NOW - hours * HOUR, NOW - hours * HOUR))
+
+
+def let_the_reader_stand_at(world: World, version: int) -> None:
+    home = FlowHome(LocalStorage(world.settings.state), "copies", "copy")
+    generations.decide(home, generations.first(home, "f"))
+    folder = home.checkpoint(1, 1)
+    generations.begin(home, Start(1, folder, None, {}, {}, (), None, 1, "2026-11-21T10:00:00+00:00"))
+    offset = {"sourceVersion": 1, "reservoirId": "t", "reservoirVersion": version, "index": -1, "isStartingVersion": False}
+    home.storage.overwrite(f"{folder}/offsets/0", write_offsets(OffsetEntry(0, 2, 0, 0, {}, {"told": offset}, {"sourceMetadataInfo": {}})))
+    home.storage.overwrite(f"{folder}/commits/0", write_commit(CommitEntry(0, 1, 0)))
+
+
+def planned(world: World, manifest: Manifest, table: str, **request: Any) -> TableTidy:
+    [found] = plan(world.settings, manifest, TidyRequest((table,), **request), NOW)
+    return found
+
+
+def test_a_table_is_tidied_with_the_retention_that_was_asked_for(world: World, manifest: Manifest) -> None:
+    write_log(world, "events", [5.0])
+    found = planned(world, manifest, "events.events", retention_hours=200.0)
+    assert found == TableTidy("events", "events", (str(world.root / "warehouse/events"),), False, 200.0)
+    assert found.describe() == "events.events: small files are put together; files of the last 200 h stay."
+
+
+def test_an_auto_cdc_table_is_tidied_with_its_tombstones_in_the_writers_turn(world: World, manifest: Manifest) -> None:
+    write_log(world, "customers", [5.0])
+    found = planned(world, manifest, "customers.customers")
+    assert [Path(path).name for path in found.paths] == ["customers", Path(world.settings.tombstones_path("customers")).name]
+    assert found.turn
+
+
+@pytest.mark.parametrize(
+    ("stands_at", "hours", "noted"),
+    [
+        pytest.param(1, 400 + MARGIN_HOURS, True, id="behind: its version's files stay"),
+        pytest.param(2, LEAST_HOURS, True, id="nearly up to date: the retention is longer"),
+        pytest.param(3, LEAST_HOURS, False, id="up to date: needs nothing"),
+    ],
+)
+def test_what_a_flow_that_reads_the_table_still_needs_stays(
+    stands_at: int, hours: float, noted: bool, world: World, manifest: Manifest
+) -> None:
+    write_log(world, "events", [500.0, 400.0, 10.0])
+    let_the_reader_stand_at(world, stands_at)
+    found = planned(world, manifest, "events.events")
+    assert found.retention_hours == pytest.approx(hours)
+    assert found.notes == ((f"copies.copy reads it and stands at version {stands_at}.",) if noted else ())
+
+
+def test_a_reader_whose_version_is_gone_from_the_log_leaves_the_table_alone(world: World, manifest: Manifest) -> None:
+    write_log(world, "events", [500.0, 400.0, 10.0])
+    (world.root / "warehouse/events/_delta_log" / f"{0:020d}.json").unlink()
+    let_the_reader_stand_at(world, 0)
+    found = planned(world, manifest, "events.events")
+    assert found.left_alone is not None
+    assert "holds versions 1 to 2, and not 0" in found.left_alone
+
+
+@pytest.mark.parametrize(
+    ("table", "prepare", "why"),
+    [
+        ("events.events", None, "there is no table yet"),
+        ("events.events", "recovery", "the recovery r1 works on it"),
+    ],
+    ids=["no table", "a recovery works on it"],
+)
+def test_a_table_that_cannot_be_tidied_is_left_alone_with_the_reason(
+    table: str, prepare: str | None, why: str, world: World, manifest: Manifest
+) -> None:
+    if prepare:
+        write_log(world, "events", [5.0])
+        locks.take(LocalStorage(world.settings.state), "events", "events", "r1")
+    found = planned(world, manifest, table)
+    assert (found.left_alone, found.retention_hours) == (why, None)
+    assert found.describe() == f"{table} is left alone: {why}."
+
+
+def test_without_vacuum_nothing_of_the_past_is_looked_at(world: World, manifest: Manifest) -> None:
+    write_log(world, "events", [500.0, 400.0, 10.0])
+    let_the_reader_stand_at(world, 1)
+    assert planned(world, manifest, "events.events", vacuum=False).retention_hours is None
+
+
+def test_a_plan_is_text_and_back(world: World, manifest: Manifest) -> None:
+    write_log(world, "events", [500.0, 400.0, 10.0])
+    let_the_reader_stand_at(world, 1)
+    found = plan(world.settings, manifest, TidyRequest(ALL), NOW)
+    assert [f"{tidy.pipeline}.{tidy.table}" for tidy in found] == list(ALL)
+    assert tidying.from_text(tidying.to_text(found)) == found
+
+
+@pytest.mark.parametrize("text", ["", "{}x", json.dumps([{"pipeline": "p"}]), "7"])
+def test_a_text_that_is_no_plan_is_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="no plan of tidy_tables"):
+        tidying.from_text(text)
+
+
+def test_no_table_means_all(manifest: Manifest) -> None:
+    assert parse_tidy({}, manifest) == TidyRequest(ALL)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"tables": ["events.nothing"]}, "events.nothing"),
+        ({"table": "events.events"}, "Unknown: 'table'. Allowed are tables, vacuum, retention_hours, dry_run"),
+        ({"retention_hours": 24}, "168 and above"),
+        ({"retention_hours": float("nan")}, "168 and above"),
+        ({"retention_hours": "long"}, "retention_hours"),
+        ({"vacuum": "yes"}, "vacuum"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(values: dict[str, Any], words: str, manifest: Manifest) -> None:
+    with pytest.raises(RequestError, match="No table was tidied, and nothing was touched") as refused:
+        parse_tidy(values, manifest)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("duration", "hours"),
+    [("interval 30 days", 720.0), ("interval 1 week", 168.0), ("200 HOURS", 200.0), ("interval 1 month", None), ("", None)],
+)
+def test_a_retention_property_is_read_in_hours(duration: str, hours: float | None) -> None:
+    assert property_hours(duration) == hours
