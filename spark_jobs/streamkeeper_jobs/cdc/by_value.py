@@ -89,10 +89,7 @@ def _living(cut: Cut, values: Sequence[Value]) -> DataFrame:
         KEY,
         "barrier",
         F.when(~dead(F.col("seen"), barrier, cut.truncated), F.col("seen")).alias("seen"),
-        *[
-            F.when(~dead(column(_held(value), AT), barrier, cut.truncated), F.col(_held(value))).alias(_held(value))
-            for value in values
-        ],
+        *[F.when(~dead(column(_held(value), AT), barrier, cut.truncated), F.col(_held(value))).alias(_held(value)) for value in values],
     )
     return living.where(F.col("seen").isNotNull() | barrier.isNotNull())
 

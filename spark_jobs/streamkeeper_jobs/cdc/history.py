@@ -127,7 +127,7 @@ def _by_at() -> WindowSpec:
 
 
 def _timeline(single: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
-    """Number each key's versions: ``version``, the same for upserts shown as one; ``changes``, how many those are; ``next``, what follows."""
+    """Number each key's versions: ``version``, the same for upserts shown as one; ``changes``, their number; ``next``, what follows."""
     filled = _filled(single, layout) if spec.ignore_null_updates else single
     compared = [field for field in layout.stored.fields if _tracks(spec, field.name)]
     tracked = F.struct(*[ordered(column(ROW, field.name), field.dataType).alias(field.name) for field in compared])
@@ -180,10 +180,14 @@ def _differing(wanted: DataFrame, present: DataFrame, layout: Layout) -> DataFra
     same = (column("wanted", KEY) == column("present", KEY)) & (column("wanted", "start") == column("present", "start"))
     obsolete = column("wanted", KEY).isNull()
     differs = obsolete | column("present", KEY).isNull() | ~looks("wanted").eqNullSafe(looks("present"))
-    return one.join(other, same, "full_outer").where(differs).select(
-        *[F.coalesce(column("wanted", name), column("present", name)).alias(name) for name in (KEY, "start")],
-        *[column("wanted", name).alias(name) for name in ("end", "last", ROW)],
-        obsolete.alias("obsolete"),
+    return (
+        one.join(other, same, "full_outer")
+        .where(differs)
+        .select(
+            *[F.coalesce(column("wanted", name), column("present", name)).alias(name) for name in (KEY, "start")],
+            *[column("wanted", name).alias(name) for name in ("end", "last", ROW)],
+            obsolete.alias("obsolete"),
+        )
     )
 
 
