@@ -2,7 +2,7 @@
 
 Both get the same events in the same batches of 100,000, in turn, each into a table of its own with the same rows. Hand-written, nothing is
 remembered of deleted keys, and a repeated batch is applied twice: it is faster than it has a right to be. Plain append is the floor.
-``SIZES`` (of the target, in millions of rows), ``BATCHES``, ``ROUNDS``, ``DELETES`` (their share) by environment. Aim: ≥2 at 2 million rows.
+``SIZES`` (of the target, in million rows), ``BATCHES``, ``ROUNDS``, ``DELETES`` (their share) by environment. Aim: ≥2 at 2 million rows.
 """
 
 from __future__ import annotations
