@@ -178,18 +178,8 @@ def test_several_sequence_columns_are_compared_in_order_and_a_literal_comes_firs
     spec = replace(SPEC, sequence_by=("day", "n"), except_column_list=("op", "day", "n"))
     bed = make(spec, schema)
     day, next_day = datetime(2026, 1, 1).date(), datetime(2026, 1, 2).date()
-    bed.apply(
-        (
-            1,
-            next_day,
-            1,
-            "U",
-            "new",
-        ),
-        (1, day, 9, "U", "old"),
-        (2, day, 2, "U", "late"),
-        (2, day, 10, "U", "later"),
-    )
+    newer, older = (1, next_day, 1.5, "U", "new"), (1, day, 9.0, "U", "old")
+    bed.apply(newer, older, (2, day, 2.0, "U", "late"), (2, day, 10.0, "U", "later"))
     snapshot = CdcBed(bed.spark, bed.root, CdcSpec(("id",), (), 0), "id INT, name STRING", "snapshot").prepare()
     snapshot.apply((1, "first"), (3, "first"))
     bed.apply((None, day, 1.0, "T", None))
