@@ -24,6 +24,7 @@ from streamkeeper_jobs.cdc.events import (
     Work,
     facts_of,
     materialised,
+    nearby,
     unusable_of_group,
     within,
 )
@@ -31,8 +32,6 @@ from streamkeeper_jobs.cdc.expressions import all_of, column, orderable, ordered
 
 TARGET, CHANGE = "target", "change"
 """The two sides of a MERGE."""
-
-TARGET_AT = column(TARGET, BOOKKEEPING, SEQUENCE)
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def apply_newest(changes: DataFrame, work: Work) -> None:
     with ExitStack() as kept:
         reduced = kept.enter_context(materialised(reduce(changes, work.layout)))
         facts = facts_of(reduced, work.layout)
-        cut = cut_off(reduced, _deaths(reduced), work, facts, kept)
+        cut = cut_off(reduced, _deaths(reduced, facts), work, facts, kept)
         if cut is not None:
             merge(cut, work, facts)
 
@@ -80,15 +79,15 @@ def cut_off(reduced: DataFrame, deaths: DataFrame, work: Work, facts: Facts, kep
     None where the generation is sealed: nothing may be written any more.
     """
     stored = tombstones.read(reduced.sparkSession, work.tables)
-    some = bool(stored.inputFiles())
     if (facts.deletes or facts.truncated is not None) and not tombstones.remember(deaths, work):
         return None
     keys = reduced.where(column(KEY, work.layout.keys[0].name).isNotNull())
-    truncated = tombstones.later(facts.truncated, tombstones.last_truncate(stored, work.layout) if some else None, work.layout)
-    if not (some and facts.keys):
+    truncated = tombstones.later(facts.truncated, tombstones.last_truncate(stored, work.layout), work.layout)
+    if not (stored.deletes and facts.keys):
         return Cut(keys.withColumn("barrier", F.col("deleted")), truncated)
-    joined = keys.join(tombstones.barriers(stored, keys, work.layout, facts), KEY, "left")
-    return Cut(kept.enter_context(materialised(joined.withColumn("barrier", F.greatest("deleted", "barrier")))), truncated)
+    earlier = kept.enter_context(materialised(tombstones.barriers(stored.rows, keys, work.layout, facts)))
+    joined = keys.join(nearby(earlier, facts), KEY, "left")
+    return Cut(joined.withColumn("barrier", F.greatest("deleted", "barrier")), truncated)
 
 
 def merge(cut: Cut, work: Work, facts: Facts) -> None:
@@ -98,15 +97,15 @@ def merge(cut: Cut, work: Work, facts: Facts) -> None:
         return
     layout, source, at = work.layout, _living(cut), column(CHANGE, "latest", AT)
     larger = ordered(column(CHANGE, "latest", ROW), layout.stored) > ordered(_row_of_target(layout), layout.stored)
-    newer = (at > TARGET_AT) | ((at == TARGET_AT) & larger)
+    newer = (at > target_at()) | ((at == target_at()) & larger)
     there = column(CHANGE, "latest").isNotNull()
     with merging(source.sparkSession, work.step.query_id, work.step.batch_id):
         builder = table_at(source.sparkSession, work.tables.target).alias(TARGET).merge(source.alias(CHANGE), same_key(layout, facts))
         builder = builder.whenMatchedUpdate(there & newer, _values(layout))
-        builder = builder.whenMatchedDelete(~there & dead(TARGET_AT, column(CHANGE, "barrier"), cut.truncated))
+        builder = builder.whenMatchedDelete(~there & dead(target_at(), column(CHANGE, "barrier"), cut.truncated))
         builder = builder.whenNotMatchedInsert(there, _values(layout))
         if facts.truncated is not None and cut.truncated is not None:
-            builder = builder.whenNotMatchedBySourceDelete(cut.truncated > TARGET_AT)
+            builder = builder.whenNotMatchedBySourceDelete(cut.truncated > target_at())
         builder.execute()
 
 
@@ -123,19 +122,31 @@ def same_key(layout: Layout, facts: Facts) -> Column:
     return all_of([*pairs, *bounds])
 
 
+def target_at() -> Column:
+    """Give the sequence that a row of the target comes from."""
+    return column(TARGET, BOOKKEEPING, SEQUENCE)
+
+
 def dead(at: Column, barrier: Column, truncated: Column | None) -> Column:
     """Say whether something of a sequence is ended by a delete at the same or a later one, or by a truncate at a later one."""
     ended = F.coalesce(at <= barrier, F.lit(False))
     return ended if truncated is None else ended | (at < truncated)
 
 
-def _deaths(reduced: DataFrame) -> DataFrame:
+def _deaths(reduced: DataFrame, facts: Facts) -> DataFrame:
     """Give the batch's deletes, one a key, and its last truncate, as tombstones.
 
     A delete before the key's newest upsert is not needed: who comes later and is older than it is older than that upsert, too.
     """
     needed = F.col("deleted").isNotNull() & (F.col("latest").isNull() | (F.col("deleted") >= column("latest", AT)))
     deletes = reduced.where(needed).select(F.lit(DELETE).alias(KIND), KEY, F.col("deleted").alias(AT))
+    return with_last_truncate(deletes, reduced, facts)
+
+
+def with_last_truncate(deletes: DataFrame, reduced: DataFrame, facts: Facts) -> DataFrame:
+    """Give a batch's tombstones: its deletes, and its last truncate if it has one."""
+    if facts.truncated is None:
+        return deletes
     last = reduced.agg(F.max("truncated").alias(AT)).where(F.col(AT).isNotNull())
     nobody = F.lit(None).cast(reduced.schema[KEY].dataType)
     return deletes.unionByName(last.select(F.lit(TRUNCATE).alias(KIND), nobody.alias(KEY), AT))
