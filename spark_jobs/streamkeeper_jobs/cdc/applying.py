@@ -13,9 +13,11 @@ from delta.exceptions import (
 from pyspark.sql import DataFrame
 
 from streamkeeper.cdc import CdcSpec
+from streamkeeper_jobs.cdc.by_value import apply_by_value
 from streamkeeper_jobs.cdc.columns import layout_of
 from streamkeeper_jobs.cdc.commits import table_at
 from streamkeeper_jobs.cdc.events import Work, changes
+from streamkeeper_jobs.cdc.history import apply_history
 from streamkeeper_jobs.cdc.newest import apply_newest
 from streamkeeper_jobs.cdc.steps import CdcTables, Step, Turn
 from streamkeeper_jobs.job import say
@@ -61,4 +63,10 @@ def _apply_once(batch: DataFrame, spec: CdcSpec, tables: CdcTables, step: Step) 
     if written is not None and written >= step.batch_id:
         return
     layout = layout_of(table_at(session, tables.target).toDF().schema, spec.keys)
-    apply_newest(changes(batch, spec, layout), Work(layout, tables, step))
+    found, work = changes(batch, spec, layout), Work(layout, tables, step)
+    if layout.history:
+        apply_history(found, spec, work)
+    elif layout.by_value:
+        apply_by_value(found, work)
+    else:
+        apply_newest(found, work)

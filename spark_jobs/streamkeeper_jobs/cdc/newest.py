@@ -32,8 +32,6 @@ from streamkeeper_jobs.cdc.expressions import all_of, column, orderable, ordered
 TARGET, CHANGE = "target", "change"
 """The two sides of a MERGE."""
 
-TARGET_AT = column(TARGET, BOOKKEEPING, SEQUENCE)
-
 
 @dataclass(frozen=True)
 class Cut:
@@ -98,15 +96,15 @@ def merge(cut: Cut, work: Work, facts: Facts) -> None:
         return
     layout, source, at = work.layout, _living(cut), column(CHANGE, "latest", AT)
     larger = ordered(column(CHANGE, "latest", ROW), layout.stored) > ordered(_row_of_target(layout), layout.stored)
-    newer = (at > TARGET_AT) | ((at == TARGET_AT) & larger)
+    newer = (at > target_at()) | ((at == target_at()) & larger)
     there = column(CHANGE, "latest").isNotNull()
     with merging(source.sparkSession, work.step.query_id, work.step.batch_id):
         builder = table_at(source.sparkSession, work.tables.target).alias(TARGET).merge(source.alias(CHANGE), same_key(layout, facts))
         builder = builder.whenMatchedUpdate(there & newer, _values(layout))
-        builder = builder.whenMatchedDelete(~there & dead(TARGET_AT, column(CHANGE, "barrier"), cut.truncated))
+        builder = builder.whenMatchedDelete(~there & dead(target_at(), column(CHANGE, "barrier"), cut.truncated))
         builder = builder.whenNotMatchedInsert(there, _values(layout))
         if facts.truncated is not None and cut.truncated is not None:
-            builder = builder.whenNotMatchedBySourceDelete(cut.truncated > TARGET_AT)
+            builder = builder.whenNotMatchedBySourceDelete(cut.truncated > target_at())
         builder.execute()
 
 
@@ -123,6 +121,11 @@ def same_key(layout: Layout, facts: Facts) -> Column:
     return all_of([*pairs, *bounds])
 
 
+def target_at() -> Column:
+    """Give the sequence that a row of the target comes from."""
+    return column(TARGET, BOOKKEEPING, SEQUENCE)
+
+
 def dead(at: Column, barrier: Column, truncated: Column | None) -> Column:
     """Say whether something of a sequence is ended by a delete at the same or a later one, or by a truncate at a later one."""
     ended = F.coalesce(at <= barrier, F.lit(False))
@@ -136,9 +139,14 @@ def _deaths(reduced: DataFrame) -> DataFrame:
     """
     needed = F.col("deleted").isNotNull() & (F.col("latest").isNull() | (F.col("deleted") >= column("latest", AT)))
     deletes = reduced.where(needed).select(F.lit(DELETE).alias(KIND), KEY, F.col("deleted").alias(AT))
+    return deletes.unionByName(last_truncate_of(reduced))
+
+
+def last_truncate_of(reduced: DataFrame) -> DataFrame:
+    """Give the batch's last truncate as a tombstone, if it has one."""
     last = reduced.agg(F.max("truncated").alias(AT)).where(F.col(AT).isNotNull())
     nobody = F.lit(None).cast(reduced.schema[KEY].dataType)
-    return deletes.unionByName(last.select(F.lit(TRUNCATE).alias(KIND), nobody.alias(KEY), AT))
+    return last.select(F.lit(TRUNCATE).alias(KIND), nobody.alias(KEY), AT)
 
 
 def _living(cut: Cut) -> DataFrame:

@@ -32,6 +32,8 @@ from streamkeeper_jobs.session import spark_url
 
 KEYS_PROPERTY = "streamkeeper.keys"
 """The table property that says by which columns the flows of a target find its rows."""
+NULLS_PROPERTY = "streamkeeper.ignoreNullUpdates"
+"""The table property that says whether its flows ignore nulls."""
 DELETION_VECTORS = "delta.enableDeletionVectors"
 """On unless the declaration says otherwise: a batch then marks the rows that it replaces, and rewrites no file."""
 
@@ -74,7 +76,7 @@ def _make(spark: SparkSession, path: str, schema: StructType, table: Table, spec
     builder = DeltaTable.createIfNotExists(spark).location(spark_url(path)).addColumns(schema)
     if table.comment:
         builder = builder.comment(table.comment)
-    properties = {DELETION_VECTORS: "true", **table.properties, KEYS_PROPERTY: _spelled(schema, spec)}
+    properties = {DELETION_VECTORS: "true", **table.properties, KEYS_PROPERTY: _spelled(schema, spec), NULLS_PROPERTY: _ignores(spec)}
     for name, value in properties.items():
         builder = builder.property(name, value)
     if table.partition_cols:
@@ -103,8 +105,9 @@ def _fit(spark: SparkSession, schema: StructType, spec: CdcSpec, tables: CdcTabl
     """
     opened = table_at(spark, tables.target)
     found, says = opened.toDF().schema, f"{table.where}: the table {table.name}"
-    properties = opened.detail().select("properties").first()
-    keys = dict(properties[0]).get(KEYS_PROPERTY) if properties else None
+    detail = opened.detail().select("properties").first()
+    properties = dict(detail[0]) if detail else {}
+    keys = properties.get(KEYS_PROPERTY)
     if BOOKKEEPING not in found.fieldNames() or keys is None:
         raise DeclarationError(
             f"{says} is there, but no AUTO CDC flow made it: it has no column {BOOKKEEPING}, by which late changes are told from new ones. "
@@ -116,7 +119,7 @@ def _fit(spark: SparkSession, schema: StructType, spec: CdcSpec, tables: CdcTabl
     layout = layout_of(found, spec.keys)
     for what, has, gives in (
         ("is of SCD type", 2 if layout.history else 1, spec.scd_type),
-        ("was made with ignore_null_updates", layout.by_value, spec.ignore_null_updates),
+        ("was made with ignore_null_updates", properties.get(NULLS_PROPERTY), _ignores(spec)),
     ):
         if has != gives:
             raise DeclarationError(f"{says} {what} {has}, and the flow declares {gives}. All flows of a table must agree, for good.")
@@ -182,3 +185,7 @@ def _sql(spark: SparkSession, dtype: DataType) -> str:
 
 def _spelled(schema: StructType, spec: CdcSpec) -> str:
     return ",".join(field_of(schema, name, "keys").name for name in spec.keys)
+
+
+def _ignores(spec: CdcSpec) -> str:
+    return str(spec.ignore_null_updates).lower()

@@ -1,0 +1,134 @@
+"""SCD type 1 with ``ignore_null_updates``: every value has a sequence of its own, kept in the bookkeeping by the value's path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import MapType, StringType
+
+from streamkeeper.cdc import BOOKKEEPING
+from streamkeeper_jobs.cdc.columns import COLUMNS, SEQUENCE, Layout
+from streamkeeper_jobs.cdc.commits import merging, table_at
+from streamkeeper_jobs.cdc.events import AT, DELETE, KEY, KIND, ROW, UPSERT, Facts, Work, facts_of, materialised, unusable_of_group
+from streamkeeper_jobs.cdc.expressions import column, orderable, ordered, quoted
+from streamkeeper_jobs.cdc.newest import CHANGE, TARGET, Cut, commit_nothing, cut_off, dead, last_truncate_of, marks, same_key, target_at
+from streamkeeper_jobs.cdc.values import Path, Value, together, values_of
+
+VALUE = "value"
+
+
+def apply_by_value(changes: DataFrame, work: Work) -> None:
+    """Apply the changes of one batch to an SCD type 1 target that ignores nulls, its tombstones first."""
+    values = values_of(work.layout.values)
+    with ExitStack() as kept:
+        reduced = kept.enter_context(materialised(reduce(changes, values)))
+        facts = facts_of(reduced, work.layout)
+        cut = cut_off(reduced, _deaths(reduced), work, facts, kept)
+        if cut is not None:
+            _merge(cut, values, work, facts)
+
+
+def reduce(changes: DataFrame, values: Sequence[Value]) -> DataFrame:
+    """Give one row a key: its ``deleted`` and ``truncated``, ``seen``, the highest sequence of an upsert, and of each value the newest."""
+    newest = [_newest(value).alias(_held(value)) for value in values]
+    seen = F.max(F.when(F.col(KIND) == UPSERT, F.col(AT))).alias("seen")
+    return changes.groupBy(KEY).agg(*marks(), seen, *newest, *unusable_of_group())
+
+
+def _newest(value: Value) -> Column:
+    found = value.of(ROW)
+    there = (F.col(KIND) == UPSERT) & found.isNotNull()
+    pair = F.struct(F.col(AT).alias(AT), found.alias(VALUE))
+    if orderable(value.type):
+        return F.max(F.when(there, pair))
+    return F.max_by(pair, F.when(there, F.struct(F.col(AT), ordered(found, value.type))))
+
+
+def _deaths(reduced: DataFrame) -> DataFrame:
+    """Give the batch's deletes and its last truncate, as tombstones.
+
+    Every delete is needed, also where the key has a newer upsert: an older value may still come that the upsert did not have.
+    """
+    deletes = reduced.where(F.col("deleted").isNotNull()).select(F.lit(DELETE).alias(KIND), KEY, F.col("deleted").alias(AT))
+    return deletes.unionByName(last_truncate_of(reduced))
+
+
+def _merge(cut: Cut, values: Sequence[Value], work: Work, facts: Facts) -> None:
+    """Write the batch into the target, in the one commit of its step."""
+    if not facts.keys and facts.truncated is None:
+        commit_nothing(cut.keys.sparkSession, work)
+        return
+    source = _living(cut, values)
+    there, barrier = column(CHANGE, "seen").isNotNull(), column(CHANGE, "barrier")
+    lives = ~dead(target_at(), barrier, cut.truncated)
+    joined = {value.path: _later(_of_change(value), _of_target(value, barrier, cut.truncated), value) for value in values}
+    alone = {value.path: _of_change(value) for value in values}
+    last = F.greatest(column(CHANGE, "seen"), F.when(lives, target_at()))
+    with merging(source.sparkSession, work.step.query_id, work.step.batch_id):
+        builder = table_at(source.sparkSession, work.tables.target).alias(TARGET).merge(source.alias(CHANGE), same_key(work.layout, facts))
+        builder = builder.whenMatchedUpdate(there | (lives & _some_dead(barrier, cut.truncated)), _set(work.layout, values, joined, last))
+        builder = builder.whenMatchedDelete(~there & ~lives)
+        builder = builder.whenNotMatchedInsert(there, _set(work.layout, values, alone, column(CHANGE, "seen"), key_from=CHANGE))
+        if facts.truncated is not None and cut.truncated is not None:
+            nobody = F.lit(None).cast(work.layout.sequence)
+            left = {value.path: _of_target(value, nobody, cut.truncated) for value in values}
+            builder = builder.whenNotMatchedBySourceDelete(cut.truncated > target_at())
+            builder = builder.whenNotMatchedBySourceUpdate(
+                _some_dead(nobody, cut.truncated), _set(work.layout, values, left, target_at(), key_from=TARGET)
+            )
+        builder.execute()
+
+
+def _living(cut: Cut, values: Sequence[Value]) -> DataFrame:
+    """Take away the upserts and the values that a delete or a truncate ends, and the keys that nothing is left to say of."""
+    barrier = F.col("barrier")
+    living = cut.keys.select(
+        KEY,
+        "barrier",
+        F.when(~dead(F.col("seen"), barrier, cut.truncated), F.col("seen")).alias("seen"),
+        *[F.when(~dead(column(_held(value), AT), barrier, cut.truncated), F.col(_held(value))).alias(_held(value)) for value in values],
+    )
+    return living.where(F.col("seen").isNotNull() | barrier.isNotNull())
+
+
+def _held(value: Value) -> str:
+    return f"value_{value.number}"
+
+
+def _of_change(value: Value) -> Column:
+    return column(CHANGE, _held(value))
+
+
+def _of_target(value: Value, barrier: Column, truncated: Column | None) -> Column:
+    """Give a value of the target and its sequence; null where it has none, or none that is not ended."""
+    at = column(TARGET, BOOKKEEPING, COLUMNS).getItem(value.name)
+    return F.when(at.isNotNull() & ~dead(at, barrier, truncated), F.struct(at.alias(AT), value.of(TARGET).alias(VALUE)))
+
+
+def _later(one: Column, other: Column, value: Value) -> Column:
+    def place(pair: Column) -> Column:
+        return F.struct(pair.getField(AT), ordered(pair.getField(VALUE), value.type))
+
+    return F.when(other.isNull() | (one.isNotNull() & (place(one) > place(other))), one).otherwise(other)
+
+
+def _some_dead(barrier: Column, truncated: Column | None) -> Column:
+    """Say whether a row of the target has a value that is ended."""
+    return F.exists(F.map_values(column(TARGET, BOOKKEEPING, COLUMNS)), lambda at: dead(at, barrier, truncated))
+
+
+def _set(
+    layout: Layout, values: Sequence[Value], found: dict[Path, Column], last: Column, *, key_from: str = TARGET
+) -> dict[str, str | Column]:
+    """Give what each column of the target is set to: keys, values put together again, and the bookkeeping."""
+    key = {field.name: column(CHANGE, KEY, field.name) if key_from == CHANGE else column(TARGET, field.name) for field in layout.keys}
+    given = {path: pair.getField(VALUE) for path, pair in found.items()}
+    rest = {field.name: one for field, one in zip(layout.values, together(layout.values, given), strict=True)}
+    entries = [F.struct(F.lit(value.name).alias("key"), found[value.path].getField(AT).alias("value")) for value in values]
+    known = F.filter(F.array(*entries), lambda entry: entry["value"].isNotNull()) if entries else None
+    kept = F.map_from_entries(known) if known is not None else F.create_map().cast(MapType(StringType(), layout.sequence))
+    bookkeeping = F.struct(last.alias(SEQUENCE), kept.alias(COLUMNS))
+    return {**{quoted(name): one for name, one in {**key, **rest}.items()}, quoted(BOOKKEEPING): bookkeeping}

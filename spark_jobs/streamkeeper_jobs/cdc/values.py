@@ -1,0 +1,72 @@
+"""The single values of a row, for ``ignore_null_updates``: a struct is none, its fields are, and so is that there is a struct at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, DataType, StructField, StructType
+
+from streamkeeper_jobs.cdc.expressions import column, orderable, ordered, quoted
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of a row by its path. ``is_presence`` says that it is only whether there is a struct: true or null."""
+
+    number: int
+    path: Path
+    type: DataType
+    is_presence: bool
+
+    @property
+    def name(self) -> str:
+        """The path as text: what the bookkeeping knows the value by."""
+        return quoted(*self.path)
+
+    def of(self, *row: str) -> Column:
+        """Read it from a row; null where there is none."""
+        found = column(*row, *self.path)
+        return F.when(found.isNotNull(), F.lit(True)) if self.is_presence else found
+
+
+def values_of(fields: Sequence[StructField]) -> list[Value]:
+    """Give every value of a row with some fields."""
+    paths = _paths(fields, ())
+    return [Value(number, path, dtype or BooleanType(), dtype is None) for number, (path, dtype) in enumerate(paths)]
+
+
+def together(fields: Sequence[StructField], values: Mapping[Path, Column], above: Path = ()) -> list[Column]:
+    """Put the fields of a row together again from its values, each under its name."""
+    return [_one(field, (*above, field.name), values).alias(field.name) for field in fields]
+
+
+def largest(value: Column, dtype: DataType) -> Column:
+    """Give the aggregate that is the largest of some values, nulls left aside."""
+    return F.max(value) if orderable(dtype) else F.max_by(value, ordered(value, dtype))
+
+
+def merged(fields: Sequence[StructField], of: Callable[[Value], Column]) -> Column:
+    """Give the aggregate that is one row made of the largest of each value; ``of`` reads a value, or null where it does not count."""
+    values = values_of(fields)
+    return F.struct(*together(fields, {value.path: largest(of(value), value.type) for value in values}))
+
+
+def _one(field: StructField, path: Path, values: Mapping[Path, Column]) -> Column:
+    if not isinstance(field.dataType, StructType):
+        return values[path]
+    return F.when(values[path].isNotNull(), F.struct(*together(field.dataType.fields, values, path)))
+
+
+def _paths(fields: Sequence[StructField], above: Path) -> Iterator[tuple[Path, DataType | None]]:
+    for field in fields:
+        path = (*above, field.name)
+        if isinstance(field.dataType, StructType):
+            yield path, None
+            yield from _paths(field.dataType.fields, path)
+        else:
+            yield path, field.dataType
