@@ -23,8 +23,8 @@ _REPEATED = (
     "org.apache.spark.sql.execution.LogicalRDD",
     "org.apache.spark.rdd.MapPartitionsRDD",
 )
-"""Loggers that warn once a batch: that a batch took longer than its trigger, which on a busy flow every batch does; and how foreachBatch and
-a local checkpoint, as AUTO CDC uses them, hand rows on."""
+"""Loggers that warn once a batch: that a batch took longer than its trigger, which on a busy flow every batch does; and how a batch and a
+local checkpoint, as AUTO CDC uses them, hand their rows on."""
 
 
 def open_session(settings: Settings, flow: Flow) -> SparkSession:
