@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, TriggerRule
 from streamkeeper_airflow import forms
-from streamkeeper_airflow.recovery import ASKS, GiveUp, PlanApproval, RecoveryStep, ResetPlan, WorsePriceApproval
+from streamkeeper_airflow.recovery import ASKS, GiveUp, PlanApproval, RecoveryStep, ResetPlan, RunAgain, WorsePriceApproval
 
 from streamkeeper.manifest import read_manifest
 from streamkeeper.requests import reset_form
@@ -30,8 +30,10 @@ with DAG(
     decide = RecoveryStep(task_id="decide")
     verify_tables = RecoveryStep(task_id="verify_tables")
     release = RecoveryStep(task_id="release")
-    verify_progress = RecoveryStep(task_id="verify_progress", patient=True)
+    run_again = RunAgain(task_id="run_again")
+    verify_progress = RecoveryStep(task_id="verify_progress", patient=True, trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS)
     give_up = GiveUp(task_id="give_up")
 
     decide >> give_up
+    release >> run_again >> verify_progress
     plan >> approve >> hold >> plan_again >> approve_again >> decide >> verify_tables >> release >> verify_progress

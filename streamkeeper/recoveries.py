@@ -261,6 +261,8 @@ def _verify_progress(plan: Plan, home: FlowHome) -> dict[str, Any]:
         park = holds.parked(home)
         if park is not None and park.details.get("generation") == number:
             raise RecoveryError(f"Generation {number} of {plan.flow} was parked before it made progress: {park.reason}")
+        if generations.finished(home) == number:
+            return {"done": True, "note": "the flow runs once, and has read all there was"}
         lease = leases.current(home)
         beat = leases.read_heartbeat(home, lease.epoch) if lease else None
         start = generations.read_start(home, number)

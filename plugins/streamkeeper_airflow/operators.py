@@ -10,7 +10,7 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from streamkeeper import crash_loops, holds, leases, submit
+from streamkeeper import crash_loops, generations, holds, leases, submit
 from streamkeeper.alerts import AlertKind
 from streamkeeper.clock import now
 from streamkeeper.crash_loops import Failures
@@ -19,10 +19,12 @@ from streamkeeper.home import FlowHome
 from streamkeeper.leases import Life
 from streamkeeper.manifest import read_manifest
 from streamkeeper.outcomes import Outcome
+from streamkeeper.resets import RECOVERY as RESET
 from streamkeeper.settings import Settings
 from streamkeeper_airflow import drivers, submitting
 from streamkeeper_airflow.alerting import alert, page
 from streamkeeper_airflow.drivers import Attached, Driver, Ending, Submitted
+from streamkeeper_airflow.gate import HoldTrigger
 from streamkeeper_airflow.holding import all_held, open_home
 from streamkeeper_airflow.notes import set_run_note
 from streamkeeper_airflow.parks import describe_park, describe_retried
@@ -61,13 +63,23 @@ class FlowOperator(BaseOperator):
 
     Flows that share a driver have one such task: it is held where all of them are, and it fails with the flows that ended the driver.
 
+    A flow that runs once has no next run that would wait at the gate. So its task waits itself while the flow is held, without a slot, and
+    starts the next driver until the flow is done; of a flow that is done it says so, and succeeds.
+
     :param flow: ``pipeline.flow``; or
     :param flows: all flows of a pipeline that share a driver. Which they are is asked of the manifest again at each try.
+    :param once: the flow runs once, and has its task for itself.
     :param spark_conn_id: the Airflow connection of type ``spark`` that names the master.
     """
 
     def __init__(
-        self, *, flow: str | None = None, flows: Sequence[str] = (), spark_conn_id: str = submitting.CONNECTION, **kwargs: Any
+        self,
+        *,
+        flow: str | None = None,
+        flows: Sequence[str] = (),
+        once: bool = False,
+        spark_conn_id: str = submitting.CONNECTION,
+        **kwargs: Any,
     ) -> None:
         kwargs = {
             "pool": POOL,
@@ -79,7 +91,7 @@ class FlowOperator(BaseOperator):
         }
         super().__init__(**kwargs)
         self.flow, self.spark_conn_id = flow or ", ".join(flows), spark_conn_id
-        self.flows, self.shared = [flow] if flow else list(flows), not flow
+        self.flows, self.shared, self.once = [flow] if flow else list(flows), not flow, once
         self._driver: Driver | None = None
         self._before: dict[str, int] = {}
         self._started = 0
@@ -92,8 +104,13 @@ class FlowOperator(BaseOperator):
         :raises DriverFailed: another try may get over it.
         :raises WrongSettings: no driver can be started with the present settings.
         """
-        while self._supervise(context):
+        while not self._is_done() and self._supervise(context):
             self.log.info("%s had been at work, so it is started again at once.", self.flow)
+
+    def freed(self, context: Context, event: dict[str, Any]) -> None:
+        """Go on after a hold of a flow that runs once."""
+        self.log.info("Free again: %s.", event["flow"])
+        self.execute(context)
 
     def on_kill(self) -> None:
         """Leave the driver alone, whoever ends this task: a scheduler that was started again, a worker that shuts down, a person.
@@ -102,6 +119,14 @@ class FlowOperator(BaseOperator):
         """
         if self._driver is not None:
             self.log.warning("This task is told to stop; the driver of %s goes on, and the next try attaches to it.", self.flow)
+
+    def _is_done(self) -> bool:
+        """Say whether a flow that runs once has read all there was."""
+        number = generations.finished(open_home(_settings(), self.flow)) if self.once else None
+        if number is None:
+            return False
+        self.log.info("%s is done, in generation %s: it runs once, and has read all there was. A reset runs it again.", self.flow, number)
+        return True
 
     def _supervise(self, context: Context) -> bool:
         """Supervise one driver until it ends; give whether the next is to be started at once, in this very try."""
@@ -131,6 +156,9 @@ class FlowOperator(BaseOperator):
 
     def _skip_if_held(self, settings: Settings) -> None:
         found = all_held(settings, self.flows)
+        if found and self.once:
+            self.log.info("%s is held, so this task waits, without a slot.\n%s", self.flow, found)
+            self.defer(trigger=HoldTrigger(self.flows[0]), method_name="freed")
         if found:
             raise AirflowSkipException(f"{self.flow} is held, so it is not started; the next run waits at the gate.\n{found}")
 
@@ -197,9 +225,11 @@ class FlowOperator(BaseOperator):
         :param homes: of the flows by which it ended.
         """
         match ending.code:
-            case Outcome.STOPPED:
+            case Outcome.STOPPED | Outcome.DONE:
                 self.log.info("The driver of %s stopped in good order (%s).", self.flow, ending.said)
-                return False
+                return self.once
+            case Outcome.HELD if self.once:
+                return True
             case Outcome.HELD:
                 raise AirflowSkipException(f"{self.flow} was held before its driver began; the next run waits at the gate.")
             case Outcome.PARKED:
@@ -245,6 +275,8 @@ class FlowOperator(BaseOperator):
     def _say_parked(self, home: FlowHome, context: Context) -> None:
         park = holds.parked(home)
         note = describe_park(home.full_name, park) if park else f"{home.full_name} was parked, and the park is gone again."
+        if self.once:
+            note = f"{note}\n\nIt runs once: {RESET} triggers its DAG again; after a correction, trigger it yourself."
         self.log.error("%s", note)
         run = context["dag_run"]
         link = page((park.details.get("recovery") if park else None) or run.dag_id)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import BaseOperator, Context, SkipMixin, TriggerRule
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
@@ -34,7 +35,7 @@ class ResetPlan(BaseOperator, SkipMixin):
     """
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Give ``recovery``, ``pipeline``, ``flow``, ``markdown``, ``approval`` and ``dry_run``; nothing but the ledger is written.
+        """Give what the later tasks need, the plan as Markdown among it; only the ledger is written.
 
         :raises AirflowFailException: a value does not fit, the table is locked, or the plan has a price that was not accepted.
         """
@@ -54,11 +55,14 @@ class ResetPlan(BaseOperator, SkipMixin):
                 plan = recoveries.propose(settings, plan)
         except FINAL as error:
             raise AirflowFailException(str(error)) from error
+        flow = manifest.find(plan.flow)
         handed_on = {
             "recovery": plan.recovery_id,
             "pipeline": plan.flow.split(".")[0],
             "flow": plan.flow,
             "markdown": explain.as_markdown(plan),
+            "dag_id": flow.dag_id,
+            "once": flow.declaration.once,
             "approval": bool(given.get("approval", True)),
             "dry_run": dry_run,
         }
@@ -182,6 +186,31 @@ class RecoveryStep(BaseOperator):
             "\nThe next generation is decided. Put right what is said above and clear this task: the recovery goes on from here. Or leave "
             f"it with `streamkeeper abandon {recovery}`: its hold and lock go, and the flow runs on the new generation."
         )
+
+
+class RunAgain(TriggerDagRunOperator):
+    """Triggers the DAG of a flow that runs once: after a reset nothing else would. It is skipped for every other flow.
+
+    The run is named after the recovery, so that a task that is cleared triggers no second one.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(
+            trigger_dag_id="{{ ti.xcom_pull(task_ids='plan')['dag_id'] }}",
+            trigger_run_id="{{ ti.xcom_pull(task_ids='plan')['recovery'] }}",
+            skip_when_already_exists=True,
+            **kwargs,
+        )
+
+    def execute(self, context: Context) -> None:
+        """Trigger it.
+
+        :raises AirflowSkipException: the flow never ends, so its DAG runs already.
+        """
+        plan = context["ti"].xcom_pull(task_ids=PLAN)
+        if not plan["once"]:
+            raise AirflowSkipException(f"{plan['flow']} is kept running by its DAG; nothing has to be triggered.")
+        super().execute(context)
 
 
 class GiveUp(BaseOperator):

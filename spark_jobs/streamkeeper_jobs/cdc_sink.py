@@ -85,8 +85,8 @@ class CdcSink:
 
     @contextmanager
     def _placed(self) -> Iterator[None]:
-        """Let what the engine refuses say where it is declared."""
+        """Let what the engine refuses say where it is declared; a chain of causes would be told by its last, which does not."""
         try:
             yield
         except DeclarationError as error:
-            raise DeclarationError(f"{self._flow.where}: the flow {self._flow.name} cannot run. {error}") from error
+            raise DeclarationError(f"{self._flow.where}: the flow {self._flow.name} cannot run. {error}") from None

@@ -18,8 +18,13 @@ from streamkeeper.submit import OURS, check_allowed, shared_settings, spark_sett
 
 POOL = "spark.scheduler.pool"
 
-_REPEATED = ("org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor",)
-"""Loggers that warn once a batch. This one says that a batch took longer than its trigger, which on a busy flow every batch does."""
+_REPEATED = (
+    "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor",
+    "org.apache.spark.sql.execution.LogicalRDD",
+    "org.apache.spark.rdd.MapPartitionsRDD",
+)
+"""Loggers that warn once a batch: that a batch took longer than its trigger, which on a busy flow every batch does; and how a batch and a
+local checkpoint, as AUTO CDC uses them, hand their rows on."""
 
 
 def open_session(settings: Settings, flow: Flow) -> SparkSession:

@@ -11,7 +11,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from streamkeeper.declarations import AppendFlow, AutoCdcFlow
 from streamkeeper.generations import Generation
 from streamkeeper_jobs.append_sink import AppendSink
-from streamkeeper_jobs.cdc_sink import CdcSink
 
 if TYPE_CHECKING:
     from streamkeeper_jobs.job import Job
@@ -70,6 +69,8 @@ def sink_of(job: Job) -> Sink:
     """Give the sink of a driver's flow."""
     match job.flow.declaration:
         case AutoCdcFlow() as flow:
+            from streamkeeper_jobs.cdc_sink import CdcSink  # no flow that appends needs the engine
+
             return CdcSink(job, flow)
         case AppendFlow():
             return AppendSink(job)

@@ -55,12 +55,28 @@ def test_the_retries_of_a_flow_fit_a_column_of_32_bits(bag: DagBag) -> None:
 def test_the_steps_of_a_reset_follow_one_another(bag: DagBag) -> None:
     dag = bag.dags["reset_checkpoint"]
     order = ["plan"]
-    while following := dag.task_dict[order[-1]].downstream_task_ids - {"give_up"}:
+    while following := dag.task_dict[order[-1]].downstream_task_ids - {"give_up", "run_again"}:
         assert len(following) == 1
         order += following
     assert order == RESET_ORDER
     assert dag.task_dict["give_up"].upstream_task_ids == {"decide"}
     assert dag.task_dict["give_up"].trigger_rule == "all_done"
+
+
+def test_a_once_flow_is_run_again_between_the_release_and_the_look_for_progress_which_waits_for_no_skipped_task(bag: DagBag) -> None:
+    tasks = bag.dags["reset_checkpoint"].task_dict
+    assert (tasks["run_again"].upstream_task_ids, tasks["run_again"].downstream_task_ids) == ({"release"}, {"verify_progress"})
+    assert tasks["verify_progress"].trigger_rule == "none_failed_min_one_success"
+
+
+def test_a_flow_that_runs_once_has_a_dag_that_runs_once_and_again_when_it_is_asked_to(project: Path) -> None:
+    file = project / "pipelines" / "first.py"
+    file.write_text(file.read_text().replace('name="first_flow"', 'name="first_flow", once=True'))
+    dag = DagBag(str(PROJECT / "dags")).dags["flow__first__first_flow"]
+    assert type(dag.timetable).__name__ == "OnceTimetable"
+    assert sorted(str(kind.value) for kind in dag.allowed_run_types) == ["manual", "operator_triggered", "scheduled"]
+    assert dag.task_dict["run"].once
+    assert "once; `reset_checkpoint` runs it again" in dag.doc_md
 
 
 def test_the_form_of_a_reset_has_every_field_with_the_flows_to_choose_from(bag: DagBag) -> None:

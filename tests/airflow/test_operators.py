@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from streamkeeper_airflow.drivers import Ending
 from streamkeeper_airflow.gate import HoldTrigger
 from streamkeeper_airflow.holding import blocking
@@ -17,7 +17,7 @@ from streamkeeper_airflow.operators import FlowOperator
 from streamkeeper_airflow.parks import describe_park
 from streamkeeper_airflow.retries import DriverFailed
 
-from streamkeeper import crash_loops, failures, holds
+from streamkeeper import crash_loops, failures, generations, holds
 from streamkeeper.alerts import AlertKind
 from streamkeeper.failures import Cause
 from streamkeeper.home import FlowHome
@@ -54,6 +54,43 @@ def test_a_driver_that_stopped_in_good_order_is_a_success(operator: FlowOperator
 def test_a_driver_that_found_a_hold_is_skipped_and_not_a_failure(operator: FlowOperator, home: FlowHome) -> None:
     with pytest.raises(AirflowSkipException, match="was held before its driver began"):
         operator._conclude(home, ending=Ending(Outcome.HELD, "exit code 10"), context=RUN)
+
+
+@pytest.fixture
+def once() -> FlowOperator:
+    return FlowOperator(task_id="run", flow=FLOW, once=True)
+
+
+def decide(home: FlowHome, number: int) -> None:
+    generations.decide(home, generations.with_number(generations.first(home, "fingerprint"), home, number))
+
+
+def test_a_once_flow_that_is_done_ends_at_once_in_success_and_says_so(
+    once: FlowOperator, home: FlowHome, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decide(home, 1)
+    generations.finish(home, 1, 4)
+    once.execute(RUN)
+    assert f"{FLOW} is done, in generation 1" in capsys.readouterr().out
+
+
+def test_a_reset_makes_a_once_flow_run_again(once: FlowOperator, home: FlowHome) -> None:
+    decide(home, 1)
+    generations.finish(home, 1, 4)
+    decide(home, 2)
+    assert not once._is_done()
+
+
+@pytest.mark.parametrize("code", [Outcome.STOPPED, Outcome.HELD, Outcome.DONE])
+def test_a_once_flow_whose_driver_stopped_in_good_order_is_looked_at_again(code: Outcome, once: FlowOperator, home: FlowHome) -> None:
+    assert once._conclude(home, ending=Ending(code, "…"), context=RUN)
+
+
+def test_a_once_flow_that_is_held_waits_without_a_slot_since_no_next_run_would(once: FlowOperator, home: FlowHome) -> None:
+    holds.put(home, holds.person("ann"), "the disk is changed", "ann")
+    with pytest.raises(TaskDeferred) as deferred:
+        once._skip_if_held(Settings.from_environment())
+    assert (deferred.value.method_name, deferred.value.trigger.flow) == ("freed", FLOW)
 
 
 @pytest.mark.parametrize("code", [Outcome.FAILED, Outcome.RESTART, Outcome.USAGE, Outcome.LEASE_LOST, -9, 143])

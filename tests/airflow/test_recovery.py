@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DagRunTriggerException
 from streamkeeper_airflow import recovery_alerts
 from streamkeeper_airflow.alerting import page
-from streamkeeper_airflow.recovery import GiveUp, RecoveryStep, ResetPlan, WorsePriceApproval
+from streamkeeper_airflow.recovery import GiveUp, RecoveryStep, ResetPlan, RunAgain, WorsePriceApproval
 
 from streamkeeper import recoveries
 from streamkeeper.alerts import AlertKind
@@ -77,6 +77,21 @@ def test_a_worse_price_ends_a_recovery_that_nobody_can_be_asked_about(project: P
     asked = context(plan={**PLAN, "approval": False}, plan_again={"worse": True})
     with pytest.raises(AirflowFailException, match=r"The price got worse.*It changed nothing"):
         WorsePriceApproval(task_id="approve_again").execute(asked)
+
+
+def test_a_flow_that_is_kept_running_is_not_triggered_after_its_reset(project: Path) -> None:
+    with pytest.raises(AirflowSkipException, match="is kept running by its DAG"):
+        RunAgain(task_id="run_again").execute(context(plan={**PLAN, "once": False}))
+
+
+def test_a_flow_that_runs_once_is_triggered_after_its_reset_under_the_recovery_s_name(project: Path) -> None:
+    task = RunAgain(task_id="run_again")
+    asked = context(plan={**PLAN, "once": True, "dag_id": "flow__first__first_flow"})
+    task.render_template_fields(asked)
+    with pytest.raises(DagRunTriggerException) as triggered:
+        task.execute(asked)
+    assert (triggered.value.trigger_dag_id, triggered.value.dag_run_id) == ("flow__first__first_flow", "r1")
+    assert triggered.value.skip_when_already_exists
 
 
 @pytest.mark.parametrize(

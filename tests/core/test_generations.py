@@ -122,3 +122,9 @@ def test_the_first_word_on_what_a_generation_had_committed_stands(world: World) 
 def test_a_generation_that_was_shut_out_before_its_first_commit_has_none(world: World) -> None:
     assert generations.end(world.home, 1, None) is None
     assert generations.committed(world.home, 1, 0) is None
+
+
+def test_a_generation_is_over_once_it_was_written_down_and_no_other_is(world: World) -> None:
+    assert not generations.is_over(world.home, 1)
+    generations.end(world.home, 1, 4)
+    assert (generations.is_over(world.home, 1), generations.is_over(world.home, 2)) == (True, False)

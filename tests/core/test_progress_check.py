@@ -7,14 +7,14 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from streamkeeper import holds, leases, progress_check
+from streamkeeper import generations, holds, leases, progress_check
 from streamkeeper.alerts import Alert, AlertKind, storage_now
 from streamkeeper.checkpoint import Checkpoint, FileEntry, write_files_log
 from streamkeeper.manifest import write_manifest
 from streamkeeper.progress_check import DUTY, Note, Position, Seen, State, is_over, judge, needs_listing
 from streamkeeper.storage import to_json
 from streamkeeper.waiting import Waiting, what_waits
-from tests.core.small_world import EVENTS, World
+from tests.core.small_world import CHANGES, EVENTS, World
 
 AT = Position(1, 7)
 MOVED = Position(1, 8)
@@ -38,6 +38,7 @@ INPUT, NOTHING = Waiting(True, "a file waits"), Waiting(False)
         pytest.param(Seen(AT, True, False, NOTHING), Note(AT, 400.0), State.IDLE, Note(AT), id="the files are gone"),
         pytest.param(Seen(AT, True, False, None), Note(AT, 1.0, 0.0, True), State.NO_PROGRESS, Note(AT, 1.0, 0.0, True), id="still silent"),
         pytest.param(Seen(AT, True, True, None), Note(AT, 1.0, 0.0, True), State.HELD, Note(AT), id="held: the clock starts over"),
+        pytest.param(Seen(AT, True, False, None, True), Note(AT, 1.0, 0.0, True), State.DONE, Note(AT), id="done: nobody is alarmed"),
     ],
 )
 def test_a_look_is_judged(seen: Seen, before: Note | None, state: State, after: Note) -> None:
@@ -201,3 +202,14 @@ def test_a_flow_that_nobody_ever_ran_is_no_trouble(world: World) -> None:
     write_manifest(world.settings)
     world.add_files(3)
     assert progress_check.look(world.home, world.flow, 1000.0).state is State.NEVER_STARTED
+
+
+def test_a_once_flow_that_is_done_is_never_late_whatever_waits_in_its_source(world: World) -> None:
+    world.declare(CHANGES % ", once=True")
+    world.processed(1)
+    world.add_files(1)
+    leases.beat(world.home, leases.Heartbeat(1, 1, "running", 1, "then"))
+    world.home.storage.create(world.home.supervisor, b"{}")
+    generations.finish(world.home, 1, 0)
+    for now in (1000.0, 1e6, 1e9):
+        assert progress_check.look(world.home, world.flow, now).state is State.DONE

@@ -18,7 +18,7 @@ from streamkeeper.leases import Heartbeat, Lease, Process
 from streamkeeper.plans import STEPS, Plan, Step
 from streamkeeper.requests import LOSS, REPEATS, ResetRequest
 from streamkeeper.storage import LocalStorage, to_json
-from tests.core.small_world import EVENTS, World
+from tests.core.small_world import CHANGES, EVENTS, World
 
 FLOW = "events.clean_events"
 UNTIL_RELEASED = STEPS[: STEPS.index(Step.RELEASE) + 1]
@@ -434,3 +434,13 @@ def test_a_recoverys_id_is_the_same_for_the_same_run_and_can_hold() -> None:
     assert ids == [recoveries.recovery_id("reset_checkpoint", run) for run in runs]
     for made in ids:
         holds._check(holds.recovery(made))
+
+
+def test_the_reset_of_a_once_flow_is_verified_by_its_being_done(world: World) -> None:
+    world.declare(CHANGES % ", once=True")
+    world.processed(1)
+    generations.finish(world.home, 1, 0)
+    plan(world)
+    carry_out(world, *UNTIL_RELEASED)
+    generations.finish(world.home, 2, 0)
+    assert carry_out(world, Step.VERIFY_PROGRESS)["done"]

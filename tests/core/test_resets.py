@@ -14,7 +14,7 @@ from streamkeeper.errors import CheckpointError, RequestError, StreamkeeperError
 from streamkeeper.generations import StartAt
 from streamkeeper.plans import Plan
 from streamkeeper.requests import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE, ResetRequest
-from tests.core.small_world import EVENTS, World
+from tests.core.small_world import CHANGES, EVENTS, World
 
 FLOW = "events.clean_events"
 
@@ -64,6 +64,33 @@ def test_from_the_beginning_repeats_what_was_read_and_is_refused_until_accepted(
     assert (rows(plan(stands, "earliest")), refused(plan(stands, "earliest"))) == ((0, 6, 0), [REPEATS])
     assert refused(plan(stands, "earliest", accept=(REPEATS,))) == []
     assert refused(plan(stands, "earliest", accept=(LOSS,))) == [REPEATS]
+
+
+@pytest.fixture
+def keyed(world: World) -> World:
+    """The same, where the flow keeps its table by key."""
+    world.declare(CHANGES % "")
+    world.processed(3)
+    world.add_files(2)
+    return world
+
+
+def test_a_table_that_is_kept_by_key_may_be_given_the_same_changes_again(keyed: World) -> None:
+    found = plan(keyed, "earliest")
+    assert (rows(found), refused(found)) == ((0, 6, 0), [])
+    assert any("is kept by key and sequence: changes that are read again change nothing" in note for note in found.notes)
+
+
+def test_changes_that_are_lost_are_lost_for_a_table_that_is_kept_by_key_too(keyed: World) -> None:
+    assert refused(plan(keyed, "latest")) == [LOSS]
+
+
+def test_rows_that_state_was_made_of_are_not_safe_to_repeat_even_there(world: World) -> None:
+    world.declare(CHANGES % "")
+    world.processed(3, operators=("stateStoreSave",))
+    found = plan(world, "earliest")
+    assert refused(found) == [REPEATS]
+    assert not any("is kept by key" in note for note in found.notes)
 
 
 def test_from_now_on_loses_what_waits_and_is_refused_until_accepted(stands: World) -> None:

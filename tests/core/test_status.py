@@ -7,12 +7,12 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from streamkeeper import holds, leases, status
+from streamkeeper import generations, holds, leases, status
 from streamkeeper.errors import StorageError
 from streamkeeper.leases import Heartbeat, Lease, Process
 from streamkeeper.status import FlowStatus
 from streamkeeper.storage import to_json
-from tests.core.small_world import EVENTS, World
+from tests.core.small_world import CHANGES, EVENTS, World
 
 HERE = Process.current()
 DEAD = replace(HERE, started=HERE.started - 1)
@@ -104,3 +104,15 @@ def test_a_hold_that_cannot_be_read_is_an_error_that_names_it(world: World) -> N
     world.home.storage.overwrite(world.home.hold(holds.PARK), b"{")
     with pytest.raises(StorageError, match=r"holds/park.json"):
         look(world)
+
+
+def test_a_once_flow_that_has_read_all_there_was_is_done_until_a_next_generation(world: World) -> None:
+    world.declare(CHANGES % ", once=True")
+    world.processed(1)
+    driver(world, DEAD)
+    assert look(world).state == "down"
+    generations.finish(world.home, 1, 0)
+    found = look(world)
+    assert (found.state, found.detail) == ("done", "it runs once, and has read all there was, in generation 1")
+    generations.decide(world.home, generations.with_number(generations.first(world.home, "f"), world.home, 2))
+    assert look(world).state == "down"
