@@ -9,6 +9,7 @@
     │   └── SinkDisagrees       a checkpoint and the table behind it cannot both be right
     ├── StorageError            the state folder cannot be read or written
     ├── SourceError             a source cannot be looked at now: it does not answer, or is not there
+    │   └── NotAskable          a source cannot be looked at from here, whatever its state
     ├── FlowHeld                a hold forbids the flow to run
     ├── LeaseHeld               another driver has the flow's lease
     ├── LeaseLost               another driver took the lease over
@@ -56,6 +57,10 @@ class StorageError(StreamkeeperError):
 
 class SourceError(StreamkeeperError):
     """A source cannot be looked at now: its broker does not answer, or its topic is not there. Another try may go better."""
+
+
+class NotAskable(SourceError):
+    """A source cannot be looked at from here, whatever its state: a package, a variable or a JVM is missing."""
 
 
 class FlowHeld(StreamkeeperError):
