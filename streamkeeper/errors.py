@@ -3,6 +3,7 @@
     StreamkeeperError
     ├── UsageError              what was asked for cannot be asked for: nothing was touched (exit 2)
     │   ├── DeclarationError    a pipeline file says something that is not allowed
+    │   │   └── NotOffered      a pipeline file says that it is not for this environment
     │   ├── SettingsError       an environment variable has an unusable value
     │   └── RequestError        a recovery was asked for with values that do not fit the flow
     ├── CheckpointError         a checkpoint cannot be read as one
@@ -33,6 +34,10 @@ class UsageError(StreamkeeperError):
 
 class DeclarationError(UsageError):
     """A pipeline file declares something that is not allowed; the message names file and line."""
+
+
+class NotOffered(DeclarationError):
+    """A pipeline file says that it is offered only where the environment has something that it has not here."""
 
 
 class SettingsError(UsageError):

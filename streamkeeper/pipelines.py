@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import os
 import re
 import sys
 import textwrap
@@ -39,12 +40,12 @@ from streamkeeper.declarations import (
     Where,
     check_name,
 )
-from streamkeeper.errors import DeclarationError
+from streamkeeper.errors import DeclarationError, NotOffered
 from streamkeeper.sharing import check_shareable
 from streamkeeper.source_checks import check_delta, check_kafka, check_start
 from streamkeeper.syntax import hash_of, without_decorators
 
-__all__ = ["append_flow", "configure_pipeline", "create_source", "create_streaming_table", "notifier", "temporary_view"]
+__all__ = ["append_flow", "configure_pipeline", "create_source", "create_streaming_table", "notifier", "only_where_set", "temporary_view"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -52,6 +53,7 @@ _TRIGGER = re.compile(r"[1-9][0-9]* (millisecond|second|minute|hour)s?")
 _DURATION = re.compile(r"([1-9][0-9]*) (second|minute|hour|day)s?")
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 _CLASSPATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DECORATORS = ("append_flow", "temporary_view")
 _OURS = ("path", "checkpointlocation", "schema", "startingoffsets", "startingversion", "startingtimestamp")
 
@@ -139,6 +141,20 @@ def collecting(registry: Registry) -> Iterator[Registry]:
         yield registry
     finally:
         _current.reset(token)
+
+
+def only_where_set(variable: str) -> None:
+    """Offer this pipeline only where an environment variable is set; elsewhere it has no flows, and ``streamkeeper check`` says why.
+
+    It is for what one installation has and another lacks, such as a broker. Call it first: what follows is not run where it is not set.
+
+    :raises NotOffered: the variable is not set here.
+    """
+    where = _caller()
+    if not isinstance(variable, str) or not _VARIABLE.fullmatch(variable):
+        raise DeclarationError(f"{where}: {variable!r} names no environment variable. Give letters, digits and underscores.")
+    if not os.environ.get(variable):
+        raise NotOffered(f"{where}: the pipeline is offered only where {variable} is set, and it is not set here.")
 
 
 def create_source(

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from streamkeeper.delta_log import latest_version
 from streamkeeper.delta_source import offset_before, require_history
 from streamkeeper.generations import EARLIEST, EMPTY, LATEST, OFFSETS, REBUILT, TIMESTAMP, StartAt
 from streamkeeper.outcomes import Outcome
-from tests.oracle import all_rows, first_per
+from tests.oracle import all_rows, counted, first_per
 from tests.spark.flowbed import event
 from tests.spark.sourcebed import DEDUPE, JOIN, UNION, WITHIN, DeltaBed
 
@@ -76,7 +77,7 @@ def test_a_batch_that_only_the_sink_has_counts_as_processed_within_a_version_too
     offset = checkpoint.offsets(2).sources["raw"]
     assert offset["index"] >= 0, "it stands within a version"
     kept = flow.bed.table / "_delta_log"
-    for version in range(4, 6):  # the table gets back to batch 2 as well
+    for version in range(3, (latest_version(str(flow.bed.table)) or 0) + 1):  # the table gets back to batch 2 as well
         (kept / f"{version:020d}.json").unlink()
         (kept / f".{version:020d}.json.crc").unlink(missing_ok=True)
         (kept / f"{version:020d}.crc").unlink(missing_ok=True)
@@ -172,9 +173,10 @@ def test_an_initial_snapshot_that_was_read_half_goes_on_there(delta: Make) -> No
     assert first["isStartingVersion"] is True
     flow.bed.reset(StartAt(OFFSETS, offsets={"raw": first}))
     run(flow)
-    rows = flow.bed.rows()
-    assert len(rows) == 12
-    flow.bed.holds([*flow.bed.events, *[event(row["n"]) for row in rows if [item["n"] for item in rows].count(row["n"]) == 2][::2]])
+    times = counted(flow.bed.rows(), ["n"])
+    again = [number for (number,), count in times.items() if count == 2]
+    assert len(again) == 4, "two of the four files, of two rows each, were still to come"
+    flow.bed.holds([*flow.bed.events, *map(event, again)])
 
 
 def test_a_table_that_was_made_anew_parks_the_flow_until_the_loss_is_accepted(delta: Make) -> None:
@@ -263,8 +265,7 @@ def test_a_change_data_feed_gives_each_change_once_across_a_reset(delta: Make) -
 def test_a_schema_that_moves_on_is_followed_by_the_log_in_the_generations_own_checkpoint(delta: Make) -> None:
     flow = delta(parameters="track_schema=True, ", view='.select("event_id", "user_id", "n")')
     flow.arrive(1)
-    seen = [flow.bed.run() for _ in range(2)]
-    assert seen == [Outcome.RESTART, Outcome.STOPPED], "the first start notes the schema that it begins with"
+    run(flow)
     flow.sql("ALTER TABLE {table} ADD COLUMN more STRING")
     flow.sql("INSERT INTO {table} VALUES ('e2', 2, 2, timestamp'2026-01-01T00:00:02Z', 'x')")
     flow.bed.events.append(event(2))
