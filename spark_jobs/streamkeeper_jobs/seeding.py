@@ -26,6 +26,7 @@ from streamkeeper.declarations import Source
 from streamkeeper.generations import AFTER_LAST, REBUILT, Generation
 from streamkeeper.standing import Standing
 from streamkeeper.storage import LocalStorage, Storage
+from streamkeeper_jobs.copying import copy_file, schema_logs
 from streamkeeper_jobs.headers import pin_state_partitions, session_header
 from streamkeeper_jobs.histories import check_history
 from streamkeeper_jobs.job import Job
@@ -35,9 +36,6 @@ from streamkeeper_jobs.origins_delta import DeltaOrigin
 from streamkeeper_jobs.origins_kafka import KafkaOrigin
 from streamkeeper_jobs.query import run_muted
 from streamkeeper_jobs.sources import base_url
-
-SCHEMA_LOG = "_schema_log"
-"""How the folders begin that Delta keeps of a source's schemas."""
 
 
 @dataclass(frozen=True)
@@ -148,10 +146,9 @@ def keep_schema_logs(job: Job, generation: Generation, where: Standing | None, f
     if where is None or generation.start.mode != AFTER_LAST:
         return
     for source in job.sources:
-        kept = where.checkpoint.names(f"sources/{source.name}") if source.track_schema else []
-        for name in (name for name in kept if name.startswith(SCHEMA_LOG)):
+        for name in schema_logs(where.checkpoint, source.name) if source.track_schema else ():
             job.watch.obey()
-            job.home.storage.copy(where.checkpoint.name(f"sources/{source.name}/{name}"), f"{folder}/sources/{source.name}/{name}")
+            copy_file(where.checkpoint, name, folder)
 
 
 def _of_batch_0(entries: Iterable[FileEntry], base: str) -> Iterator[FileEntry]:
