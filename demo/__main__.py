@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -68,11 +68,15 @@ def _run(home: Path, mark: str, *, story: bool, kafka: bool, port: int) -> int:
     print(
         f"Starting Airflow on port {port}, which takes most of a minute on a small machine. Its output: {home / 'airflow' / 'airflow.out'}"
     )
-    with _ending_all(mark), _orders(home, mark) if kafka else nullcontext():
-        return _serve(home, settings, mark, story=story, port=port)
+    with _ending_all(mark), _orders(home, mark) if kafka else nullcontext(_nothing_to_check) as check:
+        return _serve(home, settings, mark, story=story, port=port, check=check)
 
 
-def _serve(home: Path, settings: Settings, mark: str, *, story: bool, port: int) -> int:
+def _serve(home: Path, settings: Settings, mark: str, *, story: bool, port: int, check: Callable[[], None]) -> int:
+    """Run Airflow and the generator of events.
+
+    :param check: raises what ended anything else that should run.
+    """
     service = AirflowService(home / "airflow", settings, Ports.free(port), extra={MARK: mark})
     generator = Generator(Producer(Path(settings.data) / "events"))
     with service, generator:
@@ -80,19 +84,23 @@ def _serve(home: Path, settings: Settings, mark: str, *, story: bool, port: int)
         if story:
             return tell(service, settings, generator)
         _say_what_to_do(service, settings)
-        _watch(settings, generator)
+        _watch(settings, generator.check, check)
     return 0
 
 
+def _nothing_to_check() -> None:
+    """Stand for the checks of what was not asked for."""
+
+
 @contextmanager
-def _orders(home: Path, mark: str) -> Iterator[None]:
-    """Run Kafka and its producer beside the demo. Only who asks for it needs Kafka's jars and client."""
+def _orders(home: Path, mark: str) -> Iterator[Callable[[], None]]:
+    """Run Kafka and its producer beside the demo, and give their check. Only who asks for it needs Kafka's jars and client."""
     from demo.orders import TOPIC, Orders
 
     print("Starting a Kafka broker; the first time, its jars are fetched.", flush=True)
     with Orders(home / "kafka", {MARK: mark}) as orders:
         print(f"Kafka        {orders.brokers}, topic {TOPIC}")
-        yield
+        yield orders.check
 
 
 def _settings(home: Path) -> Settings:
@@ -103,12 +111,13 @@ def _settings(home: Path) -> Settings:
     return replace(settings, state=str(home / "state"), warehouse=str(home / "warehouse"), data=str(home / "data"))
 
 
-def _watch(settings: Settings, generator: Generator) -> None:
+def _watch(settings: Settings, *checks: Callable[[], None]) -> None:
     console = Console(settings)
     try:
         while True:
             console.look()
-            generator.check()
+            for check in checks:
+                check()
             time.sleep(LOOK_SECONDS)
     except Interrupted:
         return

@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Any
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from tests.kafka_broker import KafkaBroker
 
