@@ -31,7 +31,7 @@ def failure_of(provoke: Callable[[], None]) -> Failure:
 
 
 def records(flow: KafkaBed) -> DataFrame:
-    reader = flow.bed.spark.readStream.format("kafka").option("kafka.bootstrap.servers", flow.brokers)
+    reader = flow.bed.spark.readStream.name("raw").format("kafka").option("kafka.bootstrap.servers", flow.brokers)
     return reader.option("subscribe", flow.topic).option("startingOffsets", "earliest").load()
 
 
@@ -73,7 +73,7 @@ def test_a_declared_start_that_leaves_a_partition_out_needs_a_correction(kafka: 
 
 
 def rows(flow: DeltaBed, **options: str) -> DataFrame:
-    return flow.bed.spark.readStream.format("delta").options(**options).load(flow.path)
+    return flow.bed.spark.readStream.name("raw").format("delta").options(**options).load(flow.path)
 
 
 def deleted(flow: DeltaBed) -> None:
