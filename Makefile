@@ -32,8 +32,8 @@ help: ## show this help
 
 setup: java $(PROJECT_STAMP) jars ## make .venv, install the locked packages, fetch the jars (once)
 
-demo: setup ## start Airflow with a streaming flow and new data; STORY=1 plays break and recovery by itself; PORT=… for Airflow
-	@$(PY) -m demo $(if $(STORY),--story) $(if $(PORT),--port $(PORT))
+demo: setup ## start Airflow with a streaming flow and new data; STORY=1 plays break and recovery by itself; KAFKA=1 adds Kafka; PORT=…
+	@$(PY) -m demo $(if $(STORY),--story) $(if $(KAFKA),--kafka) $(if $(PORT),--port $(PORT))
 
 test: setup ## run all tests, fast ones first; PYTEST_OPTIONS=… is passed on
 	@$(PYTEST) $(ORDERED) $(OTHERS)

@@ -11,8 +11,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -42,13 +42,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the demo; return 0, 1 for a failure, 2 where it could not start."""
     parser = argparse.ArgumentParser(prog="python -m demo", description="A streaming flow under a real Airflow, on this machine.")
     parser.add_argument("--story", action="store_true", help="break the flow and bring it back without a person, and verify the table")
+    parser.add_argument("--kafka", action="store_true", help="start a Kafka broker and a producer, and the flow that reads them, too")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"Airflow's port; {DEFAULT_PORT} by default")
     parser.add_argument("--home", type=Path, default=HOME, help="folder of all that the demo writes; .demo in the project by default")
     chosen = parser.parse_args(arguments)
     try:
         with _interruptible(), DemoLock(chosen.home.resolve()) as lock:
             _end_predecessor(lock)
-            return _run(chosen.home.resolve(), chosen.story, chosen.port, lock.owner.mark)
+            return _run(chosen.home.resolve(), lock.owner.mark, story=chosen.story, kafka=chosen.kafka, port=chosen.port)
     except (NotReady, SecondDemo, UnusableHome) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -59,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
 
 
-def _run(home: Path, story: bool, port: int, mark: str) -> int:
+def _run(home: Path, mark: str, *, story: bool, kafka: bool, port: int) -> int:
     settings = _settings(home)
     if story:
         home, settings = prepare(home, settings)
@@ -67,15 +68,39 @@ def _run(home: Path, story: bool, port: int, mark: str) -> int:
     print(
         f"Starting Airflow on port {port}, which takes most of a minute on a small machine. Its output: {home / 'airflow' / 'airflow.out'}"
     )
+    with _ending_all(mark), _orders(home, mark) if kafka else nullcontext(_nothing_to_check) as check:
+        return _serve(home, settings, mark, story=story, port=port, check=check)
+
+
+def _serve(home: Path, settings: Settings, mark: str, *, story: bool, port: int, check: Callable[[], None]) -> int:
+    """Run Airflow and the generator of events.
+
+    :param check: raises what ended anything else that should run.
+    """
     service = AirflowService(home / "airflow", settings, Ports.free(port), extra={MARK: mark})
     generator = Generator(Producer(Path(settings.data) / "events"))
-    with _ending_all(mark), service, generator:
+    with service, generator:
         _say_where(service, settings)
         if story:
             return tell(service, settings, generator)
         _say_what_to_do(service, settings)
-        _watch(settings, generator)
+        _watch(settings, generator.check, check)
     return 0
+
+
+def _nothing_to_check() -> None:
+    """Stand for the checks of what was not asked for."""
+
+
+@contextmanager
+def _orders(home: Path, mark: str) -> Iterator[Callable[[], None]]:
+    """Run Kafka and its producer beside the demo, and give their check. Only who asks for it needs Kafka's jars and client."""
+    from demo.orders import TOPIC, Orders
+
+    print("Starting a Kafka broker; the first time, its jars are fetched.", flush=True)
+    with Orders(home / "kafka", {MARK: mark}) as orders:
+        print(f"Kafka        {orders.brokers}, topic {TOPIC}")
+        yield orders.check
 
 
 def _settings(home: Path) -> Settings:
@@ -86,12 +111,13 @@ def _settings(home: Path) -> Settings:
     return replace(settings, state=str(home / "state"), warehouse=str(home / "warehouse"), data=str(home / "data"))
 
 
-def _watch(settings: Settings, generator: Generator) -> None:
+def _watch(settings: Settings, *checks: Callable[[], None]) -> None:
     console = Console(settings)
     try:
         while True:
             console.look()
-            generator.check()
+            for check in checks:
+                check()
             time.sleep(LOOK_SECONDS)
     except Interrupted:
         return

@@ -155,8 +155,11 @@ def committed_at(history: History, version: int) -> int:
     return _time_of(open_storage(history.path), version)
 
 
-def between(history: History, start: JsonObject, end: JsonObject) -> Between:
-    """Say what a source reads after one offset and up to another, from the log's own statistics."""
+def between(history: History, start: JsonObject, end: JsonObject, skips_changes: bool = False) -> Between:
+    """Say what a source reads after one offset and up to another, from the log's own statistics.
+
+    :param skips_changes: the source leaves out commits that change or delete rows.
+    """
     first, last = _place(start), _place(end)
     if first >= last:
         return Between(0, 0)
@@ -168,6 +171,8 @@ def between(history: History, start: JsonObject, end: JsonObject) -> Between:
     files, changing = 0, []
     why = None
     for commit in commits(history, first[0], min(last[0], history.newest)):
+        if commit.removes and skips_changes:
+            continue
         after = first[1] if commit.version == first[0] else BEFORE_ALL
         upto = last[1] if commit.version == last[0] else len(commit.files)
         chosen = commit.files[max(0, after + 1) : max(0, upto + 1)]
@@ -206,6 +211,8 @@ def missing_files(history: History, first: int, limit: int) -> list[str]:
     storage, looked = open_storage(history.path), 0
     gone: list[str] = []
     for commit in commits(history, first, history.newest):
+        if commit.removes or commit.has_feed:  # a source reads such commits by other files, leaves them out, or stops there
+            continue
         for path, _ in commit.files:
             looked += 1
             if looked > limit:

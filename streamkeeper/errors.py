@@ -3,12 +3,14 @@
     StreamkeeperError
     ├── UsageError              what was asked for cannot be asked for: nothing was touched (exit 2)
     │   ├── DeclarationError    a pipeline file says something that is not allowed
+    │   │   └── NotOffered      a pipeline file says that it is not for this environment
     │   ├── SettingsError       an environment variable has an unusable value
     │   └── RequestError        a recovery was asked for with values that do not fit the flow
     ├── CheckpointError         a checkpoint cannot be read as one
     │   └── SinkDisagrees       a checkpoint and the table behind it cannot both be right
     ├── StorageError            the state folder cannot be read or written
     ├── SourceError             a source cannot be looked at now: it does not answer, or is not there
+    │   └── NotAskable          a source cannot be looked at from here, whatever its state
     ├── FlowHeld                a hold forbids the flow to run
     ├── LeaseHeld               another driver has the flow's lease
     ├── LeaseLost               another driver took the lease over
@@ -35,6 +37,10 @@ class DeclarationError(UsageError):
     """A pipeline file declares something that is not allowed; the message names file and line."""
 
 
+class NotOffered(DeclarationError):
+    """A pipeline file says that it is offered only where the environment has something that it has not here."""
+
+
 class SettingsError(UsageError):
     """An environment variable has a value that cannot be used."""
 
@@ -57,6 +63,10 @@ class StorageError(StreamkeeperError):
 
 class SourceError(StreamkeeperError):
     """A source cannot be looked at now: its broker does not answer, or its topic is not there. Another try may go better."""
+
+
+class NotAskable(SourceError):
+    """A source cannot be looked at from here, whatever its state: a package, a variable or a JVM is missing."""
 
 
 class FlowHeld(StreamkeeperError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,13 +16,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from streamkeeper import __version__
 from streamkeeper.declarations import AnyFlow, Pipeline, pipeline_from_json, pipeline_to_json, without_code
-from streamkeeper.errors import DeclarationError, RequestError, SettingsError, StreamkeeperError
+from streamkeeper.errors import DeclarationError, NotOffered, RequestError, SettingsError, StreamkeeperError
 from streamkeeper.loading import fingerprint, load_pipeline
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import Storage, open_storage, read_json, to_json
@@ -31,6 +32,9 @@ BUILD_SECONDS = 25
 """How long the process that imports the pipeline files may take; Airflow gives a DAG file 30 s to import."""
 IMPORT_SECONDS, FILE_SECONDS = 20.0, 8.0
 """How long all imports in it may take together, and one at most: a file that hangs takes down nothing but its own flows."""
+
+
+_ASKED_FOR = re.compile(rb"\bonly_where_set\(\s*[\"']([A-Za-z_][A-Za-z0-9_]*)[\"']")
 
 
 @dataclass(frozen=True)
@@ -64,12 +68,14 @@ class Manifest:
     """All pipelines that could be read, and what is wrong with the others.
 
     ``errors`` maps a pipeline's name to the message of its file; such a pipeline may still be among ``pipelines``, as it was last declared.
+    ``left_out`` maps a pipeline that is not offered in this environment to the reason.
     """
 
     key: str
     pipelines: tuple[Pipeline, ...]
     errors: dict[str, str]
     fingerprints: dict[str, str]
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def flows(self) -> Iterator[Flow]:
         """Give every flow, pipeline by pipeline."""
@@ -93,14 +99,17 @@ class Manifest:
 
 
 def files_key(settings: Settings) -> str:
-    """Hash the names and bytes of the pipeline files, and where they say their data is.
+    """Hash the names and bytes of the pipeline files, where they say their data is, and whether what some of them ask for is set.
 
     :raises SettingsError: the pipelines folder is not there.
     """
     digest = hashlib.sha256(f"{FORMAT} {__version__} {settings.data}".encode())
     for file in _python_files(settings):
         digest.update(f"\0{file.relative_to(settings.pipelines)}\0".encode())
-        digest.update(file.read_bytes())
+        content = file.read_bytes()
+        digest.update(content)
+        for variable in _ASKED_FOR.findall(content):
+            digest.update(f"\0{bool(os.environ.get(variable.decode()))}".encode())
     return digest.hexdigest()[:32]
 
 
@@ -152,6 +161,7 @@ class _Building:
         self.pipelines: list[Pipeline] = []
         self.errors: dict[str, str] = {}
         self.fingerprints: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
         self._deadline = time.monotonic() + IMPORT_SECONDS
 
     def add(self, file: Path, data: str) -> None:
@@ -162,6 +172,9 @@ class _Building:
             with _interrupted_after(allowed, file):
                 pipeline = load_pipeline(file, data)
             self._check_targets(pipeline)
+        except NotOffered as error:
+            self.left_out[file.stem] = str(error)
+            return
         except DeclarationError as error:
             self.errors[file.stem] = str(error)
             self._keep_last(file.stem)
@@ -180,7 +193,7 @@ class _Building:
 
     def finish(self, key: str) -> Manifest:
         """Give the manifest."""
-        return Manifest(key, tuple(self.pipelines), self.errors, self.fingerprints)
+        return Manifest(key, tuple(self.pipelines), self.errors, self.fingerprints, self.left_out)
 
     def _keep_last(self, name: str) -> None:
         if self.before is None:
@@ -299,12 +312,13 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         "pipelines": [pipeline_to_json(pipeline) for pipeline in manifest.pipelines],
         "errors": manifest.errors,
         "fingerprints": manifest.fingerprints,
+        "left_out": manifest.left_out,
     }
 
 
 def _from_json(value: dict[str, Any]) -> Manifest:
     pipelines = tuple(pipeline_from_json(item) for item in value["pipelines"])
-    return Manifest(value["key"], pipelines, value["errors"], value["fingerprints"])
+    return Manifest(value["key"], pipelines, value["errors"], value["fingerprints"], value.get("left_out", {}))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from streamkeeper.declarations import Source
@@ -44,13 +44,14 @@ def opened_if_possible(source: Source, settings: Settings) -> Source:
         return replace(source, path=settings.table_path(source.table) if source.table is not None else source.path)
 
 
-def opened_flow(flow: Flow, settings: Settings) -> Flow:
+def opened_flow(flow: Flow, settings: Settings, how: Callable[[Source, Settings], Source] = opened) -> Flow:
     """Give a flow with the sources that it reads opened; the other sources of its file stay as they are.
 
+    :param how: :func:`opened`, or :func:`opened_if_possible`.
     :raises SettingsError: an environment variable that one of them names is not set.
     """
     pipeline = flow.pipeline
-    read = {source.name: opened(source, settings) for source in pipeline.sources_of(flow.declaration)}
+    read = {source.name: how(source, settings) for source in pipeline.sources_of(flow.declaration)}
     return replace(flow, pipeline=replace(pipeline, sources=tuple(read.get(source.name, source) for source in pipeline.sources)))
 
 

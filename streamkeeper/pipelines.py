@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import os
 import re
 import sys
 import textwrap
@@ -42,7 +43,7 @@ from streamkeeper.declarations import (
     Where,
     check_name,
 )
-from streamkeeper.errors import DeclarationError
+from streamkeeper.errors import DeclarationError, NotOffered
 from streamkeeper.settings import TOMBSTONES
 from streamkeeper.sharing import check_shareable
 from streamkeeper.source_checks import check_delta, check_kafka, check_start
@@ -55,6 +56,7 @@ __all__ = [
     "create_source",
     "create_streaming_table",
     "notifier",
+    "only_where_set",
     "temporary_view",
 ]
 
@@ -65,6 +67,7 @@ _TRIGGER = re.compile(r"[1-9][0-9]* (millisecond|second|minute|hour)s?")
 _DURATION = re.compile(r"([1-9][0-9]*) (second|minute|hour|day)s?")
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 _CLASSPATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DECORATORS = ("append_flow", "temporary_view")
 _OURS = ("path", "checkpointlocation", "schema", "startingoffsets", "startingversion", "startingtimestamp")
 
@@ -153,6 +156,20 @@ def collecting(registry: Registry) -> Iterator[Registry]:
         yield registry
     finally:
         _current.reset(token)
+
+
+def only_where_set(variable: str) -> None:
+    """Offer this pipeline only where an environment variable is set; elsewhere it has no flows, and ``streamkeeper check`` says why.
+
+    It is for what one installation has and another lacks, such as a broker. Call it first: what follows is not run where it is not set.
+
+    :raises NotOffered: the variable is not set here.
+    """
+    where = _caller()
+    if not isinstance(variable, str) or not _VARIABLE.fullmatch(variable):
+        raise DeclarationError(f"{where}: {variable!r} names no environment variable. Give letters, digits and underscores.")
+    if not os.environ.get(variable):
+        raise NotOffered(f"{where}: the pipeline is offered only where {variable} is set, and it is not set here.")
 
 
 def create_source(

@@ -36,6 +36,9 @@ class _Table:
         """Where the flow stands; a flow that has read nothing has yet to read all that is there."""
         return self.offset if self.offset is not None else self.at(0)
 
+    def between(self, start: dict[str, Any], end: dict[str, Any]) -> Between:
+        return between(self.history, start, end, self.source.option("skipChangeCommits") == "true")
+
     def at(self, version: int) -> dict[str, Any]:
         known = self.history.table_id or (self.offset or {}).get("reservoirId", "")
         return offset_before(known, version)
@@ -127,7 +130,7 @@ def _from_moment(price: SourcePrice, table: _Table, moment_ms: int) -> SourcePri
 
 
 def _waiting(table: _Table) -> Iterator[str]:
-    found = between(table.history, table.stands, table.end)
+    found = table.between(table.stands, table.end)
     rows = f"rows unknown: {found.why}" if found.rows is None else f"{found.rows:,} rows in {found.files:,} files"
     yield f"unread versions up to {table.history.newest} wait and will be read: {rows}"
     if found.changing and not any(table.source.option(name) == "true" for name in _READS_CHANGES):
@@ -138,8 +141,8 @@ def _waiting(table: _Table) -> Iterator[str]:
 
 
 def _moved(price: SourcePrice, table: _Table, target: dict[str, Any], then: str) -> SourcePrice:
-    lost = _amount(between(table.history, table.stands, target))
-    repeated = _amount(between(table.history, target, table.stands)) if table.offset is not None else NONE
+    lost = _amount(table.between(table.stands, target))
+    repeated = _amount(table.between(target, table.stands)) if table.offset is not None else NONE
     return replace(price, then=then, lost=lost, repeated=repeated)
 
 
@@ -148,8 +151,8 @@ def _read_so_far(table: _Table) -> Amount:
     if table.offset is None:
         return NONE
     if table.history.oldest == 0 and not table.offset.get("isStartingVersion"):
-        return _amount(between(table.history, table.at(0), table.offset))
-    waits = between(table.history, table.offset, table.end)
+        return _amount(table.between(table.at(0), table.offset))
+    waits = table.between(table.offset, table.end)
     if waits.rows is None or waits.changing:
         return Amount(None, 0, None, waits.why or "rows were changed since")
     whole = _rows(table, None)

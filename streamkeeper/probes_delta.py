@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from streamkeeper.errors import SourceError
+from streamkeeper.errors import NotAskable, SourceError
 
 
 def rows_of(path: str, version: int | None = None) -> int:
@@ -19,7 +19,7 @@ def rows_of(path: str, version: int | None = None) -> int:
     try:
         deltalake: Any = importlib.import_module("deltalake")
     except ImportError as error:
-        raise SourceError("deltalake is not installed here; install streamkeeper[probes]") from error
+        raise NotAskable("deltalake is not installed here; install streamkeeper[probes]") from error
     exceptions: Any = importlib.import_module("deltalake.exceptions")
     try:
         actions = deltalake.DeltaTable(path, version=version).get_add_actions(flatten=True)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from streamkeeper.declarations import Source
-from streamkeeper.errors import SourceError
+from streamkeeper.errors import NotAskable, SourceError
 from streamkeeper.kafka_positions import Held, Offsets, Topics
 from streamkeeper.kafka_sources import admin_options, assigned, plain_id
 from streamkeeper.opening import variables
@@ -65,7 +65,7 @@ def client_options(source: Source, seconds: float) -> dict[str, Any]:
         elif name == "sasl.jaas.config" and (login := _LOGIN.search(value)):
             options["sasl.username"], options["sasl.password"] = login[1], login[2]
         elif name.startswith(("ssl.", "sasl.")) and name not in _NEEDLESS:
-            raise SourceError(f"its option kafka.{name} is only understood with a JVM")
+            raise NotAskable(f"its option kafka.{name} is only understood with a JVM")
     return options
 
 
@@ -111,23 +111,25 @@ def _matches(pattern: str, name: str) -> bool:
     try:
         return re.fullmatch(pattern, name) is not None
     except re.error as error:
-        raise SourceError(f"its subscribePattern {pattern!r} is only understood with a JVM ({error})") from error
+        raise NotAskable(f"its subscribePattern {pattern!r} is only understood with a JVM ({error})") from error
 
 
 @contextmanager
 def _asking(source: Source, seconds: float) -> Iterator[_Asked]:
     if unset := variables(source):
-        raise SourceError(f"the environment variable {unset[0]} is not set here")
+        raise NotAskable(f"the environment variable {unset[0]} is not set here")
     try:
         kafka: Any = importlib.import_module("confluent_kafka")
         admin: Any = importlib.import_module("confluent_kafka.admin")
     except ImportError as error:
-        raise SourceError("confluent-kafka is not installed here; install streamkeeper[probes]") from error
+        raise NotAskable("confluent-kafka is not installed here; install streamkeeper[probes]") from error
     heard: list[str] = []
     options = {**client_options(source, seconds), "error_cb": lambda said: heard.append(str(said.str()))}
+    client = admin.AdminClient(options)
     try:
-        yield _Asked(admin.AdminClient(options), source, seconds)
+        yield _Asked(client, source, seconds)
     except kafka.KafkaException as error:
+        client.poll(0)  # only now is told what the client has heard of its connections
         said = heard[-1] if heard else error.args[0].str()
         raise SourceError(f"{options['bootstrap.servers']} does not answer within {seconds:g} s: {said}") from error
     except TimeoutError as error:

@@ -137,13 +137,15 @@ class Look:
 
     def __str__(self) -> str:
         age = "" if self.age is None else f", last commit {describe_age(self.age)} ago"
-        waits = f"; {self.waits}, for {describe_age(self.silent)}" if self.silent is not None and self.waits else ""
+        waits = f"; {self.waits}" if self.waits else ""
+        waits += f", for {describe_age(self.silent)}" if self.silent is not None and self.waits else ""
         return f"{self.flow}: {self.state.value} ({self.position}{age}; {self.driver}{waits})"
 
 
 def look(home: FlowHome, flow: Flow, now: float, *, monotonic: Callable[[], float] = time.monotonic) -> Look:
     """Look at one flow, judge it, and keep what was found.
 
+    :param flow: with its sources opened as far as this process can.
     :param now: the storage's time, in seconds.
     :raises StreamkeeperError: something of the flow, or a source, cannot be read.
     """
@@ -163,7 +165,7 @@ def look(home: FlowHome, flow: Flow, now: float, *, monotonic: Callable[[], floa
     if note != before:
         home.storage.overwrite(home.progress, to_json(asdict(note)))
     silent = now - note.since if note.since is not None else None
-    said = waiting.said if waiting is not None and waiting.there else "input waits"
+    said = waiting.said if waiting is not None else "input waits" if silent is not None else ""
     return Look(flow.full_name, state, found, _age(home, now), silent, said, driver)
 
 

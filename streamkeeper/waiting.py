@@ -3,6 +3,9 @@
 Files: Spark takes the oldest first, so what is younger than all that the newest entries of the files log name was surely not read, and is
 looked up in the whole log only then. A late file with an older time is not seen to wait: that keeps a look cheap, and files that Spark
 ignores for their age (``maxFileAge``) from alarming anybody. The rate source has rows as long as time goes by.
+
+Kafka: the brokers are asked, for some seconds at most. While they do not answer, nobody can read: that counts as input that waits. A Delta
+table's log says whether commits with rows came after the position.
 """
 
 from __future__ import annotations
@@ -11,9 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from streamkeeper import probes_kafka
 from streamkeeper.checkpoint import Checkpoint, FileEntry
-from streamkeeper.declarations import Source
+from streamkeeper.declarations import DELTA, KAFKA, Source
+from streamkeeper.delta_source import commits, read_history
+from streamkeeper.errors import NotAskable, SourceError
 from streamkeeper.home import FlowHome
+from streamkeeper.kafka_positions import Offsets, records_between
 from streamkeeper.manifest import Flow
 from streamkeeper.probes import iterate_files, plain_path
 from streamkeeper.standing import last_begun
@@ -24,7 +31,7 @@ ENOUGH = 1000
 
 @dataclass(frozen=True)
 class Waiting:
-    """Whether input waits, and which, in words."""
+    """Whether input waits, and which, in words. What could not be found out from here is said, too, and does not count."""
 
     there: bool
     said: str = ""
@@ -33,12 +40,14 @@ class Waiting:
 def what_waits(home: FlowHome, flow: Flow) -> Waiting:
     """Look whether a flow has anything to read.
 
+    :param flow: with its sources opened (:mod:`streamkeeper.opening`).
     :raises CheckpointError: its checkpoint's newest entries cannot be read.
     :raises StorageError: a source's folder cannot be listed.
     """
     begun = last_begun(home)
     checkpoint = Checkpoint(home.storage, begun[1].checkpoint) if begun else None
     ends: dict[str, Any] = {}
+    said: list[str] = []
     if checkpoint is not None:
         planned, last = checkpoint.offset_batches(), checkpoint.last_commit()
         if planned and (last is None or planned[-1] > last):
@@ -49,10 +58,15 @@ def what_waits(home: FlowHome, flow: Flow) -> Waiting:
         found = _waits_in(source, checkpoint, key, ends.get(key))
         if found.there:
             return found
-    return Waiting(False)
+        said.append(found.said)
+    return Waiting(False, "; ".join(filter(None, said)))
 
 
 def _waits_in(source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
+    if source.format == KAFKA:
+        return _unread_records(source, end if end is not None else _initial(checkpoint, key))
+    if source.format == DELTA:
+        return _unread_commits(source, end)
     if not source.reads_files:
         return Waiting(True, f"the source {source.name} ({source.format}) has new rows all the time")
     if checkpoint is None or not isinstance(end, dict):
@@ -79,6 +93,40 @@ def _unread_files(source: Source, checkpoint: Checkpoint, key: str, upto: int) -
         return Waiting(False)
     count = f"{len(unread)} files or more wait" if len(unread) > 1 else "a file waits"
     return Waiting(True, f"{count} in the source {source.name}, such as {min(unread)}")
+
+
+def _unread_records(source: Source, position: Any) -> Waiting:
+    """Ask how many records come after a position; one that nobody knows is the beginning."""
+    try:
+        topics = probes_kafka.look_at(source)
+    except NotAskable as error:
+        return Waiting(False, f"whether records wait in the source {source.name} is unknown: {error}")
+    except SourceError as error:
+        return Waiting(True, f"the source {source.name} cannot be looked at, and so hardly be read: {error}")
+    known: Offsets = position if isinstance(position, dict) else {}
+    stands = {topic: {**parts, **known.get(topic, {})} for topic, parts in topics.earliest.items()}
+    count = records_between(stands, topics.latest)
+    return Waiting(count > 0, f"{count:,} records at most wait in the source {source.name}" if count else "")
+
+
+def _unread_commits(source: Source, offset: Any) -> Waiting:
+    assert source.path is not None, "an opened Delta source has a path"
+    try:
+        history = read_history(source.path)
+        if history is None:
+            return Waiting(False)
+        first = int(offset["reservoirVersion"]) if isinstance(offset, dict) else 0
+        done = int(offset["index"]) + 1 if isinstance(offset, dict) and not offset.get("isStartingVersion") else 0
+        for commit in commits(history, max(first, history.oldest), history.newest):
+            if len(commit.files) > (max(0, done) if commit.version == first else 0) or commit.has_feed:
+                return Waiting(True, f"version {commit.version} to {history.newest} of the table wait in the source {source.name}")
+    except SourceError as error:
+        return Waiting(True, f"the source {source.name} cannot be looked at, and so hardly be read: {error}")
+    return Waiting(False)
+
+
+def _initial(checkpoint: Checkpoint | None, key: str) -> Any:
+    return checkpoint.initial_offsets(key) if checkpoint is not None and key in checkpoint.sources() else None
 
 
 def _paths(entries: Iterator[FileEntry]) -> Iterator[str]:

@@ -38,11 +38,14 @@ class KafkaBroker:
     `settings` are added to server.properties. Topics must be created; set `auto.create.topics.enable` to change that.
     """
 
-    def __init__(self, folder: Path, settings: dict[str, str] | None = None, start_timeout: float = 120.0) -> None:
+    def __init__(
+        self, folder: Path, settings: dict[str, str] | None = None, start_timeout: float = 120.0, environment: dict[str, str] | None = None
+    ) -> None:
         self.folder = folder.absolute()
         self.log = self.folder / "broker.log"
         self._settings = settings or {}
         self._start_timeout = start_timeout
+        self._environment = {**os.environ, **(environment or {})}
         self._port, self._controller_port = _free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -67,6 +70,7 @@ class KafkaBroker:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._java("kafka.Kafka", str(self._properties)),
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -17,6 +17,7 @@ from streamkeeper.clock import describe_age
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow, read_manifest
+from streamkeeper.opening import opened_flow, opened_if_possible
 from streamkeeper.progress_check import Look, State
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
@@ -51,7 +52,7 @@ class MonitorFlows(BaseOperator):
 
     def _look(self, settings: Settings, storage: Storage, flow: Flow, now: float) -> Look:
         home = FlowHome(storage, flow.pipeline.name, flow.name)
-        look = progress_check.look(home, flow, now)
+        look = progress_check.look(home, opened_flow(flow, settings, opened_if_possible), now)
         if look.state is State.NO_PROGRESS:
             alerting.alert(settings, AlertKind.NO_PROGRESS, flow.full_name, _silence(look), str(look.position), link=page(flow.dag_id))
         self._tell_recovered(settings, home, flow, look)

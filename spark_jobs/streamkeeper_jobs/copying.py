@@ -26,6 +26,8 @@ _WHOLE = ("snapshot", "zip")
 """Files of a state store that need no earlier version."""
 _SHARED = (("sstFiles", "SSTs", "dfsSstFileName"), ("logFiles", "logs", "dfsLogFileName"))
 """What a RocksDB version shares with others: the list in its metadata, the folder, the name's key (Spark 4.2.0, RocksDBFileManager)."""
+_SCHEMA_LOG = "_schema_log"
+"""How the folders begin that Delta keeps of a source's schemas (Delta 4.4.0, DeltaSourceMetadataTrackingLog)."""
 _AT_ONCE = 8
 
 
@@ -61,7 +63,7 @@ def copy_checkpoint(old: Checkpoint, batch: int, folder: str, query_id: str, bef
     storage.overwrite(f"{folder}/metadata", json.dumps({"id": query_id}, separators=(",", ":")).encode())
     with ThreadPoolExecutor(_AT_ONCE, "streamkeeper-copy") as pool:
         try:
-            for _ in pool.map(lambda name: _copy(old, name, folder), names):
+            for _ in pool.map(lambda name: copy_file(old, name, folder), names):
                 before_each()
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -69,9 +71,17 @@ def copy_checkpoint(old: Checkpoint, batch: int, folder: str, query_id: str, bef
     return Copied(batch, committed, len(names) + 1)
 
 
-def _copy(old: Checkpoint, name: str, folder: str) -> None:
-    """Copy one file; a stateful operator's own metadata names files by their full path, which has to lead into the new folder."""
-    if "/_metadata/" in name:
+def schema_logs(old: Checkpoint, source: str) -> Iterator[str]:
+    """Give the files in which a Delta source keeps the schemas that it has gone through, where it tracks them."""
+    kept = f"sources/{source}"
+    for log in (name for name in old.names(kept) if name.startswith(_SCHEMA_LOG)):
+        yield from (f"{kept}/{log}/{name}" for name in _visible(old, f"{kept}/{log}"))
+
+
+def copy_file(old: Checkpoint, name: str, folder: str) -> None:
+    """Copy one file; a stateful operator's own metadata, and the log of a source's schemas, name files by their full path, which has to
+    lead into the new folder."""
+    if "/_metadata/" in name or f"/{_SCHEMA_LOG}" in name:
         content = old.read(name).replace(f"/{old.folder}/".encode(), f"/{folder}/".encode())
         old.storage.overwrite(f"{folder}/{name}", content)
     else:
@@ -82,6 +92,7 @@ def _sources(old: Checkpoint, batch: int) -> Iterator[str]:
     """Give what the sources keep of their own: of a files log no more than the batch read, of others all."""
     offsets = old.offsets(batch).sources
     for source in old.sources():
+        yield from schema_logs(old, source)
         offset = offsets.get(source)
         kept = f"sources/{source}"
         if offset is not None and kind_of(offset) == FILES:

@@ -114,7 +114,5 @@ def _check_table(spark: SparkSession, source: Source, origin: DeltaOrigin, looks
 
 
 def _exists(spark: SparkSession, file: str) -> bool:
-    jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(file))
-    _, file_system = hadoop_path(spark, file)
+    path, file_system = hadoop_path(spark, file)
     return bool(file_system.exists(path))

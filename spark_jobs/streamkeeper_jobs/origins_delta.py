@@ -19,6 +19,11 @@ class DeltaOrigin:
 
     offset: dict[str, Any]
 
+    def version_before(self, history: History) -> int:
+        """Give the version right before the position; its own where that one is not held."""
+        version = int(self.offset["reservoirVersion"])
+        return version - 1 if version > 0 and history.holds_from(version - 1) else version
+
     @property
     def replayed_version(self) -> int:
         """The version of the table that a replay of everything up to the offset reads first (read: DeltaSource.getBatch)."""

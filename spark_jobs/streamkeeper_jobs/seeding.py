@@ -22,9 +22,11 @@ from streamkeeper.checkpoint import (
     write_initial_offsets,
     write_offsets,
 )
+from streamkeeper.declarations import Source
 from streamkeeper.generations import AFTER_LAST, REBUILT, Generation
 from streamkeeper.standing import Standing
 from streamkeeper.storage import LocalStorage, Storage
+from streamkeeper_jobs.copying import copy_file, schema_logs
 from streamkeeper_jobs.headers import pin_state_partitions, session_header
 from streamkeeper_jobs.histories import check_history
 from streamkeeper_jobs.job import Job
@@ -34,9 +36,6 @@ from streamkeeper_jobs.origins_delta import DeltaOrigin
 from streamkeeper_jobs.origins_kafka import KafkaOrigin
 from streamkeeper_jobs.query import run_muted
 from streamkeeper_jobs.sources import base_url
-
-SCHEMA_LOG = "_schema_log"
-"""How the folders begin that Delta keeps of a source's schemas."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +75,40 @@ def plant(job: Job, new: NewCheckpoint, origin: Origin, looks: Looks) -> tuple[i
     storage.overwrite(f"{folder}/offsets/0", write_offsets(entry))
     if not new.operators:
         storage.overwrite(f"{folder}/commits/0", write_commit(CommitEntry(0, 1, origin.watermark_ms)))
-        return 0, positions
-    _replay(job, new)
-    if not new.rebuilds or origin.watermark_ms <= 0:
-        return 0, positions
+    else:
+        _replay(job if new.rebuilds else _reading_little(job, origin, looks), new)
     # What history had emitted by the old watermark was emitted then: let it be emitted into nowhere, so that it is not emitted again.
+    emits_again = new.rebuilds and origin.watermark_ms > 0
+    if not emits_again and not _reads_tables(origin):
+        return 0, positions
     storage.overwrite(f"{folder}/offsets/1", write_offsets(replace(entry, batch=1, watermark_ms=origin.watermark_ms)))
-    _replay(job, new)
+    if new.operators:
+        _replay(job, new)
+    else:
+        storage.overwrite(f"{folder}/commits/1", write_commit(CommitEntry(1, 1, origin.watermark_ms)))
     return 1, positions
+
+
+def _reads_tables(origin: Origin) -> bool:
+    """Whether a Delta source has a position.
+
+    Spark asks such a source, at each start, for its last batch once more, from the batch before. Where there is none that would be the
+    whole table, and fails if the version before the position cannot be put together any more; so the position is there twice.
+    """
+    return any(isinstance(found, DeltaOrigin) for found in origin.sources.values())
+
+
+def _reading_little(job: Job, origin: Origin, looks: Looks) -> Job:
+    """Give the job with its Delta sources starting right before their positions: what is let through nowhere need not be read whole."""
+
+    def late(source: Source) -> Source:
+        found = origin.sources.get(source.name)
+        if not isinstance(found, DeltaOrigin):
+            return source
+        return replace(source, options={**source.options, "startingVersion": str(found.version_before(looks.history(source)))})
+
+    pipeline = job.flow.pipeline
+    return replace(job, flow=replace(job.flow, pipeline=replace(pipeline, sources=tuple(map(late, pipeline.sources)))))
 
 
 def _replay(job: Job, new: NewCheckpoint) -> None:
@@ -121,10 +146,9 @@ def keep_schema_logs(job: Job, generation: Generation, where: Standing | None, f
     if where is None or generation.start.mode != AFTER_LAST:
         return
     for source in job.sources:
-        kept = where.checkpoint.names(f"sources/{source.name}") if source.track_schema else []
-        for name in (name for name in kept if name.startswith(SCHEMA_LOG)):
+        for name in schema_logs(where.checkpoint, source.name) if source.track_schema else ():
             job.watch.obey()
-            job.home.storage.copy(where.checkpoint.name(f"sources/{source.name}/{name}"), f"{folder}/sources/{source.name}/{name}")
+            copy_file(where.checkpoint, name, folder)
 
 
 def _of_batch_0(entries: Iterable[FileEntry], base: str) -> Iterator[FileEntry]:

@@ -33,8 +33,10 @@ def check(*, json: AsJson = False) -> None:
         "manifest": written.key,
         "flows": [{"flow": flow.full_name, "target": flow.declaration.target, "fingerprint": flow.fingerprint} for flow in found],
         "errors": dict(written.errors),
+        "left_out": dict(written.left_out),
     }
     lines = [f"{flow.full_name} → {flow.declaration.target}  {flow.fingerprint}" for flow in found]
+    lines += [f"left out: {message}" for message in written.left_out.values()]
     lines += [f"error: {message}" for message in written.errors.values()]
     show(value, json, "\n".join(lines or ["No pipeline is declared."]))
     if written.errors:

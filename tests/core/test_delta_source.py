@@ -155,6 +155,7 @@ def test_deleted_rows_do_not_count_and_versions_that_change_rows_are_named(table
     table.commit(add("d0", 10, deletionVector={"cardinality": 4}), {"remove": {"path": "a0", "dataChange": True}})
     found = between(require_history(str(table.root), "raw"), offset(3), offset(4))
     assert (found.rows, found.changing) == (6, (3,))
+    assert between(require_history(str(table.root), "raw"), offset(2), offset(4), skips_changes=True).rows == 5
 
 
 def test_files_that_vacuum_took_are_found(table: Table) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ import pytest
 
 from streamkeeper import generations, probes_kafka, recoveries
 from streamkeeper.checkpoint import CommitEntry, OffsetEntry, write_commit, write_initial_offsets, write_offsets
+from streamkeeper.declarations import Source, Where
 from streamkeeper.delta_source import offset_before
-from streamkeeper.errors import RequestError, SourceError
+from streamkeeper.errors import NotAskable, RequestError, SourceError
 from streamkeeper.generations import Start, StartAt
 from streamkeeper.kafka_positions import Held, Offsets, Topics
 from streamkeeper.manifest import write_manifest
 from streamkeeper.plans import Amount, Plan, SourcePrice, from_json, in_words, to_json, worse
 from streamkeeper.requests import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE, ResetRequest
+from streamkeeper.waiting import what_waits
 from tests.core.small_world import EVENTS, World
 from tests.core.test_delta_source import ID, START_MS, Table
 
@@ -279,3 +282,88 @@ def test_a_table_that_is_not_there_makes_prices_unknown(world: World) -> None:
     assert "is unknown: there is no Delta table at" in price(plan(world)).notes[0]
     assert refused(plan(world, "latest")) == [LOSS]
     assert refused(plan(world, StartAt("timestamp", timestamp_ms=2))) == [UNKNOWN_PRICE]
+
+
+@pytest.mark.parametrize(
+    ("held", "there", "said"),
+    [
+        (HELD, True, "4 records at most wait in the source events_raw"),
+        (Topics({"orders": {"0": Held(0, 6), "1": Held(0, 3)}}), False, ""),
+        (Topics({"orders": {"0": Held(0, 6), "1": Held(0, 3), "2": Held(0, 1)}}), True, "1 records at most"),
+        ("b:1 does not answer within 5 s", True, "cannot be looked at, and so hardly be read: b:1 does not answer"),
+    ],
+    ids=["behind", "at the end", "a new partition", "a silent broker"],
+)
+def test_the_monitor_asks_the_brokers_whether_records_wait(held: Topics | str, there: bool, said: str, world: World, broker: Ask) -> None:
+    broker(held)
+    begun(world, KAFKA, STOOD)
+    found = what_waits(world.home, world.flow)
+    assert found.there is there
+    assert said in found.said
+
+
+def test_what_cannot_be_asked_from_here_alarms_nobody_and_is_told(world: World) -> None:
+    begun(world, KAFKA.replace("b:1", "{env:SURELY_NOT_SET}"), STOOD)
+    found = what_waits(world.home, world.flow)
+    assert not found.there
+    assert "whether records wait in the source events_raw is unknown: the environment variable SURELY_NOT_SET" in found.said
+
+
+@pytest.mark.parametrize(
+    ("offset", "waits"),
+    [(at(2), True), (at(2, 0), True), (at(2, 1), False), (at(3), False)],
+    ids=["a version", "a part of one", "its end", "the next one"],
+)
+def test_the_monitor_reads_from_a_tables_log_whether_commits_wait(offset: dict[str, Any], waits: bool, world: World, table: Table) -> None:
+    begun(world, DELTA, offset)
+    assert what_waits(world.home, world.flow).there is waits
+
+
+def test_a_commit_without_rows_is_nothing_to_wait_for(world: World, table: Table) -> None:
+    begun(world, DELTA, at(3))
+    table.commit({"txn": {"appId": "a", "version": 1}})
+    assert not what_waits(world.home, world.flow).there
+
+
+OPTIONS: dict[str, tuple[dict[str, str], dict[str, Any] | str]] = {
+    "an address": ({}, {"bootstrap.servers": "b:1"}),
+    "encrypted": ({"kafka.security.protocol": "SSL"}, {"security.protocol": "SSL"}),
+    "certificates as text": (
+        {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.certificates": "CA", "kafka.ssl.keystore.key": "KEY"},
+        {"ssl.ca.pem": "CA", "ssl.key.pem": "KEY"},
+    ),
+    "a login": (
+        {
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": 'org.apache.kafka.common.security.plain.PlainLoginModule required username="ada" password="p w";',
+        },
+        {"sasl.mechanism": "PLAIN", "sasl.username": "ada", "sasl.password": "p w"},
+    ),
+    "a Java key store": (
+        {"kafka.ssl.truststore.location": "/x.jks"},
+        "its option kafka.ssl.truststore.location is only understood with a JVM",
+    ),
+    "another login": (
+        {"kafka.sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required;"},
+        "its option kafka.sasl.jaas.config is only understood with a JVM",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), OPTIONS.values(), ids=OPTIONS.keys())
+def test_the_probe_translates_the_options_that_decide_who_may_ask(options: dict[str, str], expected: dict[str, Any] | str) -> None:
+    source = Source("raw", "kafka", None, None, {"kafka.bootstrap.servers": "b:1", **options}, Where("p.py", 1))
+    if isinstance(expected, str):
+        with pytest.raises(NotAskable, match=expected):
+            probes_kafka.client_options(source, 5)
+    else:
+        assert expected.items() <= probes_kafka.client_options(source, 5).items()
+
+
+def test_a_broker_that_is_not_there_is_given_up_after_the_time_that_it_has() -> None:
+    """Port 1 of this machine refuses: it is a real client that asks."""
+    source = Source("raw", "kafka", None, None, {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders"}, Where("p.py", 1))
+    begun_at = time.monotonic()
+    with pytest.raises(SourceError, match=r"127.0.0.1:1 does not answer within 1 s: .*(Connect|transport failure)"):
+        probes_kafka.look_at(source, seconds=1)
+    assert time.monotonic() - begun_at < 10

@@ -188,11 +188,14 @@ def folder_of(bed: Flowbed) -> str:
     return bed.home.checkpoint(bed.home.generations()[-1], bed.home.epochs()[-1])
 
 
-def kill_after_the_sinks_commit(bed: Flowbed, driver: Driver) -> None:
-    """Stop the driver when a commit appears in the sink; kill it if the checkpoint has not its own yet, else go on and try again."""
+def kill_after_the_sinks_commit(bed: Flowbed, driver: Driver, arrive: Callable[[int], object] | None = None) -> None:
+    """Stop the driver when a commit appears in the sink; kill it if the checkpoint has not its own yet, else go on and try again.
+
+    :param arrive: puts an event into the flow's source; a file of it by default.
+    """
     for attempt in range(30):
         before = delta_log.latest_version(str(bed.table))
-        bed.arrive(100 + attempt)
+        (arrive or bed.arrive)(100 + attempt)
         deadline = time.monotonic() + 60
         while delta_log.latest_version(str(bed.table)) == before:
             assert time.monotonic() < deadline, driver.said()[-3000:]

@@ -1,0 +1,117 @@
+"""The part of the demo that needs Kafka: a real broker on this machine, and a producer that sends orders, some late, some twice.
+
+Asked for by ``make demo KAFKA=1``. The broker's address goes into ``ORDERS_BROKERS``, without which the pipeline ``orders`` is not offered.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import uuid
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.kafka_broker import KafkaBroker
+
+VARIABLE, TOPIC, PARTITIONS = "ORDERS_BROKERS", "orders", 3
+REPEATED, LATE = 0.15, 0.08
+_KEPT = 500
+"""Orders that may be sent again."""
+
+
+@dataclass
+class Orders:
+    """A broker, its topic and a thread that sends orders; use as a context. Its data stays in ``folder``, for the next demo.
+
+    :param marks: environment variables by which a demo that follows knows a broker that was left behind.
+    :param size: new orders each time; repeated ones come on top.
+    :param every: seconds between two times.
+    :raises Exception: on :meth:`check` and at the end, whatever ended the thread by itself.
+    """
+
+    folder: Path
+    marks: dict[str, str]
+    size: int = 20
+    every: float = 2.0
+    sent: int = 0
+    _recent: list[bytes] = field(default_factory=list)
+    _failed: Exception | None = None
+    _stopping: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Orders:
+        self._broker = KafkaBroker(self.folder, environment=self.marks)
+        self._broker.start()
+        try:
+            self._make_topic()
+            self._producer = Producer({"bootstrap.servers": self.brokers, "enable.idempotence": True})
+            self._thread = threading.Thread(target=self._run, name="orders", daemon=True)
+            self._thread.start()
+        except BaseException:
+            self._broker.stop()
+            raise
+        os.environ[VARIABLE] = self.brokers
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._broker.stop()
+        self.check()
+
+    @property
+    def brokers(self) -> str:
+        """The broker's address."""
+        return self._broker.bootstrap_servers
+
+    def check(self) -> None:
+        """Raise what ended the thread, if something did: a silent producer must not look like a quiet stream."""
+        if self._failed is not None:
+            raise self._failed
+
+    def _make_topic(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.brokers})
+        if TOPIC not in admin.list_topics(timeout=30).topics:
+            for made in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]).values():
+                made.result(30)
+
+    def _run(self) -> None:
+        random = Random()
+        try:
+            while not self._stopping.wait(self.every):
+                for order in self._orders(random, datetime.now(timezone.utc)):
+                    self._producer.produce(TOPIC, order, on_delivery=self._delivered)
+                self._producer.flush(30)
+        except Exception as error:  # noqa: BLE001 - handed to the thread that asks
+            self._failed = error
+
+    def _orders(self, random: Random, moment: datetime) -> list[bytes]:
+        new = [_order(random, moment) for _ in range(self.size)]
+        again = [random.choice(self._recent) for _ in new if self._recent and random.random() < REPEATED]
+        self._recent = [*self._recent, *new][-_KEPT:]
+        return random.sample([*new, *again], len(new) + len(again))
+
+    def _delivered(self, error: Any, _message: object) -> None:
+        if error is not None:
+            self._failed = RuntimeError(f"Kafka did not take an order: {error}")
+        else:
+            self.sent += 1
+
+
+def _order(random: Random, moment: datetime) -> bytes:
+    age = timedelta(minutes=random.uniform(3, 45)) if random.random() < LATE else timedelta(seconds=random.uniform(0, 2))
+    order = {
+        "order_id": str(uuid.UUID(int=random.getrandbits(128), version=4)),
+        "customer_id": random.randint(1, 500),
+        "amount": round(random.uniform(1, 200), 2),
+        "ordered_at": (moment - age).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    }
+    return json.dumps(order).encode()
