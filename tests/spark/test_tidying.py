@@ -118,3 +118,15 @@ def test_compaction_shuts_no_flow_out(spark: SparkSession, settings: Settings, c
         assert not tidy_all(spark, short, (TableTidy("customers", "customers", (path,), True, None),))
     assert "cannot be proven gone" in capsys.readouterr().out
     assert files_of(spark, path) == 2
+
+
+def test_a_table_that_declares_optimized_writes_gets_few_files_a_batch(spark: SparkSession, settings: Settings) -> None:
+    """Pinned, since docs/tables.md leans on it: open Delta honours the property, with one more shuffle before each write."""
+    counts = {}
+    for name, optimized in (("plain", "false"), ("optimized", "true")):
+        path = settings.table_path(name)
+        builder = DeltaTable.create(spark).location(path).addColumn("id", "BIGINT").property("delta.autoOptimize.optimizeWrite", optimized)
+        builder.execute()
+        spark.range(0, 80, 1, 8).write.format("delta").mode("append").save(path)
+        counts[name] = files_of(spark, path)
+    assert counts == {"plain": 8, "optimized": 1}
