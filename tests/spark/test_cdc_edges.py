@@ -235,7 +235,7 @@ def test_a_flow_that_does_not_fit_its_table_is_refused_before_anything_is_touche
 def test_a_target_whose_tombstones_are_gone_is_refused(make: Callable[..., CdcBed]) -> None:
     bed = make()
     Path(bed.tables.tombstones).rename(bed.root / "elsewhere")
-    with pytest.raises(DeclarationError, match="tombstones .* are gone.*Restore both tables together"):
+    with pytest.raises(DeclarationError, match=r"tombstones .* are gone.*Restore both tables together"):
         bed.prepare()
     CdcBed(bed.spark, bed.root / "x", SPEC, SCHEMA.replace("id INT", "id STRING")).prepare()
     (bed.root / "x" / "customers__tombstones").rename(bed.tables.tombstones)

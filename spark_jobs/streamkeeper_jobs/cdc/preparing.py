@@ -106,8 +106,8 @@ def _check_tombstones(spark: SparkSession, tables: CdcTables, layout: Layout, ta
     if not delta_log.exists(tables.tombstones):
         if target_is_there:
             raise DeclarationError(
-                f"The tombstones of {tables.target} are gone: {tables.tombstones} is no Delta table. Without them a late change could bring "
-                "a deleted row back. Restore both tables together, or refresh the table in full."
+                f"The tombstones of {tables.target} are gone: {tables.tombstones} is no Delta table. Without them a late change could "
+                "bring a deleted row back. Restore both tables together, or refresh the table in full."
             )
         return
     found, wanted = table_at(spark, tables.tombstones).toDF().schema, tombstones_schema(layout)
