@@ -232,6 +232,17 @@ def test_a_flow_that_does_not_fit_its_table_is_refused_before_anything_is_touche
     assert not (bed.root / "other").exists()
 
 
+def test_a_target_whose_tombstones_are_gone_is_refused(make: Callable[..., CdcBed]) -> None:
+    bed = make()
+    Path(bed.tables.tombstones).rename(bed.root / "elsewhere")
+    with pytest.raises(DeclarationError, match=r"tombstones .* are gone.*Restore both tables together"):
+        bed.prepare()
+    CdcBed(bed.spark, bed.root / "x", SPEC, SCHEMA.replace("id INT", "id STRING")).prepare()
+    (bed.root / "x" / "customers__tombstones").rename(bed.tables.tombstones)
+    with pytest.raises(DeclarationError, match="have another key than the table"):
+        bed.prepare()
+
+
 MISFITS: dict[str, tuple[dict[str, Any], str, str]] = {
     "an unknown key": ({"keys": ("who",)}, SCHEMA, "keys names the column who, which is not there. The columns are id, at"),
     "a key of several values": ({"keys": ("name",)}, "name ARRAY<INT>, at INT, op STRING", "keys names the column name of type array<int>"),
