@@ -148,6 +148,12 @@ RULES: tuple[Rule, ...] = (
     Rule("UNSUPPORTED_LOG_VERSION.*", None, _C, "the checkpoint was written by another Spark than this one can read"),
     Rule(
         None,
+        r"If startingOffsets contains specific offsets, you must specify all TopicPartitions",
+        _C,
+        "the offsets that a Kafka source is declared to start at leave partitions out",
+    ),
+    Rule(
+        None,
         r"Checksum error: \S+/(metadata|(offsets|commits|sources|state)/\S+)",
         _R,
         "a file of the checkpoint does not fit its checksum (its hidden .crc twin)",

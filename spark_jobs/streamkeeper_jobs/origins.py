@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint, FileEntry
@@ -103,7 +104,7 @@ def _onward(
     if source.format == KAFKA:
         initial = _initial(where, key)
         if offset is None and initial is None:
-            return None, []
+            return origins_kafka.as_declared(source, partial(looks.topics, source)), []
         ids = {} if where is None else where.start.evidence.get("topics", {}).get(source.name, {})
         return origins_kafka.after_last(source, offset, initial, looks.topics(source), ids=ids, accepted=accepted)
     if source.format == DELTA:
@@ -121,6 +122,8 @@ def _from_the_beginning(sources: tuple[Source, ...], looks: Looks, declared: boo
     for source in sources:
         if source.format == KAFKA and not declared:
             found[source.name] = origins_kafka.at_beginning(looks.topics(source))
+        elif source.format == KAFKA and (start := origins_kafka.as_declared(source, partial(looks.topics, source))):
+            found[source.name] = start
         elif source.format == DELTA and declared and source.start != "earliest":
             origin = origins_delta.as_declared(source, looks.history(source))
             assert origin is not None, "another start than the beginning is a position"

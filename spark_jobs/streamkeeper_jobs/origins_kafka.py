@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.declarations import Source
-from streamkeeper.errors import RecoveryError
+from streamkeeper.errors import DeclarationError, RecoveryError
 from streamkeeper.kafka_positions import Offsets, Topics, go_on, history_of, misfits, resolved
 from streamkeeper.kafka_sources import fails_on_loss
 from streamkeeper.requests import LOSS
@@ -80,6 +80,23 @@ def at_end(initial: Offsets | None, topics: Topics) -> KafkaOrigin:
 def at_beginning(topics: Topics) -> KafkaOrigin:
     """Read all that is there."""
     return KafkaOrigin(None, topics.earliest, topics.earliest)
+
+
+def as_declared(source: Source, topics: Callable[[], Topics]) -> KafkaOrigin | None:
+    """Start where the source is declared to start: at its offsets; None where it says so in words, which Spark's own reader understands.
+
+    :param topics: gives what the topics hold.
+    :raises DeclarationError: its offsets leave a partition out, name one that is not there, or lie outside of what is held.
+    """
+    if isinstance(source.start, str):
+        return None
+    held = topics()
+    wanted: Offsets = {topic: dict(parts) for topic, parts in source.start.items()}
+    wrong = misfits(wanted, held)
+    if wrong:
+        raise DeclarationError(f"{source.where}: the source {source.name} cannot start as declared: {'; '.join(wrong)}. Correct its start.")
+    found = resolved(wanted, held)
+    return KafkaOrigin(None, found, found)
 
 
 def _at(offsets: Offsets, initial: Offsets | None, topics: Topics) -> KafkaOrigin:

@@ -190,6 +190,20 @@ def test_records_that_expired_unread_park_the_flow_until_their_loss_is_accepted(
     flow.bed.holds([event(2), event(4), event(10)])
 
 
+def test_a_loss_that_the_source_declares_to_bear_is_said_and_stops_nothing(kafka: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    flow = kafka(options='"failOnDataLoss": False')
+    flow.arrive(2)
+    run(flow)
+    flow.arrive(4, 6, 8)
+    flow.expire(0, 3)
+    run(flow)
+    assert "/0 was read up to 1, and holds nothing before 3 any more" in capsys.readouterr().out
+    flow.bed.reset()
+    flow.arrive(10)
+    run(flow)
+    flow.bed.holds([event(2), event(8), event(10)])
+
+
 def test_a_topic_that_was_made_anew_is_found_though_it_has_grown_past_the_old_position(kafka: Make) -> None:
     flow = kafka()
     flow.arrive(1, 2, 3, 4)
