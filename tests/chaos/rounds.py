@@ -21,12 +21,14 @@ SUPERVISORS = (Victim.TASK, Victim.WORKER, Victim.SCHEDULER, Victim.SCHEDULER_GR
 """Victims whose end the driver should not notice."""
 WATCHED_ANEW = (*SUPERVISORS, Victim.BOTH)
 """Victims whose end takes the watching task along. A driver alone is followed by the next within the same try."""
+BEATS = 5
+"""Beats after a blow that show that a task goes on watching. SIGTERM asks, and Airflow's worker and the task may both stay (seen)."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a round showed. Seconds count from the blow: to the next commit after it, and where its task was struck until another
-    try of it watches.
+    """What a round showed. Seconds count from the blow: to the next commit after it, and where its task was struck until one
+    watches: another try, or after SIGTERM the same one.
 
     ``drivers`` counts those that took the lease since.
     """
@@ -65,7 +67,13 @@ def play(arena: Arena, chosen: Round) -> Result:
             _until(lambda: arena.version() > before, "a new batch is committed", arena)
             to_commit = time.monotonic() - struck.at
             if chosen.blow is not Blow.PAUSE and chosen.victim in WATCHED_ANEW:
-                _until(lambda: arena.watched_by() not in ("", watcher), "another try of the task watches the driver", arena)
+                beats = arena.beats()
+                stays = chosen.blow is Blow.TERM
+                _until(
+                    lambda: arena.watched_by() not in ("", watcher) or (stays and arena.beats() >= beats + BEATS),
+                    "a task watches the driver",
+                    arena,
+                )
                 to_watch = time.monotonic() - struck.at
             _until(arena.works, "the flow runs again")
         rows, differing = _compare(arena)
