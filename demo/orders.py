@@ -52,7 +52,7 @@ class Orders:
         self._broker.start()
         try:
             self._make_topic()
-            self._producer = Producer({"bootstrap.servers": self.brokers, "enable.idempotence": True})
+            self._producer = Producer({"bootstrap.servers": self.brokers, "enable.idempotence": True, "log_level": 3})
             self._thread = threading.Thread(target=self._run, name="orders", daemon=True)
             self._thread.start()
         except BaseException:
@@ -64,6 +64,7 @@ class Orders:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stopping.set()
         self._thread.join()
+        del self._producer  # before its broker, whose going it would report
         self._broker.stop()
         self.check()
 
