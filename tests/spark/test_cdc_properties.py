@@ -22,6 +22,7 @@ from tests.spark.cdcbed import SPEC, CdcBed, change, in_order
 COLUMNS = ("id", "at", "op", "name", "address")
 STORED = ("id", "name", "address")
 SCHEMA = "id INT, at BIGINT, op STRING, name STRING, address STRUCT<city: STRING, zip: INT>"
+ONE_BY_ONE = settings(derandomize=True, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 KEYS, CHANGES, LATEST = 150, 7, 9
 
 Source = tuple[Any, ...]
@@ -94,7 +95,7 @@ def as_dict(item: Any) -> Any:
 def test_the_table_is_what_the_set_of_changes_comes_to(
     spec: CdcSpec, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    @settings(max_examples=2, derandomize=True, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(ONE_BY_ONE, max_examples=2)
     @given(seed=st.integers(0, 2**32))
     def holds(seed: int) -> None:
         random = Random(seed)

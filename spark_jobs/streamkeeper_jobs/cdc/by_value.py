@@ -14,7 +14,7 @@ from streamkeeper_jobs.cdc.columns import COLUMNS, SEQUENCE, Layout
 from streamkeeper_jobs.cdc.commits import merging, table_at
 from streamkeeper_jobs.cdc.events import AT, DELETE, KEY, KIND, ROW, UPSERT, Facts, Work, facts_of, materialised, unusable_of_group
 from streamkeeper_jobs.cdc.expressions import column, orderable, ordered, quoted
-from streamkeeper_jobs.cdc.newest import CHANGE, TARGET, Cut, commit_nothing, cut_off, dead, last_truncate_of, marks, same_key, target_at
+from streamkeeper_jobs.cdc.newest import CHANGE, TARGET, Cut, commit_nothing, cut_off, dead, marks, same_key, target_at, with_last_truncate
 from streamkeeper_jobs.cdc.values import Path, Value, together, values_of
 
 VALUE = "value"
@@ -26,7 +26,7 @@ def apply_by_value(changes: DataFrame, work: Work) -> None:
     with ExitStack() as kept:
         reduced = kept.enter_context(materialised(reduce(changes, values)))
         facts = facts_of(reduced, work.layout)
-        cut = cut_off(reduced, _deaths(reduced), work, facts, kept)
+        cut = cut_off(reduced, _deaths(reduced, facts), work, facts, kept)
         if cut is not None:
             _merge(cut, values, work, facts)
 
@@ -47,13 +47,13 @@ def _newest(value: Value) -> Column:
     return F.max_by(pair, F.when(there, F.struct(F.col(AT), ordered(found, value.type))))
 
 
-def _deaths(reduced: DataFrame) -> DataFrame:
+def _deaths(reduced: DataFrame, facts: Facts) -> DataFrame:
     """Give the batch's deletes and its last truncate, as tombstones.
 
     Every delete is needed, also where the key has a newer upsert: an older value may still come that the upsert did not have.
     """
     deletes = reduced.where(F.col("deleted").isNotNull()).select(F.lit(DELETE).alias(KIND), KEY, F.col("deleted").alias(AT))
-    return deletes.unionByName(last_truncate_of(reduced))
+    return with_last_truncate(deletes, reduced, facts)
 
 
 def _merge(cut: Cut, values: Sequence[Value], work: Work, facts: Facts) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructField, StructType
 from streamkeeper.cdc import CdcSpec
 from streamkeeper.errors import ChangeRefused, DeclarationError
 from streamkeeper_jobs.cdc.columns import Layout, field_of, holds, sequence_type, stored_fields
-from streamkeeper_jobs.cdc.expressions import all_of, column, literal, portable, struct_of, whole_number
+from streamkeeper_jobs.cdc.expressions import all_of, column, conformed, literal, portable, struct_of, whole_number
 from streamkeeper_jobs.cdc.steps import CdcTables, Step
 
 UPSERT, DELETE, TRUNCATE = "upsert", "delete", "truncate"
@@ -54,6 +54,10 @@ def sequence(schema: StructType, spec: CdcSpec, layout: Layout) -> Column:
     if isinstance(layout.sequence, StructType):
         return struct_of(layout.sequence.fields, columns)
     return columns[0].cast(layout.sequence)
+
+
+BROADCAST_KEYS = 1_000_000
+"""Up to so many keys of a batch are held by every executor at once: some tens of megabytes."""
 
 
 @dataclass(frozen=True)
@@ -124,13 +128,18 @@ def within(path: Sequence[str], key: StructField, facts: Facts) -> Column:
     return value.between(literal(facts.lowest, key.dataType), literal(facts.highest, key.dataType))
 
 
+def nearby(frame: DataFrame, facts: Facts) -> DataFrame:
+    """Let a frame with a row for each key of the batch be sent to where it is joined, unless the batch is a big one."""
+    return F.broadcast(frame) if facts.keys <= BROADCAST_KEYS else frame
+
+
 def _holds(condition: str | None) -> Column:
     return F.coalesce(F.expr(condition), F.lit(False)) if condition is not None else F.lit(False)
 
 
 def _row(schema: StructType, spec: CdcSpec, layout: Layout) -> Column:
-    given = {field.name.lower(): column(field.name) for field in stored_fields(schema, spec)}
-    return struct_of(layout.stored.fields, [given.get(field.name.lower(), F.lit(None)) for field in layout.stored.fields])
+    given = StructType(stored_fields(schema, spec))
+    return conformed(F.struct(*[column(field.name) for field in given.fields]), given, layout.stored)
 
 
 def _check_fits(schema: StructType, spec: CdcSpec, layout: Layout) -> None:

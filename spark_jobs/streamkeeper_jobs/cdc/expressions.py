@@ -108,6 +108,22 @@ def whole_number(number: int, dtype: DataType) -> Column:
             return F.lit(number).cast(dtype)
 
 
+def conformed(value: Column, given: DataType, wanted: DataType) -> Column:
+    """Give a value as a type that has the same fields and more, by name: those that it lacks are null. Null stays null."""
+    match given, wanted:
+        case StructType(), StructType():
+            has = {field.name.lower(): field for field in given.fields}
+            pairs = [(field, has.get(field.name.lower())) for field in wanted.fields]
+            fields = [conformed(value.getField(own.name), own.dataType, field.dataType) if own else F.lit(None) for field, own in pairs]
+            return F.when(value.isNotNull(), struct_of(wanted.fields, fields))
+        case ArrayType(), ArrayType() if given.elementType != wanted.elementType:
+            return F.transform(value, lambda item: conformed(item, given.elementType, wanted.elementType))
+        case MapType(), MapType() if given.valueType != wanted.valueType:
+            return F.transform_values(value, lambda _, item: conformed(item, given.valueType, wanted.valueType))
+        case _:
+            return value.cast(wanted)
+
+
 def struct_of(fields: Sequence[StructField], values: Sequence[Column]) -> Column:
     """Make a struct of some values under the names and types of some fields."""
     return F.struct(*[value.cast(field.dataType).alias(field.name) for field, value in zip(fields, values, strict=True)])

@@ -16,7 +16,21 @@ from streamkeeper.cdc import BOOKKEEPING, END_AT, START_AT, CdcSpec
 from streamkeeper_jobs.cdc import tombstones
 from streamkeeper_jobs.cdc.columns import SEQUENCE, Layout
 from streamkeeper_jobs.cdc.commits import merging, table_at
-from streamkeeper_jobs.cdc.events import AT, DELETE, KEY, KIND, ROW, UPSERT, Facts, Work, facts_of, materialised, unusable_of_group, within
+from streamkeeper_jobs.cdc.events import (
+    AT,
+    DELETE,
+    KEY,
+    KIND,
+    ROW,
+    UPSERT,
+    Facts,
+    Work,
+    facts_of,
+    materialised,
+    nearby,
+    unusable_of_group,
+    within,
+)
 from streamkeeper_jobs.cdc.expressions import column, orderable, ordered, quoted
 from streamkeeper_jobs.cdc.newest import CHANGE, TARGET, commit_nothing, same_key
 from streamkeeper_jobs.cdc.values import Value, merged, together, values_of
@@ -36,7 +50,7 @@ def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
         if not facts.keys:
             commit_nothing(reduced.sparkSession, work)
             return
-        keys = F.broadcast(reduced.select(KEY).distinct())
+        keys = nearby(reduced.select(KEY).distinct(), facts)
         present = kept.enter_context(materialised(_present(keys, work, facts)))
         known = _known(reduced, _remembered(keys, work, facts), present, spec)
         timeline = kept.enter_context(materialised(_timeline(_one_each(known, spec, layout), spec, layout)))
@@ -78,7 +92,7 @@ def _present(keys: DataFrame, work: Work, facts: Facts) -> DataFrame:
 def _remembered(keys: DataFrame, work: Work, facts: Facts) -> DataFrame:
     """Give the changes that the sibling has of some keys: ``kind``, ``key``, ``sequence``, ``row``."""
     first = work.layout.keys[0]
-    stored = tombstones.read(keys.sparkSession, work.tables).where(within((KEY, first.name), first, facts))
+    stored = tombstones.read(keys.sparkSession, work.tables).rows.where(within((KEY, first.name), first, facts))
     return stored.select(KIND, KEY, AT, ROW).join(keys, KEY, "left_semi")
 
 

@@ -24,6 +24,7 @@ from streamkeeper_jobs.cdc.events import (
     Work,
     facts_of,
     materialised,
+    nearby,
     unusable_of_group,
     within,
 )
@@ -46,7 +47,7 @@ def apply_newest(changes: DataFrame, work: Work) -> None:
     with ExitStack() as kept:
         reduced = kept.enter_context(materialised(reduce(changes, work.layout)))
         facts = facts_of(reduced, work.layout)
-        cut = cut_off(reduced, _deaths(reduced), work, facts, kept)
+        cut = cut_off(reduced, _deaths(reduced, facts), work, facts, kept)
         if cut is not None:
             merge(cut, work, facts)
 
@@ -78,15 +79,15 @@ def cut_off(reduced: DataFrame, deaths: DataFrame, work: Work, facts: Facts, kep
     None where the generation is sealed: nothing may be written any more.
     """
     stored = tombstones.read(reduced.sparkSession, work.tables)
-    some = bool(stored.inputFiles())
     if (facts.deletes or facts.truncated is not None) and not tombstones.remember(deaths, work):
         return None
     keys = reduced.where(column(KEY, work.layout.keys[0].name).isNotNull())
-    truncated = tombstones.later(facts.truncated, tombstones.last_truncate(stored, work.layout) if some else None, work.layout)
-    if not (some and facts.keys):
+    truncated = tombstones.later(facts.truncated, tombstones.last_truncate(stored, work.layout), work.layout)
+    if not (stored.deletes and facts.keys):
         return Cut(keys.withColumn("barrier", F.col("deleted")), truncated)
-    joined = keys.join(tombstones.barriers(stored, keys, work.layout, facts), KEY, "left")
-    return Cut(kept.enter_context(materialised(joined.withColumn("barrier", F.greatest("deleted", "barrier")))), truncated)
+    earlier = kept.enter_context(materialised(tombstones.barriers(stored.rows, keys, work.layout, facts)))
+    joined = keys.join(nearby(earlier, facts), KEY, "left")
+    return Cut(joined.withColumn("barrier", F.greatest("deleted", "barrier")), truncated)
 
 
 def merge(cut: Cut, work: Work, facts: Facts) -> None:
@@ -132,21 +133,23 @@ def dead(at: Column, barrier: Column, truncated: Column | None) -> Column:
     return ended if truncated is None else ended | (at < truncated)
 
 
-def _deaths(reduced: DataFrame) -> DataFrame:
+def _deaths(reduced: DataFrame, facts: Facts) -> DataFrame:
     """Give the batch's deletes, one a key, and its last truncate, as tombstones.
 
     A delete before the key's newest upsert is not needed: who comes later and is older than it is older than that upsert, too.
     """
     needed = F.col("deleted").isNotNull() & (F.col("latest").isNull() | (F.col("deleted") >= column("latest", AT)))
     deletes = reduced.where(needed).select(F.lit(DELETE).alias(KIND), KEY, F.col("deleted").alias(AT))
-    return deletes.unionByName(last_truncate_of(reduced))
+    return with_last_truncate(deletes, reduced, facts)
 
 
-def last_truncate_of(reduced: DataFrame) -> DataFrame:
-    """Give the batch's last truncate as a tombstone, if it has one."""
+def with_last_truncate(deletes: DataFrame, reduced: DataFrame, facts: Facts) -> DataFrame:
+    """Give a batch's tombstones: its deletes, and its last truncate if it has one."""
+    if facts.truncated is None:
+        return deletes
     last = reduced.agg(F.max("truncated").alias(AT)).where(F.col(AT).isNotNull())
     nobody = F.lit(None).cast(reduced.schema[KEY].dataType)
-    return last.select(F.lit(TRUNCATE).alias(KIND), nobody.alias(KEY), AT)
+    return deletes.unionByName(last.select(F.lit(TRUNCATE).alias(KIND), nobody.alias(KEY), AT))
 
 
 def _living(cut: Cut) -> DataFrame:

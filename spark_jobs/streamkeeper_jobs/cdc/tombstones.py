@@ -6,6 +6,7 @@ Rows are only appended, duplicates are harmless: they are a set of changes that 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
@@ -16,13 +17,16 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 from streamkeeper.delta_log import SEAL
 from streamkeeper_jobs.cdc.columns import Layout
 from streamkeeper_jobs.cdc.commits import append, table_at
-from streamkeeper_jobs.cdc.events import AT, DELETE, KEY, KIND, ROW, TRUNCATE, Facts, Work, within
+from streamkeeper_jobs.cdc.events import AT, DELETE, KEY, KIND, ROW, TRUNCATE, Facts, Work, nearby, within
 from streamkeeper_jobs.cdc.expressions import literal, portable
 from streamkeeper_jobs.cdc.steps import CdcTables, Turn, tombstones_app
 from streamkeeper_jobs.session import spark_url
 from streamkeeper_jobs.tables import last_written
 
 WRITTEN_AT = "written_at"
+
+_TRUNCATES: dict[tuple[str, ...], Any] = {}
+"""The last truncate by the files that hold the truncates of a table."""
 
 
 def tombstones_schema(layout: Layout) -> StructType:
@@ -39,11 +43,6 @@ def tombstones_schema(layout: Layout) -> StructType:
     )
 
 
-def read(session: SparkSession, tables: CdcTables) -> DataFrame:
-    """Read all tombstones."""
-    return session.read.format("delta").load(spark_url(tables.tombstones))
-
-
 def remember(rows: DataFrame, work: Work) -> bool:
     """Append changes (columns as in :func:`tombstones_schema`, ``written_at`` left out) under the step; False if the generation is sealed.
 
@@ -55,18 +54,43 @@ def remember(rows: DataFrame, work: Work) -> bool:
     return last_written(rows.sparkSession, work.tables.tombstones, app_id) != SEAL
 
 
+@dataclass(frozen=True)
+class Remembered:
+    """What there is in the tombstones, as the batch found them: so that nothing is read where there is nothing."""
+
+    rows: DataFrame
+    deletes: bool
+    truncates: tuple[str, ...]
+
+
+def read(session: SparkSession, tables: CdcTables) -> Remembered:
+    """Look at the tombstones as they are now; that reads their log, not their files."""
+    rows = session.read.format("delta").load(spark_url(tables.tombstones))
+    files = rows.inputFiles()
+    truncates = sorted(file for file in files if f"/{KIND}={TRUNCATE}/" in file)
+    return Remembered(rows, len(files) > len(truncates), tuple(truncates))
+
+
 def barriers(stored: DataFrame, keys: DataFrame, layout: Layout, facts: Facts) -> DataFrame:
     """Give the highest stored delete of each of some keys (column ``key``) that has one: ``key``, ``barrier``."""
     first = layout.keys[0]
     deletes = stored.where((F.col(KIND) == DELETE) & within((KEY, first.name), first, facts))
-    return deletes.join(F.broadcast(keys.select(KEY)), KEY, "left_semi").groupBy(KEY).agg(F.max(AT).alias("barrier"))
+    return deletes.join(nearby(keys.select(KEY), facts), KEY, "left_semi").groupBy(KEY).agg(F.max(AT).alias("barrier"))
 
 
-def last_truncate(stored: DataFrame, layout: Layout) -> Any:
-    """Give the highest sequence of a stored truncate in its portable form, or None."""
-    truncates = stored.where(F.col(KIND) == TRUNCATE)
-    found = truncates.agg(portable(F.max(AT), layout.sequence).alias("at"), F.count(AT).alias("count")).first()
-    return found["at"] if found is not None and found["count"] else None
+def last_truncate(stored: Remembered, layout: Layout) -> Any:
+    """Give the highest sequence of a stored truncate in its portable form, or None.
+
+    Each batch asks, and truncates are rare: what some files hold is asked once, since files never change.
+    """
+    if not stored.truncates:
+        return None
+    if stored.truncates not in _TRUNCATES:
+        found = stored.rows.where(F.col(KIND) == TRUNCATE).agg(portable(F.max(AT), layout.sequence).alias("at")).first()
+        assert found is not None, "an aggregate without groups has one row"
+        _TRUNCATES.clear()
+        _TRUNCATES[stored.truncates] = found["at"]
+    return _TRUNCATES[stored.truncates]
 
 
 def later(one: Any, other: Any, layout: Layout) -> Column | None:
