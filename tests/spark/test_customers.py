@@ -129,6 +129,18 @@ def test_two_drivers_at_once_take_turns(bed: CustomersBed) -> None:
     assert bed.turns.numbers()[-1] >= 6
 
 
+def test_flows_that_share_a_driver_take_turns_too(bed: CustomersBed) -> None:
+    shared = PIPELINE.replace("    once=True,\n", "").replace(
+        "dp.create_source(", "dp.configure_pipeline(shared_driver=True)\ndp.create_source(", 1
+    )
+    bed.declare(shared)
+    bed.take_snapshot(1, 2, 3)
+    bed.change(upsert(1, 5), delete(2, 6))
+    assert bed.run(INCREMENTAL, SNAPSHOT) is Outcome.STOPPED
+    bed.is_exact()
+    assert bed.turns.numbers()[-1] >= 4, "each made its table in a turn, and wrote a batch in one"
+
+
 def test_both_drivers_are_killed_at_once(bed: CustomersBed) -> None:
     """The first time as soon as there is a batch, the second time two batches later; what the dead had of the turn goes to the next."""
     bed.declare(SNAPSHOT_BY_FILE)
