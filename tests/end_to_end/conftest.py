@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,11 +13,12 @@ import pytest
 from demo.airflow_service import AirflowService
 from demo.generator import Generator
 from streamkeeper.settings import PROJECT, Settings
+from tests.airflow.listeners import Inbox, mail_server, webhook
 from tests.end_to_end.browser import Person
 from tests.end_to_end.world import TOKEN_SECONDS, World
 from tests.events_producer import Producer
 
-ORDER = ("test_story.py", "test_requests.py", "test_supervision.py")
+ORDER = ("test_story.py", "test_requests.py", "test_supervision.py", "test_together.py")
 TIMES = {
     "AIRFLOW__EXECUTION_API__JWT_EXPIRATION_TIME": str(TOKEN_SECONDS),
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
@@ -44,11 +46,22 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     settings = Settings.from_environment({**os.environ, **{f"STREAMKEEPER_{name}": place for name, place in places.items()}})
     producer = Producer(Path(settings.data) / "events")
     producer.write(1)
-    with AirflowService(root / "airflow", settings, extra=TIMES) as service:
-        generator = Generator(producer)
-        generator.start()
-        yield World(settings, service, generator)
-        generator.stop()
+    with mail_server() as mail, webhook() as hook:
+        extra = {**TIMES, **_connections(mail, hook)}
+        with AirflowService(root / "airflow", settings, extra=extra) as service:
+            generator = Generator(producer)
+            generator.start()
+            yield World(settings, service, generator, mail, hook)
+            generator.stop()
+
+
+def _connections(mail: Inbox, hook: Inbox) -> dict[str, str]:
+    """Give the connections of Airflow's own notifiers to two servers."""
+    plain = {"disable_ssl": True, "disable_tls": True, "timeout": 10, "retry_limit": 1}
+    return {
+        "AIRFLOW_CONN_SMTP_DEFAULT": json.dumps({"conn_type": "smtp", "host": "127.0.0.1", "port": mail.port, "extra": plain}),
+        "AIRFLOW_CONN_CHAT": json.dumps({"conn_type": "http", "host": "127.0.0.1", "port": hook.port}),
+    }
 
 
 @pytest.fixture

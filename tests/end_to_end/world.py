@@ -16,6 +16,7 @@ from streamkeeper.manifest import Flow, read_manifest
 from streamkeeper.settings import Settings
 from streamkeeper.status import FlowStatus
 from streamkeeper.storage import open_storage
+from tests.airflow.listeners import Inbox
 
 FLOW, DAG, RESET = "events.clean_events", "flow__events__clean_events", "reset_checkpoint"
 STARTING, ENDING = 420.0, 420.0
@@ -31,6 +32,8 @@ class World:
     settings: Settings
     service: AirflowService
     generator: Generator
+    mail: Inbox
+    hook: Inbox
 
     @property
     def api(self) -> AirflowApi:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ def spark() -> Iterator[SparkSession]:
     builder = SparkSession.builder.appName("tests").master("local[2]")
     for name, value in spark_settings(Settings.from_environment({}), bare).items():
         builder = builder.config(name, value)
+    # py4j says at the interpreter's end that it closes, to a stream that pytest has closed by then.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     session = builder.config("spark.sql.warehouse.dir", "/tmp/streamkeeper-tests-warehouse").getOrCreate()
     yield session
     session.stop()

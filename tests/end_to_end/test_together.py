@@ -1,0 +1,220 @@
+"""Two flows of one pipeline in one Spark application, and the people who are told of them, by real mail and a real webhook."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demo.airflow_api import reachable, wait_until
+from demo.tables import TableWatch, read_rows
+from streamkeeper import holds, leases, status
+from streamkeeper.home import FlowHome
+from streamkeeper.leases import Lease
+from streamkeeper.manifest import read_manifest
+from streamkeeper.progress_check import position
+from streamkeeper.status import FlowStatus
+from streamkeeper.storage import open_storage
+from tests.end_to_end.world import ENDING, RESET, STARTING, World
+
+LEFT, RIGHT = "pair.left", "pair.right"
+SHARED_DAG = "flows__pair"
+PIPELINE = """
+from streamkeeper import pipelines as dp
+
+dp.configure_pipeline(
+    shared_driver=True,
+    no_progress_after="5 seconds",
+    notifiers=[
+        dp.notifier("airflow.providers.smtp.notifications.smtp.SmtpNotifier", to="ops@example.org", from_email="streams@example.org"),
+        dp.notifier(
+            "airflow.providers.http.notifications.http.HttpNotifier",
+            http_conn_id="chat",
+            endpoint="streams",
+            json={"kind": "{{ alert.kind }}", "flow": "{{ alert.flow }}", "text": "{{ alert.text }}", "link": "{{ alert.link }}"},
+        ),
+    ],
+)
+dp.create_source("numbers", format="json", path="{data}/numbers", schema="n INT", options={"maxFilesPerTrigger": 5})
+dp.create_streaming_table("left_numbers")
+dp.create_streaming_table("right_numbers")
+
+
+@dp.append_flow(name="left", target="left_numbers", sources=["numbers"], trigger="1 second")
+def left(numbers):
+    return numbers.dropDuplicates(["n"])
+
+
+@dp.append_flow(name="right", target="right_numbers", sources=["numbers"], trigger="1 second")
+def right(numbers):
+    return numbers
+"""
+DEDUPLICATION = '.dropDuplicates(["n"])'
+
+
+class Pair:
+    """The two flows, and what was produced for them."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.file = world.settings.pipelines / "pair.py"
+        self.folder = Path(world.settings.data) / "numbers"
+        self.produced: list[int] = []
+
+    def declare(self, text: str) -> None:
+        aside = self.file.with_suffix(".new")
+        aside.write_text(text)
+        aside.replace(self.file)
+
+    def produce(self, *numbers: int) -> None:
+        """Let one file with these numbers appear, whole."""
+        self.folder.mkdir(exist_ok=True)
+        aside = self.folder / ".writing"
+        aside.write_text("".join(json.dumps({"n": number}) + "\n" for number in numbers))
+        aside.rename(self.folder / f"{len(self.produced):08d}.json")
+        self.produced.extend(numbers)
+
+    def home(self, flow: str) -> FlowHome:
+        return FlowHome(open_storage(self.world.settings.state), *flow.split("."))
+
+    def lease(self, flow: str) -> Lease:
+        found = leases.current(self.home(flow))
+        assert found is not None
+        return found
+
+    def look(self, flow: str) -> FlowStatus:
+        return status.look(open_storage(self.world.settings.state), read_manifest(self.world.settings).find(flow))
+
+    def await_both(self, after: dict[str, int] | None = None) -> None:
+        """Wait until both flows run, each under a later epoch than one of these."""
+
+        def run() -> bool | None:
+            found = {flow: self.look(flow) for flow in (LEFT, RIGHT)}
+            return all(look.state == "running" and (look.epoch or 0) > (after or {}).get(flow, 0) for flow, look in found.items()) or None
+
+        wait_until(run, STARTING, "both flows run")
+
+    def await_rows(self, table: str, wanted: list[int]) -> None:
+        """Wait until a table has exactly these numbers."""
+        path = self.world.settings.table_path(table)
+        watch = TableWatch(path)
+        wait_until(lambda: True if (watch.rows() or 0) >= len(wanted) else None, STARTING, f"{table} has {len(wanted)} rows")
+        assert sorted(row["n"] for row in read_rows(path)) == sorted(wanted)
+
+    def epochs(self) -> dict[str, int]:
+        return {flow: self.lease(flow).epoch for flow in (LEFT, RIGHT)}
+
+    def told(self, kind: str, flow: str = LEFT) -> list[dict[str, Any]]:
+        """Give what the webhook was sent of a kind of alert about a flow."""
+        return [body for body in self.world.hook.bodies if (body["kind"], body["flow"]) == (kind, flow)]
+
+    def await_told(self, kind: str, saying: str, meanwhile: Callable[[], object] = lambda: None) -> dict[str, Any]:
+        """Wait until an alert of a kind came by the webhook that says something; give it. It must be the only one."""
+
+        def came() -> list[dict[str, Any]] | None:
+            meanwhile()
+            return [body for body in self.told(kind) if saying in body["text"]] or None
+
+        try:
+            [found] = wait_until(came, ENDING, f"an alert {kind} says {saying!r}")
+        except TimeoutError as error:
+            raise TimeoutError(f"{error} There are {self.world.hook.bodies}.") from error
+        return found
+
+
+@pytest.fixture(scope="module")
+def pair(world: World) -> Pair:
+    """Both flows, running; the other pipeline's flow rests, since the machine is small."""
+    holds.put(world.home, holds.person("tester"), "the others have the machine", "tester")
+    made = Pair(world)
+    made.produce(1, 2, 2)
+    made.declare(PIPELINE)
+    wait_until(lambda: reachable(lambda: world.api.runs(SHARED_DAG)) or None, STARTING, f"Airflow has the DAG {SHARED_DAG}")
+    made.await_both()
+    return made
+
+
+def test_both_run_in_one_application_each_with_its_own_lease(pair: Pair) -> None:
+    assert pair.lease(LEFT).process == pair.lease(RIGHT).process
+    pair.produce(2, 3)
+    pair.await_rows("left_numbers", [1, 2, 3])
+    pair.await_rows("right_numbers", pair.produced)
+
+
+def test_the_end_of_their_driver_is_the_end_of_both_and_both_come_back_exactly(pair: Pair) -> None:
+    before = pair.epochs()
+    os.kill(pair.lease(LEFT).process.pid, signal.SIGKILL)
+    pair.produce(3, 4)
+    pair.await_both(after=before)
+    pair.await_rows("left_numbers", [1, 2, 3, 4])
+    pair.await_rows("right_numbers", pair.produced)
+
+
+def test_one_that_breaks_is_parked_alone_and_people_are_told_once_by_mail_and_webhook(pair: Pair) -> None:
+    before = pair.epochs()
+    pair.declare(PIPELINE.replace(DEDUPLICATION, ""))
+    wait_until(lambda: pair.look(LEFT).epoch != before[LEFT] or None, STARTING, "the changed declaration restarts both")
+    pair.produce(4, 5)  # nothing fails before a batch is planned
+    wait_until(lambda: holds.parked(pair.home(LEFT)), STARTING, f"{LEFT} is parked")
+    pair.await_rows("right_numbers", pair.produced)
+    told = pair.await_told("parked", "42K03")
+    assert told["link"] == f"{pair.world.service.url}/dags/{RESET}", "of the form of the recovery that fits"
+    mails = [mail for mail in pair.world.mail.mails if LEFT in mail["subject"] and "parked" in mail["subject"]]
+    assert [mail["to"] for mail in mails] == ["ops@example.org"]
+    assert pair.told("parked", RIGHT) == []
+
+
+def test_its_reset_and_its_first_commit_after_it_are_told(pair: Pair) -> None:
+    run = pair.world.api.trigger(RESET, pair.world.form(flow=LEFT, approval=False, reason="duplicates are wanted now"))
+    assert pair.world.api.wait_for_run(RESET, run, 2 * ENDING) == "success"
+    finished = pair.await_told("recovery-finished", "its new generation works")
+    assert finished["link"].startswith(f"{pair.world.service.url}/dags/{RESET}/runs/")
+    pair.await_both()
+    pair.produce(5, 6)
+    pair.await_rows("left_numbers", [1, 2, 3, 4, 4, 5, 5, 6])
+    pair.await_rows("right_numbers", pair.produced)
+    recovered = pair.await_told("recovered", "(parked) is over")
+    assert f"{LEFT} commits again: generation 2" in recovered["text"]
+    assert len(pair.told("parked")) == 1
+
+
+def test_the_monitor_tells_of_no_progress_and_of_its_end(pair: Pair) -> None:
+    """The application is stopped as a hanging one would be: its processes are there, and do nothing."""
+    group = os.getpgid(pair.lease(LEFT).process.pid)
+    before = position(pair.home(LEFT))
+    os.killpg(group, signal.SIGSTOP)
+    try:
+        pair.produce(7)
+        pair.await_told("no-progress", f"({before})", meanwhile=lambda: look_now(pair.world))
+    finally:
+        os.killpg(group, signal.SIGCONT)
+    pair.await_rows("left_numbers", [1, 2, 3, 4, 4, 5, 5, 6, 7])
+    pair.await_told("recovered", "(no-progress) is over", meanwhile=lambda: look_now(pair.world))
+
+
+def test_logs_of_drivers_that_ended_long_ago_are_removed_and_those_of_living_ones_stay(pair: Pair) -> None:
+    folder = pair.world.service.home / "logs" / "drivers"
+    old, living = folder / "pair.left" / "long_ago.log", pair.lease(LEFT).log
+    assert living is not None
+    old.parent.mkdir(exist_ok=True)
+    old.write_text("a driver's last words\n")
+    long_ago = time.time() - 40 * 86400
+    for path in (old, Path(living)):
+        os.utime(path, (long_ago, long_ago))
+    run = pair.world.api.trigger("remove_driver_logs", {})
+    assert pair.world.api.wait_for_run("remove_driver_logs", run, ENDING) == "success"
+    assert not old.exists()
+    assert Path(living).exists()
+    assert pair.world.api.xcom("remove_driver_logs", run, "remove")["removed"] == 1
+
+
+def look_now(world: World) -> None:
+    """Let the monitor look, and wait until it has."""
+    run = world.api.trigger("monitor_flows", {})
+    assert world.api.wait_for_run("monitor_flows", run, ENDING) == "success"
