@@ -178,18 +178,8 @@ def test_several_sequence_columns_are_compared_in_order_and_a_literal_comes_firs
     spec = replace(SPEC, sequence_by=("day", "n"), except_column_list=("op", "day", "n"))
     bed = make(spec, schema)
     day, next_day = datetime(2026, 1, 1).date(), datetime(2026, 1, 2).date()
-    bed.apply(
-        (
-            1,
-            next_day,
-            1,
-            "U",
-            "new",
-        ),
-        (1, day, 9, "U", "old"),
-        (2, day, 2, "U", "late"),
-        (2, day, 10, "U", "later"),
-    )
+    newer, older = (1, next_day, 1.5, "U", "new"), (1, day, 9.0, "U", "old")
+    bed.apply(newer, older, (2, day, 2.0, "U", "late"), (2, day, 10.0, "U", "later"))
     snapshot = CdcBed(bed.spark, bed.root, CdcSpec(("id",), (), 0), "id INT, name STRING", "snapshot").prepare()
     snapshot.apply((1, "first"), (3, "first"))
     bed.apply((None, day, 1.0, "T", None))
@@ -240,6 +230,17 @@ def test_a_flow_that_does_not_fit_its_table_is_refused_before_anything_is_touche
         CdcBed(bed.spark, bed.root / "other").prepare(Table("t", None, {}, ("day",), TABLE.where))
     assert bed.versions() == 1
     assert not (bed.root / "other").exists()
+
+
+def test_a_target_whose_tombstones_are_gone_is_refused(make: Callable[..., CdcBed]) -> None:
+    bed = make()
+    Path(bed.tables.tombstones).rename(bed.root / "elsewhere")
+    with pytest.raises(DeclarationError, match=r"tombstones .* are gone.*Restore both tables together"):
+        bed.prepare()
+    CdcBed(bed.spark, bed.root / "x", SPEC, SCHEMA.replace("id INT", "id STRING")).prepare()
+    (bed.root / "x" / "customers__tombstones").rename(bed.tables.tombstones)
+    with pytest.raises(DeclarationError, match="have another key than the table"):
+        bed.prepare()
 
 
 MISFITS: dict[str, tuple[dict[str, Any], str, str]] = {

@@ -120,7 +120,7 @@ def _known(reduced: DataFrame, remembered: DataFrame, present: DataFrame, spec: 
 
 def _one_each(known: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     """Give one change for each key and sequence: what is known best, a delete before an upsert, the larger row (or values)."""
-    best = F.max(F.struct("sure", "deletes"))
+    deletes = F.max(F.struct("sure", "deletes")).getField("deletes")
     surest = F.max("sure")
     if spec.ignore_null_updates:
 
@@ -133,7 +133,7 @@ def _one_each(known: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
             _largest_row(F.when(F.col("sure") == SHOWN, F.col(ROW)), layout)
         )
     fresh = F.max(F.col("fresh") & (F.col("sure") == KNOWN))
-    return known.groupBy(KEY, AT).agg(best.getField("deletes").alias("deletes"), row.alias(ROW), fresh.alias("fresh"))
+    return known.groupBy(KEY, AT).agg(deletes.alias("deletes"), F.when(~deletes, row).alias(ROW), fresh.alias("fresh"))
 
 
 def _by_at() -> WindowSpec:

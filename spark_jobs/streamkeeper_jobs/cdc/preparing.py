@@ -24,7 +24,7 @@ from streamkeeper_jobs.cdc.columns import (
     target_schema,
 )
 from streamkeeper_jobs.cdc.commits import table_at
-from streamkeeper_jobs.cdc.events import KEY, KIND, ROW
+from streamkeeper_jobs.cdc.events import AT, KEY, KIND, ROW
 from streamkeeper_jobs.cdc.expressions import quoted
 from streamkeeper_jobs.cdc.steps import CdcTables, Turn
 from streamkeeper_jobs.cdc.tombstones import tombstones_schema
@@ -55,21 +55,20 @@ def prepare(  # noqa: PLR0917 - it mirrors apply_changes
     :raises DeclarationError: the declaration does not fit its source, or the target that is there; nothing was touched.
     """
     check_spec(schema, spec)
-    wanted = target_schema(schema, spec)
-    unknown = [name for name in table.partition_cols if name.lower() not in {field.name.lower() for field in stored_fields(schema, spec)}]
     with turn():
-        if delta_log.exists(tables.target):
-            additions = _fit(spark, schema, spec, tables, table)
+        there = delta_log.exists(tables.target)
+        additions = _fit(spark, schema, spec, tables, table) if there else []
+        if not there:
+            _check_partitions(schema, spec, table)
+        made = table_at(spark, tables.target).toDF().schema if there else target_schema(schema, spec)
+        _check_tombstones(spark, tables, layout_of(made, spec.keys), there)
+        if additions:
             _add(spark, tables.target, additions)
-        elif unknown:
-            raise DeclarationError(
-                f"{table.where}: the table {table.name} is partitioned by {', '.join(unknown)}, which its flow does not store. It stores "
-                f"{', '.join(field.name for field in stored_fields(schema, spec))}. Correct partition_cols."
-            )
-        else:
-            _make(spark, tables.target, wanted, table, spec)
-        layout = layout_of(table_at(spark, tables.target).toDF().schema, spec.keys)
-        _prepare_tombstones(spark, tables.tombstones, tombstones_schema(layout))
+            made = table_at(spark, tables.target).toDF().schema
+        _prepare_tombstones(spark, tables.tombstones, tombstones_schema(layout_of(made, spec.keys)))
+        if not there:
+            # Last, so that a target without tombstones is known to have lost them.
+            _make(spark, tables.target, made, table, spec)
 
 
 def _make(spark: SparkSession, path: str, schema: StructType, table: Table, spec: CdcSpec) -> None:
@@ -89,13 +88,35 @@ def _prepare_tombstones(spark: SparkSession, path: str, wanted: StructType) -> N
         DeltaTable.createIfNotExists(spark).location(spark_url(path)).addColumns(wanted).partitionedBy(KIND).execute()
         return
     found = table_at(spark, path).toDF().schema
-    if found[KEY].dataType != wanted[KEY].dataType:
-        raise DeclarationError(
-            f"The tombstones at {path} have the keys {found[KEY].dataType.simpleString()}, and the target has "
-            f"{wanted[KEY].dataType.simpleString()}: they belong to another table. Restore both together, or move the tombstones away."
-        )
     if ROW in found.fieldNames():
-        _add(spark, path, list(_lacking(found[ROW].dataType, wanted[ROW].dataType, (ROW,))))
+        _add(spark, path, list(_lacking(found[ROW].dataType, wanted[ROW].dataType, (ROW,), f"the table {path}")))
+
+
+def _check_partitions(schema: StructType, spec: CdcSpec, table: Table) -> None:
+    stored = [field.name for field in stored_fields(schema, spec)]
+    unknown = [name for name in table.partition_cols if name.lower() not in {one.lower() for one in stored}]
+    if unknown:
+        raise DeclarationError(
+            f"{table.where}: the table {table.name} is partitioned by {', '.join(unknown)}, which its flow does not store. It stores "
+            f"{', '.join(stored)}. Correct partition_cols."
+        )
+
+
+def _check_tombstones(spark: SparkSession, tables: CdcTables, layout: Layout, target_is_there: bool) -> None:
+    if not delta_log.exists(tables.tombstones):
+        if target_is_there:
+            raise DeclarationError(
+                f"The tombstones of {tables.target} are gone: {tables.tombstones} is no Delta table. Without them a late change could "
+                "bring a deleted row back. Restore both tables together, or refresh the table in full."
+            )
+        return
+    found, wanted = table_at(spark, tables.tombstones).toDF().schema, tombstones_schema(layout)
+    for name in (KEY, AT):
+        if name not in found.fieldNames() or found[name].dataType != wanted[name].dataType:
+            raise DeclarationError(
+                f"The tombstones at {tables.tombstones} have another {name} than the table {tables.target}: they belong to another table. "
+                "Restore both together, or move the tombstones away."
+            )
 
 
 def _fit(spark: SparkSession, schema: StructType, spec: CdcSpec, tables: CdcTables, table: Table) -> list[Addition]:
