@@ -1,7 +1,7 @@
-"""The demo: a real Airflow, a real Spark and events that keep coming, on this machine.
+"""The demo: a real Airflow, a real Spark and changes of customers that keep coming, on this machine.
 
 python -m demo              runs until Ctrl-C; break the flow by hand, and bring it back by its form
-python -m demo --story      breaks it and brings it back by itself, checks every event, and ends with 0 or 1
+python -m demo --story      breaks it and brings it back by itself, checks every customer, and ends with 0 or 1
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from demo.airflow_api import ApiError
 from demo.airflow_service import USER, AirflowService, Ports, ServiceError
 from demo.checks import DEFAULT_PORT, NotReady, check_ready
 from demo.console import Console
-from demo.generator import Generator, Producer
+from demo.customers import Customers
+from demo.generator import Generator
 from demo.leftovers import end_marked, marked
 from demo.lock import MARK, DemoLock, SecondDemo, UnusableHome
 from demo.seeing import StoryFailed
@@ -73,12 +74,12 @@ def _run(home: Path, mark: str, *, story: bool, kafka: bool, port: int) -> int:
 
 
 def _serve(home: Path, settings: Settings, mark: str, *, story: bool, port: int, check: Callable[[], None]) -> int:
-    """Run Airflow and the generator of events.
+    """Run Airflow and the generator of changes.
 
     :param check: raises what ended anything else that should run.
     """
     service = AirflowService(home / "airflow", settings, Ports.free(port), extra={MARK: mark})
-    generator = Generator(Producer(Path(settings.data) / "events"))
+    generator = Generator(Customers(Path(settings.data) / "customers"))
     with service, generator:
         _say_where(service, settings)
         if story:
@@ -125,12 +126,13 @@ def _watch(settings: Settings, *checks: Callable[[], None]) -> None:
 
 def _say_where(service: AirflowService, settings: Settings) -> None:
     print(f"\nAirflow      {service.url}   login {USER} / {service.password}")
-    print(f"The flow     {service.url}/dags/flow__events__clean_events")
-    print(f"The table    {settings.table_path('events')}", flush=True)
+    print(f"The changes  {service.url}/dags/flow__customers__customers_incremental_flow")
+    print(f"The snapshot {service.url}/dags/flow__customers__customers_snapshot_flow")
+    print(f"The table    {settings.table_path('customers')}", flush=True)
 
 
 def _say_what_to_do(service: AirflowService, settings: Settings) -> None:
-    print(f"Break it     remove the line .dropDuplicates(…) from {settings.pipelines / 'events.py'}")
+    print(f"Break it     remove the line .dropDuplicates(…) from {settings.pipelines / 'customers.py'}")
     print(f"Bring back   {service.url}/dags/reset_checkpoint, button Trigger")
     print("By hand      .venv/bin/streamkeeper flows")
     print("Ctrl-C ends everything that was started here.\n", flush=True)

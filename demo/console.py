@@ -65,7 +65,7 @@ def line(found: FlowStatus, table: str, rows: int | None, moment: datetime | Non
     age = "–" if found.age is None else describe_age(found.age)
     counted = "no table yet" if rows is None else f"{rows:,} rows"
     return (
-        f"{moment or datetime.now():%H:%M:%S}  {found.flow:<22} {found.state:<9} generation {_or_dash(found.generation):<3} "
+        f"{moment or datetime.now():%H:%M:%S}  {found.flow:<37} {found.state:<9} generation {_or_dash(found.generation):<3} "
         f"batch {_or_dash(found.batch):<5} age {age:<7} {table}: {counted}"
     )
 

@@ -1,4 +1,4 @@
-"""What the story proves by: which files each generation took, and what an oracle in plain Python makes of their events.
+"""What the story proves by: which files each generation took, and what an oracle in plain Python makes of their changes.
 
 The oracle knows nothing of the table. It reads the source files themselves, and of Streamkeeper's files only the position from which
 the new generation began.
@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.home import FlowHome
 from streamkeeper.probes import plain_path
 
-Row = tuple[str, int, str, float, datetime]
-SOURCE = "events_raw"
+Row = tuple[int, str, str, str]
+SOURCE = "customers_cdc"
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,8 @@ class Handover:
         return frozenset(self.old) == self.new
 
 
-def read_handover(home: FlowHome, number: int) -> Handover:
-    """Read what generation ``number`` took over.
+def read_handover(home: FlowHome, number: int, source: str = SOURCE) -> Handover:
+    """Read what generation ``number`` took over, in one files source.
 
     :raises CheckpointError: a checkpoint cannot be read.
     """
@@ -53,36 +52,48 @@ def read_handover(home: FlowHome, number: int) -> Handover:
     assert before is not None, "the previous one began too"
     old = Checkpoint(home.storage, before.checkpoint)
     batch = start.evidence["batch"]
-    reached = old.offsets(batch).sources[SOURCE]["logOffset"] if batch is not None else -1
-    taken = tuple(files(old, reached))
+    reached = old.offsets(batch).sources[source]["logOffset"] if batch is not None else -1
+    taken = tuple(files(old, reached, source))
     return Handover(
         batch,
         start.evidence["ruled_by"],
         taken,
-        frozenset(files(Checkpoint(home.storage, start.checkpoint), start.positions[SOURCE]["logOffset"])),
+        frozenset(files(Checkpoint(home.storage, start.checkpoint), start.positions[source]["logOffset"], source)),
     )
 
 
-def files(checkpoint: Checkpoint, log_offset: int) -> Iterable[str]:
+def files(checkpoint: Checkpoint, log_offset: int, source: str = SOURCE) -> Iterable[str]:
     """Give the paths of the source's files up to an offset, in the order in which they were taken."""
     if log_offset >= 0:
-        for entry in checkpoint.files_log(SOURCE).entries(log_offset):
+        for entry in checkpoint.files_log(source).entries(log_offset):
             yield plain_path(entry.path)
 
 
-def committed_files(checkpoint: Checkpoint) -> frozenset[str]:
+def committed_files(checkpoint: Checkpoint, source: str = SOURCE) -> frozenset[str]:
     """Give the paths of the files whose batches are committed."""
     batch = checkpoint.last_commit()
-    offset = checkpoint.offsets(batch).sources.get(SOURCE) if batch is not None else None
-    return frozenset(files(checkpoint, offset["logOffset"])) if offset else frozenset()
+    offset = checkpoint.offsets(batch).sources.get(source) if batch is not None else None
+    return frozenset(files(checkpoint, offset["logOffset"], source)) if offset else frozenset()
 
 
-def expected(once: Iterable[str], as_they_come: Iterable[str]) -> Counter[Row]:
-    """Give the rows that must be there: of the first files each event once, of the others every line."""
-    distinct: dict[str, Row] = {}
-    for row in _rows(once):
-        distinct.setdefault(row[0], row)
-    return Counter([*distinct.values(), *_rows(as_they_come)])
+def expected(changes: Iterable[str], snapshot: Iterable[str]) -> Counter[Row]:
+    """Give the rows that must be there: of each customer the newest change, unless a delete or a truncate came after it.
+
+    It goes by the set of changes alone, whatever their order and however often they came; the rows of the snapshot have the sequence 0.
+    """
+    upserts: dict[int, tuple[int, Row]] = {}
+    deleted: dict[int, int] = {}
+    truncated = -1
+    for value in (*_rows(snapshot), *_rows(changes)):
+        sequence, operation = value.get("sequenceNum", 0), value.get("operation")
+        if operation == "TRUNCATE":
+            truncated = max(truncated, sequence)
+        elif operation == "DELETE":
+            deleted[value["customer_id"]] = max(deleted.get(value["customer_id"], -1), sequence)
+        else:
+            upserts[value["customer_id"]] = max(upserts.get(value["customer_id"], (-1, _row(value))), (sequence, _row(value)))
+    living = (row for customer, (at, row) in upserts.items() if at > deleted.get(customer, -1) and at >= truncated)
+    return Counter(living)
 
 
 def actual(table_path: str) -> Counter[Row]:
@@ -90,7 +101,7 @@ def actual(table_path: str) -> Counter[Row]:
     return Counter(_row(row) for row in read_rows(table_path))
 
 
-def differences(wanted: Counter[Row], found: Counter[Row], most: int = 5) -> list[str]:
+def differences(wanted: Counter[Any], found: Counter[Any], most: int = 5) -> list[str]:
     """Say which rows are missing or too many; empty where the two are equal."""
     missing, extra = wanted - found, found - wanted
     said = [f"{sum(rows.values()):,} rows {word}" for rows, word in ((missing, "missing"), (extra, "too many")) if rows]
@@ -103,12 +114,9 @@ def present(folder: str) -> frozenset[str]:
     return frozenset(str(path) for path in Path(folder).glob("*.json") if not path.name.startswith((".", "_")))
 
 
-def _rows(paths: Iterable[str]) -> list[Row]:
-    return [_row(json.loads(line)) for path in paths for line in Path(path).read_text(encoding="utf-8").splitlines()]
+def _rows(paths: Iterable[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in paths for line in Path(path).read_text(encoding="utf-8").splitlines()]
 
 
 def _row(value: dict[str, Any]) -> Row:
-    moment = value["event_time"]
-    if isinstance(moment, str):
-        moment = datetime.fromisoformat(moment.replace("Z", "+00:00"))
-    return value["event_id"], value["user_id"], value["kind"], value["amount"], moment.astimezone(timezone.utc)
+    return value["customer_id"], value["name"], value["email"], value["city"]

@@ -97,6 +97,16 @@ class FlowView:
 
         return look
 
+    def other_rows_than(self, before: int) -> Callable[[], Seen[int]]:
+        """Look whether the table has another number of rows: changes may delete, and a truncate takes all that was before."""
+        watch = TableWatch(self.table)
+
+        def look() -> Seen[int]:
+            rows = watch.rows()
+            return (rows if rows not in (None, before) else None), f"{rows} rows; the flow is {self.status()}"
+
+        return look
+
     def runs_on(self, generation: int, batch: int) -> Callable[[], Seen[FlowStatus]]:
         """Look whether the flow runs on a generation, and has committed a batch, or a later one."""
 

@@ -18,7 +18,8 @@ from streamkeeper.home import FlowHome
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 
-FLOW, FILE, RESET = "events.clean_events", "events.py", "reset_checkpoint"
+FLOW, SNAPSHOT = "customers.customers_incremental_flow", "customers.customers_snapshot_flow"
+FILE, RESET = "customers.py", "reset_checkpoint"
 DEDUPLICATION = re.compile(r"^\s*\.dropDuplicates\(.*\n", re.MULTILINE)
 
 
@@ -46,15 +47,15 @@ def prepare(home: Path, settings: Settings) -> tuple[Path, Settings]:
 
 def tell(service: AirflowService, settings: Settings, generator: Generator) -> int:
     """Play the story; return 0, or 1 after saying what did not come true."""
-    view = FlowView(settings, FlowHome(open_storage(settings.state), *FLOW.split(".")), FLOW)
-    story = Story(service.api, generator, view)
+    view, snapshot = (FlowView(settings, FlowHome(open_storage(settings.state), *name.split(".")), name) for name in (FLOW, SNAPSHOT))
+    story = Story(service.api, generator, view, snapshot)
     try:
         story.it_runs()
         story.it_breaks()
         story.a_dry_run_shows_the_plan()
         story.it_is_brought_back()
         story.it_goes_on_from_where_it_stood()
-        story.every_event_is_there()
+        story.every_customer_is_there()
     except StoryFailed as failure:
         print(f"\nFAILED after {story.elapsed()}: {failure}", flush=True)
         return 1
@@ -69,15 +70,19 @@ class Story:
     api: AirflowApi
     generator: Generator
     view: FlowView
+    snapshot: FlowView
     began: float = field(default_factory=time.monotonic)
     step: int = 0
 
     def it_runs(self) -> None:
-        """The flow runs under Airflow, and its table grows."""
-        self._title(f"The flow {FLOW} runs under Airflow, and its table grows")
-        self._grows(generation=1, batch=2)
+        """The flow runs under Airflow, its table changes, and the snapshot is read once."""
+        self._title(f"The flow {FLOW} runs under Airflow, and its table changes with every batch")
+        self._changes(generation=1, batch=2)
         run = self.api.runs(self.view.flow.dag_id)[0]
         self._say(f"DAG {self.view.flow.dag_id}: run {run['dag_run_id']} is {run['state']}")
+        done = wait(f"{SNAPSHOT} is done", self.snapshot.is_in("done"))
+        once = wait(f"the run of {SNAPSHOT} succeeded", self._snapshot_run)
+        self._say(f"{SNAPSHOT} is {done.state}: {done.detail}; its one run, {once}, succeeded")
 
     def it_breaks(self) -> None:
         """The pipeline file loses its deduplication, and the flow is parked."""
@@ -119,47 +124,52 @@ class Story:
         self._say(f"its ledger: {', '.join(event.event for event in book.events() if not event.event.endswith('.started'))}")
 
     def it_goes_on_from_where_it_stood(self) -> None:
-        """Generation 2 begins behind the very files that generation 1 processed."""
+        """Generation 2 begins behind the very files that generation 1 processed, and the snapshot is not read again."""
         self._title("The flow goes on, on generation 2, from exactly where it stood")
         check("generation 2 began", generations.read_start(self.view.home, 2) is not None, self.view.home.generations())
         handed = evidence.read_handover(self.view.home, 2)
         said = f"generation 1 ended with batch {handed.batch} (known by the {handed.ruled_by}), {len(handed.old)} files"
         check("generation 2 stands behind the same files", handed.exact, f"{said}; generation 2 stands behind {len(handed.new)}")
         self._say(f"{said}; generation 2 began behind the same {len(handed.new)}")
-        self._grows(generation=2, batch=1)
+        self._changes(generation=2, batch=1)
+        still = self.snapshot.status()
+        check(f"{SNAPSHOT} stayed done, on generation 1", (still.state, still.generation) == ("done", 1), still)
+        self._say(f"{SNAPSHOT} stayed {still.state}, on generation {still.generation}")
 
-    def every_event_is_there(self) -> None:
+    def every_customer_is_there(self) -> None:
         """Once all is processed, the table is what the oracle says."""
-        self._title("Every event is there, exactly as its declaration says: the table against the oracle")
+        self._title("Every customer is there as the newest change has it, and no other: the table against the oracle")
         self.generator.stop()
-        paths = evidence.present(f"{self.view.settings.data}/events")
+        paths = evidence.present(f"{self.view.settings.data}/customers/cdc")
         self._say(f"the generator stopped after {len(paths)} files")
         wait(f"all {len(paths)} files are processed", self.view.all_processed(2, paths))
         holds.put(self.view.home, holds.person("story"), "the story compares the table", "story")
         wait("the flow is held, and its driver gone", self.view.is_in("held"))
         handed = evidence.read_handover(self.view.home, 2)
-        after = sorted(paths - frozenset(handed.old))
-        wanted = evidence.expected(handed.old, after)
+        wanted = evidence.expected(paths, evidence.present(f"{self.view.settings.data}/customers/snapshot"))
         found = evidence.actual(self.view.table)
         different = evidence.differences(wanted, found)
         check("the table equals the oracle", not different, "; ".join(different))
-        before = evidence.expected(handed.old, ()).total()
-        self._say(f"{len(handed.old)} files before the reset: {before:,} distinct events")
-        self._say(f"{len(after)} files after it: {wanted.total() - before:,} lines as they came")
-        self._say(f"the table has {found.total():,} rows, the oracle {wanted.total():,}: the same, nothing lost, nothing twice")
+        self._say(f"{len(handed.old)} files were read before the reset, {len(paths) - len(handed.old)} after it, and the snapshot")
+        self._say(f"the table has {found.total():,} rows, the oracle {wanted.total():,}: the same, in every column")
 
     def elapsed(self) -> str:
         """Give the time since the story began, in words."""
         seconds = int(time.monotonic() - self.began)
         return f"{seconds // 60} min {seconds % 60} s"
 
-    def _grows(self, generation: int, batch: int) -> None:
+    def _changes(self, generation: int, batch: int) -> None:
         first = wait("the table has rows", self.view.rows_above(0))
-        more = wait(f"the table has more than {first:,} rows", self.view.rows_above(first))
+        then = wait(f"the table has other than {first:,} rows", self.view.other_rows_than(first))
         seen = wait(f"the flow runs on generation {generation}, at batch {batch} or later", self.view.runs_on(generation, batch))
         self._say(
-            f"{seen.flow} is {seen.state}, generation {seen.generation}, batch {seen.batch}; its table has {first:,} rows, then {more:,}"
+            f"{seen.flow} is {seen.state}, generation {seen.generation}, batch {seen.batch}; its table has {first:,} rows, then {then:,}"
         )
+
+    def _snapshot_run(self) -> Seen[str]:
+        runs = self.api.runs(self.snapshot.flow.dag_id)
+        said = [(str(run["dag_run_id"]), str(run["state"])) for run in runs]
+        return (said[0][0] if [state for _, state in said] == ["success"] else None), f"its runs are {said}"
 
     def _note(self) -> Seen[str]:
         runs = self.api.runs(self.view.flow.dag_id)

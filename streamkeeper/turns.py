@@ -86,8 +86,10 @@ class WritersTurn:
         number = self._take()
         try:
             self._check()
-            yield
-            self._check()
+            try:
+                yield
+            finally:
+                self._check()  # a batch that was shut out may end in an error of the table's: it is told as what it is
         finally:
             self._give_back(number)
 

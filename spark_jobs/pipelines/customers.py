@@ -26,7 +26,11 @@ def customers_changes(changes):
     )  # fmt: skip
 
 
-dp.create_streaming_table("customers", comment="One row for each customer, as the newest change has it")
+dp.create_streaming_table(
+    "customers",
+    comment="One row for each customer, as the newest change has it",
+    table_properties={"delta.enableDeletionVectors": False},  # readers that know none can read it, too
+)
 
 dp.create_auto_cdc_flow(
     name="customers_incremental_flow",

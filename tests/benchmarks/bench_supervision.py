@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from demo.__main__ import Interrupted, _interruptible
 from demo.airflow_api import AirflowApi, wait_until
-from demo.generator import Generator, Producer
+from demo.generator import Generator
 from demo.processes import started
 from streamkeeper import leases
 from streamkeeper.home import FlowHome
@@ -32,6 +32,7 @@ from streamkeeper.storage import Storage, open_storage
 from streamkeeper.supervision import Absence
 from tests.benchmarks.flows_side_by_side import HEADER, NAME, Bench, ratio_row
 from tests.benchmarks.supervised_sides import FILES, STEP, STOCK_DAG, Side, pss, running, sides
+from tests.events_producer import Producer
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 MINUTE = 60.0

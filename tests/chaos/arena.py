@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.generator import Generator, Producer
+from demo.generator import Generator
 from demo.leftovers import end_marked
 from demo.lock import MARK
 from streamkeeper import delta_log, generations, holds, leases, supervision
@@ -18,6 +18,7 @@ from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage
 from tests.chaos.auditor import Auditor
 from tests.chaos.components import SHORT, SplitAirflow
+from tests.events_producer import Producer
 
 FLOW, DAG = "events.clean_events", "flow__events__clean_events"
 EVERY = 1.0
@@ -99,7 +100,7 @@ def arena(root: Path, mark: str, seed: int) -> Iterator[Arena]:
     :param seed: of the events.
     """
     (root / "pipelines").mkdir(parents=True)
-    declared = (PROJECT / "spark_jobs" / "pipelines" / "events.py").read_text()
+    declared = (PROJECT / "tests" / "pipelines" / "events.py").read_text()
     assert FEW in declared, "the demo's pipeline limits its batches"
     (root / "pipelines" / "events.py").write_text(declared.replace(FEW, MANY))
     places = {name: str(root / name.lower()) for name in ("STATE", "WAREHOUSE", "DATA", "PIPELINES")}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from demo import evidence
 from demo.airflow_api import ApiError, wait_until
 from demo.generator import Generator
+from tests import events_evidence
 from tests.chaos.arena import DAG, Arena, Parked
 from tests.chaos.choosing import Blow, Moment, Round, Victim
 from tests.chaos.components import SCHEDULER
@@ -135,11 +136,11 @@ def _compare(arena: Arena) -> tuple[int, list[str]]:
 
     def done() -> bool:
         checkpoint = arena.checkpoint()
-        return checkpoint is not None and paths <= evidence.committed_files(checkpoint)
+        return checkpoint is not None and paths <= evidence.committed_files(checkpoint, events_evidence.SOURCE)
 
     _until(done, f"all {len(paths)} files are processed", arena)
-    found = evidence.actual(arena.table)
-    return found.total(), evidence.differences(evidence.expected(sorted(paths), ()), found, most=2)
+    found = events_evidence.actual(arena.table)
+    return found.total(), evidence.differences(events_evidence.expected(sorted(paths), ()), found, most=2)
 
 
 def _until(condition: Callable[[], bool], what: str, arena: Arena | None = None) -> None:

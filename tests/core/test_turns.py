@@ -118,6 +118,19 @@ def test_a_turn_is_given_back_at_once_where_its_flow_may_not_write_any_more(bed:
     assert turns.read(bed.table, 1) is None
 
 
+def test_a_batch_that_fails_because_it_was_shut_out_is_told_as_shut_out(bed: Bed) -> None:
+    def refuse() -> None:
+        bed.checks += 1
+        if bed.checks == 2:
+            raise Ended
+
+    bed.check = refuse  # type: ignore[method-assign]
+    with pytest.raises(Ended) as told, bed.turn(ME)():
+        raise ZeroDivisionError
+    assert isinstance(told.value.__context__, ZeroDivisionError)
+    assert turns.read(bed.table, 1) is None
+
+
 def test_what_is_left_of_many_turns_is_the_last_two(bed: Bed) -> None:
     for _ in range(20):
         with bed.turn(ME)():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,99 +20,124 @@ from streamkeeper.status import FlowStatus
 from streamkeeper.storage import open_storage
 
 MOMENT = datetime(2026, 11, 21, 12, 30, 5)
-TIME = "2026-11-21T12:00:00.000Z"
+FLOW = "customers.customers_incremental_flow"
+
+Change = dict[str, object]
 
 
-def event(name: str) -> dict[str, object]:
-    return {"event_id": name, "user_id": 1, "kind": "view", "amount": 1.5, "event_time": TIME}
+def customer(number: int, version: int = 0) -> Change:
+    return {"customer_id": number, "name": f"n{number}", "email": f"{number}.{version}", "city": "Delft"}
 
 
-def write_events(folder: Path, file: str, *names: str) -> str:
+def upsert(number: int, sequence: int) -> Change:
+    return {**customer(number, sequence), "operation": "UPDATE", "sequenceNum": sequence}
+
+
+def delete(number: int, sequence: int) -> Change:
+    return {"customer_id": number, "operation": "DELETE", "sequenceNum": sequence}
+
+
+def truncate(sequence: int) -> Change:
+    return {"operation": "TRUNCATE", "sequenceNum": sequence}
+
+
+def write_rows(folder: Path, file: str, *rows: Change) -> str:
     folder.mkdir(exist_ok=True)
     path = folder / file
-    path.write_text("".join(json.dumps(event(name)) + "\n" for name in names))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
 
 
-def append(table: Path, *names: str) -> None:
-    rows = [{**event(name), "event_time": datetime(2026, 11, 21, 12, tzinfo=timezone.utc)} for name in names]
-    write_deltalake(str(table), pa.Table.from_pylist(rows), mode="append")
+def append(table: Path, *rows: Change) -> None:
+    write_deltalake(str(table), pa.Table.from_pylist(list(rows)), mode="append")
 
 
 @pytest.mark.parametrize(
     ("found", "rows", "said"),
     [
         pytest.param(
-            FlowStatus("events.clean_events", "declared", None, None, None, None, "never started"),
+            FlowStatus(FLOW, "declared", None, None, None, None, "never started"),
             None,
-            "12:30:05  events.clean_events    declared  generation –   batch –     age –       events: no table yet",
+            f"12:30:05  {FLOW}  declared  generation –   batch –     age –       customers: no table yet",
             id="never started",
         ),
         pytest.param(
-            FlowStatus("events.clean_events", "running", 2, 1234, 4.2, 3, ""),
+            FlowStatus(FLOW, "running", 2, 1234, 4.2, 3, ""),
             12345,
-            "12:30:05  events.clean_events    running   generation 2   batch 1234  age 4 s     events: 12,345 rows",
+            f"12:30:05  {FLOW}  running   generation 2   batch 1234  age 4 s     customers: 12,345 rows",
             id="running",
         ),
     ],
 )
 def test_a_flows_line_says_state_generation_batch_age_and_rows(found: FlowStatus, rows: int | None, said: str) -> None:
-    assert line(found, "events", rows, MOMENT) == said
+    assert line(found, "customers", rows, MOMENT) == said
 
 
 def test_what_a_hold_means_is_said_once_and_again_when_it_changes(tmp_path: Path) -> None:
     places = {"STATE": tmp_path / "state", "WAREHOUSE": tmp_path / "warehouse", "DATA": tmp_path / "data"}
     settings = Settings.from_environment({f"STREAMKEEPER_{name}": str(place) for name, place in places.items()})
-    home = FlowHome(open_storage(settings.state), "events", "clean_events")
+    home = FlowHome(open_storage(settings.state), *FLOW.split("."))
     said: list[str] = []
     console = Console(settings, said.append)
     for reason in ("a walk", "a walk", "a sleep"):
         holds.put(home, holds.person("ann"), reason, "ann")
         console.look()
     held = [text.strip() for text in said if "person-ann" in text]
-    assert held == ["events.clean_events: held: person-ann: a walk", "events.clean_events: held: person-ann: a sleep"]
-    assert len(said) == 5
+    assert held == [f"{FLOW}: held: person-ann: a walk", f"{FLOW}: held: person-ann: a sleep"]
+    assert len(said) == 8, "a line for each of two flows at each look, and two that say why"
 
 
 def test_a_tables_rows_are_counted_as_it_grows(tmp_path: Path) -> None:
     watch = TableWatch(str(tmp_path / "t"))
     assert watch.rows() is None
-    append(tmp_path / "t", "a", "b")
+    append(tmp_path / "t", customer(1), customer(2))
     assert watch.rows() == 2
-    append(tmp_path / "t", "c")
+    append(tmp_path / "t", customer(3))
     assert watch.rows() == 3
 
 
-def test_the_oracle_keeps_each_event_once_before_the_reset_and_every_line_after_it(tmp_path: Path) -> None:
-    before = write_events(tmp_path, "1.json", "a", "b", "a")
-    after = write_events(tmp_path, "2.json", "a", "c", "c")
-    wanted = evidence.expected([before], [after])
-    assert sorted(row[0] for row in wanted.elements()) == ["a", "a", "b", "c", "c"]
+ORACLE: dict[str, tuple[list[Change], list[Change]]] = {
+    # the changes, in their order of arrival, and the rows that they come to; the snapshot has the customers 1 and 2
+    "none": ([], [customer(1), customer(2)]),
+    "newer ones win over the snapshot": ([upsert(1, 3)], [customer(1, 3), customer(2)]),
+    "late ones lose": ([upsert(1, 5), upsert(1, 3)], [customer(1, 5), customer(2)]),
+    "a delete": ([delete(1, 4)], [customer(2)]),
+    "a late change of a deleted customer": ([delete(1, 4), upsert(1, 3), upsert(3, 3)], [customer(2), customer(3, 3)]),
+    "a change after the delete": ([delete(1, 4), upsert(1, 6)], [customer(1, 6), customer(2)]),
+    "a delete and a change at once": ([upsert(1, 4), delete(1, 4)], [customer(2)]),
+    "a truncate": ([upsert(3, 3), truncate(4), upsert(4, 5)], [customer(4, 5)]),
+    "a late change from before the truncate": ([truncate(4), upsert(3, 3), upsert(4, 4)], [customer(4, 4)]),
+    "everything twice": ([upsert(3, 3), delete(1, 4), upsert(3, 3), delete(1, 4)], [customer(2), customer(3, 3)]),
+}
+
+
+@pytest.mark.parametrize(("changes", "rows"), ORACLE.values(), ids=ORACLE.keys())
+def test_the_oracle_goes_by_sequence_whatever_the_order(tmp_path: Path, changes: list[Change], rows: list[Change]) -> None:
+    snapshot = write_rows(tmp_path / "in", "0.json", customer(1), customer(2))
+    for number, order in enumerate((changes, changes[::-1])):
+        wanted = evidence.expected([write_rows(tmp_path / "in", "1.json", *order)], [snapshot])
+        append(tmp_path / f"t{number}", *rows)
+        assert evidence.differences(wanted, evidence.actual(str(tmp_path / f"t{number}"))) == []
 
 
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        pytest.param(["a", "b"], [], id="equal"),
-        pytest.param(["a"], ["1 rows missing"], id="lost"),
-        pytest.param(["a", "b", "b"], ["1 rows too many"], id="twice"),
-        pytest.param(["a", "a"], ["1 rows missing", "1 rows too many"], id="one lost and one twice: the count alone would not tell"),
+        pytest.param([customer(1), customer(2)], [], id="equal"),
+        pytest.param([customer(1)], ["1 rows missing"], id="lost"),
+        pytest.param([customer(1), customer(2), customer(2)], ["1 rows too many"], id="twice"),
+        pytest.param(
+            [customer(1), customer(2, 9)], ["1 rows missing", "1 rows too many"], id="another value, which a count would not tell"
+        ),
     ],
 )
-def test_a_table_that_is_not_the_oracles_is_told_from_one_that_is(tmp_path: Path, rows: list[str], said: list[str]) -> None:
-    wanted = evidence.expected([write_events(tmp_path / "in", "1.json", "a", "b")], [])
+def test_a_table_that_is_not_the_oracles_is_told_from_one_that_is(tmp_path: Path, rows: list[Change], said: list[str]) -> None:
+    wanted = evidence.expected([], [write_rows(tmp_path / "in", "1.json", customer(1), customer(2))])
     append(tmp_path / "t", *rows)
     assert evidence.differences(wanted, evidence.actual(str(tmp_path / "t")), most=0) == said
 
 
-def test_a_row_with_another_value_is_a_difference(tmp_path: Path) -> None:
-    wanted = evidence.expected([write_events(tmp_path / "in", "1.json", "a")], [])
-    other = {**event("a"), "amount": 2.5, "event_time": datetime(2026, 11, 21, 12, tzinfo=timezone.utc)}
-    write_deltalake(str(tmp_path / "t"), pa.Table.from_pylist([other]))
-    assert evidence.differences(wanted, evidence.actual(str(tmp_path / "t")), most=0) == ["1 rows missing", "1 rows too many"]
-
-
 def test_files_that_are_being_written_are_not_there_yet(tmp_path: Path) -> None:
-    seen = write_events(tmp_path, "1.json", "a")
-    write_events(tmp_path, ".2.json", "b")
+    seen = write_rows(tmp_path, "1.json", customer(1))
+    write_rows(tmp_path, ".2.json", customer(2))
     assert evidence.present(str(tmp_path)) == {seen}

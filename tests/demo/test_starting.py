@@ -162,12 +162,12 @@ def test_the_story_works_on_a_copy_and_starts_from_a_clean_folder(tmp_path: Path
     (tmp_path / "story" / "state").mkdir(parents=True)
     home, own = prepare(tmp_path, settings)
     assert home == tmp_path / "story"
-    assert (own.pipelines / "events.py").read_text() == (settings.pipelines / "events.py").read_text()
+    assert (own.pipelines / "customers.py").read_text() == (settings.pipelines / "customers.py").read_text()
     assert all(Path(place).is_relative_to(home) for place in (own.state, own.warehouse, own.data, own.pipelines))
     assert not Path(own.state).exists()
 
 
 def test_the_story_refuses_a_pipeline_file_that_is_broken_already(tmp_path: Path, settings: Settings) -> None:
-    (tmp_path / "events.py").write_text("# nothing to take away")
+    (tmp_path / "customers.py").write_text("# nothing to take away")
     with pytest.raises(StoryFailed, match=r"has 0 lines that start with .dropDuplicates\(.*Put the file back"):
         prepare(tmp_path, replace(settings, pipelines=tmp_path))

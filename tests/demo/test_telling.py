@@ -14,7 +14,14 @@ from demo.seeing import check
 from demo.story import Story
 from streamkeeper.settings import Settings
 
-STEPS = ("it_runs", "it_breaks", "a_dry_run_shows_the_plan", "it_is_brought_back", "it_goes_on_from_where_it_stood", "every_event_is_there")
+STEPS = (
+    "it_runs",
+    "it_breaks",
+    "a_dry_run_shows_the_plan",
+    "it_is_brought_back",
+    "it_goes_on_from_where_it_stood",
+    "every_customer_is_there",
+)
 
 
 @pytest.mark.parametrize("failing", [None, *STEPS])

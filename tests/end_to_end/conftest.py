@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from demo.airflow_service import AirflowService
-from demo.generator import Generator, Producer
+from demo.generator import Generator
 from streamkeeper.settings import PROJECT, Settings
 from tests.airflow.listeners import Inbox, mail_server, webhook
 from tests.end_to_end.browser import Person
 from tests.end_to_end.world import TOKEN_SECONDS, World
+from tests.events_producer import Producer
 
 ORDER = ("test_story.py", "test_requests.py", "test_supervision.py", "test_together.py")
 TIMES = {
@@ -40,7 +41,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     root = tmp_path_factory.mktemp("world")
     pipelines = root / "pipelines"
     pipelines.mkdir()
-    shutil.copy(PROJECT / "spark_jobs" / "pipelines" / "events.py", pipelines)
+    shutil.copy(PROJECT / "tests" / "pipelines" / "events.py", pipelines)
     places = {name: str(root / name.lower()) for name in ("STATE", "WAREHOUSE", "DATA", "PIPELINES")}
     settings = Settings.from_environment({**os.environ, **{f"STREAMKEEPER_{name}": place for name, place in places.items()}})
     producer = Producer(Path(settings.data) / "events")

@@ -12,7 +12,7 @@ from demo.airflow_api import ApiError
 from streamkeeper import holds, ledger, locks, recoveries
 from tests.end_to_end.world import ENDING, FLOW, RESET, World
 
-SKIPPED_BY_REJECTION = {"hold", "plan_again", "approve_again", "decide", "verify_tables", "release", "verify_progress"}
+SKIPPED_BY_REJECTION = {"hold", "plan_again", "approve_again", "decide", "verify_tables", "release", "run_again", "verify_progress"}
 
 
 @pytest.fixture(autouse=True)

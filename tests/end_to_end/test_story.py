@@ -14,6 +14,7 @@ from demo.airflow_api import wait_until
 from demo.tables import TableWatch
 from streamkeeper import generations, holds
 from streamkeeper.checkpoint import Checkpoint
+from tests import events_evidence
 from tests.end_to_end.browser import Person
 from tests.end_to_end.world import DAG, ENDING, FLOW, RESET, STARTING, World
 
@@ -116,9 +117,9 @@ def test_a_reset_with_approval_brings_it_back_exactly(world: World) -> None:
     assert world.api.answer(RESET, run, "approve", "Approve", ENDING) == "success"
     assert world.api.wait_for_run(RESET, run, 2 * ENDING) == "success"
     states = {name: task["state"] for name, task in world.api.tasks(RESET, run).items()}
-    assert {name for name, state in states.items() if state == "skipped"} == {"give_up"}
+    assert {name for name, state in states.items() if state == "skipped"} == {"give_up", "run_again"}
     assert world.home.owners() == []
-    assert evidence.read_handover(world.home, 2).exact
+    assert evidence.read_handover(world.home, 2, events_evidence.SOURCE).exact
     world.await_flow("running", generation=2, batch=1)
 
 
@@ -128,10 +129,14 @@ def test_the_table_is_what_the_oracle_says(world: World) -> None:
     start = generations.read_start(world.home, 2)
     assert start is not None
     checkpoint = Checkpoint(world.home.storage, start.checkpoint)
-    wait_until(lambda: paths <= evidence.committed_files(checkpoint) or None, STARTING, f"all {len(paths)} files are processed")
-    before = evidence.read_handover(world.home, 2).old
-    wanted = evidence.expected(before, sorted(paths - set(before)))
-    assert evidence.differences(wanted, evidence.actual(world.table)) == []
+
+    def all_processed() -> bool | None:
+        return paths <= evidence.committed_files(checkpoint, events_evidence.SOURCE) or None
+
+    wait_until(all_processed, STARTING, f"all {len(paths)} files are processed")
+    before = evidence.read_handover(world.home, 2, events_evidence.SOURCE).old
+    wanted = events_evidence.expected(before, sorted(paths - set(before)))
+    assert evidence.differences(wanted, events_evidence.actual(world.table)) == []
 
 
 def test_a_person_s_hold_stops_the_driver_and_the_next_run_waits_at_its_gate(world: World) -> None:

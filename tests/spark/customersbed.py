@@ -140,11 +140,11 @@ class CustomersBed:
         assert declared is not None
         return Flow(loaded, declared, fingerprint(loaded, declared))
 
-    def run(self, flow: str = INCREMENTAL) -> Outcome:
-        """Run a driver in this process until all that is there is done."""
+    def run(self, *flows: str) -> Outcome:
+        """Run a driver in this process, of the incremental flow by default, until all that is there is done."""
         from streamkeeper_jobs.application import run
 
-        return run(self.settings, [f"customers.{flow}"], available_now=True)
+        return run(self.settings, [f"customers.{flow}" for flow in flows or (INCREMENTAL,)], available_now=True)
 
     @contextmanager
     def driver(self, flow: str = INCREMENTAL, *arguments: str) -> Iterator[Driver]:

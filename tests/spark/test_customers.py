@@ -129,6 +129,18 @@ def test_two_drivers_at_once_take_turns(bed: CustomersBed) -> None:
     assert bed.turns.numbers()[-1] >= 6
 
 
+def test_flows_that_share_a_driver_take_turns_too(bed: CustomersBed) -> None:
+    shared = PIPELINE.replace("    once=True,\n", "").replace(
+        "dp.create_source(", "dp.configure_pipeline(shared_driver=True)\ndp.create_source(", 1
+    )
+    bed.declare(shared)
+    bed.take_snapshot(1, 2, 3)
+    bed.change(upsert(1, 5), delete(2, 6))
+    assert bed.run(INCREMENTAL, SNAPSHOT) is Outcome.STOPPED
+    bed.is_exact()
+    assert bed.turns.numbers()[-1] >= 4, "each made its table in a turn, and wrote a batch in one"
+
+
 def test_both_drivers_are_killed_at_once(bed: CustomersBed) -> None:
     """The first time as soon as there is a batch, the second time two batches later; what the dead had of the turn goes to the next."""
     bed.declare(SNAPSHOT_BY_FILE)
@@ -150,7 +162,7 @@ def test_both_drivers_are_killed_at_once(bed: CustomersBed) -> None:
 
 
 def test_kill_9_between_tombstones_and_target_and_between_target_and_checkpoint(bed: CustomersBed) -> None:
-    """After each kill the next driver goes on; the last time the flow is reset instead, and nothing comes twice or is lost."""
+    """After each kill the next driver goes on with the very batch; the last time the flow is reset instead."""
     bed.take_snapshot(1, 2, 3, 4, 5, 6)
     assert bed.run(SNAPSHOT) is Outcome.DONE
     bed.change(upsert(1, 5))
@@ -165,15 +177,21 @@ def test_kill_9_between_tombstones_and_target_and_between_target_and_checkpoint(
     with bed.driver() as driver:
         driver.until(lambda: bed.batch() == 2, 400)
         bed.is_exact()
-        bed.change(delete(3, 10), upsert(3, 9), upsert(9, 1))
+        bed.change(delete(4, 10), upsert(4, 9), upsert(9, 1))
         caught(driver, bed.table)
     assert bed.checkpoint().last_commit() == 2, "the batch is in the target, and not in the checkpoint"
+    with bed.driver() as driver:
+        driver.until(lambda: bed.batch() == 3, 400)
+        bed.is_exact()
+        bed.change(delete(3, 10), upsert(3, 9), upsert(11, 1))
+        caught(driver, bed.table)
+    assert bed.checkpoint().last_commit() == 3
     bed.declare(without_dedupe())
     bed.reset()
     bed.change(upsert(3, 8), upsert(10, 1))
     assert bed.run() is Outcome.STOPPED
     bed.is_exact()
-    assert (bed.start(2).evidence["batch"], bed.start(2).evidence["ruled_by"]) == (3, "sink")
+    assert (bed.start(2).evidence["batch"], bed.start(2).evidence["ruled_by"]) == (4, "sink")
 
 
 def caught(driver: Driver, table: str) -> None:

@@ -61,6 +61,8 @@ def _apply_once(batch: DataFrame, spec: CdcSpec, tables: CdcTables, step: Step) 
     session = batch.sparkSession
     written = last_written(session, tables.target, step.query_id)
     if written is not None and written >= step.batch_id:
+        # Nothing of it is wanted. But Spark lets no batch of a stateful query pass that has not made its state (STATE_STORE_COMMIT_…).
+        batch.write.format("noop").mode("overwrite").save()
         return
     layout = layout_of(table_at(session, tables.target).toDF().schema, spec.keys)
     found, work = changes(batch, spec, layout), Work(layout, tables, step)
