@@ -1,0 +1,65 @@
+"""A flow that runs once, under a real Airflow: it is done, a new run of it has nothing to do, and its reset runs it again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from demo.airflow_api import ApiError, wait_until
+from demo.tables import TableWatch
+from streamkeeper import generations
+from streamkeeper.home import FlowHome
+from tests.end_to_end.world import ENDING, RESET, STARTING, World
+
+FLOW, DAG = "members.members_snapshot", "flow__members__members_snapshot"
+PIPELINE = """
+from streamkeeper import pipelines as dp
+
+dp.create_source("members_snapshot", format="json", path="{data}/members", schema="id INT, name STRING")
+dp.create_streaming_table("members", table_properties={"delta.enableDeletionVectors": False})
+dp.create_auto_cdc_flow(name="members_snapshot", target="members", source="members_snapshot", keys=["id"], sequence_by=0, once=True)
+"""
+
+
+@pytest.fixture
+def home(world: World) -> FlowHome:
+    return FlowHome(world.home.storage, "members", "members_snapshot")
+
+
+def arrive(world: World, name: str, *numbers: int) -> None:
+    folder = Path(world.settings.data) / "members"
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f".{name}"
+    aside.write_text("".join(json.dumps({"id": number, "name": f"n{number}"}) + "\n" for number in numbers))
+    aside.rename(folder / name)
+
+
+def states(world: World) -> list[str] | None:
+    """Give the states of the DAG's runs, newest first, once Airflow knows the DAG."""
+    try:
+        return [str(run["state"]) for run in world.api.runs(DAG)]
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return None
+
+
+def test_a_once_flow_is_done_and_its_reset_runs_it_again(world: World, home: FlowHome) -> None:
+    arrive(world, "1.json", 1, 2)
+    (world.settings.pipelines / "members.py").write_text(PIPELINE)
+    wait_until(lambda: states(world) == ["success"] or None, STARTING, "its one run has succeeded")
+    assert generations.finished(home) == 1
+    arrive(world, "2.json", 3)
+    again = world.api.trigger(DAG, {})
+    assert world.api.wait_for_run(DAG, again, ENDING) == "success"
+    assert f"{FLOW} is done, in generation 1" in world.api.log(DAG, again, "run")
+    run = world.api.trigger(RESET, world.form(flow=FLOW, approval=False))
+    assert world.api.wait_for_run(RESET, run, 2 * ENDING) == "success"
+    assert world.api.tasks(RESET, run)["run_again"]["state"] == "success"
+    recovery = world.api.xcom(RESET, run, "plan")["recovery"]
+    assert world.api.wait_for_run(DAG, recovery, ENDING) == "success"
+    assert generations.finished(home) == 2
+    assert TableWatch(world.settings.table_path("members")).rows() == 3
+    (world.settings.pipelines / "members.py").unlink()
