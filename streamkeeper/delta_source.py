@@ -133,8 +133,9 @@ def version_at(history: History, moment_ms: int) -> int:
     :raises SourceError: the commits of that time were cleaned up.
     """
     storage, last = open_storage(history.path), -1
+    own_times = _own_time(storage, history.newest) is not None  # else no commit has one: a table that begins to write them goes on
     for version in range(history.oldest, history.newest + 1):
-        last = max(last + 1, _time_of(storage, version))
+        last = max(last + 1, _time_of(storage, version, own_times))
         if last >= moment_ms:
             if version == history.oldest > 0:
                 raise SourceError(
@@ -258,12 +259,17 @@ def _rows(add: JsonObject) -> int | None:
     return int(counted) - int((add.get("deletionVector") or {}).get("cardinality", 0))
 
 
-def _time_of(storage: Storage, version: int) -> int:
-    for action in _actions(storage, version):
-        told = action.get("commitInfo", {}).get("inCommitTimestamp")
-        if told is not None:
-            return int(told)
-        break  # Delta writes commitInfo first where a table has times of its own
+def _own_time(storage: Storage, version: int) -> int | None:
+    """Give the time that a commit itself has; where it has one, Delta writes it with the first action."""
+    first = next(_actions(storage, version), {})
+    told = first.get("commitInfo", {}).get("inCommitTimestamp")
+    return None if told is None else int(told)
+
+
+def _time_of(storage: Storage, version: int, own_times: bool) -> int:
+    told = _own_time(storage, version) if own_times else None
+    if told is not None:
+        return told
     modified = storage.modified(f"{_LOG}/{version:020d}.json")
     if modified is None:
         raise SourceError(f"{storage.path(f'{_LOG}/{version:020d}.json')} is gone: the table's log is being cleaned up. Look again.")

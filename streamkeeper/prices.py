@@ -87,8 +87,9 @@ def _log_price(
         return replace(price, then=f"start {mode}", lost=NONE if mode == EARLIEST else unknown, repeated=unknown)
     rebuilds = request.state != EMPTY and stateful is not False and mode != EARLIEST
     if source.format == KAFKA:
-        found = prices_kafka.price_of(source, standing, price, offset, request)
-        return prices_kafka.with_state(found, source, standing, offset, stateful) if rebuilds else found
+        seen = prices_kafka.look(source, standing, offset)
+        found = prices_kafka.price_of(source, standing, price, seen, request)
+        return prices_kafka.with_state(found, seen, stateful) if rebuilds else found
     found = prices_delta.price_of(source, price, offset, request)
     return prices_delta.with_state(found, source, offset, stateful) if rebuilds else found
 

@@ -19,8 +19,8 @@ from streamkeeper.standing import Standing
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """What was found of a source: its old offsets, where it was first read from, and what its topics hold; or why nobody could tell."""
+class Seen:
+    """What one look at a source found: its old offsets, where it was first read from, what its topics hold or why nobody could tell."""
 
     offset: Offsets | None
     initial: Offsets | None
@@ -38,14 +38,12 @@ def unknown(why: str) -> Amount:
     return Amount(None, 0, None, why)
 
 
-def price_of(source: Source, standing: Standing, price: SourcePrice, offset: Offsets | None, request: ResetRequest) -> SourcePrice:
+def price_of(source: Source, standing: Standing, price: SourcePrice, seen: Seen, request: ResetRequest) -> SourcePrice:
     """Say what a reset costs in a Kafka source, without what a rebuilt state costs: :func:`with_state` adds that.
 
     :param price: where the flow stands, in words.
-    :param offset: the old offsets; None where nothing was committed.
     :raises RequestError: offsets that were asked for leave a partition out, or name one that is not there.
     """
-    seen = _look(source, standing, offset)
     start = request.start
     match start.mode:
         case mode if mode == AFTER_LAST:
@@ -66,14 +64,13 @@ def price_of(source: Source, standing: Standing, price: SourcePrice, offset: Off
             return _moved(price, seen, resolved(wanted, seen.topics) if seen.topics else wanted, describe(wanted))
 
 
-def with_state(price: SourcePrice, source: Source, standing: Standing, offset: Offsets | None, stateful: bool | None) -> SourcePrice:
+def with_state(price: SourcePrice, seen: Seen, stateful: bool | None) -> SourcePrice:
     """Add what a rebuild of state from history costs: what is replayed, and what of it is gone."""
-    seen = _look(source, standing, offset)
-    if offset is None:
+    if seen.offset is None:
         return price
     if seen.topics is None:
         return replace(price, replayed=unknown(seen.why) if stateful else NONE)
-    known = {topic: parts for topic, parts in offset.items() if topic in seen.topics.held}
+    known = {topic: parts for topic, parts in seen.offset.items() if topic in seen.topics.held}
     start, gone = history_of(seen.initial if seen.initial is not None else seen.topics.earliest, known, seen.topics)
     count = records_between(start, known)
     notes = price.notes
@@ -84,7 +81,12 @@ def with_state(price: SourcePrice, source: Source, standing: Standing, offset: O
     return replace(price, replayed=records(count) if stateful else NONE, gone=records(gone), notes=notes)
 
 
-def _look(source: Source, standing: Standing, offset: Offsets | None) -> _Seen:
+def look(source: Source, standing: Standing, offset: Offsets | None) -> Seen:
+    """Look at a Kafka source, once for a plan: brokers that do not answer cost their time only once.
+
+    :param source: opened as far as this process can.
+    :param offset: the old offsets; None where nothing was committed.
+    """
     initial = None
     try:
         if source.name in standing.checkpoint.sources():
@@ -92,12 +94,12 @@ def _look(source: Source, standing: Standing, offset: Offsets | None) -> _Seen:
     except CheckpointError:
         pass  # it is only where the flow first read from; what matters of the checkpoint is read elsewhere
     try:
-        return _Seen(offset, initial, probes_kafka.look_at(source))
+        return Seen(offset, initial, probes_kafka.look_at(source))
     except SourceError as error:
-        return _Seen(offset, initial, None, str(error))
+        return Seen(offset, initial, None, str(error))
 
 
-def _after_last(price: SourcePrice, seen: _Seen, standing: Standing, source: Source) -> SourcePrice:
+def _after_last(price: SourcePrice, seen: Seen, standing: Standing, source: Source) -> SourcePrice:
     then = "after the last processed batch" if seen.offset is not None else "where the old generation was to begin"
     if seen.topics is None:
         told = f"whether all that it has yet to read is still there is unknown: {seen.why}. The driver looks before it touches anything"
@@ -123,14 +125,14 @@ def _notes(onward: Onward, topics: Topics) -> Iterator[str]:
         yield f"not read any more: {', '.join(onward.left)}; what waits there is not read"
 
 
-def _earliest(price: SourcePrice, seen: _Seen) -> SourcePrice:
+def _earliest(price: SourcePrice, seen: Seen) -> SourcePrice:
     words = "the beginning: all that the topics still hold"
     if seen.topics is None:
         return replace(price, then=words, repeated=unknown(seen.why) if seen.offset else NONE)
     return replace(price, then=words, repeated=records(records_between(seen.topics.earliest, seen.offset or {})))
 
 
-def _from_moment(price: SourcePrice, seen: _Seen, source: Source, moment_ms: int) -> SourcePrice:
+def _from_moment(price: SourcePrice, seen: Seen, source: Source, moment_ms: int) -> SourcePrice:
     moment = datetime.fromtimestamp(moment_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
     words = f"records written at or after {moment}"
     try:
@@ -139,7 +141,7 @@ def _from_moment(price: SourcePrice, seen: _Seen, source: Source, moment_ms: int
         return replace(price, then=words, lost=unknown(str(error)), repeated=unknown(str(error)))
 
 
-def _moved(price: SourcePrice, seen: _Seen, target: Offsets | None, then: str) -> SourcePrice:
+def _moved(price: SourcePrice, seen: Seen, target: Offsets | None, then: str) -> SourcePrice:
     """Compare where the flow stands with where it is to start (None: the end) by partition; one that it did not know was not read."""
     if seen.topics is None and target is None:
         return replace(price, then=then, lost=unknown(seen.why))
@@ -151,7 +153,7 @@ def _moved(price: SourcePrice, seen: _Seen, target: Offsets | None, then: str) -
     return replace(price, then=then, lost=records(lost), repeated=records(repeated if seen.offset else 0))
 
 
-def _check_offsets(source: Source, wanted: Offsets, seen: _Seen) -> None:
+def _check_offsets(source: Source, wanted: Offsets, seen: Seen) -> None:
     wrong = misfits(wanted, seen.topics) if seen.topics else _left_out(wanted, seen.offset or {})
     if wrong:
         raise RequestError(f"offsets of {source.name} cannot be used: {'; '.join(wrong)}. Give one for every partition.")

@@ -95,6 +95,9 @@ def _check_table(spark: SparkSession, source: Source, origin: DeltaOrigin, looks
 
     :raises RecoveryError: it cannot.
     """
+    if origin.first_read is not None:
+        _check_commits(source, origin.first_read, looks)
+        return
     version, advice = origin.replayed_version, "Reset the flow again with state `empty`, or from earliest."
     assert source.path is not None, "an opened Delta source has a path"
     if version < 0:
@@ -110,6 +113,15 @@ def _check_table(spark: SparkSession, source: Source, origin: DeltaOrigin, looks
         raise RecoveryError(
             f"The state cannot be rebuilt: {len(gone)} files of version {version} of the table of source {source.name} were removed by "
             f"VACUUM, such as {gone[0]}. {advice}"
+        )
+
+
+def _check_commits(source: Source, first: int, looks: Looks) -> None:
+    history = looks.history(source)
+    if not history.holds_from(first):
+        raise RecoveryError(
+            f"The state cannot be rebuilt: the flow began with version {first} of the table of source {source.name}, and its log starts at "
+            f"{history.oldest} now. Reset the flow again with state `empty`, or from earliest."
         )
 
 

@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import lit
 
+from streamkeeper import generations
 from streamkeeper.checkpoint import Checkpoint, FileEntry
 from streamkeeper.declarations import KAFKA, Source
 from streamkeeper.delta_source import History, require_history
+from streamkeeper.generations import EARLIEST
 from streamkeeper.kafka_positions import Offsets, Topics
 from streamkeeper_jobs import kafka_topics
 from streamkeeper_jobs.job import Job
@@ -60,6 +62,24 @@ class Looks:
         :raises SourceError: there is no table.
         """
         return self._once("history", source, lambda: _history(self._job.spark, source))
+
+    def first_read(self, source: Source) -> int | None:
+        """Give the version that the flow began with in a Delta source that is declared to start later than with the whole table.
+
+        None where some generation read the whole table, or nobody knows.
+        """
+        if source.start == "earliest":
+            return None
+        for number in reversed(self._job.home.generations()):
+            decided, start = generations.read(self._job.home, number), generations.read_start(self._job.home, number)
+            if decided is None or start is None:
+                continue
+            if decided.previous is None:
+                begun = start.positions.get(source.name)
+                return None if begun is None else int(begun["reservoirVersion"])
+            if decided.start.mode == EARLIEST:
+                return None
+        return None
 
     def topic_ids(self) -> dict[str, dict[str, str]]:
         """Give the ids of all topics that the flow reads, by source and topic.

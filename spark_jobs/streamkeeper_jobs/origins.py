@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -57,6 +57,16 @@ def find_origin(generation: Generation, sources: tuple[Source, ...], where: Stan
     :raises RecoveryError: explicit offsets do not fit the sources, or what was not read yet is gone.
     :raises SourceError: a source cannot be looked at now.
     """
+    found = _find(generation, sources, where, looks)
+    began = {
+        source.name: replace(origin, first_read=looks.first_read(source))
+        for source in sources
+        if isinstance(origin := found.sources.get(source.name), DeltaOrigin)
+    }
+    return replace(found, sources={**found.sources, **began})
+
+
+def _find(generation: Generation, sources: tuple[Source, ...], where: Standing | None, looks: Looks) -> Origin:
     start = generation.start
     match start.mode:
         case mode if mode == AFTER_LAST:

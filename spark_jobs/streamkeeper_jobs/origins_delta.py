@@ -15,20 +15,36 @@ from streamkeeper.source_checks import moment_ms
 
 @dataclass(frozen=True)
 class DeltaOrigin:
-    """The offset after which is read, as Spark writes it."""
+    """The offset after which is read, as Spark writes it.
+
+    ``first_read`` is the version that the flow began with, where its source is declared to start later than with the whole table: only what
+    came from then on is history.
+    """
 
     offset: dict[str, Any]
+    first_read: int | None = None
+
+    @property
+    def version(self) -> int:
+        """The version that is read next, or was being read."""
+        return int(self.offset["reservoirVersion"])
 
     def version_before(self, history: History) -> int:
         """Give the version right before the position; its own where that one is not held."""
-        version = int(self.offset["reservoirVersion"])
-        return version - 1 if version > 0 and history.holds_from(version - 1) else version
+        return self.version - 1 if self.version > 0 and history.holds_from(self.version - 1) else self.version
+
+    def replay_options(self, history: History) -> dict[str, str]:
+        """Give the reader's options that let a replay of everything up to the offset read the flow's own history, and nothing before."""
+        if self.first_read is None:
+            return {}
+        if self.first_read < self.version:
+            return {"startingVersion": str(self.first_read)}
+        return {"startingVersion": str(self.version_before(history)), "excludeRegex": ".*"}  # nothing was read yet
 
     @property
     def replayed_version(self) -> int:
         """The version of the table that a replay of everything up to the offset reads first (read: DeltaSource.getBatch)."""
-        version = int(self.offset["reservoirVersion"])
-        return version if self.offset.get("isStartingVersion") else version - 1
+        return self.version if self.offset.get("isStartingVersion") else self.version - 1
 
 
 def after_last(source: Source, offset: dict[str, Any], history: History, accepted: tuple[str, ...]) -> tuple[DeltaOrigin | None, list[str]]:

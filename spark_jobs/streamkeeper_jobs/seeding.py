@@ -76,7 +76,7 @@ def plant(job: Job, new: NewCheckpoint, origin: Origin, looks: Looks) -> tuple[i
     if not new.operators:
         storage.overwrite(f"{folder}/commits/0", write_commit(CommitEntry(0, 1, origin.watermark_ms)))
     else:
-        _replay(job if new.rebuilds else _reading_little(job, origin, looks), new)
+        _replay(_reading(job, new, origin, looks), new)
     # What history had emitted by the old watermark was emitted then: let it be emitted into nowhere, so that it is not emitted again.
     emits_again = new.rebuilds and origin.watermark_ms > 0
     if not emits_again and not _reads_tables(origin):
@@ -98,17 +98,19 @@ def _reads_tables(origin: Origin) -> bool:
     return any(isinstance(found, DeltaOrigin) for found in origin.sources.values())
 
 
-def _reading_little(job: Job, origin: Origin, looks: Looks) -> Job:
-    """Give the job with its Delta sources starting right before their positions: what is let through nowhere need not be read whole."""
+def _reading(job: Job, new: NewCheckpoint, origin: Origin, looks: Looks) -> Job:
+    """Give the job with its Delta sources reading what the replay needs: their history, or next to nothing where no row is let through."""
 
-    def late(source: Source) -> Source:
+    def set_for_replay(source: Source) -> Source:
         found = origin.sources.get(source.name)
         if not isinstance(found, DeltaOrigin):
             return source
-        return replace(source, options={**source.options, "startingVersion": str(found.version_before(looks.history(source)))})
+        history = looks.history(source)
+        only = found.replay_options(history) if new.rebuilds else {"startingVersion": str(found.version_before(history))}
+        return replace(source, options={**source.options, **only})
 
     pipeline = job.flow.pipeline
-    return replace(job, flow=replace(job.flow, pipeline=replace(pipeline, sources=tuple(map(late, pipeline.sources)))))
+    return replace(job, flow=replace(job.flow, pipeline=replace(pipeline, sources=tuple(map(set_for_replay, pipeline.sources)))))
 
 
 def _replay(job: Job, new: NewCheckpoint) -> None:

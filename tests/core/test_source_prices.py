@@ -155,9 +155,10 @@ def test_a_rebuilt_state_replays_from_where_the_flow_first_read_and_counts_what_
 
 
 def test_a_broker_that_does_not_answer_makes_prices_unknown_and_nothing_fail(world: World, broker: Ask) -> None:
-    broker("b:1 does not answer within 5 s")
+    asked = broker("b:1 does not answer within 5 s")
     begun(world, KAFKA, STOOD)
     found = plan(world)
+    assert len(asked) == 1, "a silent broker costs a plan its time once"
     assert refused(found) == []
     assert "is unknown: b:1 does not answer within 5 s. The driver looks before it touches anything" in price(found).notes[0]
     assert refused(plan(world, "earliest")) == [REPEATS]

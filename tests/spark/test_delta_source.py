@@ -358,6 +358,22 @@ def test_what_lies_before_the_declared_start_is_no_state_of_the_first_generation
     flow.bed.holds([event(1), event(2)])
 
 
+@pytest.mark.parametrize("read", [True, False], ids=["it had read", "it had read nothing"])
+def test_what_lies_before_the_declared_start_is_no_state_of_a_later_generation_either(delta: Make, read: bool) -> None:
+    flow = delta()
+    flow.arrive(1)
+    flow.declare(parameters="start='latest', ")
+    run(flow)
+    if read:
+        flow.arrive(2)
+        run(flow)
+    flow.declare(parameters="start='latest', ", view=DEDUPE)
+    flow.bed.reset()
+    flow.arrive(1, 2, 3)
+    run(flow)
+    flow.bed.holds([event(1), event(2), event(3)])
+
+
 def test_a_table_of_the_warehouse_is_read_by_its_name(delta: Make) -> None:
     flow = delta()
     text = (flow.bed.root / "pipelines" / "events.py").read_text().replace('path="{data}/source"', 'table="source"')
