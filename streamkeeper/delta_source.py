@@ -153,7 +153,7 @@ def committed_at(history: History, version: int) -> int:
     """
     if not history.oldest <= version <= history.newest:
         raise SourceError(f"The log of {history.path} holds versions {history.oldest} to {history.newest}, and not {version}.")
-    return _time_of(open_storage(history.path), version)
+    return _time_of(open_storage(history.path), version, own_times=True)
 
 
 def between(history: History, start: JsonObject, end: JsonObject, skips_changes: bool = False) -> Between:
