@@ -38,9 +38,6 @@ class AppendSink:
     def update(self, frame: DataFrame, generation: Generation) -> None:
         """Nothing: a batch that does not fit fails."""
 
-    def check_whole(self) -> None:
-        """Nothing: it is one table."""
-
     def start(self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None) -> StreamingQuery:
         path, partition_cols = self._job.table_path, self._job.table.partition_cols
         writer = writer_of(frame, self._job.flow.full_name, checkpoint, trigger).format("delta")

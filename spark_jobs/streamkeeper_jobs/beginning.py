@@ -38,7 +38,6 @@ def begin(job: Job, generation: Generation) -> Start:
     frame = job.frame(schemas)
     job.sink.check(frame)
     operators = stateful_operators(frame)
-    job.sink.check_whole()
     job.sink.make(frame, generation)
     job.watch.tell(phase="seeding")
     sealed = seal_earlier(job, generation)

@@ -10,9 +10,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from streamkeeper import delta_log
 from streamkeeper.declarations import AutoCdcFlow
-from streamkeeper.errors import DeclarationError, SinkDisagrees
+from streamkeeper.errors import DeclarationError
 from streamkeeper.generations import Generation
 from streamkeeper_jobs.cdc import CdcTables, Step, app_ids, apply_changes, check_spec, prepare
 from streamkeeper_jobs.operators import check_appends
@@ -51,15 +50,6 @@ class CdcSink:
 
     def update(self, frame: DataFrame, generation: Generation) -> None:
         self.make(frame, generation)
-
-    def check_whole(self) -> None:
-        written = delta_log.latest_version(self._tables.target) or 0  # version 0 is the table that was just made, without rows
-        if written and not delta_log.exists(self._tables.tombstones):
-            raise SinkDisagrees(
-                f"There is a table at {self._tables.target}, but none at {self._tables.tombstones}, which remembers what was deleted from "
-                "it: without that, rows that were deleted may come back. Nothing was changed. Put it back from a copy; or, if the table "
-                f"{self._flow.target} was never an AUTO CDC flow's, move it away."
-            )
 
     def start(self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None) -> StreamingQuery:
         turn = writers_turn(self._job, generation, self.app_ids)

@@ -199,7 +199,6 @@ def _run_generation(job: Job) -> None:
     check_histories(job, start)
     if not begun_now:
         job.sink.check(frame)
-        job.sink.check_whole()
         job.sink.update(frame, generation)
     pin_state_partitions(job.spark, Checkpoint(job.home.storage, start.checkpoint))
     job.watch.obey()

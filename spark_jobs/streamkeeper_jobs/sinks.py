@@ -45,13 +45,6 @@ class Sink(Protocol):
         """Make the table fit what the flow gives now, before a query starts that goes on with a generation; as :meth:`make`."""
         ...
 
-    def check_whole(self) -> None:
-        """Make sure that nothing is missing that belongs to the table.
-
-        :raises SinkDisagrees: something is; nothing was changed.
-        """
-        ...
-
     def start(self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None) -> StreamingQuery:
         """Start the query.
 
