@@ -18,7 +18,7 @@ from tests.end_to_end.browser import Person
 from tests.end_to_end.world import TOKEN_SECONDS, World
 from tests.events_producer import Producer
 
-ORDER = ("test_story.py", "test_requests.py", "test_supervision.py", "test_together.py")
+ORDER = ("test_story.py", "test_requests.py", "test_supervision.py", "test_once.py", "test_together.py")
 TIMES = {
     "AIRFLOW__EXECUTION_API__JWT_EXPIRATION_TIME": str(TOKEN_SECONDS),
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
