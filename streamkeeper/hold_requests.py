@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper import holds
-from streamkeeper.errors import RequestError
 from streamkeeper.holds import Hold
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow, Manifest
-from streamkeeper.requests import FormField, check_type
+from streamkeeper.requests import FormField, read_values, refuse
 
 DEADLINE = 600.0
 """Seconds that the form gives drivers to stop in good order."""
@@ -84,7 +83,7 @@ def parse_hold(values: Mapping[str, Any], manifest: Manifest, by: str) -> HoldRe
         wrong.append(
             f"deadline is {deadline!r}; it must be a number of seconds, 0 or above. Leave it empty to wait for as long as it takes."
         )
-    _refuse(wrong, "held")
+    refuse("No flow was held", wrong)
     return HoldRequest(flows, holds.person(by), by, merged["reason"] or f"held by {by}", None if deadline is None else float(deadline))
 
 
@@ -96,7 +95,7 @@ def parse_release(values: Mapping[str, Any], manifest: Manifest, by: str) -> Rel
     merged, flows, wrong = _read(values, release_form(manifest), manifest)
     if merged["owner"] and merged["any_person"] is True:
         wrong.append(f"owner is {merged['owner']!r} and any_person is on. Choose one: a person's hold, or everybody's.")
-    _refuse(wrong, "released")
+    refuse("No flow was released", wrong)
     return ReleaseRequest(flows, None if merged["any_person"] else holds.person(merged["owner"] or by))
 
 
@@ -127,14 +126,7 @@ def _which(manifest: Manifest, verb: str) -> tuple[FormField, ...]:
 
 def _read(values: Mapping[str, Any], form: tuple[FormField, ...], manifest: Manifest) -> tuple[dict[str, Any], tuple[str, ...], list[str]]:
     """Give all values, the flows that they mean, and what is wrong with them."""
-    fields = {field.name: field for field in form}
-    wrong: list[str] = []
-    unknown = sorted(set(values) - set(fields))
-    if unknown:
-        wrong.append(f"Unknown: {', '.join(map(repr, unknown))}. Allowed are {', '.join(fields)}.")
-    merged = {name: values.get(name, field.default) for name, field in fields.items()}
-    for name, field in fields.items():
-        wrong += check_type(field, merged[name])
+    merged, wrong = read_values(values, form)
     return merged, () if wrong else _flows(merged, manifest, wrong), wrong
 
 
@@ -151,8 +143,3 @@ def _flows(values: Mapping[str, Any], manifest: Manifest, wrong: list[str]) -> t
     if not found:
         wrong.append("No flow is declared there, so there is nothing to do. Declare one, and run `streamkeeper check`.")
     return found
-
-
-def _refuse(wrong: list[str], done: str) -> None:
-    if wrong:
-        raise RequestError("\n".join([f"No flow was {done}, and nothing was touched:", *(f"- {item}" for item in wrong)]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -136,18 +136,10 @@ def parse_reset(values: Mapping[str, Any], manifest: Manifest, by: str, now: dat
     :param now: the present moment, which no timestamp may lie after.
     :raises RequestError: any value does not fit; all misfits are listed.
     """
-    fields = {field.name: field for field in reset_form(manifest)}
-    wrong: list[str] = []
-    unknown = sorted(set(values) - set(fields))
-    if unknown:
-        wrong.append(f"Unknown: {', '.join(map(repr, unknown))}. Allowed are {', '.join(fields)}.")
-    merged = {name: values.get(name, field.default) for name, field in fields.items()}
-    for name, field in fields.items():
-        wrong += check_type(field, merged[name])
+    merged, wrong = read_values(values, reset_form(manifest))
     flow = _flow(merged["flow"], manifest, wrong)
     start = _start(merged, flow, now or datetime.now(timezone.utc), wrong)
-    if wrong:
-        raise RequestError("\n".join(["The reset was not planned, and nothing was touched:", *(f"- {item}" for item in wrong)]))
+    refuse("The reset was not planned", wrong)
     assert flow is not None and start is not None, "what is missing was listed as wrong"
     return ResetRequest(
         flow=flow.full_name,
@@ -177,6 +169,27 @@ def values_from_command_line(start: str) -> dict[str, Any]:
     if mode == TIMESTAMP:
         return {"start_from": TIMESTAMP, "timestamp": rest}
     return {"start_from": start}
+
+
+def read_values(values: Mapping[str, Any], form: Iterable[FormField]) -> tuple[dict[str, Any], list[str]]:
+    """Give a value for every field of a form, its default where none was given, and what is wrong with the names and types."""
+    fields = {field.name: field for field in form}
+    unknown = sorted(set(values) - set(fields))
+    wrong = [f"Unknown: {', '.join(map(repr, unknown))}. Allowed are {', '.join(fields)}."] if unknown else []
+    merged = {name: values.get(name, field.default) for name, field in fields.items()}
+    for name, field in fields.items():
+        wrong += check_type(field, merged[name])
+    return merged, wrong
+
+
+def refuse(what: str, wrong: Sequence[str]) -> None:
+    """Go on if nothing is wrong.
+
+    :param what: was not done, as the start of a sentence.
+    :raises RequestError: something is; all of it is listed.
+    """
+    if wrong:
+        raise RequestError("\n".join([f"{what}, and nothing was touched:", *(f"- {item}" for item in wrong)]))
 
 
 def check_type(field: FormField, value: Any) -> list[str]:

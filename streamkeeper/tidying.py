@@ -24,7 +24,7 @@ from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow, Manifest
 from streamkeeper.opening import opened_if_possible
 from streamkeeper.probes import plain_path
-from streamkeeper.requests import FormField, check_type
+from streamkeeper.requests import FormField, read_values, refuse
 from streamkeeper.settings import Settings
 from streamkeeper.standing import last_begun
 from streamkeeper.storage import Storage, open_storage
@@ -105,17 +105,11 @@ def parse_tidy(values: Mapping[str, Any], manifest: Manifest) -> TidyRequest:
 
     :raises RequestError: any value does not fit; all misfits are listed.
     """
-    fields = {field.name: field for field in tidy_form(manifest)}
-    unknown = sorted(set(values) - set(fields))
-    wrong = [f"Unknown: {', '.join(map(repr, unknown))}. Allowed are {', '.join(fields)}."] if unknown else []
-    merged = {name: values.get(name, field.default) for name, field in fields.items()}
-    for name, field in fields.items():
-        wrong += check_type(field, merged[name])
+    merged, wrong = read_values(values, tidy_form(manifest))
     hours = merged["retention_hours"]
     if not wrong and not LEAST_HOURS <= hours < float("inf"):
         wrong.append(f"retention_hours is {hours!r}. Allowed is {LEAST_HOURS:g} and above: a shorter one breaks queries that run.")
-    if wrong:
-        raise RequestError("\n".join(["No table was tidied, and nothing was touched:", *(f"- {item}" for item in wrong)]))
+    refuse("No table was tidied", wrong)
     return TidyRequest(tuple(merged["tables"] or _names(manifest)), float(hours), merged["vacuum"], merged["dry_run"])
 
 
