@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage
 from tests.cdc_oracle import DELETE, TRUNCATE, UPSERT, Change, newest
 from tests.oracle import counted
-from tests.spark.flowbed import FIRST_FILE, Driver
+from tests.spark.flowbed import FIRST_FILE, Driver, quick_settings, running_driver
 
 INCREMENTAL, SNAPSHOT = "customers_incremental_flow", "customers_snapshot_flow"
 COLUMNS = ("customer_id", "name", "email", "city")
@@ -82,15 +81,7 @@ class CustomersBed:
     def make(cls, root: Path, spark: SparkSession, text: str = PIPELINE) -> CustomersBed:
         for name in ("pipelines", "data/customers/cdc", "data/customers/snapshot"):
             (root / name).mkdir(parents=True)
-        settings = Settings(
-            pipelines=root / "pipelines",
-            state=str(root / "state"),
-            warehouse=str(root / "warehouse"),
-            data=str(root / "data"),
-            jars=PROJECT / ".cache" / "jars",
-            lease_term=2.0,
-            heartbeat_interval=0.2,
-        )
+        settings = quick_settings(root)
         bed = cls(root, spark, settings)
         bed.declare(text)
         return bed
@@ -150,20 +141,8 @@ class CustomersBed:
     def driver(self, flow: str = INCREMENTAL, *arguments: str) -> Iterator[Driver]:
         """Run a driver as a real process of spark-submit, in a process group of its own, which ends with the block."""
         log = self.root / f"{flow}-{time.monotonic_ns()}.log"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [*submit.command(self.settings, self.flow(flow)), *arguments],
-                env={**os.environ, **submit.environment(self.settings)},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        driver = Driver(process, log)
-        try:
+        with running_driver(self.settings, [*submit.command(self.settings, self.flow(flow)), *arguments], log) as driver:
             yield driver
-        finally:
-            driver.kill()
 
     def reset(self, flow: str = INCREMENTAL, start: StartAt | None = None, state: str = REBUILT) -> Generation:
         """Decide a flow's next generation, as a recovery's step would, and take a park away."""

@@ -92,15 +92,7 @@ class Flowbed:
         """Make the folders and the pipeline file."""
         for name in ("pipelines", "data/events"):
             (root / name).mkdir(parents=True)
-        settings = Settings(
-            pipelines=root / "pipelines",
-            state=str(root / "state"),
-            warehouse=str(root / "warehouse"),
-            data=str(root / "data"),
-            jars=PROJECT / ".cache" / "jars",
-            lease_term=2.0,
-            heartbeat_interval=0.2,
-        )
+        settings = quick_settings(root)
         bed = cls(root, spark, settings)
         bed.declare(text or pipeline())
         return bed
@@ -217,20 +209,8 @@ class Flowbed:
         command = [*submit.command(self.settings, self.flow()), *arguments]
         command[command.index("--flow") + 1] = name
         self.log = self.root / f"driver-{time.monotonic_ns()}.log"
-        with self.log.open("wb") as out:
-            process = subprocess.Popen(
-                command,
-                env={**os.environ, **submit.environment(self.settings)},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        driver = Driver(process, self.log)
-        try:
+        with running_driver(self.settings, command, self.log) as driver:
             yield driver
-        finally:
-            driver.kill()
 
 
 @dataclass
@@ -265,6 +245,38 @@ class Driver:
             assert self.process.poll() is None, f"the driver ended with {self.process.returncode}:\n{self.said()[-4000:]}"
             assert time.monotonic() < deadline, f"waited {timeout} s in vain:\n{self.said()[-4000:]}"
             time.sleep(poll)
+
+
+def quick_settings(root: Path) -> Settings:
+    """Give settings whose folders lie below ``root``, and whose terms are short."""
+    return Settings(
+        pipelines=root / "pipelines",
+        state=str(root / "state"),
+        warehouse=str(root / "warehouse"),
+        data=str(root / "data"),
+        jars=PROJECT / ".cache" / "jars",
+        lease_term=2.0,
+        heartbeat_interval=0.2,
+    )
+
+
+@contextmanager
+def running_driver(settings: Settings, command: Sequence[str], log: Path) -> Iterator[Driver]:
+    """Run a driver's command in a process group of its own, which ends with the block."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **submit.environment(settings)},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    driver = Driver(process, log)
+    try:
+        yield driver
+    finally:
+        driver.kill()
 
 
 def wait_until(condition: Callable[[], object], timeout: float = 120) -> None:

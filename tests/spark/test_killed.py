@@ -17,7 +17,7 @@ from streamkeeper.home import query_id
 from streamkeeper.outcomes import Outcome
 from streamkeeper.storage import to_json
 from tests.oracle import all_rows, first_per
-from tests.spark.flowbed import NAME, Driver, Flowbed, event, heartbeat, pipeline, refused_loudly, wait_until
+from tests.spark.flowbed import NAME, Driver, Flowbed, event, heartbeat, pipeline, refused_loudly, running_driver, wait_until
 
 Make = Callable[..., Flowbed]
 SLOW = """.where(F.expr('''CASE WHEN n >= 1000
@@ -151,23 +151,10 @@ def test_sigterm_to_the_driver_lets_the_batch_end_and_leaves_the_lease(bed: Flow
 def test_the_driver_fails_and_says_so_when_its_jvm_dies(bed: Flowbed) -> None:
     bed.arrive(1)
     command = [sys.executable, str(submit.JOB), "--flow", NAME]
-    log = bed.root / "driver.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            command,
-            env={**os.environ, **submit.environment(bed.settings)},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    driver = Driver(process, log)
-    try:
+    with running_driver(bed.settings, command, bed.root / "driver.log") as driver:
         driver.until(lambda: batch_of(bed) == 0)
-        os.kill(child_of(process.pid), signal.SIGKILL)
+        os.kill(child_of(driver.process.pid), signal.SIGKILL)
         assert driver.wait(60) == Outcome.FAILED
-    finally:
-        driver.kill()
     assert "does not answer any more" in driver.said()
     lease = leases.current(bed.home)
     assert lease is not None

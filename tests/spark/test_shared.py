@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from streamkeeper.manifest import read_manifest
 from streamkeeper.outcomes import PRECEDENCE, Outcome, of_all
 from streamkeeper.storage import open_storage
 from tests.oracle import counted, first_per
-from tests.spark.flowbed import COLUMNS, SCHEMA, Driver, Flowbed, wait_until
+from tests.spark.flowbed import COLUMNS, SCHEMA, Driver, Flowbed, running_driver, wait_until
 
 Make = Callable[..., Flowbed]
 LEFT, RIGHT = "events.left", "events.right"
@@ -91,20 +90,8 @@ def driver(bed: Flowbed) -> Iterator[Driver]:
     """Run the shared driver as a real process of spark-submit, in a process group of its own, which ends with the block."""
     flows = [read_manifest(bed.settings).find(name) for name in BOTH]
     log = bed.root / f"driver-{len(list(bed.root.glob('driver-*')))}.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            submit.command(bed.settings, flows),
-            env={**os.environ, **submit.environment(bed.settings)},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    started = Driver(process, log)
-    try:
+    with running_driver(bed.settings, submit.command(bed.settings, flows), log) as started:
         yield started
-    finally:
-        started.kill()
 
 
 def beat(bed: Flowbed, name: str) -> Heartbeat | None:
