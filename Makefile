@@ -60,7 +60,7 @@ lock: $(LOCK_STAMP) ## make all lock files anew, after a change of requirements.
 	@$(PY) -m uv pip compile --quiet --universal --python-version 3.10 --no-annotate --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --output-file requirements.txt requirements.in
 	@$(PY) -m tools.jars --resolve
-	@$(PY) -m tools.jars --resolve --lock tests/kafka_broker.lock \
+	@$(PY) -m tools.jars --resolve --lock tools/kafka_broker.lock \
 		--root org.apache.kafka:kafka_2.13:4.1.0 --root org.slf4j:slf4j-simple:1.7.36
 
 clean: ## remove .venv, .cache, .demo and what the tools left behind

@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.kafka_broker import KafkaBroker
+from tools.kafka_broker import KafkaBroker
 
 VARIABLE, TOPIC, PARTITIONS = "ORDERS_BROKERS", "orders", 3
 REPEATED, LATE = 0.15, 0.08

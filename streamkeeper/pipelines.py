@@ -46,7 +46,7 @@ from streamkeeper.declarations import (
 from streamkeeper.errors import DeclarationError, NotOffered
 from streamkeeper.settings import TOMBSTONES
 from streamkeeper.sharing import check_shareable
-from streamkeeper.source_checks import check_delta, check_kafka, check_start
+from streamkeeper.source_checks import check_delta, check_kafka, check_no_echo, check_start
 from streamkeeper.syntax import hash_of, without_decorators
 
 __all__ = [
@@ -97,7 +97,8 @@ class Registry:
         """Check what only the whole file can tell, and give the pipeline.
 
         :raises DeclarationError: a name is not declared, views read one another in a circle, a flow has no target table, no flow is
-            declared, flows that write one table do not agree, or flows that are to share a driver cannot.
+            declared, flows that write one table do not agree, a flow reads the table that it writes, or flows that are to share a
+            driver cannot.
         """
         readers: list[View | AnyFlow] = [*self.views.values(), *self.flows.values()]
         for reader in readers:
@@ -123,7 +124,7 @@ class Registry:
         options = self.options or Options()
         if options.shared_driver:
             check_shareable(tuple(self.flows.values()))
-        return Pipeline(
+        pipeline = Pipeline(
             name=self.name,
             file=self.file,
             shared=shared,
@@ -135,6 +136,8 @@ class Registry:
             notifiers=options.notifiers,
             no_progress_after=options.no_progress_after,
         )
+        check_no_echo(pipeline)
+        return pipeline
 
     def _check_circle(self, view: View, path: tuple[str, ...]) -> None:
         if view.name in path:

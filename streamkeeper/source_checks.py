@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from streamkeeper.declarations import DELTA, KAFKA, Where
+from streamkeeper.declarations import DELTA, KAFKA, Pipeline, Where
 from streamkeeper.errors import DeclarationError
 from streamkeeper.positions import check_fits
 
@@ -117,6 +117,20 @@ def check_start(name: str, source_format: str, start: object, where: Where) -> s
     if isinstance(start, str) and (start == "latest" or _starts_well(source_format, *start.partition(":")[::2])):
         return start
     raise DeclarationError(f"{what}. Allowed are {_STARTS[source_format]}.")
+
+
+def check_no_echo(pipeline: Pipeline) -> None:
+    """Make sure that no flow reads the table that it writes: each of its batches would be its next one's input, without end.
+
+    :raises DeclarationError: one does.
+    """
+    for flow in pipeline.flows:
+        echo = next((source for source in pipeline.sources_of(flow) if source.table == flow.target), None)
+        if echo is not None:
+            raise DeclarationError(
+                f"{flow.where}: the flow {flow.name} writes the table {flow.target}, which its source {echo.name} ({echo.where}) reads: "
+                "what it writes would come back to it, again and again. Let it write another table, or read another."
+            )
 
 
 def _starts_well(source_format: str, kind: str, rest: str) -> bool:

@@ -40,9 +40,9 @@ GOOD: dict[str, dict[str, Any]] = {
     "kafka from offsets": {"format": "kafka", "options": KAFKA, "start": {"orders": {"0": 5, "1": -2}}},
     "a path": {"format": "delta", "path": "{data}/t"},
     "a table": {"format": "delta", "table": "s.t", "options": {"readChangeFeed": True, "maxFilesPerTrigger": 5}},
-    "deletes": {"format": "delta", "table": "t", "options": {"skipChangeCommits": "true", "maxBytesPerTrigger": "10m"}},
-    "delta from a version": {"format": "delta", "table": "t", "start": "version:12"},
-    "delta that tracks its schema": {"format": "delta", "table": "t", "track_schema": True},
+    "deletes": {"format": "delta", "table": "u", "options": {"skipChangeCommits": "true", "maxBytesPerTrigger": "10m"}},
+    "delta from a version": {"format": "delta", "table": "u", "start": "version:12"},
+    "delta that tracks its schema": {"format": "delta", "table": "u", "track_schema": True},
 }
 
 
@@ -94,7 +94,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "kafka with a path": ({"format": "kafka", "options": KAFKA, "path": "/x"}, "which takes no path"),
     "kafka with a schema": ({"format": "kafka", "options": KAFKA, "schema": "a INT"}, "brings its own schema"),
-    "kafka with a table": ({"format": "kafka", "options": KAFKA, "table": "t"}, "takes no table. Only Delta sources do"),
+    "kafka with a table": ({"format": "kafka", "options": KAFKA, "table": "u"}, "takes no table. Only Delta sources do"),
     "kafka from a version": ({"format": "kafka", "options": KAFKA, "start": "version:1"}, "Allowed are 'earliest', 'latest', 'timestamp:"),
     "kafka from a moment without a zone": (
         {"format": "kafka", "options": KAFKA, "start": "timestamp:2026-11-21T10:00:00"},
@@ -104,25 +104,25 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "kafka from offsets of files": ({"format": "kafka", "options": KAFKA, "start": {"logOffset": 1}}, "is an offset of a files source"),
     "kafka from below": ({"format": "kafka", "options": KAFKA, "start": {"orders": {"0": -3}}}, "Kafka has no offset orders/0: -3"),
     "neither path nor table": ({"format": "delta"}, "has neither a path nor a table"),
-    "path and table": ({"format": "delta", "path": "/x", "table": "t"}, "has both a path and a table"),
+    "path and table": ({"format": "delta", "path": "/x", "table": "u"}, "has both a path and a table"),
     "a table out of the warehouse": ({"format": "delta", "table": "../t"}, "the table name '' cannot be used"),
-    "delta with a schema": ({"format": "delta", "table": "t", "schema": "a INT"}, "brings its own schema"),
-    "delta from a version's option": ({"format": "delta", "table": "t", "options": {"startingVersion": 1}}, "Streamkeeper's own to set"),
+    "delta with a schema": ({"format": "delta", "table": "u", "schema": "a INT"}, "brings its own schema"),
+    "delta from a version's option": ({"format": "delta", "table": "u", "options": {"startingVersion": 1}}, "Streamkeeper's own to set"),
     "a schema log elsewhere": (
-        {"format": "delta", "table": "t", "options": {"schemaTrackingLocation": "/x"}},
+        {"format": "delta", "table": "u", "options": {"schemaTrackingLocation": "/x"}},
         r"Say create_source.track_schema=True. instead",
     ),
-    "files below nothing": ({"format": "delta", "table": "t", "options": {"maxFilesPerTrigger": -1}}, "maxFilesPerTrigger '-1'. Allowed"),
-    "bytes in words": ({"format": "delta", "table": "t", "options": {"maxBytesPerTrigger": "some"}}, "Allowed is a size such as 10m"),
+    "files below nothing": ({"format": "delta", "table": "u", "options": {"maxFilesPerTrigger": -1}}, "maxFilesPerTrigger '-1'. Allowed"),
+    "bytes in words": ({"format": "delta", "table": "u", "options": {"maxBytesPerTrigger": "some"}}, "Allowed is a size such as 10m"),
     "a change feed that skips changes": (
-        {"format": "delta", "table": "t", "options": {"readChangeFeed": True, "skipChangeCommits": True}},
+        {"format": "delta", "table": "u", "options": {"readChangeFeed": True, "skipChangeCommits": True}},
         "has readChangeFeed and skipChangeCommits",
     ),
-    "delta from no version": ({"format": "delta", "table": "t", "start": "version:last"}, "Allowed are .*'version:12'"),
-    "delta from offsets": ({"format": "delta", "table": "t", "start": {"orders": {"0": 1}}}, "Allowed are .*'version:12'"),
+    "delta from no version": ({"format": "delta", "table": "u", "start": "version:last"}, "Allowed are .*'version:12'"),
+    "delta from offsets": ({"format": "delta", "table": "u", "start": {"orders": {"0": 1}}}, "Allowed are .*'version:12'"),
     "files from their end": ({"format": "json", "path": "/x", "start": "latest"}, "Only Kafka and Delta sources take another start"),
     "files that track a schema": ({"format": "json", "path": "/x", "track_schema": True}, "Only Delta sources take it"),
-    "tracking in words": ({"format": "delta", "table": "t", "track_schema": "yes"}, "has track_schema 'yes'"),
+    "tracking in words": ({"format": "delta", "table": "u", "track_schema": "yes"}, "has track_schema 'yes'"),
 }
 
 
@@ -156,3 +156,12 @@ def test_a_source_without_what_came_later_keeps_its_flows_fingerprint(tmp_path: 
 
     assert prints() == prints(start="earliest", track_schema=False) != prints(start="latest")
     assert prints() != prints(track_schema=True)
+
+
+def test_a_flow_that_reads_what_it_writes_is_refused(tmp_path: Path) -> None:
+    view = "\n@dp.temporary_view(sources=['raw'])\ndef seen(raw):\n    return raw\n"
+    through_a_view = TAIL.replace('"raw"', '"seen"')
+    for tail in (TAIL, view + through_a_view):
+        with pytest.raises(DeclarationError, match=r"the flow f writes the table t, which its source raw \(p.py, line 2\) reads"):
+            load(tmp_path, text(format="delta", table="t") + tail)
+    assert load(tmp_path, text(format="delta", table="u") + view + through_a_view).sources[0].table == "u"

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from streamkeeper.declarations import AppendFlow, Where
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.submit import spark_settings
-from tests.kafka_broker import KafkaBroker
 from tests.spark.flowbed import Flowbed
 from tests.spark.sourcebed import DeltaBed, KafkaBed
+from tools.kafka_broker import KafkaBroker
 
 sys.path.insert(0, str(PROJECT / "spark_jobs"))
 

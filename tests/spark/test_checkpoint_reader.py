@@ -15,8 +15,8 @@ from streamkeeper.checkpoint import Checkpoint, StateOperator, write_commit, wri
 from streamkeeper.checkpoint.checksums import checksum, twin_of
 from streamkeeper.positions import check_fits, kind_of
 from streamkeeper.storage import LocalStorage
-from tests.kafka_broker import KafkaBroker
 from tests.spark import checkpoint_samples as samples
+from tools.kafka_broker import KafkaBroker
 
 Sample = Callable[[str], tuple[Checkpoint, Path]]
 SPARK_AS_IT_COMES = {

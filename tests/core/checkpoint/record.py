@@ -20,8 +20,8 @@ sys.path.insert(0, str(PROJECT))
 from pyspark.sql import SparkSession  # noqa: E402
 
 from streamkeeper.checkpoint.checksums import checksum, twin_of  # noqa: E402
-from tests.kafka_broker import KafkaBroker  # noqa: E402
 from tests.spark import checkpoint_samples as samples  # noqa: E402
+from tools.kafka_broker import KafkaBroker  # noqa: E402
 
 
 def session(warehouse: str) -> SparkSession:

@@ -1,9 +1,9 @@
-"""A real Kafka broker for tests: one node, KRaft, on free ports, in a folder and a process group of its own.
+"""A real Kafka broker for tests and the demo: one node, KRaft, on free ports, in a folder and a process group of its own.
 
     with KafkaBroker(folder) as broker:
         broker.bootstrap_servers      # "127.0.0.1:PORT"
 
-Its jars come once into .cache/kafka-4.1.0, exactly as tests/kafka_broker.lock names them.
+Its jars come once into .cache/kafka-4.1.0, exactly as tools/kafka_broker.lock names them.
 """
 
 import base64
