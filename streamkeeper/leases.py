@@ -73,7 +73,7 @@ class Heartbeat:
     """What a driver says of itself. ``count`` changes with every heartbeat.
 
     ``phase`` is ``starting``, ``seeding``, ``running`` or ``stopping``. ``triggers`` counts the looks for new data that ended well: a
-    committed batch, or nothing new. ``batch`` is the last committed batch.
+    committed batch, or nothing new. ``batch`` is the last committed batch, ``rows`` what this driver has read in all.
     """
 
     epoch: int
@@ -85,6 +85,7 @@ class Heartbeat:
     triggers: int = 0
     application_id: str | None = None
     details: dict[str, Any] = field(default_factory=dict)
+    rows: int = 0
 
 
 class Life(Enum):

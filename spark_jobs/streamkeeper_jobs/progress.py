@@ -19,7 +19,7 @@ class Progress:
     def __init__(self, job: Job, start: Start, operators: tuple[str, ...]) -> None:
         self._job, self._start, self._operators = job, start, operators
         self._batch: int | None = None
-        self._triggers = self._rows = self._batches = 0
+        self._triggers = self._rows = self._batches = self._total = 0
         self._said: float | None = None
 
     def look(self, query: StreamingQuery) -> None:
@@ -29,13 +29,14 @@ class Progress:
             self._batch = int(progress["batchId"])
             self._batches += 1
             self._rows += int(progress["numInputRows"])
+            self._total += int(progress["numInputRows"])
             self._triggers += 1
             if self._batches == 1:
                 self._cross_check()
             self._line(query)
         elif self._is_idle(query):
             self._triggers += 1
-        self._job.watch.tell(batch=self._batch, triggers=self._triggers)
+        self._job.watch.tell(batch=self._batch, triggers=self._triggers, rows=self._total)
 
     def _is_idle(self, query: StreamingQuery) -> bool:
         """Say whether the query has looked for data, found none, and waits: its last trigger ended well."""

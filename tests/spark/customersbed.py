@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from streamkeeper import generations, holds, leases, submit
+from streamkeeper import delta_log, generations, holds, leases, submit
 from streamkeeper.cdc import BOOKKEEPING
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.clock import now
@@ -184,6 +184,10 @@ class CustomersBed:
     def rows(self) -> list[Event]:
         frame = self.spark.read.format("delta").load(self.table).drop(BOOKKEEPING)
         return [found.asDict() for found in frame.collect()]
+
+    def table_version(self) -> int | None:
+        """The newest version of the target."""
+        return delta_log.latest_version(self.table)
 
     def expected(self, events: Sequence[Event] | None = None) -> list[Event]:
         """What the oracle makes of all that was written, or of some events."""

@@ -1,0 +1,210 @@
+"""Carrying a backfill out: its own flow, driven to its end as any once flow is, by the process that the recovery's step runs in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructType
+
+from streamkeeper import backfills, generations, holds, leases, standing
+from streamkeeper.backfills import HISTORY, KIND, SEQUENCE, BackfillRequest, Backup, Filters
+from streamkeeper.cdc import BOOKKEEPING
+from streamkeeper.declarations import KAFKA, AutoCdcFlow
+from streamkeeper.errors import LeaseHeld, RecoveryError, RequestError
+from streamkeeper.home import FlowHome
+from streamkeeper.leases import Lease
+from streamkeeper.loading import load_pipeline
+from streamkeeper.manifest import Flow
+from streamkeeper.outcomes import Outcome
+from streamkeeper.settings import Settings
+from streamkeeper_jobs.cdc.columns import SEQUENCE as AT
+from streamkeeper_jobs.cdc.events import KEY
+from streamkeeper_jobs.cdc.events import KIND as KIND_OF_CHANGE
+from streamkeeper_jobs.cdc.expressions import column
+from streamkeeper_jobs.changes import Declaration
+from streamkeeper_jobs.driver import Asked, declared_in, drive, find
+from streamkeeper_jobs.saying import say
+from streamkeeper_jobs.session import open_session, spark_url
+from streamkeeper_jobs.watch import Watch
+
+Tell = Callable[[dict[str, int]], None]
+"""Is told how far a backfill is: ``batch``, the last chunk that is in the table, and ``rows``, what this run has read."""
+TELL_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Filling:
+    """A backfill to carry out: what was asked for, the recovery's id, and the ``fingerprint`` that it was planned for."""
+
+    settings: Settings
+    request: BackfillRequest
+    recovery: str
+    fingerprint: str
+    backup: Backup | None = None
+
+
+def fill(spark: SparkSession, filling: Filling, tell: Tell) -> dict[str, object]:
+    """Run a backfill to its end, and say what it did; one that is done is not run again, one that was interrupted goes on.
+
+    :raises RecoveryError: the declaration changed since, or the backfill could not be ended; what it says may be mended and this run again.
+    """
+    home, derived = _prepare(spark, filling)
+    if generations.finished(home) is None:
+        _drive(filling.settings, home, derived, tell)
+    return evidence(filling.settings, home, derived)
+
+
+def evidence(settings: Settings, home: FlowHome, derived: Flow) -> dict[str, object]:
+    """Say where a backfill's own flow stands."""
+    begun = standing.last_begun(home)
+    if begun is None:
+        return {"flow": home.full_name, "done": False, "batch": None}
+    found = standing.look(home, settings.table_path(derived.declaration.target), *begun)
+    return {
+        "flow": home.full_name,
+        "query_id": found.generation.query_id,
+        "done": generations.finished(home) is not None,
+        "batch": found.batch,
+        "missing": found.missing_in_sink,
+    }
+
+
+def _prepare(spark: SparkSession, filling: Filling) -> tuple[FlowHome, Flow]:
+    request, backup = filling.request, filling.backup
+    home, file = find(filling.settings, request.flow)
+    flow = declared_in(load_pipeline(file, filling.settings.data), home.flow)
+    if flow.fingerprint != filling.fingerprint:
+        raise RecoveryError(
+            f"The declaration of {request.flow} changed since the backfill was planned ({filling.fingerprint} → {flow.fingerprint}). "
+            "Nothing more is filled in: give this recovery up, and plan a new one. What it has filled in stays."
+        )
+    begun = standing.last_begun(home)
+    known = begun[1].schemas if begun else {}
+    sources = tuple(replace(item, schema=item.schema or known.get(item.name)) for item in flow.pipeline.sources)
+    flow = replace(flow, pipeline=replace(flow.pipeline, sources=sources))
+    if backup is not None:
+        backup = replace(backup, parts=_sequence_parts(spark, backup, flow))
+    filters = Filters(partial(_only, request, flow), lambda frame: frame.where(F.lit(False)), partial(_changes, request))
+    derived = backfills.derive(flow, request, filling.recovery, filters, backup)
+    return FlowHome(home.storage, home.pipeline, derived.name), derived
+
+
+def _drive(settings: Settings, home: FlowHome, derived: Flow, tell: Tell) -> None:
+    holds.release(home, holds.PARK)  # of a run before, which failed and is run again
+    lease = _lease(home, settings)
+    declaration = _Settled(settings, home.full_name)
+    declaration.fingerprint = derived.fingerprint
+    watch = _Telling(home, lease, settings.heartbeat_interval, declaration, tell)
+    asked = Asked(settings, home, declaration, True, derived)
+    outcome = drive(asked, lease, watch, partial(open_session, settings))
+    if outcome is Outcome.DONE:
+        return
+    park = holds.parked(home)
+    why = f"{park.reason}: {park.details.get('message')}" if park else f"it ended ({outcome.name.lower().replace('_', ' ')})"
+    raise RecoveryError(
+        f"The backfill of {derived.declaration.target} stopped after batch {watch.heartbeat.batch}: {why}\nWhat it filled in stays. Put "
+        "right what is said, and run this step again: it goes on from there."
+    )
+
+
+def _lease(home: FlowHome, settings: Settings) -> Lease:
+    """Take the lease of a backfill's own flow; where the run before was interrupted, its driver may still be ending a chunk."""
+    try:
+        return leases.acquire(home, 1, settings.lease_term)
+    except LeaseHeld as held:
+        say(f"{held} Waiting for it.")
+        leases.wait_until_gone(home, 24 * 3600.0, settings.lease_term)
+        return leases.acquire(home, 1, settings.lease_term)
+
+
+class _Settled(Declaration):
+    """A declaration that is not looked at any more: a backfill ends as it was planned."""
+
+    def files_changed(self) -> bool:
+        return False
+
+
+class _Telling(Watch):
+    """A watch that also tells the ledger how far the backfill is, now and then."""
+
+    def __init__(self, home: FlowHome, lease: Lease, interval: float, declaration: Declaration, tell: Tell) -> None:
+        super().__init__(home, lease, interval, declaration)
+        self._tell, self._at, self._batch = tell, float("-inf"), -1
+
+    def tell(self, **changes: object) -> None:
+        super().tell(**changes)
+        said = self.heartbeat
+        if said.batch is None or said.batch == self._batch or time.monotonic() - self._at < TELL_SECONDS:
+            return
+        self._at, self._batch = time.monotonic(), said.batch
+        self._tell({"batch": said.batch, "rows": said.rows})
+
+
+def _only(request: BackfillRequest, flow: Flow, frame: DataFrame) -> DataFrame:
+    """Leave the rows that a backfill is for: within the bounds of a Kafka source, and where the predicate is true."""
+    source = flow.pipeline.source(request.source) if request.source else None
+    if source is not None and source.format == KAFKA and request.read == HISTORY and request.end is not None:
+        frame = frame.where(~_at_or_after(request.end))
+    return _where(request.predicate, frame)
+
+
+def _where(predicate: str | None, frame: DataFrame) -> DataFrame:
+    if predicate is None:
+        return frame
+    try:
+        return frame.where(F.expr(predicate))
+    except PySparkException as error:
+        raise RequestError(
+            f"predicate is {predicate!r}, which Spark refuses: {error}. The columns are {', '.join(frame.columns)}. Plan the backfill anew."
+        ) from error
+
+
+def _at_or_after(end: dict[str, dict[str, int]]) -> Column:
+    """Say whether a record lies at or after the end of its partition; a partition that the end does not name has none."""
+    past = F.lit(False)
+    for topic, parts in end.items():
+        for part, offset in parts.items():
+            past |= (F.col("topic") == topic) & (F.col("partition") == int(part)) & (F.col("offset") >= offset)
+    return past
+
+
+def _sequence_parts(spark: SparkSession, backup: Backup, flow: Flow) -> int:
+    """Give of how many columns a sequence in a backup is made; 1 where its rows have none."""
+    if not isinstance(flow.declaration, AutoCdcFlow):
+        return 1
+    rows = spark.read.format("delta").load(spark_url(backup.target))
+    return len(_parts(rows, BOOKKEEPING, AT))
+
+
+def _changes(request: BackfillRequest, rows: DataFrame, tombstones: DataFrame) -> DataFrame:
+    """Make changes of a backup: an upsert of each row at the sequence that it has, and each delete and truncate that is remembered.
+
+    What is remembered comes whole, whatever the predicate: it did happen, and later rows are judged by it.
+    """
+    stored = [column(name) for name in rows.columns if name != BOOKKEEPING]
+    upserts = _where(request.predicate, rows).select(*stored, *_parts(rows, BOOKKEEPING, AT), F.lit("upsert").alias(KIND))
+    keys = [column(KEY, name).alias(name) for name in _fields(tombstones, KEY)]
+    ends = tombstones.select(*keys, *_parts(tombstones, AT), column(KIND_OF_CHANGE).alias(KIND))
+    return upserts.unionByName(ends, allowMissingColumns=True)
+
+
+def _parts(frame: DataFrame, *path: str) -> list[Column]:
+    """Give the columns that a sequence is made of, under the names that the backfill's changes have them by."""
+    names = _fields(frame, *path)
+    parts = [column(*path, name) for name in names] if names else [column(*path)]
+    return [part.alias(f"{SEQUENCE}{number}") for number, part in enumerate(parts)]
+
+
+def _fields(frame: DataFrame, *path: str) -> list[str]:
+    """Give the names of a struct's fields; none where it is no struct."""
+    found: DataType = frame.schema
+    for name in path:
+        assert isinstance(found, StructType), f"{'.'.join(path)} is a field of structs"
+        found = found[name].dataType
+    return found.fieldNames() if isinstance(found, StructType) else []

@@ -1,0 +1,156 @@
+"""Backfills: rows that come again from elsewhere, through the flow's own views, while the flow runs on; killed, and run again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from streamkeeper_jobs.filling import Filling, fill
+
+from streamkeeper import generations, holds
+from streamkeeper.backfills import BACKUP, FILES, HISTORY, BackfillRequest, Backup, name_of
+from streamkeeper.errors import RecoveryError, StorageError
+from streamkeeper.home import FlowHome
+from streamkeeper.outcomes import Outcome
+from streamkeeper.storage import open_storage
+from tests.oracle import all_rows, first_per
+from tests.spark.customersbed import INCREMENTAL, CustomersBed, delete, upsert
+from tests.spark.flowbed import DEDUPE, NAME, Flowbed, pipeline
+
+FULL_NAME = f"customers.{INCREMENTAL}"
+RECOVERY = "backfill-test-0badcafe"
+
+
+@pytest.fixture
+def customers(tmp_path: Path, spark: SparkSession) -> CustomersBed:
+    return CustomersBed.make(tmp_path, spark)
+
+
+def filling(bed: CustomersBed, recovery: str = RECOVERY, backup: Backup | None = None, **asked: Any) -> Filling:
+    request = BackfillRequest(FULL_NAME, **{"source": "customers_cdc", **asked})
+    return Filling(bed.settings, request, recovery, bed.flow().fingerprint, backup)
+
+
+def aside(bed: CustomersBed, *files: list[dict[str, Any]]) -> str:
+    """Write changes into another folder than the flow's own."""
+    folder = bed.root / "archive"
+    folder.mkdir(exist_ok=True)
+    for number, events in enumerate(files):
+        (folder / f"old-{number}.json").write_text("".join(json.dumps(item) + "\n" for item in events))
+        bed.events += events
+    return str(folder)
+
+
+def test_changes_from_elsewhere_come_in_chunks_and_never_over_newer_rows(customers: CustomersBed, spark: SparkSession) -> None:
+    customers.change(upsert(1, 10), upsert(2, 10), delete(3, 10))
+    assert customers.run() is Outcome.STOPPED
+    folder = aside(customers, [upsert(1, 5), upsert(3, 5)], [upsert(4, 5), delete(2, 11)], [upsert(4, 7), upsert(5, 1)])
+    told: list[dict[str, int]] = []
+    found = fill(spark, filling(customers, read=FILES, path=folder, chunk=1), told.append)
+    assert (found["done"], found["batch"], found["missing"]) == (True, 2, None)
+    assert told
+    assert told[-1].keys() == {"batch", "rows"}
+    customers.is_exact()
+    before = customers.table_version()
+    assert fill(spark, filling(customers, read=FILES, path=folder, chunk=1), told.append) == found, "what is done is not done again"
+    assert customers.table_version() == before
+    customers.change(upsert(5, 2), delete(4, 6))
+    assert customers.run() is Outcome.STOPPED
+    customers.is_exact()
+    assert customers.home().generations() == [1], "the flow's own checkpoint is untouched"
+
+
+def test_a_predicate_chooses_rows_of_the_source(customers: CustomersBed, spark: SparkSession) -> None:
+    customers.change(upsert(1, 10))
+    assert customers.run() is Outcome.STOPPED
+    kept = list(customers.events)
+    folder = aside(customers, [upsert(7, 1), upsert(8, 1), delete(1, 20)])
+    fill(spark, filling(customers, read=FILES, path=folder, predicate="customer_id = 7"), lambda said: None)
+    customers.is_exact([*kept, upsert(7, 1)])
+
+
+def test_what_spark_refuses_is_said_and_leaves_nothing_parked(customers: CustomersBed, spark: SparkSession) -> None:
+    customers.change(upsert(1, 10))
+    assert customers.run() is Outcome.STOPPED
+    wrong = filling(customers, read=HISTORY, predicate="no_such_column > 3")
+    with pytest.raises(RecoveryError, match="no_such_column"):
+        fill(spark, wrong, lambda said: None)
+    customers.is_exact()
+    assert not holds.all_of(customers.home())
+
+
+def test_a_changed_declaration_ends_it_before_anything_is_touched(customers: CustomersBed, spark: SparkSession) -> None:
+    customers.change(upsert(1, 10))
+    assert customers.run() is Outcome.STOPPED
+    planned = filling(customers, read=HISTORY)
+    customers.declare((customers.root / "pipelines" / "customers.py").read_text().replace("customer_id INT", "customer_id BIGINT"))
+    with pytest.raises(RecoveryError, match="changed since the backfill was planned"):
+        fill(spark, planned, lambda said: None)
+    assert FlowHome(open_storage(customers.settings.state), "customers", name_of(INCREMENTAL, RECOVERY)).generations() == []
+
+
+def test_a_backup_is_filled_in_at_the_sequences_of_its_rows_with_what_it_remembers(customers: CustomersBed, spark: SparkSession) -> None:
+    customers.change(upsert(1, 10), upsert(2, 10), upsert(3, 10))
+    customers.change(delete(3, 12), upsert(2, 14))
+    assert customers.run() is Outcome.STOPPED
+    old = Backup(str(customers.root / "backup"), str(customers.root / "backup_tombstones"))
+    shutil.copytree(customers.table, old.target)
+    shutil.copytree(customers.tombstones, str(old.tombstones))
+    customers.change(upsert(1, 20), upsert(2, 12))
+    assert customers.run() is Outcome.STOPPED
+    spark.sql(f"DELETE FROM delta.`{customers.table}` WHERE customer_id <> 1")
+    spark.sql(f"DELETE FROM delta.`{customers.tombstones}`")
+    fill(spark, filling(customers, read=BACKUP, source=None, backup=old), lambda said: None)
+    customers.change(upsert(3, 11))
+    assert customers.run() is Outcome.STOPPED
+    customers.is_exact()
+
+
+def test_a_backfill_that_failed_goes_on_where_it_was(
+    customers: CustomersBed, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    customers.change(upsert(1, 10))
+    assert customers.run() is Outcome.STOPPED
+    folder = aside(customers, *[[upsert(number, 1), upsert(1, number)] for number in range(2, 8)])
+    asked = filling(customers, read=FILES, path=folder, chunk=1)
+    from streamkeeper_jobs import cdc_sink
+
+    apply, applied = cdc_sink.apply_changes, []
+
+    def dies_after_three(*args: Any) -> None:
+        apply(*args)
+        applied.append(1)
+        if len(applied) == 3:
+            raise StorageError("the disk went away")
+
+    monkeypatch.setattr(cdc_sink, "apply_changes", dies_after_three)
+    with pytest.raises(RecoveryError, match="the disk went away|ended \\(failed\\)"):
+        fill(spark, asked, lambda said: None)
+    home = FlowHome(open_storage(customers.settings.state), "customers", name_of(INCREMENTAL, RECOVERY))
+    assert generations.finished(home) is None
+    found = fill(spark, asked, lambda said: None)
+    assert found["batch"] == 5
+    assert len(applied) == 7, "six chunks, and the one that was in the table and not in the checkpoint once more"
+    customers.is_exact()
+
+
+def test_state_of_the_flows_view_spans_all_chunks(make_bed: Callable[..., Flowbed], spark: SparkSession) -> None:
+    """Rows are appended here, so the two that both the flow and the backfill read come twice: its plan asks for that price."""
+    bed = make_bed(pipeline(view=DEDUPE))
+    bed.arrive(1, 2)
+    assert bed.run() is Outcome.STOPPED
+    stream = list(bed.events)
+    for numbers in ((2, 3), (3, 4), (4, 5)):
+        bed.arrive(*numbers, folder="archive")
+    again = bed.events[len(stream) :]
+    request = BackfillRequest(NAME, FILES, "events_raw", path=str(bed.root / "data" / "archive"), chunk=1, accept=("repeats",))
+    fill(spark, Filling(bed.settings, request, RECOVERY, bed.flow().fingerprint), lambda said: None)
+    bed.holds([*first_per(stream, ["event_id"]), *first_per(again, ["event_id"])])
+    bed.arrive(9)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds([*all_rows(stream), *first_per(again, ["event_id"]), bed.events[-1]])
