@@ -179,8 +179,8 @@ def is_entered(work: Work) -> bool:
 def _copy_table(work: Work, table: dict[str, Any], commit: bytes | None) -> dict[str, Any]:
     if commit is None:
         raise RecoveryError(
-            f"What was pinned of {table['source']} is gone from {work.plan.details['folder']}: somebody removed the folder while the copy was "
-            "made. Give this backup up and back the table up anew."
+            f"What was pinned of {table['source']} is gone from {work.plan.details['folder']}: somebody removed the folder while the copy "
+            "was made. Give this backup up and back the table up anew."
         )
     source, target = open_storage(table["source"]), open_storage(table["path"])
     began = time.monotonic()
@@ -231,6 +231,6 @@ KIND = Kind(
         StepKind(PIN, "choose versions of target and tombstones that belong together", "spark", "streamkeeper_jobs.table_copies:pin"),
         StepKind(COPY, "copy their files; flows go on", "here", copy),
         StepKind(VERIFY, "compare rows and checksums of the copies with what was pinned", "spark", "streamkeeper_jobs.table_copies:verify"),
-        StepKind(ENTER, "enter the copies in the list of backups, where restore_table finds them", "here", enter, changes=True, changed=is_entered),
+        StepKind(ENTER, "enter the copies in the list of backups, for restore_table", "here", enter, changes=True, changed=is_entered),
     ),
 )

@@ -58,7 +58,8 @@ class TableBackup:
 class Backup:
     """A whole backup. ``flows`` say where each flow that writes the table stood in it.
 
-    ``kept_days`` and ``keep_last`` are its retention: it may go once it is older than the one, and as many newer ones as the other are there.
+    ``kept_days`` and ``keep_last`` are its retention: it may go once it is older than the one, and as many newer ones as the other are
+    there.
     """
 
     id: str
@@ -166,7 +167,7 @@ def expired(settings: Settings, now: datetime | None = None) -> list[Expired]:
 
 
 def remove(settings: Settings, pipeline: str, table: str, backup: str) -> None:
-    """Remove a backup: it is listed no more from the first moment on, and its removal, killed anywhere, goes on when it is run again.
+    """Remove a backup: it is listed no more from the first moment on; killed anywhere, its removal goes on when it is run again.
 
     :raises RecoveryError: an open recovery needs it; nothing was removed.
     """
@@ -175,8 +176,8 @@ def remove(settings: Settings, pipeline: str, table: str, backup: str) -> None:
     users = needed_by(storage, entry) if entry is not None else []
     if users:
         raise RecoveryError(
-            f"The backup {backup} of {pipeline}.{table} is needed by {', '.join(users)}, so it was not removed. Let that end, or give it up "
-            f"(streamkeeper abandon {users[0]})."
+            f"The backup {backup} of {pipeline}.{table} is needed by {', '.join(users)}, so it was not removed. Let that end, or give it "
+            f"up (streamkeeper abandon {users[0]})."
         )
     storage.create(f"{_folder(pipeline, table)}/{backup}{_REMOVED}", b"{}\n")
     open_storage(f"{settings.backups_path}/{pipeline}/{table}").remove(backup)

@@ -56,7 +56,7 @@ FEATURES = frozenset(
         "variantShredding-preview",
     }
 )
-"""Table features whose tables are whole with their files and one commit. Of others, such as commits kept by a catalog, that is not known."""
+"""Table features whose tables are whole with their files and one commit. Of others, such as a catalog's commits, that is not known."""
 
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"

@@ -1,7 +1,7 @@
 """Which batches a version of a table holds: versions and batches meet in the ``txn`` actions of its log. No JVM is started.
 
-Restoring a version does not take the ``txn`` actions of later versions back (FACTS-spark, "Delta sink"), so what a flow had done by a version
-is read from the log as far as that version, and the flow goes on under a new query id.
+Restoring a version does not take the ``txn`` actions of later versions back (FACTS-spark, "Delta sink"), so what a flow had done by a
+version is read from the log as far as that version, and the flow goes on under a new query id.
 """
 
 from __future__ import annotations

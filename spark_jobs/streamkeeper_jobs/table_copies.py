@@ -36,8 +36,8 @@ _CLOCKED_SINCE = ("delta.inCommitTimestampEnablementVersion", "delta.inCommitTim
 def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
     """Choose the versions that are copied, and write down what makes them up: for each the commit that the copy will have.
 
-    Target and tombstones are chosen in the writers' turn, so that no batch is in the one and not in the other. The turn is given back before
-    anything is read.
+    Target and tombstones are chosen in the writers' turn, so that no batch is in the one and not in the other. The turn is given back
+    before anything is read.
     """
     plan = work.plan
     [table] = plan.tables
@@ -80,8 +80,8 @@ def _pin(spark: SparkSession, work: Work, what: str, path: str, version: int | N
     size, rows = found.bytes, found.rows
     say(f"{path} is pinned at version {version}: {files:,} files, {size:,} bytes.")
     return {
-        **{"what": what, "source": path, "path": copies.path(what), "version": version, "table_id": table_id},
-        **{"files": files, "bytes": size, "rows": rows, "source_id": found.metadata["id"]},
+        "what": what, "source": path, "path": copies.path(what), "version": version, "table_id": table_id,
+        "files": files, "bytes": size, "rows": rows, "source_id": found.metadata["id"],
     }
 
 
@@ -111,8 +111,8 @@ def _verify(spark: SparkSession, work: Work, table: dict[str, Any]) -> dict[str,
     wanted, found = read_checksum(source, table["source"]), read_checksum(copy, table["path"])
     if wanted != found:
         raise RecoveryError(
-            f"The copy {table['path']} is not what was pinned: it has {describe(found)}; version {table['version']} of {table['source']} has "
-            f"{describe(wanted)}. {_ANEW}"
+            f"The copy {table['path']} is not what was pinned: it has {describe(found)}; version {table['version']} of {table['source']} "
+            f"has {describe(wanted)}. {_ANEW}"
         )
     say(f"{table['path']} is what was pinned: {describe(found)}.")
     return {"what": table["what"], "checksum": asdict(found), "schema": copy.schema.json()}
