@@ -224,9 +224,7 @@ def _check_same(home: FlowHome, flow: FlowPlan, plan: Plan, manifest: Manifest) 
         raise RecoveryError(f"{flow.flow} is on generation {number} now; the plan was made on {flow.generation}. {anew}")
     fingerprint = manifest.find(flow.flow).fingerprint
     if fingerprint != flow.fingerprint:
-        raise RecoveryError(
-            f"The declaration of {flow.flow} changed since the plan was made ({flow.fingerprint} → {fingerprint}). {anew}"
-        )
+        raise RecoveryError(f"The declaration of {flow.flow} changed since the plan was made ({flow.fingerprint} → {fingerprint}). {anew}")
 
 
 def _version(settings: Settings, table: str) -> int | None:

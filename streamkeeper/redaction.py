@@ -43,9 +43,7 @@ def is_secret(key: str) -> bool:
 def redact(value: Any) -> Any:
     """Give a JSON value without its secrets; what is no secret stays as it is."""
     if isinstance(value, dict):
-        return {
-            key: HIDDEN if isinstance(inner, str) and inner and is_secret(str(key)) else redact(inner) for key, inner in value.items()
-        }
+        return {key: HIDDEN if isinstance(inner, str) and inner and is_secret(str(key)) else redact(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [redact(inner) for inner in value]
     return redact_text(value) if isinstance(value, str) else value

@@ -190,6 +190,3 @@ def _user() -> str:
     import getpass
 
     return getpass.getuser()
-
-
-

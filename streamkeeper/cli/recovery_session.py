@@ -86,9 +86,7 @@ class Session:
 
         say("\n".join(["The price got worse while the flows stopped:", *why]))
         if self.yes or not typer.confirm("Go on all the same?", err=True):
-            recoveries.give_up(
-                self.settings, self.plan.pipeline, self.plan.recovery_id, "the price got worse, and was not approved again"
-            )
+            recoveries.give_up(self.settings, self.plan.pipeline, self.plan.recovery_id, "the price got worse, and was not approved again")
             raise PlanRefused("The plan got worse and was not approved again. The flows are released; nothing was changed.")
         recoveries.approve(self.settings, self.plan.pipeline, self.plan.recovery_id, self.plan.by, again=True)
 

@@ -171,7 +171,9 @@ def test_a_recovery_s_failure_is_told_when_nothing_is_tried_any_more(
     ("step", "found", "said"),
     [
         pytest.param("verify_progress", {"batch": 0}, "is done: its new generation works", id="it works"),
-        pytest.param("verify_progress", {"held_by": ["person-ada"]}, "is done, but the flow first.first_flow is held by person-ada", id="it is held"),
+        pytest.param(
+            "verify_progress", {"held_by": ["person-ada"]}, "but the flow first.first_flow is held by person-ada", id="it is held"
+        ),
         pytest.param("verify_progress", {"superseded_by": 3}, "generation 3 came after it already", id="another came after it"),
         pytest.param("release", {"park_lifted": True}, None, id="a step before the last"),
     ],

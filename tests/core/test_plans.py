@@ -42,8 +42,20 @@ def flow_plan(*prices: SourcePrice, flow: str = "events.clean_events", **more: A
         "failure": {"condition": "C", "sql_state": "42K03", "meaning": "a stateful operation was removed", "context": {"type": "T"}},
         **more,
     }
-    return FlowPlan(flow, "events", 3, 4, 2, "f", state="rebuilt", stateful=True, operators_before=("dedupe",), prices=prices,
-                    notes=("a note", "another"), **given)
+    return FlowPlan(
+        flow,
+        "events",
+        3,
+        4,
+        2,
+        "f",
+        state="rebuilt",
+        stateful=True,
+        operators_before=("dedupe",),
+        prices=prices,
+        notes=("a note", "another"),
+        **given,
+    )
 
 
 def price(source: str = "a", **amounts: Amount) -> SourcePrice:

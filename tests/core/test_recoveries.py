@@ -392,7 +392,7 @@ def test_a_later_generation_ends_the_wait_for_progress(parked: World) -> None:
     decided = generations.latest(parked.home)
     assert decided is not None
     generations.decide(parked.home, generations.with_number(replace(decided, recovery="r9"), parked.home, 3))
-    assert carry_out(parked, "verify_progress") ["superseded_by"] == 3
+    assert carry_out(parked, "verify_progress")["superseded_by"] == 3
 
 
 def test_the_ledger_keeps_the_plan_the_approval_and_each_steps_failure(parked: World) -> None:
