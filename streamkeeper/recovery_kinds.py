@@ -22,6 +22,7 @@ from streamkeeper.requests import FormField
 from streamkeeper.settings import Settings
 
 KINDS: dict[str, str] = {
+    "backup_table": "streamkeeper.backup_table:KIND",
     "reset_checkpoint": "streamkeeper.resets:KIND",
 }
 """Every recovery by its name, and the module and name where its :class:`Kind` is. Imported only when it is asked for."""

@@ -14,6 +14,8 @@ PROJECT = Path(__file__).resolve().parent.parent
 
 TOMBSTONES = "__tombstones"
 """The end of the name of that table; no declared table may have such a name."""
+BACKUPS = "__backups"
+"""The folder of backups in the warehouse; no declared table may have such a name."""
 
 _FEW = 5
 """Heartbeats that a supervisor may miss at the least before its driver stops."""
@@ -39,6 +41,8 @@ class Settings:
     """Seconds without a beat of its supervising task after which a driver that was started for one stops by itself."""
     log_retention: float = 30 * 86400.0
     """Seconds that a driver's log is kept after it was last written; that of a living driver is kept whatever its age."""
+    backups: str = ""
+    """Folder or URL of the copies of tables; none means a folder in the warehouse."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -59,6 +63,7 @@ class Settings:
             heartbeat_interval=_seconds("STREAMKEEPER_HEARTBEAT_INTERVAL", env, cls.heartbeat_interval),
             supervisor_timeout=_seconds("STREAMKEEPER_SUPERVISOR_TIMEOUT", env, cls.supervisor_timeout),
             log_retention=_seconds("STREAMKEEPER_LOG_RETENTION", env, cls.log_retention),
+            backups=_location("STREAMKEEPER_BACKUPS", env.get("STREAMKEEPER_BACKUPS"), ""),
         )
         if settings.lease_term < 2 * settings.heartbeat_interval:
             raise SettingsError(
@@ -85,18 +90,24 @@ class Settings:
             "STREAMKEEPER_HEARTBEAT_INTERVAL": str(self.heartbeat_interval),
             "STREAMKEEPER_SUPERVISOR_TIMEOUT": str(self.supervisor_timeout),
             "STREAMKEEPER_LOG_RETENTION": str(self.log_retention),
+            "STREAMKEEPER_BACKUPS": self.backups,
         }
 
     def table_path(self, table: str) -> str:
         """Give the folder or URL of a table: ``t`` lives at ``{warehouse}/t``, ``s.t`` at ``{warehouse}/s/t``."""
         return "/".join([self.warehouse.rstrip("/"), *table.split(".")])
 
+    @property
+    def backups_path(self) -> str:
+        """The folder or URL of the copies of tables. A table that is dropped does not take it along: it lies beside them all."""
+        return (self.backups or f"{self.warehouse.rstrip('/')}/{BACKUPS}").rstrip("/")
+
     def tombstones_path(self, table: str) -> str:
         """Give the folder or URL of what an AUTO CDC table remembers of deletes and truncates: a table beside it."""
         return f"{self.table_path(table)}{TOMBSTONES}"
 
 
-def _location(name: str, value: str | None, default: Path) -> str:
+def _location(name: str, value: str | None, default: Path | str) -> str:
     if not value:
         return str(default)
     return value if "://" in value else str(_absolute(name, value))

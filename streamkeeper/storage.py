@@ -18,11 +18,11 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol, cast
 
 from streamkeeper.errors import StorageError
+from streamkeeper.storage_errors import or_storage_error
 
 
 class Storage(Protocol):
@@ -51,6 +51,24 @@ class Storage(Protocol):
 
     def modified(self, name: str) -> float | None:
         """Give when a file was last written, in seconds since the epoch by the storage's clock, or None if it is not there."""
+        ...
+
+    def size(self, name: str) -> int | None:
+        """Give a file's size in bytes, or None if there is no such file."""
+        ...
+
+    def bring(self, source: Storage, name: str, target: str) -> None:
+        """Copy one file of any storage into this one, whole or not at all, however large it is.
+
+        :raises StorageError: there is no such file, or it cannot be written here.
+        """
+        ...
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file to read it piece by piece.
+
+        :raises StorageError: there is no such file.
+        """
         ...
 
     def copy(self, name: str, target: str) -> None:
@@ -116,7 +134,7 @@ class LocalStorage:
     def create(self, name: str, content: bytes) -> bool:
         target = Path(self.path(name))
         temporary = self._write_aside(target, content)
-        with _or_storage_error(str(target), "written", _MUST_BE_WRITABLE):
+        with or_storage_error(str(target), "written", _MUST_BE_WRITABLE):
             try:
                 os.link(temporary, target)
             except FileExistsError:
@@ -128,7 +146,7 @@ class LocalStorage:
     def overwrite(self, name: str, content: bytes) -> None:
         target = Path(self.path(name))
         temporary = self._write_aside(target, content)
-        with _or_storage_error(str(target), "written", _MUST_BE_WRITABLE):
+        with or_storage_error(str(target), "written", _MUST_BE_WRITABLE):
             try:
                 temporary.replace(target)
             except OSError:
@@ -136,14 +154,14 @@ class LocalStorage:
                 raise
 
     def read(self, name: str) -> bytes | None:
-        with _or_storage_error(self.path(name), "read", _CHECK_MODE):
+        with or_storage_error(self.path(name), "read", _CHECK_MODE):
             try:
                 return Path(self.path(name)).read_bytes()
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
     def names(self, folder: str = "") -> list[str]:
-        with _or_storage_error(self.path(folder), "listed", _CHECK_MODE):
+        with or_storage_error(self.path(folder), "listed", _CHECK_MODE):
             try:
                 with os.scandir(self.path(folder)) as found:
                     return sorted(item.name for item in found if not item.name.startswith(_ASIDE))
@@ -151,15 +169,43 @@ class LocalStorage:
                 return []
 
     def modified(self, name: str) -> float | None:
-        with _or_storage_error(self.path(name), "looked at", _CHECK_MODE):
+        with or_storage_error(self.path(name), "looked at", _CHECK_MODE):
             try:
                 return Path(self.path(name)).stat().st_mtime
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
+    def size(self, name: str) -> int | None:
+        with or_storage_error(self.path(name), "looked at", _CHECK_MODE):
+            try:
+                return Path(self.path(name)).stat().st_size
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def open(self, name: str) -> BinaryIO:
+        with or_storage_error(self.path(name), "read", _CHECK_MODE):
+            return Path(self.path(name)).open("rb")
+
+    def bring(self, source: Storage, name: str, target: str) -> None:
+        path = Path(self.path(target))
+        aside = path.with_name(f"{_ASIDE}{uuid.uuid4().hex}")
+        with or_storage_error(source.path(name), f"copied to {path}", _MUST_BE_WRITABLE):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                if isinstance(source, LocalStorage):
+                    shutil.copyfile(source.path(name), aside)  # the kernel copies; nothing of it comes through here
+                else:
+                    with source.open(name) as found, aside.open("xb") as file:
+                        shutil.copyfileobj(found, file, _PIECE)
+                with aside.open("rb") as file:
+                    os.fsync(file.fileno())
+                aside.replace(path)
+            finally:
+                aside.unlink(missing_ok=True)
+
     def copy(self, name: str, target: str) -> None:
         source, destination = Path(self.path(name)), Path(self.path(target))
-        with _or_storage_error(str(source), f"copied to {destination}", _MUST_BE_WRITABLE):
+        with or_storage_error(str(source), f"copied to {destination}", _MUST_BE_WRITABLE):
             if source.is_dir():
                 shutil.copytree(source, destination, dirs_exist_ok=True)
             else:
@@ -167,7 +213,7 @@ class LocalStorage:
 
     def remove(self, name: str) -> None:
         target = Path(self.path(name))
-        with _or_storage_error(str(target), "removed", _MUST_BE_WRITABLE), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with or_storage_error(str(target), "removed", _MUST_BE_WRITABLE), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if target.is_dir() and not target.is_symlink():
                 shutil.rmtree(target)
             else:
@@ -176,7 +222,7 @@ class LocalStorage:
     def _write_aside(self, target: Path, content: bytes) -> Path:
         """Write a finished, flushed temporary file beside the target."""
         temporary = target.with_name(f"{_ASIDE}{uuid.uuid4().hex}")
-        with _or_storage_error(str(target), "written", _MUST_BE_WRITABLE):
+        with or_storage_error(str(target), "written", _MUST_BE_WRITABLE):
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with temporary.open("xb") as file:
@@ -206,7 +252,7 @@ class RemoteStorage:
         return f"{self.root}/{name}" if name else self.root
 
     def create(self, name: str, content: bytes) -> bool:
-        with _or_storage_error(self.path(name), "written", _CHECK_STORE):
+        with or_storage_error(self.path(name), "written", _CHECK_STORE):
             try:
                 with self._fs.open(self._key(name), "xb") as file:
                     file.write(content)
@@ -215,11 +261,11 @@ class RemoteStorage:
         return True
 
     def overwrite(self, name: str, content: bytes) -> None:
-        with _or_storage_error(self.path(name), "written", _CHECK_STORE):
+        with or_storage_error(self.path(name), "written", _CHECK_STORE):
             self._fs.pipe_file(self._key(name), content)
 
     def read(self, name: str) -> bytes | None:
-        with _or_storage_error(self.path(name), "read", _CHECK_STORE):
+        with or_storage_error(self.path(name), "read", _CHECK_STORE):
             try:
                 return bytes(self._fs.cat_file(self._key(name)))
             except FileNotFoundError:
@@ -227,7 +273,7 @@ class RemoteStorage:
 
     def names(self, folder: str = "") -> list[str]:
         base = self._key(folder).rstrip("/")
-        with _or_storage_error(self.path(folder), "listed", _CHECK_STORE):
+        with or_storage_error(self.path(folder), "listed", _CHECK_STORE):
             try:
                 keys = [str(key).rstrip("/") for key in self._fs.ls(base, detail=False)]
             except FileNotFoundError:
@@ -235,15 +281,34 @@ class RemoteStorage:
         return sorted({key.removeprefix(f"{base}/") for key in keys if key.startswith(f"{base}/")})
 
     def modified(self, name: str) -> float | None:
-        with _or_storage_error(self.path(name), "looked at", _CHECK_STORE):
+        with or_storage_error(self.path(name), "looked at", _CHECK_STORE):
             try:
                 return float(self._fs.modified(self._key(name)).timestamp())
             except FileNotFoundError:
                 return None
 
+    def size(self, name: str) -> int | None:
+        with or_storage_error(self.path(name), "looked at", _CHECK_STORE):
+            try:
+                return int(self._fs.size(self._key(name)))
+            except FileNotFoundError:
+                return None
+
+    def open(self, name: str) -> BinaryIO:
+        with or_storage_error(self.path(name), "read", _CHECK_STORE):
+            return cast(BinaryIO, self._fs.open(self._key(name), "rb"))
+
+    def bring(self, source: Storage, name: str, target: str) -> None:
+        with or_storage_error(source.path(name), f"copied to {self.path(target)}", _CHECK_STORE):
+            if isinstance(source, RemoteStorage) and type(source._fs) is type(self._fs):
+                self._fs.cp_file(source._key(name), self._key(target))  # the store copies
+                return
+            with source.open(name) as found, self._fs.open(self._key(target), "wb") as file:
+                shutil.copyfileobj(found, file, _PIECE)
+
     def copy(self, name: str, target: str) -> None:
         source, destination = self._key(name), self._key(target)
-        with _or_storage_error(self.path(name), f"copied to {self.path(target)}", _CHECK_STORE):
+        with or_storage_error(self.path(name), f"copied to {self.path(target)}", _CHECK_STORE):
             found = [str(key) for key in self._fs.find(source)]
             if not found:
                 raise FileNotFoundError(2, "there is no such file or folder")
@@ -251,7 +316,7 @@ class RemoteStorage:
                 self._fs.cp_file(key, destination + key.removeprefix(source))
 
     def remove(self, name: str) -> None:
-        with _or_storage_error(self.path(name), "removed", _CHECK_STORE), contextlib.suppress(FileNotFoundError):
+        with or_storage_error(self.path(name), "removed", _CHECK_STORE), contextlib.suppress(FileNotFoundError):
             self._fs.rm(self._key(name), recursive=True)
 
     def _key(self, name: str) -> str:
@@ -259,26 +324,11 @@ class RemoteStorage:
 
 
 _ASIDE = ".streamkeeper-"
+_PIECE = 8 * 2**20
+"""Bytes of a file that are in memory at a time."""
 _CHECK_MODE = "Check the folder's owner and mode."
 _MUST_BE_WRITABLE = (
     "The state folder must be writable for the user that runs Airflow and the drivers; correct its owner or mode, or set "
     "STREAMKEEPER_STATE to another folder."
 )
-_CLIENTS = ("aiobotocore", "aiohttp", "botocore")
-"""Packages whose errors (no network, no credentials) are no OSError."""
 _CHECK_STORE = "Check that the bucket is there, that the network reaches it, and that the credentials may read and write it."
-
-
-@contextlib.contextmanager
-def _or_storage_error(path: str, done: str, advice: str) -> Iterator[None]:
-    """Let what a file system refuses come out as an error for the user; fsspec's file systems raise classes of their own, too."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError(f"{path} cannot be {done}: {error.strerror or error}. {advice}") from error
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] not in _CLIENTS:
-            raise
-        raise StorageError(f"{path} cannot be {done}: {type(error).__name__}: {error}. {advice}") from error

@@ -86,7 +86,7 @@ def last_written(spark: SparkSession, path: str, app_id: str) -> int | None:
         return SEAL
     if found.complete:
         return found.version
-    log = _log(spark, path)
+    log = delta_log_of(spark, path)
     snapshot = log.update(*(getattr(log, f"update$default${argument}")() for argument in (1, 2, 3)))
     return _transaction(snapshot, app_id)
 
@@ -99,7 +99,7 @@ def _commit_seal(spark: SparkSession, path: str, app_id: str) -> None:
     way fail.
     """
     jvm: Any = spark._jvm
-    transaction = _log(spark, path).startTransaction()
+    transaction = delta_log_of(spark, path).startTransaction()
     now = jvm.scala.Option.apply(jvm.java.lang.System.currentTimeMillis())
     actions = jvm.java.util.Collections.singletonList(jvm.org.apache.spark.sql.delta.actions.SetTransaction(app_id, SEAL, now))
     operation = getattr(getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
@@ -115,7 +115,7 @@ def _version_before(spark: SparkSession, path: str, app_id: str, sealed_at: int 
         )
     if sealed_at == 0:
         return None
-    log = _log(spark, path)
+    log = delta_log_of(spark, path)
     arguments = (getattr(log, f"getSnapshotAt$default${argument}")() for argument in (2, 3, 4))
     return _transaction(log.getSnapshotAt(sealed_at - 1, *arguments), app_id)
 
@@ -125,6 +125,7 @@ def _transaction(snapshot: Any, app_id: str) -> int | None:
     return int(found.get()) if found.isDefined() else None
 
 
-def _log(spark: SparkSession, path: str) -> Any:
+def delta_log_of(spark: SparkSession, path: str) -> Any:
+    """Give Delta's own log of the table at a path or URL."""
     jvm: Any = spark._jvm
     return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, spark_url(path))

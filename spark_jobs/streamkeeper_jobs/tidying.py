@@ -7,9 +7,7 @@ both; the turn spares a busy flow's batches, and the compaction, from losing aga
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 from delta.tables import DeltaTable
@@ -18,23 +16,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from streamkeeper import delta_log
-from streamkeeper.clock import now
-from streamkeeper.errors import StreamkeeperError, TableLocked
-from streamkeeper.home import TableTurns
-from streamkeeper.leases import Process
+from streamkeeper.errors import StreamkeeperError
 from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
 from streamkeeper.tidying import TableTidy, property_hours
-from streamkeeper.turns import Holder, WritersTurn, describe
 from streamkeeper_jobs.saying import say
 from streamkeeper_jobs.session import spark_url
-from streamkeeper_jobs.turn_taking import jvm_process
+from streamkeeper_jobs.visiting import visitors_turn
 
-TURN_SECONDS = 900.0
-"""How long a turn is waited for; a flow that has one for longer has a table that is tidied another day."""
 _RETENTION = "delta.deletedFileRetentionDuration"
-_NOBODY = "tables"
-"""What stands for the flow of a turn that no flow has: no flow may be called so."""
 
 
 def tidy_all(spark: SparkSession, settings: Settings, tidies: tuple[TableTidy, ...]) -> bool:
@@ -57,7 +46,8 @@ def tidy_all(spark: SparkSession, settings: Settings, tidies: tuple[TableTidy, .
 
 def _tidy(spark: SparkSession, settings: Settings, tidy: TableTidy, path: str) -> dict[str, Any]:
     table = DeltaTable.forPath(spark, spark_url(path))
-    turn = _turn(spark, settings, tidy) if tidy.turn else nullcontext
+    then = "Run tidy_tables again."
+    turn = visitors_turn(spark, settings, tidy.pipeline, tidy.table, then) if tidy.turn else nullcontext
     with turn():
         compacted = table.optimize().executeCompaction().select("metrics.*").first()
     assert compacted is not None, "OPTIMIZE gives one row"
@@ -76,21 +66,3 @@ def _vacuum(table: DeltaTable, hours: float | None) -> dict[str, Any]:
         return {"vacuumed": None, "why": f"the table's {_RETENTION} is {declared!r}, which is no number of hours, days or weeks"}
     table.vacuum(max(hours, own))
     return {"vacuumed": max(hours, own)}
-
-
-def _turn(spark: SparkSession, settings: Settings, tidy: TableTidy) -> Callable[[], AbstractContextManager[None]]:
-    me = Holder(_NOBODY, 0, 0, None, Process.current(), jvm_process(spark), now())
-    turns = TableTurns(open_storage(settings.state), tidy.pipeline, tidy.table)
-    deadline = time.monotonic() + TURN_SECONDS
-
-    def wait(seconds: float) -> None:
-        if time.monotonic() >= deadline:
-            raise TableLocked(f"The turn on {tidy.table} did not come within {TURN_SECONDS:g} s. Run tidy_tables again.")
-        time.sleep(seconds)
-
-    return WritersTurn(turns, me, settings.lease_term, check=lambda: None, shut_out=_leave_it, wait=wait, say=say)
-
-
-def _leave_it(holder: Holder) -> None:
-    """Tidying shuts no flow out: that is for a flow that must write."""
-    raise TableLocked(f"{describe(holder)} has the turn, is silent and cannot be proven gone. A flow that writes the table deals with it.")

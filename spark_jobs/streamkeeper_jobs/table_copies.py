@@ -1,0 +1,153 @@
+"""The steps of ``backup_table`` that need Spark: pinning versions that belong together, and comparing the copy with them."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from contextlib import nullcontext
+from dataclasses import asdict
+from typing import Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from streamkeeper import delta_log, locks
+from streamkeeper.backup_table import COPY, PIN, commit_file
+from streamkeeper.backups import TOMBSTONES, Checksum
+from streamkeeper.errors import RecoveryError
+from streamkeeper.home import FlowHome
+from streamkeeper.recovery_kinds import Work
+from streamkeeper.storage import open_storage
+from streamkeeper.table_copies import check_copyable, files_of
+from streamkeeper.table_versions import FlowAt, WritersAt, flow_at
+from streamkeeper_jobs.checksums import checksum
+from streamkeeper_jobs.saying import say
+from streamkeeper_jobs.session import spark_url
+from streamkeeper_jobs.snapshots import Snapshot, read_snapshot
+from streamkeeper_jobs.visiting import visitors_turn
+
+_CLOCKED = "delta.enableInCommitTimestamps"
+_CLOCKED_SINCE = ("delta.inCommitTimestampEnablementVersion", "delta.inCommitTimestampEnablementTimestamp")
+"""Properties that name versions of the table that is copied; the copy has versions of its own."""
+
+
+def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Choose the versions that are copied, and write down what makes them up: for each the commit that the copy will have.
+
+    Target and tombstones are chosen in the writers' turn, so that no batch is in the one and not in the other. The turn is given back
+    before anything is read.
+    """
+    plan = work.plan
+    [table] = plan.tables
+    locks.check_free(work.book.storage, plan.pipeline, table, plan.recovery_id)
+    unit: dict[str, str] = plan.details["unit"]
+    again = "Run the backup's step pin again."
+    turn = visitors_turn(spark, work.settings, plan.pipeline, table, again) if TOMBSTONES in unit else nullcontext
+    with turn():
+        versions = {what: delta_log.latest_version(path) for what, path in unit.items()}
+    flows = [asdict(flow) for flow in _flows(work, table, versions["target"])]
+    return {"tables": [_pin(spark, work, what, path, versions[what]) for what, path in unit.items()], "flows": flows}
+
+
+def verify(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Read the pinned versions and the copies, and compare: rows, checksums, columns.
+
+    :raises RecoveryError: a copy is not what was pinned, or either cannot be read.
+    """
+    pinned, copied = work.evidence(PIN), work.evidence(COPY)
+    assert pinned is not None and copied is not None, "the steps before were done"
+    return {"tables": [_verify(spark, work, table) for table in pinned["tables"]]}
+
+
+def _flows(work: Work, table: str, version: int | None) -> list[FlowAt]:
+    if version is None:
+        raise RecoveryError(f"There is no table {table} any more. Nothing was copied. Give the backup up.")
+    wrote = WritersAt(work.settings.table_path(table), version)
+    homes = (FlowHome(work.book.storage, work.plan.pipeline, name) for name in work.plan.details["flows"])
+    return [flow_at(home, wrote) for home in homes]
+
+
+def _pin(spark: SparkSession, work: Work, what: str, path: str, version: int | None) -> dict[str, Any]:
+    found = read_snapshot(spark, path, version)
+    check_copyable(path, found.protocol)
+    table_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{work.plan.recovery_id}/{what}"))
+    lines = commit_of(found, table_id, {"source": path, "sourceVersion": str(version), "backup": work.plan.recovery_id})
+    files = sum(1 for _ in files_of(lines))
+    copies = open_storage(work.plan.details["folder"])
+    copies.overwrite(commit_file(what), ("\n".join(lines) + "\n").encode())
+    size, rows = found.bytes, found.rows
+    say(f"{path} is pinned at version {version}: {files:,} files, {size:,} bytes.")
+    return {
+        "what": what, "source": path, "path": copies.path(what), "version": version, "table_id": table_id,
+        "files": files, "bytes": size, "rows": rows, "source_id": found.metadata["id"],
+    }
+
+
+def commit_of(found: Snapshot, table_id: str, told: dict[str, str]) -> list[str]:
+    """Give the lines of the one commit that makes a table of a version's files.
+
+    :param table_id: the id of the new table: whoever streams from the old one must see that this is another.
+    :param told: what its history says of it.
+    """
+    moment = int(time.time() * 1000)
+    configuration = {name: value for name, value in found.metadata.get("configuration", {}).items() if name not in _CLOCKED_SINCE}
+    info: dict[str, Any] = {"timestamp": moment, "operation": "BACKUP", "operationParameters": told, "isBlindAppend": False}
+    if configuration.get(_CLOCKED) == "true":
+        info = {"inCommitTimestamp": moment, **info}
+    metadata = {**found.metadata, "id": table_id, "configuration": configuration}
+    adds = ({"add": add} for add in found.adds)
+    actions = [{"commitInfo": info}, {"protocol": found.protocol}, {"metaData": metadata}, *found.others, *adds]
+    return [json.dumps(action, ensure_ascii=False, separators=(",", ":")) for action in actions]
+
+
+def _verify(spark: SparkSession, work: Work, table: dict[str, Any]) -> dict[str, Any]:
+    work.check_stop()
+    source = read_version(spark, table["source"], table["version"])
+    copy = read_version(spark, table["path"], 0)
+    if source.schema != copy.schema:
+        raise RecoveryError(f"The copy {table['path']} has other columns than what was pinned: {copy.schema.simpleString()}. {_ANEW}")
+    wanted, found = read_checksum(source, table["source"]), read_checksum(copy, table["path"])
+    if wanted != found:
+        raise RecoveryError(
+            f"The copy {table['path']} is not what was pinned: it has {describe(found)}; version {table['version']} of {table['source']} "
+            f"has {describe(wanted)}. {_ANEW}"
+        )
+    say(f"{table['path']} is what was pinned: {describe(found)}.")
+    return {"what": table["what"], "checksum": asdict(found), "schema": copy.schema.json()}
+
+
+_ANEW = "It was not entered as a backup. Give this one up and back the table up anew."
+
+
+def read_version(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
+    """Read a version of the table at a path or URL, the newest by default.
+
+    :raises RecoveryError: it cannot be read.
+    """
+    reader = spark.read.format("delta")
+    try:
+        return (reader if version is None else reader.option("versionAsOf", version)).load(spark_url(path))
+    except (PySparkException, Py4JJavaError) as error:
+        raise _unreadable(path, error) from error
+
+
+def read_checksum(frame: DataFrame, path: str) -> Checksum:
+    """Read all rows and give their checksum.
+
+    :raises RecoveryError: some cannot be read.
+    """
+    try:
+        return checksum(frame)
+    except (PySparkException, Py4JJavaError) as error:
+        raise _unreadable(path, error) from error
+
+
+def describe(found: Checksum) -> str:
+    """Say a checksum."""
+    return f"{found.rows:,} rows, checksum {found.sum}/{found.xor}"
+
+
+def _unreadable(path: str, error: Exception) -> RecoveryError:
+    return RecoveryError(f"{path} cannot be read: {type(error).__name__}: {str(error)[:1000]}")

@@ -1,0 +1,158 @@
+"""Which batches a version of a table holds: versions and batches meet in the ``txn`` actions of its log. No JVM is started.
+
+Restoring a version does not take the ``txn`` actions of later versions back (FACTS-spark, "Delta sink"), so what a flow had done by a
+version is read from the log as far as that version, and the flow goes on under a new query id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamkeeper import delta_source, generations
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.delta_log import SEAL, Transactions
+from streamkeeper.errors import CheckpointError, RecoveryError, RequestError
+from streamkeeper.generations import AFTER_LAST, Start, StartAt
+from streamkeeper.home import FlowHome
+from streamkeeper.storage import open_storage, read_json
+
+_LOG = "_delta_log"
+
+
+@dataclass(frozen=True)
+class FlowAt:
+    """What one flow had done by a version of its table.
+
+    After ``batch`` of ``generation`` it goes on; ``batch`` is None where it had written nothing yet. ``offsets`` are that batch's, by
+    source name, as Spark writes them. ``done`` says that a once flow had read all there was.
+    """
+
+    flow: str
+    generation: int | None
+    batch: int | None
+    query_id: str | None
+    offsets: dict[str, Any] = field(default_factory=dict)
+    done: bool = False
+
+
+class WritersAt:
+    """What writers had committed last by a version of a table: call it with a ``txnAppId``.
+
+    The log is read from that version back, no further than what is asked needs.
+
+    :raises RequestError: the commit of the version is not in the log any more.
+    """
+
+    def __init__(self, path: str, version: int) -> None:
+        history = delta_source.read_history(path)
+        if history is None or not history.oldest <= version <= history.newest:
+            held = "there is no table" if history is None else f"its log holds commits {history.oldest} to {history.newest}"
+            raise RequestError(f"What the table at {path} held at version {version} cannot be told: {held}. Choose a version that is held.")
+        self._path, self._next, self._oldest = path, version, history.oldest
+        self._found: dict[str, int] = {}
+        self._sealed: dict[str, int] = {}
+
+    def __call__(self, app_id: str) -> Transactions:
+        while app_id not in self._found and self._next >= self._oldest:
+            for writer, last in _transactions(self._path, self._next):
+                if last == SEAL:
+                    self._sealed.setdefault(writer, self._next)
+                else:
+                    self._found.setdefault(writer, last)
+            self._next -= 1
+        complete = self._oldest == 0 or app_id in self._found
+        return Transactions(self._found.get(app_id), self._sealed.get(app_id), complete)
+
+
+def query_ids(home: FlowHome) -> dict[int, str]:
+    """Give the query id of each generation of a flow that a driver began, by its number, lowest first."""
+    begun = (number for number in home.generations() if generations.read_start(home, number) is not None)
+    decided = ((number, generations.read(home, number)) for number in begun)
+    return {number: generation.query_id for number, generation in decided if generation is not None}
+
+
+def flow_at(home: FlowHome, wrote: Callable[[str], Transactions]) -> FlowAt:
+    """Say what a flow had done by a version.
+
+    The newest generation that had committed by then rules. Where it was sealed by then the next one had taken over, and stood where it
+    began: perhaps further back, as after a restore.
+
+    :param wrote: gives what a query id had committed by that version.
+    :raises CheckpointError: it cannot be known, or the offsets of that batch are not in the checkpoint any more.
+    :raises RecoveryError: the generation that takes over has not begun yet, and where it begins is not known before.
+    """
+    newer: int | None = None
+    for number, query_id in reversed(query_ids(home).items()):
+        last = wrote(query_id)
+        if last.sealed and newer is not None:
+            return _where_begun(home, newer)
+        if last.sealed and (decided := _decided_after(home, number)) is not None:
+            return decided
+        if last.version is not None:
+            start = _started(home, number)
+            offsets = _offsets(home, start, last.version)
+            return FlowAt(home.full_name, number, last.version, query_id, offsets, _was_done(home, number, last))
+        if not last.complete:
+            raise CheckpointError(
+                f"The log of the table that {home.full_name} writes does not reach back far enough to tell what its generation {number} "
+                "had written by that version. Choose a newer version, or a backup."
+            )
+        newer = number
+    return FlowAt(home.full_name, None, None, None) if newer is None else _where_begun(home, newer)
+
+
+def _where_begun(home: FlowHome, number: int) -> FlowAt:
+    """Say what a flow had done whose generation had begun, and written nothing."""
+    start, decided = _started(home, number), generations.read(home, number)
+    if start.seed_batch is None or decided is None:
+        return FlowAt(home.full_name, None, None, None)
+    return FlowAt(home.full_name, number, start.seed_batch, decided.query_id, _offsets(home, start, start.seed_batch))
+
+
+def _decided_after(home: FlowHome, number: int) -> FlowAt | None:
+    """Say what a flow has done whose next generation is decided and not begun; None where that goes on after the last batch.
+
+    :raises RecoveryError: where the next begins is found when it begins.
+    """
+    following = [generation for later in home.generations() if later > number and (generation := generations.read(home, later))]
+    start = following[-1].start if following else StartAt(AFTER_LAST)
+    if start.mode == AFTER_LAST:
+        return None
+    raise RecoveryError(
+        f"Generation {following[-1].number} of {home.full_name} is decided ({start.mode}) and no driver began it yet, so it is not known "
+        "where the flow stands. Let the flow run, then back the table up again."
+    )
+
+
+def _transactions(path: str, number: int) -> Iterator[tuple[str, int]]:
+    content = open_storage(path).read(f"{_LOG}/{number:020d}.json") or b""
+    for line in content.splitlines():
+        if b'"txn"' not in line:
+            continue
+        action = json.loads(line).get("txn")
+        if action:
+            yield action["appId"], int(action["version"])
+
+
+def _started(home: FlowHome, number: int) -> Start:
+    start = generations.read_start(home, number)
+    assert start is not None, f"generation {number} was begun"
+    return start
+
+
+def _offsets(home: FlowHome, start: Start, batch: int) -> dict[str, Any]:
+    """Read the offsets of a batch by source name; an old log without names has them in the order of the start's positions."""
+    entry = Checkpoint(home.storage, start.checkpoint).offsets(batch)
+    names = list(start.positions)
+    if entry.version == 1 and len(names) == len(entry.sources):
+        return dict(zip(names, entry.sources.values(), strict=True))
+    return dict(entry.sources)
+
+
+def _was_done(home: FlowHome, number: int, last: Transactions) -> bool:
+    """Whether a once flow had read all there was in a generation, by its batch that the version holds last."""
+    value = read_json(home.storage, home.done(number))
+    return value is not None and value["last_commit"] == last.version
