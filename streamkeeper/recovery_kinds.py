@@ -23,6 +23,7 @@ from streamkeeper.settings import Settings
 
 KINDS: dict[str, str] = {
     "backup_table": "streamkeeper.backup_table:KIND",
+    "backfill": "streamkeeper.backfill:KIND",
     "reset_checkpoint": "streamkeeper.resets:KIND",
 }
 """Every recovery by its name, and the module and name where its :class:`Kind` is. Imported only when it is asked for."""

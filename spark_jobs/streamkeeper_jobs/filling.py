@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -13,15 +14,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from streamkeeper import backfills, generations, holds, leases, standing
+from streamkeeper.backfill_requests import request_from_json
 from streamkeeper.backfills import HISTORY, KIND, SEQUENCE, BackfillRequest, Backup, Filters
+from streamkeeper.backups import TARGET, TOMBSTONES
 from streamkeeper.cdc import BOOKKEEPING
 from streamkeeper.declarations import KAFKA, AutoCdcFlow
 from streamkeeper.errors import LeaseHeld, RecoveryError, RequestError
 from streamkeeper.home import FlowHome
+from streamkeeper.kafka_positions import LATEST
 from streamkeeper.leases import Lease
 from streamkeeper.loading import load_pipeline
 from streamkeeper.manifest import Flow
+from streamkeeper.opening import opened
 from streamkeeper.outcomes import Outcome
+from streamkeeper.recovery_kinds import Work
 from streamkeeper.settings import Settings
 from streamkeeper_jobs.cdc.columns import SEQUENCE as AT
 from streamkeeper_jobs.cdc.events import KEY
@@ -29,6 +35,7 @@ from streamkeeper_jobs.cdc.events import KIND as KIND_OF_CHANGE
 from streamkeeper_jobs.cdc.expressions import column
 from streamkeeper_jobs.changes import Declaration
 from streamkeeper_jobs.driver import Asked, declared_in, drive, find
+from streamkeeper_jobs.kafka_topics import look_at
 from streamkeeper_jobs.saying import say
 from streamkeeper_jobs.session import open_session, spark_url
 from streamkeeper_jobs.watch import Watch
@@ -49,7 +56,21 @@ class Filling:
     backup: Backup | None = None
 
 
-def fill(spark: SparkSession, filling: Filling, tell: Tell) -> dict[str, object]:
+def fill_step(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Carry out the step ``fill`` of a recovery: see :func:`fill`."""
+    details = work.plan.details
+    paths = details.get("backup")
+    backup = Backup(paths[TARGET], paths[TOMBSTONES]) if paths else None
+    request = request_from_json(work.plan.request)
+
+    def tell(numbers: dict[str, int]) -> None:
+        work.progress(**numbers)
+        work.check_stop()
+
+    return fill(spark, Filling(work.settings, request, work.plan.recovery_id, details["fingerprint"], backup), tell)
+
+
+def fill(spark: SparkSession, filling: Filling, tell: Tell) -> dict[str, Any]:
     """Run a backfill to its end, and say what it did; one that is done is not run again, one that was interrupted goes on.
 
     :raises RecoveryError: the declaration changed since, or the backfill could not be ended; what it says may be mended and this run again.
@@ -57,19 +78,17 @@ def fill(spark: SparkSession, filling: Filling, tell: Tell) -> dict[str, object]
     home, derived = _prepare(spark, filling)
     if generations.finished(home) is None:
         _drive(filling.settings, home, derived, tell)
-    return evidence(filling.settings, home, derived)
+    return _evidence(filling.settings, home, derived)
 
 
-def evidence(settings: Settings, home: FlowHome, derived: Flow) -> dict[str, object]:
-    """Say where a backfill's own flow stands."""
+def _evidence(settings: Settings, home: FlowHome, derived: Flow) -> dict[str, Any]:
     begun = standing.last_begun(home)
-    if begun is None:
-        return {"flow": home.full_name, "done": False, "batch": None}
+    assert begun is not None, "it is done"
     found = standing.look(home, settings.table_path(derived.declaration.target), *begun)
     return {
         "flow": home.full_name,
         "query_id": found.generation.query_id,
-        "done": generations.finished(home) is not None,
+        "done": True,
         "batch": found.batch,
         "missing": found.missing_in_sink,
     }
@@ -88,11 +107,26 @@ def _prepare(spark: SparkSession, filling: Filling) -> tuple[FlowHome, Flow]:
     known = begun[1].schemas if begun else {}
     sources = tuple(replace(item, schema=item.schema or known.get(item.name)) for item in flow.pipeline.sources)
     flow = replace(flow, pipeline=replace(flow.pipeline, sources=sources))
+    request = _with_all_partitions(spark, filling.settings, request, flow)
     if backup is not None:
         backup = replace(backup, parts=_sequence_parts(spark, backup, flow))
     filters = Filters(partial(_only, request, flow), lambda frame: frame.where(F.lit(False)), partial(_changes, request))
     derived = backfills.derive(flow, request, filling.recovery, filters, backup)
     return FlowHome(home.storage, home.pipeline, derived.name), derived
+
+
+def _with_all_partitions(spark: SparkSession, settings: Settings, request: BackfillRequest, flow: Flow) -> BackfillRequest:
+    """Let the range of a Kafka source name every partition, as Spark wants it: those that nobody named give nothing."""
+    if request.start is None or request.source is None:
+        return request
+    source = flow.pipeline.source(request.source)
+    assert source is not None, "the request was checked against the same declaration"
+    held = look_at(spark, opened(source, settings)).held
+    start = {topic: {part: request.start.get(topic, {}).get(part, LATEST) for part in parts} for topic, parts in held.items()}
+    end = {topic: {part: 0 for part in parts if part not in request.start.get(topic, {})} for topic, parts in held.items()}
+    for topic, parts in (request.end or {}).items():
+        end[topic] = {**parts, **end.get(topic, {})}
+    return replace(request, start=start, end=end)
 
 
 def _drive(settings: Settings, home: FlowHome, derived: Flow, tell: Tell) -> None:

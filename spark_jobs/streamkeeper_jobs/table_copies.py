@@ -80,8 +80,15 @@ def _pin(spark: SparkSession, work: Work, what: str, path: str, version: int | N
     size, rows = found.bytes, found.rows
     say(f"{path} is pinned at version {version}: {files:,} files, {size:,} bytes.")
     return {
-        "what": what, "source": path, "path": copies.path(what), "version": version, "table_id": table_id,
-        "files": files, "bytes": size, "rows": rows, "source_id": found.metadata["id"],
+        "what": what,
+        "source": path,
+        "path": copies.path(what),
+        "version": version,
+        "table_id": table_id,
+        "files": files,
+        "bytes": size,
+        "rows": rows,
+        "source_id": found.metadata["id"],
     }
 
 

@@ -63,7 +63,12 @@ def progress(told: Told, ticks: float = 0.0) -> Progress:
 def test_the_files_of_a_version_are_its_data_files_and_its_deletion_vectors_each_once() -> None:
     vector = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 1, "sizeInBytes": 40, "cardinality": 1}
     bare = {**vector, "pathOrInlineDv": "^-aqEH.-t@S}K{vb[*k^"}
-    inline = {"storageType": "i", "pathOrInlineDv": "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L", "sizeInBytes": 40, "cardinality": 6}
+    inline = {
+        "storageType": "i",
+        "pathOrInlineDv": "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L",
+        "sizeInBytes": 40,
+        "cardinality": 6,
+    }
     commit = [
         '{"commitInfo":{}}',
         add("p=a%2520b/one.parquet", 7),

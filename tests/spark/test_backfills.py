@@ -11,16 +11,20 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from streamkeeper_jobs.filling import Filling, fill
+from streamkeeper_jobs.recovery_steps import perform
 
-from streamkeeper import generations, holds
+from streamkeeper import generations, holds, ledger, recoveries
+from streamkeeper.backfill import KIND
 from streamkeeper.backfills import BACKUP, FILES, HISTORY, BackfillRequest, Backup, name_of
 from streamkeeper.errors import RecoveryError, StorageError
 from streamkeeper.home import FlowHome
+from streamkeeper.manifest import write_manifest
 from streamkeeper.outcomes import Outcome
 from streamkeeper.storage import open_storage
 from tests.oracle import all_rows, first_per
 from tests.spark.customersbed import INCREMENTAL, CustomersBed, delete, upsert
-from tests.spark.flowbed import DEDUPE, NAME, Flowbed, pipeline
+from tests.spark.flowbed import DEDUPE, NAME, Flowbed, event, pipeline
+from tests.spark.sourcebed import KafkaBed
 
 FULL_NAME = f"customers.{INCREMENTAL}"
 RECOVERY = "backfill-test-0badcafe"
@@ -111,9 +115,7 @@ def test_a_backup_is_filled_in_at_the_sequences_of_its_rows_with_what_it_remembe
     customers.is_exact()
 
 
-def test_a_backfill_that_failed_goes_on_where_it_was(
-    customers: CustomersBed, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backfill_that_failed_goes_on_where_it_was(customers: CustomersBed, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     customers.change(upsert(1, 10))
     assert customers.run() is Outcome.STOPPED
     folder = aside(customers, *[[upsert(number, 1), upsert(1, number)] for number in range(2, 8)])
@@ -129,7 +131,7 @@ def test_a_backfill_that_failed_goes_on_where_it_was(
             raise StorageError("the disk went away")
 
     monkeypatch.setattr(cdc_sink, "apply_changes", dies_after_three)
-    with pytest.raises(RecoveryError, match="the disk went away|ended \\(failed\\)"):
+    with pytest.raises(RecoveryError, match=r"the disk went away|ended \(failed\)"):
         fill(spark, asked, lambda said: None)
     home = FlowHome(open_storage(customers.settings.state), "customers", name_of(INCREMENTAL, RECOVERY))
     assert generations.finished(home) is None
@@ -154,3 +156,25 @@ def test_state_of_the_flows_view_spans_all_chunks(make_bed: Callable[..., Flowbe
     bed.arrive(9)
     assert bed.run() is Outcome.STOPPED
     bed.holds([*all_rows(stream), *first_per(again, ["event_id"]), bed.events[-1]])
+
+
+def test_a_range_of_kafka_is_read_between_its_ends_and_through_every_step(kafka: Callable[..., KafkaBed], spark: SparkSession) -> None:
+    flow = kafka()
+    bed = flow.bed
+    flow.arrive(*range(1, 7), partition=0)
+    flow.arrive(7, 8, partition=1)
+    assert bed.run() is Outcome.STOPPED
+    spark.sql(f"DELETE FROM delta.`{bed.table}`")
+    ends = {"from_offsets": {flow.topic: {"0": 1}}, "to_offsets": {flow.topic: {"0": 4}}}
+    request = KIND.parse({"flow": NAME, "chunk": 2, "accept": ["repeats"], **ends}, write_manifest(bed.settings), "ada")
+    plan = recoveries.plan(bed.settings, KIND, request, RECOVERY)
+    assert plan.details["reads"]["rows"] == 3
+    recoveries.propose(bed.settings, plan)
+    recoveries.approve(bed.settings, "events", RECOVERY, "ada")
+    for step in plan.steps:
+        recoveries.carry_out(bed.settings, "events", RECOVERY, step, lambda act, work: perform(spark, act, work))
+    bed.holds([event(number) for number in (2, 3, 4)])
+    assert ledger.open(bed.home.storage, "events", RECOVERY).find("fill.progress")
+    flow.arrive(9)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds([event(number) for number in (2, 3, 4, 9)])

@@ -1,0 +1,225 @@
+"""``backfill``: what it will read and what that costs, and the steps that it has. The flow that it is for runs on all the while."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from streamkeeper import backups, delta_log, generations, locks, standing
+from streamkeeper.backfill_requests import backfill_form, parse_backfill, request_from_json
+from streamkeeper.backfills import BACKUP, HISTORY, BackfillRequest, name_of, raw_source
+from streamkeeper.backups import TARGET, TOMBSTONES
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.clock import now
+from streamkeeper.common_steps import check_accepted, let_go
+from streamkeeper.declarations import KAFKA, AutoCdcFlow, Source
+from streamkeeper.errors import RecoveryError, RequestError, StorageError
+from streamkeeper.home import FlowHome
+from streamkeeper.manifest import Flow, Manifest
+from streamkeeper.opening import opened_if_possible
+from streamkeeper.plans import Amount, Plan, Refusal, in_words
+from streamkeeper.probes import amount, list_files
+from streamkeeper.recovery_kinds import Kind, StepKind, Work
+from streamkeeper.requests import REPEATS
+from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
+
+RECOVERY = "backfill"
+LOCK, FILL, VERIFY, UNLOCK = "lock", "fill", "verify", "unlock"
+
+_DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
+
+
+def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recovery_id: str) -> Plan:
+    """Plan a backfill; nothing is touched.
+
+    :raises RequestError: the flow has no table yet, its query keeps state of which a part cannot be computed by itself, or what is to be
+        read is not there.
+    """
+    flow = manifest.find(request.flow)
+    home = FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
+    if not delta_log.exists(settings.table_path(flow.declaration.target)):
+        raise RequestError(
+            f"The table {flow.declaration.target} is not there yet, so there is nothing to fill in. Start the flow first: its DAG, or "
+            f"streamkeeper run {flow.full_name}."
+        )
+    begun = standing.last_begun(home)
+    if request.read != BACKUP:
+        _check_state(flow, begun[1].operators if begun else ())
+    chosen, details, read = _what(settings, flow, home, request)
+    keyed = isinstance(flow.declaration, AutoCdcFlow)
+    return Plan(
+        recovery=RECOVERY,
+        recovery_id=recovery_id,
+        pipeline=flow.pipeline.name,
+        tables=(flow.declaration.target,),
+        request=asdict(chosen),
+        flows=(),
+        steps=KIND.step_names,
+        at=now(),
+        details={**details, "flow": flow.full_name, "fingerprint": flow.fingerprint, "reads": asdict(read)},
+        notes=tuple(_notes(flow, chosen, read, keyed)),
+        refusals=() if keyed or REPEATS in request.accept else (_repeats(flow, read),),
+    )
+
+
+def lock(work: Work) -> dict[str, Any]:
+    """Take the table's lock: one recovery at a time."""
+    check_accepted(work.plan)
+    for table in work.plan.tables:
+        locks.take(work.book.storage, work.plan.pipeline, table, work.plan.recovery_id)
+    return {"tables": list(work.plan.tables)}
+
+
+def verify(work: Work) -> dict[str, Any]:
+    """See that every chunk is in the table.
+
+    :raises RecoveryError: a chunk is missing: somebody replaced the table, or put it back.
+    """
+    found = work.evidence(FILL) or {}
+    if not found.get("done") or found.get("missing"):
+        raise RecoveryError(
+            f"The table {work.plan.tables[0]} lacks {found.get('missing') or 'the end'} of the backfill: it was replaced or put back while "
+            "it was filled. Give this recovery up, and plan the backfill anew."
+        )
+    return {"table": work.plan.tables[0], "chunks": 0 if found["batch"] is None else found["batch"] + 1}
+
+
+def unlock(work: Work) -> dict[str, Any]:
+    """Give the table's lock back."""
+    let_go(work)
+    return {}
+
+
+def own_home(work: Work) -> FlowHome:
+    """Give where the backfill's own flow is kept."""
+    return FlowHome(work.book.storage, work.plan.pipeline, name_of(work.plan.details["flow"].partition(".")[2], work.plan.recovery_id))
+
+
+def _is_filling(work: Work) -> bool:
+    """Say whether a chunk may be in the table already."""
+    return bool(own_home(work).generations())
+
+
+def _check_state(flow: Flow, operators: tuple[str, ...]) -> None:
+    """Make sure that the flow's query gives the same for rows by themselves as for rows among others, but for repeated ones.
+
+    :raises RequestError: it aggregates, joins, or keeps a state of its own making.
+    """
+    others = sorted(set(operators) - _DEDUPE)
+    if others:
+        raise RequestError(
+            f"The query of {flow.full_name} keeps state ({', '.join(others)}) in which rows of the backfill would have to meet those of "
+            "the stream; computed by themselves they give other results. Rebuild the table instead: full_refresh, or rewind to before them."
+        )
+
+
+def _what(settings: Settings, flow: Flow, home: FlowHome, request: BackfillRequest) -> tuple[BackfillRequest, dict[str, Any], Amount]:
+    """Give the request with all that was left open filled in, where a backup lies, and how much is read.
+
+    :raises RequestError: it is not there.
+    """
+    if request.read == BACKUP:
+        assert request.backup is not None, "it was checked to have one"
+        entry = backups.find(open_storage(settings.state), flow.pipeline.name, flow.declaration.target, request.backup)
+        paths = {table.what: table.path for table in entry.tables}
+        read = Amount(entry.target.files, entry.target.bytes, entry.target.checksum.rows, at_most=request.predicate is not None)
+        return replace(request, backup=entry.id), {"backup": {what: paths.get(what) for what in (TARGET, TOMBSTONES)}}, read
+    declared = next(source for source in flow.pipeline.sources_of(flow.declaration) if source.name == request.source)
+    if request.read == HISTORY and declared.format == KAFKA and request.end is None:
+        request = replace(request, end=_stands_at(home, declared))
+    source = opened_if_possible(raw_source(declared, request), settings)
+    if source.reads_files:
+        return request, {}, _files(source, request)
+    if source.format == KAFKA:
+        return request, {}, _records(request)
+    if source.path is not None and not delta_log.exists(source.path):
+        raise RequestError(f"There is no Delta table at {source.path}, so there is nothing to read. Check path or table.")
+    return request, {}, Amount(None, 0, None, "a Delta table is counted while it is read")
+
+
+def _files(source: Source, request: BackfillRequest) -> Amount:
+    try:
+        found = list_files(source)
+    except StorageError as error:
+        raise RequestError(f"What is to be read cannot be listed: {error}") from error
+    if not found:
+        raise RequestError(f"There is no file in {source.path}, so there is nothing to read. Check the path.")
+    return replace(amount(source, found.values()), at_most=request.predicate is not None)
+
+
+def _records(request: BackfillRequest) -> Amount:
+    start, end = request.start or {}, request.end or {}
+    known = all(at >= 0 for parts in start.values() for at in parts.values())
+    if not (start and end and known):
+        return Amount(None, 0, None, "how much the topics hold is seen when it is read")
+    pairs = ((parts[part], end[topic][part]) for topic, parts in start.items() for part in parts if part in end.get(topic, {}))
+    return Amount(None, 0, sum(max(0, last - first) for first, last in pairs), at_most=True)
+
+
+def _stands_at(home: FlowHome, source: Source) -> dict[str, dict[str, int]] | None:
+    """Give the offsets that a flow has read a Kafka source up to; None where it read nothing yet."""
+    begun = standing.last_begun(home)
+    if begun is None:
+        return None
+    checkpoint = Checkpoint(home.storage, begun[1].checkpoint)
+    last = generations.committed(home, begun[0].number, checkpoint.last_commit())
+    found: dict[str, dict[str, int]] | None = checkpoint.offsets(last).sources.get(source.name) if last is not None else None
+    return found
+
+
+def _notes(flow: Flow, request: BackfillRequest, read: Amount, keyed: bool) -> list[str]:
+    target = flow.declaration.target
+    what = {HISTORY: f"what the source {request.source} still has", BACKUP: f"the backup {request.backup}"}.get(
+        request.read, f"{request.path or request.table}, as rows of the source {request.source}"
+    )
+    notes = [
+        f"Read are: {in_words(read)}, from {what}{f', where {request.predicate}' if request.predicate else ''}.",
+        f"{flow.full_name} runs on; its checkpoint is not touched. The rows come into {target} in chunks, each in the table once.",
+    ]
+    if request.end:
+        notes.append(f"The range ends before {request.end}.")
+    if keyed:
+        notes.append(
+            f"The table {target} is kept by key and sequence: rows in it that are newer stay, and rows that come again change nothing."
+        )
+    if request.read == BACKUP and keyed:
+        notes.append("Each row comes back at the sequence that it had, and with them the deletes and truncates that the backup remembers.")
+    others = [source.name for source in flow.pipeline.sources_of(flow.declaration) if source.name != request.source]
+    if request.source is not None and others:
+        notes.append(f"The flow's other sources give nothing here: {', '.join(others)}.")
+    return notes
+
+
+def _repeats(flow: Flow, read: Amount) -> Refusal:
+    return Refusal(
+        REPEATS,
+        f"{flow.full_name} appends: what it has read already, or will read, of these rows comes into {flow.declaration.target} a second "
+        f"time; at most {in_words(read)}. Accept `{REPEATS}`, or narrow the backfill to rows that the table lacks.",
+        flow.full_name,
+    )
+
+
+KIND = Kind(
+    name=RECOVERY,
+    title="Backfill",
+    description="Reads rows once more, from history, files, a table or a backup, through a flow's views into its table; the flow runs on.",
+    form=backfill_form,
+    parse=parse_backfill,
+    read_request=request_from_json,
+    plan=plan,
+    steps=(
+        StepKind(LOCK, "take the table's lock, so that no other recovery works on it; its flows run on", "here", lock),
+        StepKind(
+            FILL,
+            "read the rows chunk by chunk, in the writers' turn where the table has one; what was interrupted goes on after its last chunk",
+            "spark",
+            "streamkeeper_jobs.filling:fill_step",
+            changes=True,
+            changed=_is_filling,
+        ),
+        StepKind(VERIFY, "see that every chunk is in the table", "here", verify),
+        StepKind(UNLOCK, "give the table's lock back", "here", unlock),
+    ),
+    noun="backfill",
+)

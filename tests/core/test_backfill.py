@@ -1,0 +1,231 @@
+"""Planning a backfill and carrying it out as far as no Spark is needed: what it may be asked, what it costs, what it leaves behind."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamkeeper import backfill, common_steps, explain, generations, ledger, locks, plans, recoveries
+from streamkeeper.backfills import BackfillRequest, Filters, derive, is_backfill, name_of, raw_source
+from streamkeeper.declarations import AutoCdcFlow
+from streamkeeper.errors import PlanRefused, RecoveryError, RequestError, TableLocked
+from streamkeeper.generations import Generation, StartAt
+from streamkeeper.home import FlowHome
+from streamkeeper.manifest import read_manifest
+from streamkeeper.plans import Plan
+from streamkeeper.recovery_kinds import Work
+from streamkeeper.requests import REPEATS
+from tests.core.small_world import CHANGES, World
+
+FLOW = "events.clean_events"
+KAFKA = """
+from streamkeeper import pipelines as dp
+
+dp.create_source("orders_raw", format="kafka",
+                 options={"kafka.bootstrap.servers": "broker:1", "subscribe": "orders", "maxOffsetsPerTrigger": 7})
+dp.create_source("events_raw", format="json", path="{data}/events", schema="event_id STRING",
+                 options={"maxFilesPerTrigger": 3, "cleanSource": "delete", "latestFirst": True, "multiLine": True})
+dp.create_streaming_table("events")
+
+@dp.append_flow(name="clean_events", target="events", sources=["orders_raw", "events_raw"])
+def clean_events(orders, raw):
+    return raw
+"""
+
+
+def asked(world: World, **values: Any) -> BackfillRequest:
+    return backfill.KIND.parse({"flow": FLOW, **values}, read_manifest(world.settings), "ada")
+
+
+def plan(world: World, recovery: str = "r1", **values: Any) -> Plan:
+    return recoveries.plan(world.settings, backfill.KIND, asked(world, **values), recovery)
+
+
+@pytest.fixture
+def stands(world: World) -> World:
+    world.processed(3)
+    world.add_files(2)
+    return world
+
+
+@pytest.fixture
+def keyed(world: World) -> World:
+    world.declare(CHANGES % "")
+    world.processed(3)
+    world.add_files(2)
+    return world
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no flow": ({"flow": "events.nobody"}, "events.nobody"),
+    "an unknown read": ({"read": "everything"}, "read is 'everything'; allowed are history, files, table, backup"),
+    "an unknown field": ({"chunks": 3}, "Unknown: 'chunks'"),
+    "an unknown source": ({"source": "other"}, "source is 'other'; events.clean_events reads events_raw"),
+    "files without a path": ({"read": "files"}, "no path is given"),
+    "a relative path": ({"read": "files", "path": "old"}, "neither absolute nor a URL"),
+    "a path for the history": ({"path": "/x"}, "path is given, but read is history. It belongs to files and table"),
+    "a table and a path": ({"read": "table", "table": "t", "path": "/x"}, "both path and table are given"),
+    "no table": ({"read": "table"}, "neither path nor table is given"),
+    "its own table": ({"read": "table", "table": "events"}, "would be filled with its own rows"),
+    "a backup with a source": ({"read": "backup", "source": "events_raw"}, "stand for no source"),
+    "offsets of files": ({"from_offsets": {"a": {"0": 1}}}, "is no Kafka source but one of json"),
+    "half a file": ({"chunk": 1.5}, "chunk is 1.5. Allowed are whole numbers"),
+    "nothing at a time": ({"chunk": 0}, "chunk is 0"),
+    "an empty predicate": ({"predicate": " "}, "predicate is an empty text"),
+}
+
+
+@pytest.mark.parametrize(("values", "said"), BAD.values(), ids=BAD.keys())
+def test_what_does_not_fit_is_refused_with_what_does(world: World, values: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError, match="nothing was touched") as refused:
+        asked(world, **values)
+    assert said in str(refused.value)
+
+
+def test_all_that_is_wrong_is_said_at_once(world: World) -> None:
+    with pytest.raises(RequestError) as refused:
+        asked(world, read="files", path="old", chunk=-1, predicate="")
+    assert str(refused.value).count("\n- ") == 3
+
+
+def test_offsets_of_kafka_are_checked(world: World) -> None:
+    world.declare(KAFKA)
+    good = asked(world, source="orders_raw", from_offsets={"orders": {"0": -2}}, to_offsets={"orders": {"0": 5}})
+    assert (good.start, good.end) == ({"orders": {"0": -2}}, {"orders": {"0": 5}})
+    with pytest.raises(RequestError, match="to_offsets has no number for partition 0"):
+        asked(world, source="orders_raw", to_offsets={"orders": {"0": -1}})
+    with pytest.raises(RequestError, match=r"reads orders_raw, events_raw\. Name the one"):
+        asked(world)
+
+
+def test_a_table_by_key_costs_nothing_and_an_appended_one_asks_for_its_price(stands: World) -> None:
+    found = plan(stands)
+    assert [item.price for item in found.refusals] == [REPEATS]
+    assert found.details["reads"]["files"] == 5
+    assert found.details["reads"]["rows"] == 10
+    assert not plan(stands, accept=[REPEATS]).refusals
+    with pytest.raises(PlanRefused):
+        common_steps.check_accepted(found)
+
+
+def test_a_plan_says_what_is_read_and_that_the_flow_runs_on(keyed: World, tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    (archive / "a.json").write_text('{"event_id": "a"}\n' * 4)
+    found = plan(keyed, read="files", path=str(archive), predicate="n > 3")
+    assert not found.refusals
+    said = explain.as_text(found)
+    for part in ("1 file, 72 B, at most 4 rows", "where n > 3", "runs on", "kept by key and sequence"):
+        assert part in said
+    assert plans.from_json(plans.to_json(found)) == found
+    assert backfill.KIND.read_request(found.request) == asked(keyed, read="files", path=str(archive), predicate="n > 3")
+
+
+def test_what_is_not_there_is_said_before_anything_is_touched(stands: World) -> None:
+    before = stands.tree()
+    for values, said in (
+        ({"read": "files", "path": str(stands.root / "nothing")}, "There is no file"),
+        ({"read": "table", "table": "nothing"}, "There is no Delta table"),
+        ({"read": "backup"}, "There is no backup 'newest'"),
+    ):
+        with pytest.raises(RequestError, match=said):
+            plan(stands, accept=[REPEATS], **values)
+    assert stands.tree() == before
+
+
+def test_a_flow_without_a_table_has_nothing_to_fill(world: World) -> None:
+    with pytest.raises(RequestError, match="is not there yet, so there is nothing to fill in"):
+        plan(world)
+
+
+def test_a_query_whose_rows_must_meet_one_another_is_refused(stands: World) -> None:
+    start = generations.read_start(stands.home, 1)
+    assert start is not None
+    stands.home.storage.overwrite(stands.home.start(1), _json(replace(start, operators=("stateStoreSave", "dedupe"))))
+    with pytest.raises(RequestError, match=r"keeps state \(stateStoreSave\)"):
+        plan(stands)
+    stands.home.storage.overwrite(stands.home.start(1), _json(replace(start, operators=("dedupe",))))
+    assert plan(stands)
+
+
+def test_the_source_is_read_in_chunks_of_its_own_and_nothing_of_it_is_removed(world: World) -> None:
+    world.declare(KAFKA)
+    flow = read_manifest(world.settings).find(FLOW)
+    orders, files = flow.pipeline.sources
+    raw = raw_source(files, BackfillRequest(FLOW, "history", "events_raw", chunk=2))
+    assert raw.options == {"multiLine": "true", "maxFileAge": "36500d", "maxFilesPerTrigger": "2"}
+    again = raw_source(orders, BackfillRequest(FLOW, "history", "orders_raw", start={"orders": {"0": 3}}, chunk=11))
+    assert (again.start, again.options["maxOffsetsPerTrigger"]) == ({"orders": {"0": 3}}, "11")
+    elsewhere = raw_source(orders, BackfillRequest(FLOW, "table", "orders_raw", path="/old"))
+    assert (elsewhere.format, elsewhere.path, elsewhere.options) == ("delta", "/old", {"maxFilesPerTrigger": "100"})
+
+
+def test_the_derived_flow_has_a_home_of_its_own_and_the_semantics_of_the_other(keyed: World) -> None:
+    flow = read_manifest(keyed.settings).find(FLOW)
+    marks = Filters(lambda frame: "only", lambda frame: "none", lambda rows, deaths: "changes")
+    derived = derive(flow, asked(keyed), "backfill-1-0123abcd", marks)
+    assert derived.name == name_of("clean_events", "backfill-1-0123abcd")
+    assert is_backfill(derived.name)
+    assert not is_backfill(flow.name)
+    assert isinstance(derived.declaration, AutoCdcFlow)
+    assert isinstance(flow.declaration, AutoCdcFlow)
+    assert derived.declaration.spec == flow.declaration.spec
+    assert (derived.declaration.once, derived.declaration.target) == (True, "events")
+    view = derived.pipeline.view("events_raw")
+    assert view is not None
+    assert view.function is marks.only
+    assert derived.pipeline.sources_of(derived.declaration)[0].name == view.sources[0]
+
+
+# --- carrying it out
+
+
+def begin(world: World, recovery: str = "r1") -> Work:
+    made = plan(world, recovery)
+    recoveries.propose(world.settings, made)
+    recoveries.approve(world.settings, "events", recovery, "ada")
+    recoveries.carry_out(world.settings, "events", recovery, "lock")
+    return Work(world.settings, made, ledger.open(world.home.storage, "events", recovery), "fill")
+
+
+def test_it_locks_the_table_and_holds_no_flow(keyed: World) -> None:
+    begin(keyed)
+    assert locks.holder(keyed.home.storage, "events", "events") == "r1"
+    assert keyed.home.owners() == []
+    with pytest.raises(TableLocked):
+        plan(keyed, "r2")
+
+
+def test_before_its_first_chunk_it_can_be_given_up_and_after_it_only_run_on(keyed: World) -> None:
+    work = begin(keyed)
+    work.book.record("fill.started", {})
+    home = backfill.own_home(work)
+    assert isinstance(home, FlowHome)
+    assert is_backfill(home.flow)
+    generations.decide(home, Generation(1, None, StartAt("earliest"), "rebuilt", "q", "", "", "then", "f"))
+    assert not recoveries.give_up(keyed.settings, "events", "r1", "changed my mind")
+    assert locks.holder(keyed.home.storage, "events", "events") == "r1"
+    keyed.home.storage.remove(home.generation(1))
+    assert recoveries.give_up(keyed.settings, "events", "r1", "changed my mind")
+    assert locks.holder(keyed.home.storage, "events", "events") is None
+
+
+def test_a_chunk_that_is_not_in_the_table_ends_it_loudly(keyed: World) -> None:
+    work = begin(keyed)
+    work.book.record("fill.done", {"done": True, "batch": 3, "missing": "batch 3"})
+    with pytest.raises(RecoveryError, match="lacks batch 3 of the backfill"):
+        recoveries.carry_out(keyed.settings, "events", "r1", "verify")
+    work.book.record("fill.done", {"done": True, "batch": 3, "missing": None})
+    assert recoveries.carry_out(keyed.settings, "events", "r1", "verify")["chunks"] == 4
+    recoveries.carry_out(keyed.settings, "events", "r1", "unlock")
+    assert locks.holder(keyed.home.storage, "events", "events") is None
+    assert not recoveries.is_open(keyed.settings, "events", "r1")
+
+
+def _json(value: Any) -> bytes:
+    from streamkeeper.storage import to_json
+
+    return to_json(asdict(value))
