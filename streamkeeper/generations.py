@@ -25,6 +25,8 @@ EARLIEST = "earliest"
 LATEST = "latest"
 TIMESTAMP = "timestamp"
 OFFSETS = "offsets"
+GENERATION = "generation"
+BATCH = "batch"
 MODES = (AFTER_LAST, EARLIEST, LATEST, TIMESTAMP, OFFSETS)
 
 REBUILT = "rebuilt"
@@ -39,13 +41,16 @@ COPIED = "copied"
 class StartAt:
     """Where a generation is to start reading.
 
-    ``mode`` is one of :data:`MODES`. ``timestamp_ms`` (epoch milliseconds) belongs to ``timestamp``; ``offsets`` (by source name:
-    that source's offset as Spark writes it, such as ``{"logOffset": 7}``) to ``offsets``.
+    ``mode`` is one of :data:`MODES`, or ``batch``. ``timestamp_ms`` (epoch milliseconds) belongs to ``timestamp``; ``offsets`` (by source
+    name: that source's offset as Spark writes it, such as ``{"logOffset": 7}``) to ``offsets``. ``generation`` (asked for, never decided)
+    means after the last batch of one; ``batch`` is after one batch of one.
     """
 
     mode: str
     timestamp_ms: int | None = None
     offsets: dict[str, Any] | None = None
+    generation: int | None = None
+    batch: int | None = None
 
 
 @dataclass(frozen=True)
