@@ -34,7 +34,7 @@ def decide_next(world: World, start: StartAt | None = None) -> Generation:
     asked = start or StartAt(AFTER_LAST)
     return generations.decide(
         world.home,
-        Generation(number, before.number, asked, REBUILT, query_id(NAME, number), "a test", "a test", "2026-11-21T11:00:00+00:00", "f", "r"),
+        Generation(number, before.number, asked, REBUILT, query_id(NAME, number), "a test", "a test", "2026-11-21T11:00:00Z", "f", "r"),
     )
 
 
@@ -85,7 +85,7 @@ def test_a_batch_that_was_never_committed_is_refused_with_those_that_were(world:
 
 def test_a_batch_that_spark_removed_is_refused_with_the_oldest_that_is_left(stands: World) -> None:
     purge(stands, 3)
-    with pytest.raises(RequestError, match=r"Batch 1 .* cannot be had any more.*minBatchesToRetain.*The oldest .* is batch 3, the newest 4"):
+    with pytest.raises(RequestError, match=r"Batch 1 .* cannot be had any more.*minBatchesToRetain.*oldest .* is batch 3, the newest 4"):
         places.at_batch(stands.home, table(stands), 1, 1)
     assert places.at_batch(stands.home, table(stands), 1, 3).batch == 3
 
@@ -101,7 +101,7 @@ def test_a_generation_whose_checkpoint_was_removed_is_refused(stands: World) -> 
     begin_next(stands, 1)
     stands.home.storage.remove(stands.home.checkpoint(1, 1))
     assert places.begun(stands.home) == [2]
-    with pytest.raises(RequestError, match="was removed: clean_up does that"):
+    with pytest.raises(RequestError, match=r"was removed: clean_up does that"):
         places.at_end(stands.home, table(stands), 1)
 
 

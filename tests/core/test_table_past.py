@@ -38,7 +38,8 @@ class Log:
 
     def batch(self, flow: str, number: int, batch: int, tombstones: bool = False, **more: Any) -> int:
         app = query_id(f"shop.{flow}", number) + (table_past.TOMBSTONES_OF if tombstones else "")
-        return self.commit({"txn": {"appId": app, "version": batch}}, {"add": {"path": f"{flow}{number}.{batch}", "dataChange": True}}, **more)
+        added = {"add": {"path": f"{flow}{number}.{batch}", "dataChange": True}}
+        return self.commit({"txn": {"appId": app, "version": batch}}, added, **more)
 
     def seal(self, flow: str, number: int, tombstones: bool = False) -> int:
         app = query_id(f"shop.{flow}", number) + (table_past.TOMBSTONES_OF if tombstones else "")
