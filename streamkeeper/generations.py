@@ -223,6 +223,16 @@ def is_over(home: FlowHome, number: int) -> bool:
     return home.storage.read(home.over(number)) is not None
 
 
+def retire(home: FlowHome, number: int, recovery: str) -> None:
+    """Write that a generation's checkpoint is removed, before it is: what is left of it by a kill counts as nothing then."""
+    home.storage.create(home.gone(number), to_json({"recovery": recovery, "at": now(), "format": FORMAT}))
+
+
+def is_gone(home: FlowHome, number: int) -> bool:
+    """Say whether a generation's checkpoint was removed, or may be half removed."""
+    return home.storage.read(home.gone(number)) is not None
+
+
 def finish(home: FlowHome, number: int, last_commit: int | None) -> None:
     """Write that a once flow has read all there was in a generation; it is not run again until there is a next one."""
     home.storage.create(home.done(number), to_json({"last_commit": last_commit, "at": now(), "format": FORMAT}))

@@ -144,7 +144,7 @@ def at_moment(home: FlowHome, table_path: str, moment_ms: int) -> Place:
 def begun(home: FlowHome) -> list[int]:
     """Give the numbers of the generations that began and whose checkpoint is still there, lowest first."""
     found = ((number, generations.read_start(home, number)) for number in home.generations())
-    return [number for number, start in found if start is not None and Checkpoint(home.storage, start.checkpoint).exists()]
+    return [number for number, start in found if start is not None and _is_there(home, number, start)]
 
 
 def state_from(place: Place, fingerprint: str, wanted: str) -> tuple[str, str]:
@@ -169,7 +169,7 @@ def _standing(home: FlowHome, table_path: str, number: int) -> Standing:
         what = "has no generation" if generation is None else "never began generation"
         raise RequestError(f"{home.full_name} {what} {number}. {_known(home)}")
     found = standing.look(home, table_path, generation, start)
-    if not found.checkpoint.exists():
+    if not _is_there(home, number, start):
         raise RequestError(f"The checkpoint of generation {number} of {home.full_name} was removed: clean_up does that. {_known(home)}")
     if found.is_older_copy:
         raise CheckpointError(
@@ -177,6 +177,10 @@ def _standing(home: FlowHome, table_path: str, number: int) -> Standing:
             f"{found.checkpoint.path()} never planned: it is an older copy. Put the newer one back. {OTHER_WAYS}."
         )
     return found
+
+
+def _is_there(home: FlowHome, number: int, start: Start) -> bool:
+    return not generations.is_gone(home, number) and Checkpoint(home.storage, start.checkpoint).exists()
 
 
 def _offer(home: FlowHome, found: Standing) -> str:

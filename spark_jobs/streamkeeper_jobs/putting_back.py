@@ -15,9 +15,10 @@ from typing import Any
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
-from streamkeeper import delta_log, generations, table_past
+from streamkeeper import common_steps, delta_log, generations, table_past
 from streamkeeper.errors import RecoveryError
 from streamkeeper.home import FlowHome, query_id
+from streamkeeper.recovery_kinds import Work
 from streamkeeper_jobs.cdc.steps import CdcTables, app_ids
 from streamkeeper_jobs.session import spark_url
 from streamkeeper_jobs.shutting_out import not_sealed, write_end
@@ -93,3 +94,16 @@ def _marked(spark: SparkSession, mark: str) -> Iterator[None]:
         yield
     finally:
         spark.conf.unset(_METADATA)
+
+
+def act(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Do the step ``put_back`` of a rewind: nothing where the target is kept."""
+    plan = common_steps.plan_under_hold(work)
+    backs = [Back(**back) for back in plan.details["put_back"]]
+    if not backs:
+        return {"tables": [], "note": "the target is kept as it is"}
+    (table,) = plan.tables
+    tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
+    flows = [(work.home(flow), flow.next_generation) for flow in plan.flows if flow.next_generation is not None]
+    shut_flows_out(spark, flows, tables, work.check_stop)
+    return {"tables": list(put_back(spark, backs, plan.recovery_id))}
