@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from streamkeeper.plans import WHAT_STEPS_DO, Plan, in_words
-
-TRADE_OFFS = (
-    ("strategy", "complexity", "cost", "data may be lost", "data may come twice", "resets the table"),
-    ("full refresh", "low", "medium", "yes, if source files are gone", "not for AUTO CDC targets", "yes"),
-    ("full refresh with backup and backfill", "medium", "high", "no", "not for idempotent sinks", "no"),
-    ("reset checkpoint", "medium", "low", "not from after-last", "not from after-last", "no"),
-)
-"""The strategies compared, after the guide on recovering a pipeline from a checkpoint failure (see SOURCES)."""
+from streamkeeper.plans import CopyPlan, FlowPlan, Plan, in_words, size_in_words
+from streamkeeper.recovery_kinds import kind
+from streamkeeper.strategies import TRADE_OFFS, advise
 
 
 def as_markdown(plan: Plan) -> str:
@@ -25,72 +19,110 @@ def as_text(plan: Plan) -> str:
     return "\n".join(_text(plan))
 
 
-def _headline(plan: Plan) -> str:
-    numbers = f"generation {plan.previous} → {plan.next_generation}"
-    return f"{plan.recovery} of {plan.flow}: {numbers}, start {plan.request.start.mode}, state {_state(plan)}"
+def headline(plan: Plan) -> str:
+    """Say in a line what a plan is of."""
+    if len(plan.flows) == 1:
+        return f"{plan.recovery} of {plan.subject}: {_becomes(plan.flows[0])}"
+    return f"{plan.recovery} of {plan.subject}"
 
 
-def _state(plan: Plan) -> str:
-    if plan.stateful is False:
+def _becomes(flow: FlowPlan) -> str:
+    if flow.next_generation is None:
+        return "held meanwhile; it keeps the generation that it has"
+    left = "none yet" if flow.previous is None else flow.previous
+    return f"generation {left} → {flow.next_generation}, start {flow.start.mode}, state {_state(flow)}"
+
+
+def _state(flow: FlowPlan) -> str:
+    if flow.stateful is False:
         return "none (the query keeps none)"
-    return plan.request.state if plan.stateful else f"{plan.request.state}, if the query keeps any"
+    return flow.state if flow.stateful else f"{flow.state}, if the query keeps any"
 
 
-def _failure(plan: Plan) -> Iterator[str]:
-    if plan.failure:
-        code = plan.failure.get("condition") or plan.failure.get("context", {}).get("type", "a failure")
-        state = plan.failure.get("sql_state")
-        yield f"The flow is parked: {plan.failure.get('meaning')} — {code}{f', SQLSTATE {state}' if state else ''}."
+def _failure(flow: FlowPlan) -> Iterator[str]:
+    if flow.failure:
+        code = flow.failure.get("condition") or (flow.failure.get("context") or {}).get("type", "a failure")
+        state = flow.failure.get("sql_state")
+        yield f"The flow is parked: {flow.failure.get('meaning')} — {code}{f', SQLSTATE {state}' if state else ''}."
+
+
+def _copy(copy: CopyPlan) -> str:
+    rows = "rows not counted" if copy.rows is None else f"{copy.rows:,} rows"
+    return f"{copy.what}: {copy.files:,} files, {size_in_words(copy.bytes)}, {rows}, from {copy.source} to {copy.destination}"
+
+
+def _steps(plan: Plan) -> Iterator[str]:
+    known = kind(plan.recovery)
+    for number, step in enumerate(plan.steps, start=1):
+        yield f"{number}. `{step}`: {known.step(step).does}"
 
 
 def _markdown(plan: Plan) -> Iterator[str]:
-    yield f"### {_headline(plan)}"
+    yield f"### {headline(plan)}"
     yield ""
-    for line in (*_failure(plan), *plan.notes):
-        yield f"- {line}"
-    yield ""
-    yield "| source | stands | new generation starts | lost | repeated | replayed, muted |"
-    yield "|---|---|---|---|---|---|"
-    for price in plan.prices:
-        amounts = " | ".join(in_words(amount) for amount in (price.lost, price.repeated, price.replayed))
-        yield f"| {price.source} | {price.now} | {price.then} | {amounts} |"
-    yield ""
-    for price in plan.prices:
-        for note in price.notes:
-            yield f"- {price.source}: {note}"
+    yield from (f"- {note}" for note in plan.notes)
+    for flow in plan.flows:
+        yield from _flow_markdown(flow, several=len(plan.flows) > 1)
+    if plan.copies:
+        yield ""
+        yield "**Copied**"
+        yield from (f"- {_copy(copy)}" for copy in plan.copies)
     if plan.refusals:
         yield ""
         yield "**Refused unless accepted:**"
-        for refusal in plan.refusals:
-            yield f"- {refusal.message}"
+        yield from (f"- {refusal.message}" for refusal in plan.refusals)
     yield ""
     yield "**Steps**"
-    for number, step in enumerate(plan.steps, start=1):
-        yield f"{number}. `{step.value}`: {WHAT_STEPS_DO[step]}"
+    yield from _steps(plan)
     yield ""
+    for advice in advise(plan):
+        yield f"{advice}\n"
     yield "| " + " | ".join(TRADE_OFFS[0]) + " |"
     yield "|" + "---|" * len(TRADE_OFFS[0])
-    for row in TRADE_OFFS[1:]:
-        yield "| " + " | ".join(row) + " |"
+    yield from ("| " + " | ".join(row) + " |" for row in TRADE_OFFS[1:])
     yield ""
-    yield f"Recovery `{plan.recovery_id}`, asked by {plan.request.by}, planned {plan.at}. Reason: {plan.request.reason or 'none given'}."
+    yield f"Recovery `{plan.recovery_id}`, asked by {plan.by}, planned {plan.at}. Reason: {plan.reason or 'none given'}."
+
+
+def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
+    if several:
+        yield ""
+        yield f"**{flow.flow}**: {_becomes(flow)}"
+        yield ""
+    yield from (f"- {line}" for line in (*_failure(flow), *flow.notes))
+    if flow.prices:
+        yield ""
+        yield "| source | stands | new generation starts | lost | repeated | replayed, muted |"
+        yield "|---|---|---|---|---|---|"
+    for price in flow.prices:
+        amounts = " | ".join(in_words(amount) for amount in (price.lost, price.repeated, price.replayed))
+        yield f"| {price.source} | {price.now} | {price.then} | {amounts} |"
+    yield ""
+    for price in flow.prices:
+        yield from (f"- {price.source}: {note}" for note in price.notes)
 
 
 def _text(plan: Plan) -> Iterator[str]:
-    yield _headline(plan)
-    for line in (*_failure(plan), *plan.notes):
-        yield f"  {line}"
-    for price in plan.prices:
+    yield headline(plan)
+    yield from (f"  {note}" for note in plan.notes)
+    for flow in plan.flows:
+        yield from _flow_text(flow, several=len(plan.flows) > 1)
+    yield from (f"  copied: {_copy(copy)}" for copy in plan.copies)
+    yield "  steps"
+    yield from (f"    {step.replace('`', '')}" for step in _steps(plan))
+    yield from (f"  {advice}" for advice in advise(plan))
+    yield from (f"  refused: {refusal.message}" for refusal in plan.refusals)
+
+
+def _flow_text(flow: FlowPlan, several: bool) -> Iterator[str]:
+    if several:
+        yield f"  {flow.flow}: {_becomes(flow)}"
+    yield from (f"  {line}" for line in (*_failure(flow), *flow.notes))
+    for price in flow.prices:
         yield f"  source {price.source}"
         yield f"    stands    {price.now}"
         yield f"    starts    {price.then}"
         yield f"    lost      {in_words(price.lost)}"
         yield f"    repeated  {in_words(price.repeated)}"
         yield f"    replayed  {in_words(price.replayed)} (state only, sink muted)"
-        for note in price.notes:
-            yield f"    - {note}"
-    yield "  steps"
-    for number, step in enumerate(plan.steps, start=1):
-        yield f"    {number}. {step.value}: {WHAT_STEPS_DO[step]}"
-    for refusal in plan.refusals:
-        yield f"  refused: {refusal.message}"
+        yield from (f"    - {note}" for note in price.notes)

@@ -13,6 +13,7 @@ from typing import Any
 
 from streamkeeper.clock import now
 from streamkeeper.home import ledger_folder
+from streamkeeper.redaction import redact
 from streamkeeper.storage import Storage, read_json, to_json
 
 _FILE = re.compile(r"([0-9]{4,})-([a-z_.]+)\.json")
@@ -36,11 +37,14 @@ class Ledger:
     folder: str
 
     def record(self, event: str, evidence: dict[str, Any]) -> Event:
-        """Append an event. Different events that are written at the same moment may share a number; the same event never does."""
+        """Append an event; secrets in its evidence are taken out.
+
+        Different events that are written at the same moment may share a number; the same event never does.
+        """
         number = max((found.number for found in self._names()), default=0) + 1
         while True:
-            written = Event(number, event, now(), evidence)
-            if self.storage.create(self._file(number, event), to_json({"event": event, "at": written.at, "evidence": evidence})):
+            written = Event(number, event, now(), redact(evidence))
+            if self.storage.create(self._file(number, event), to_json({"event": event, "at": written.at, "evidence": written.evidence})):
                 return written
             number += 1
 

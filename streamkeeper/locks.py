@@ -35,8 +35,8 @@ def check_free(storage: Storage, pipeline: str, table: str, recovery: str) -> No
     if other not in (None, recovery):
         raise TableLocked(
             f"The recovery {other} works on the table {table} of {pipeline}, so {recovery} cannot begin, and touched nothing. Wait for "
-            f"it; if it was killed, run it again (its DAG run, or streamkeeper recover reset_checkpoint --flow FLOW --resume {other}), or "
-            f"give it up: streamkeeper abandon {other}."
+            f"it; if it was killed, run it again (its DAG run, or streamkeeper recover {str(other).partition('-')[0]} --resume {other}), "
+            f"or give it up: streamkeeper abandon {other}."
         )
 
 

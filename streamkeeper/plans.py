@@ -1,40 +1,19 @@
 """Plans: what a recovery will do and what it will cost, as one value.
 
-The same plan is shown, approved, carried out and kept in the ledger. Making one touches nothing (see streamkeeper.resets).
+The same plan is shown, approved, carried out and kept in the ledger. Making one touches nothing (see streamkeeper.recovery_kinds).
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from enum import Enum
 from typing import Any
 
 from streamkeeper.generations import StartAt
-from streamkeeper.requests import ResetRequest
+from streamkeeper.redaction import redact
 
-
-class Step(str, Enum):
-    """The steps of a reset, in their order. Each may be run again after a crash, and then finds what was done."""
-
-    HOLD = "hold"
-    PLAN_AGAIN = "plan_again"
-    DECIDE = "decide"
-    VERIFY_TABLES = "verify_tables"
-    RELEASE = "release"
-    VERIFY_PROGRESS = "verify_progress"
-
-
-STEPS = tuple(Step)
-
-WHAT_STEPS_DO = {
-    Step.HOLD: "take the table's lock, put a hold on the flow, and wait until its driver has ended its batch and left",
-    Step.PLAN_AGAIN: "look again, now that nothing moves, and compare the price with the approved one",
-    Step.DECIDE: "write the next generation: immutable; the old checkpoint stays as it is",
-    Step.VERIFY_TABLES: "see that the target is there, readable, and not behind where it was",
-    Step.RELEASE: "take the hold, the park and the lock away; the flow's next driver seals the old generation in the sink, seeds the new "
-    "checkpoint, and runs",
-    Step.VERIFY_PROGRESS: "wait until the new generation has committed a batch, or has looked and found nothing new",
-}
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -86,36 +65,104 @@ class SourcePrice:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A price that someone must accept first. ``price`` is the word to accept it by, or None if nothing can make the plan go."""
+    """A price that someone must accept first. ``price`` is the word to accept it by, or None if nothing can make the plan go.
+
+    ``flow`` is the flow that has the price, or None where it is the plan's as a whole.
+    """
 
     price: str | None
     message: str
+    flow: str | None = None
+
+
+@dataclass(frozen=True)
+class FlowPlan:
+    """What a recovery does with one flow. ``generation`` is the one that is left (None: it never had one), ``previous`` the one whose
+    position and history count; ``fingerprint`` is the declaration that the plan is for.
+
+    ``next_generation`` is None for a flow that is only held meanwhile. ``failure`` are the details of its park.
+    """
+
+    flow: str
+    target: str
+    generation: int | None
+    next_generation: int | None
+    previous: int | None
+    fingerprint: str
+    start: StartAt
+    state: str
+    position: dict[str, Any] = field(default_factory=dict)
+    stateful: bool | None = None
+    operators_before: tuple[str, ...] = ()
+    prices: tuple[SourcePrice, ...] = ()
+    notes: tuple[str, ...] = ()
+    keeps_schemas: bool = True
+    once: bool = False
+    failure: dict[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The flow's name within its pipeline."""
+        return self.flow.partition(".")[2]
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """Bytes that a recovery copies: of ``what``, from where to where. ``rows`` is None where they were not counted."""
+
+    what: str
+    source: str
+    destination: str
+    bytes: int
+    rows: int | None
+    files: int
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A reset, planned. ``generation`` is the one that is left; ``fingerprint`` the declaration that the plan is for."""
+    """A recovery, planned.
+
+    ``request`` is what was asked for, ``details`` what only this kind of recovery knows, both as JSON objects. ``steps`` are names, in
+    their order. ``tables`` are locked while the recovery is at work; they belong to ``pipeline``, as the flows do.
+    """
 
     recovery: str
     recovery_id: str
-    flow: str
-    target: str
-    request: ResetRequest
-    generation: int
-    next_generation: int
-    previous: int
-    fingerprint: str
-    position: dict[str, Any]
-    stateful: bool | None
-    operators_before: tuple[str, ...]
-    steps: tuple[Step, ...]
-    prices: tuple[SourcePrice, ...]
-    notes: tuple[str, ...]
-    refusals: tuple[Refusal, ...]
-    failure: dict[str, Any] | None
+    pipeline: str
+    tables: tuple[str, ...]
+    request: dict[str, Any]
+    flows: tuple[FlowPlan, ...]
+    steps: tuple[str, ...]
     at: str
-    format: int = 1
-    extra: dict[str, Any] = field(default_factory=dict)
+    copies: tuple[CopyPlan, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    format: int = FORMAT
+
+    @property
+    def by(self) -> str:
+        """Who asked for it."""
+        return str(self.request.get("by") or "someone")
+
+    @property
+    def reason(self) -> str:
+        """Why it was asked for; may be empty."""
+        return str(self.request.get("reason") or "")
+
+    @property
+    def accept(self) -> tuple[str, ...]:
+        """The prices that were accepted beforehand."""
+        return tuple(self.request.get("accept") or ())
+
+    @property
+    def subject(self) -> str:
+        """What the recovery is of, in words: its flows or, where it has none, its tables."""
+        return ", ".join(flow.flow for flow in self.flows) or ", ".join(f"{self.pipeline}.{table}" for table in self.tables)
+
+    def flow(self, name: str) -> FlowPlan | None:
+        """Give the part of one flow, by its full name."""
+        return next((flow for flow in self.flows if flow.flow == name), None)
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -124,35 +171,54 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 
 def from_json(value: dict[str, Any]) -> Plan:
-    """Read a plan back from the JSON object that :func:`to_json` gave."""
-    request = value["request"]
+    """Read a plan back from the JSON object that :func:`to_json` gave, of this format or of the one before it."""
+    if value.get("format") == 1:
+        value = _from_format_1(value)
     return Plan(
         **{
             **value,
-            "request": ResetRequest(**{**request, "start": StartAt(**request["start"]), "accept": tuple(request["accept"])}),
-            "operators_before": tuple(value["operators_before"]),
-            "steps": tuple(Step(step) for step in value["steps"]),
-            "prices": tuple(_price(price) for price in value["prices"]),
+            "tables": tuple(value["tables"]),
+            "flows": tuple(_flow(flow) for flow in value["flows"]),
+            "steps": tuple(value["steps"]),
+            "copies": tuple(CopyPlan(**copy) for copy in value["copies"]),
             "notes": tuple(value["notes"]),
             "refusals": tuple(Refusal(**refusal) for refusal in value["refusals"]),
         }
     )
 
 
+def kept(plan: Plan) -> Plan:
+    """Give a plan as it comes back from the ledger: without secrets, and with lists and tuples where JSON has them."""
+    return from_json(json.loads(json.dumps(redact(to_json(plan)))))
+
+
 def worse(approved: Plan, again: Plan) -> list[str]:
     """Say in which ways a plan made again costs more than the approved one; empty if in none."""
+    accepted = {(old.flow, old.price) for old in approved.refusals}
+    found = [f"new refusal: {item.message}" for item in again.refusals if (item.flow, item.price) not in accepted]
+    copied = {copy.what for copy in approved.copies}
+    found += [f"a copy of {copy.what} was not in the approved plan" for copy in again.copies if copy.what not in copied]
+    several = len(again.flows) > 1
+    for flow in again.flows:
+        old = approved.flow(flow.flow)
+        if old is None:
+            found.append(f"flow {flow.flow} was not in the approved plan")
+        else:
+            found += [f"flow {flow.flow}, {item}" if several else item for item in _worse_sources(old, flow)]
+    return found
+
+
+def _worse_sources(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
     before = {price.source: price for price in approved.prices}
-    found = [f"new refusal: {item.message}" for item in again.refusals if item.price not in {old.price for old in approved.refusals}]
     for price in again.prices:
         old = before.get(price.source)
         if old is None:
-            found.append(f"source {price.source} was not in the approved plan")
+            yield f"source {price.source} was not in the approved plan"
             continue
         for name in ("lost", "repeated", "gone"):
             was, now = getattr(old, name), getattr(price, name)
             if _grew(was, now):
-                found.append(f"source {price.source}: {name} went from {in_words(was)} to {in_words(now)}")
-    return found
+                yield f"source {price.source}: {name} went from {in_words(was)} to {in_words(now)}"
 
 
 def _grew(was: Amount, now: Amount) -> bool:
@@ -187,3 +253,33 @@ def size_in_words(size: float) -> str:
 def _price(value: dict[str, Any]) -> SourcePrice:
     amounts = {name: Amount(**value[name]) for name in ("lost", "repeated", "replayed", "gone")}
     return SourcePrice(**{**value, **amounts, "notes": tuple(value["notes"])})
+
+
+def _flow(value: dict[str, Any]) -> FlowPlan:
+    return FlowPlan(
+        **{
+            **value,
+            "start": StartAt(**value["start"]),
+            "operators_before": tuple(value["operators_before"]),
+            "prices": tuple(_price(price) for price in value["prices"]),
+            "notes": tuple(value["notes"]),
+        }
+    )
+
+
+def _from_format_1(value: dict[str, Any]) -> dict[str, Any]:
+    """Give a plan of the format before as one of this: it was of one flow, and always a reset."""
+    request = value["request"]
+    same = ("flow", "target", "generation", "next_generation", "previous", "fingerprint", "position", "stateful", "operators_before")
+    flow = {name: value[name] for name in (*same, "prices", "failure")}
+    flow |= {"start": request["start"], "state": request["state"], "keeps_schemas": not request["infer_schemas"], "notes": value["notes"]}
+    return {
+        **{name: value[name] for name in ("recovery", "recovery_id", "steps", "at", "refusals")},
+        "pipeline": value["flow"].partition(".")[0],
+        "tables": [value["target"]],
+        "request": {**{name: content for name, content in request.items() if name != "flow"}, "flows": [value["flow"]]},
+        "flows": [flow],
+        "copies": [],
+        "notes": [],
+        "format": FORMAT,
+    }

@@ -18,7 +18,7 @@ from streamkeeper.generations import AFTER_LAST, EARLIEST, EMPTY, LATEST, OFFSET
 from streamkeeper.plans import NONE, Amount, Refusal, SourcePrice
 from streamkeeper.positions import check_fits, describe
 from streamkeeper.probes import SourceFile
-from streamkeeper.requests import ResetRequest
+from streamkeeper.reset_requests import ResetRequest
 from streamkeeper.standing import Standing
 
 

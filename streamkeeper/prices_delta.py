@@ -14,7 +14,7 @@ from streamkeeper.errors import RequestError, SourceError, StorageError
 from streamkeeper.generations import AFTER_LAST, EARLIEST, LATEST, OFFSETS
 from streamkeeper.plans import NONE, Amount, SourcePrice
 from streamkeeper.positions import describe
-from streamkeeper.requests import ResetRequest
+from streamkeeper.reset_requests import ResetRequest
 
 _READS_CHANGES = ("skipChangeCommits", "ignoreChanges", "readChangeFeed", "readChangeData")
 

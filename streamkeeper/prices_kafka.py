@@ -14,7 +14,7 @@ from streamkeeper.generations import AFTER_LAST, EARLIEST, LATEST, TIMESTAMP
 from streamkeeper.kafka_positions import Offsets, Onward, Topics, go_on, history_of, misfits, records_between, resolved
 from streamkeeper.plans import NONE, Amount, SourcePrice
 from streamkeeper.positions import describe
-from streamkeeper.requests import ResetRequest
+from streamkeeper.reset_requests import ResetRequest
 from streamkeeper.standing import Standing
 
 

@@ -1,23 +1,26 @@
-"""Planning a reset: look at the flow, its sources and its sink, and decide. Nothing here changes anything."""
+"""``reset_checkpoint``: look at the flows, their sources and their sinks, and decide. Planning changes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper import generations, holds, plans
+from streamkeeper import common_steps, generations, holds
 from streamkeeper.checkpoint import StateOperator
 from streamkeeper.clock import now
 from streamkeeper.declarations import AutoCdcFlow
 from streamkeeper.errors import CheckpointError, RequestError
-from streamkeeper.generations import AFTER_LAST, EMPTY, Generation, StartAt
+from streamkeeper.generations import AFTER_LAST, EMPTY, StartAt
 from streamkeeper.holds import Hold
 from streamkeeper.home import FlowHome
-from streamkeeper.manifest import Flow
+from streamkeeper.manifest import Flow, Manifest
 from streamkeeper.opening import opened_if_possible
-from streamkeeper.plans import Plan
+from streamkeeper.plans import FlowPlan, Plan, Refusal
 from streamkeeper.prices import price_of, refusals_of
-from streamkeeper.requests import REPEATS, ResetRequest
+from streamkeeper.recovery_kinds import Kind
+from streamkeeper.requests import REPEATS
+from streamkeeper.reset_requests import ResetRequest, parse_reset, request_from_json, reset_form, values_from_command_line
 from streamkeeper.settings import Settings
 from streamkeeper.standing import Standing, last_begun, look
 from streamkeeper.storage import open_storage
@@ -33,9 +36,37 @@ def flow_home(settings: Settings, flow: Flow) -> FlowHome:
     return FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
 
 
-def plan(settings: Settings, flow: Flow, request: ResetRequest, recovery_id: str) -> Plan:
-    """Plan a reset.
+def plan(settings: Settings, manifest: Manifest, request: ResetRequest, recovery_id: str) -> Plan:
+    """Plan a reset of one flow or several.
 
+    :raises RequestError: a flow has no checkpoint to reset, or the position asked for is not one of its checkpoint.
+    :raises CheckpointError: a checkpoint cannot be read as far as the plan needs it.
+    """
+    flows = [manifest.find(name) for name in request.flows]
+    planned = [plan_flow(settings, flow, request.of(flow)) for flow in flows]
+    refusals = [refusal for _, refused in planned for refusal in refused]
+    return Plan(
+        recovery=RECOVERY,
+        recovery_id=recovery_id,
+        pipeline=flows[0].pipeline.name,
+        tables=tuple(sorted({flow.declaration.target for flow in flows})),
+        request=asdict(request),
+        flows=tuple(flow for flow, _ in planned),
+        steps=KIND.step_names,
+        refusals=tuple(named(refusal) for refusal in refusals) if len(flows) > 1 else tuple(refusals),
+        at=now(),
+    )
+
+
+def named(refusal: Refusal) -> Refusal:
+    """Give a refusal of one flow as one of several flows' plan says it: with the flow's name."""
+    return replace(refusal, message=f"{refusal.flow}: {refusal.message}") if refusal.flow else refusal
+
+
+def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> tuple[FlowPlan, tuple[Refusal, ...]]:
+    """Plan the next generation of one flow, and give the prices that the request does not accept.
+
+    :param request: of this flow (:meth:`ResetRequest.of`).
     :raises RequestError: the flow has no checkpoint to reset, or the position asked for is not one of its checkpoint.
     :raises CheckpointError: the checkpoint cannot be read as far as the plan needs it.
     """
@@ -55,54 +86,27 @@ def plan(settings: Settings, flow: Flow, request: ResetRequest, recovery_id: str
     position = _position(standing, request.start)
     sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
     prices = tuple(price_of(source, standing, position, request, stateful) for source in sources)
-    return Plan(
-        recovery=RECOVERY,
-        recovery_id=recovery_id,
+    refused = refusals_of(prices, request, stateful, standing.missing_in_sink)
+    planned = FlowPlan(
         flow=flow.full_name,
         target=flow.declaration.target,
-        request=request,
         generation=newest.number,
         next_generation=newest.number + 1,
         previous=standing.generation.number,
         fingerprint=flow.fingerprint,
+        start=request.start,
+        state=request.state,
         position={**standing.evidence(), "offsets": position},
         stateful=stateful,
         operators_before=operators,
-        steps=plans.STEPS,
         prices=prices,
         notes=tuple(_notes(flow, standing, request, stateful, position, safe)),
-        refusals=tuple(
-            refusal
-            for refusal in refusals_of(prices, request, stateful, standing.missing_in_sink)
-            if not (safe and refusal.price == REPEATS)
-        ),
+        keeps_schemas=not request.infer_schemas,
+        once=flow.declaration.once,
         failure=park.details if park else None,
-        at=now(),
     )
-
-
-def generation_of(plan: Plan, home: FlowHome) -> Generation:
-    """Give the decision that a plan comes to."""
-    previous = generations.read_start(home, plan.previous)
-    request = plan.request
-    return generations.with_number(
-        Generation(
-            number=plan.next_generation,
-            previous=plan.previous,
-            start=request.start,
-            state=request.state,
-            query_id="",
-            why=request.reason or f"{plan.recovery} {request.start.mode}",
-            by=request.by,
-            at=now(),
-            fingerprint=plan.fingerprint,
-            recovery=plan.recovery_id,
-            schemas={} if request.infer_schemas or previous is None else previous.schemas,
-            accepted=request.accept,
-        ),
-        home,
-        plan.next_generation,
-    )
+    accepted = (replace(refusal, flow=flow.full_name) for refusal in refused if not (safe and refusal.price == REPEATS))
+    return planned, tuple(accepted)
 
 
 def _operators(standing: Standing, start: StartAt) -> tuple[StateOperator, ...]:
@@ -195,3 +199,29 @@ def _notes(  # noqa: PLR0917 - what a plan was made of
     if left:
         yield f"Sources that the flow does not read any more: {', '.join(left)}. What waits in them is not read."
     yield f"The table {flow.declaration.target} stays; the old checkpoint {standing.start.checkpoint} stays."
+
+
+def _shorthand(values: dict[str, Any]) -> dict[str, Any]:
+    """Read ``--start-from``, which on the command line may say the timestamp or the offsets along."""
+    return {**values, **values_from_command_line(values["start_from"])} if "start_from" in values else values
+
+
+KIND = Kind(
+    name=RECOVERY,
+    title="Reset checkpoint",
+    description="Gives flows a new checkpoint, from exactly where they stood or from where you say; their tables are kept.",
+    form=reset_form,
+    parse=parse_reset,
+    read_request=request_from_json,
+    plan=plan,
+    steps=(
+        common_steps.HOLD,
+        common_steps.PLAN_AGAIN,
+        common_steps.DECIDE,
+        common_steps.VERIFY_TABLES,
+        common_steps.RELEASE,
+        common_steps.VERIFY_PROGRESS,
+    ),
+    shorthand=_shorthand,
+    noun="reset",
+)

@@ -17,6 +17,9 @@ from streamkeeper.sharing import FAIR, common_conf
 JOB = PROJECT / "spark_jobs" / "run_flow.py"
 """The application that spark-submit runs."""
 
+RECOVERY_JOB = PROJECT / "spark_jobs" / "run_recovery.py"
+"""The application that carries out one step of a recovery."""
+
 LOG_VARIABLE = "STREAMKEEPER_DRIVER_LOG"
 """Tells a driver which file its output goes to, so that its lease can say so to whoever attaches to it."""
 
@@ -109,6 +112,20 @@ def command(settings: Settings, flows: Flow | Sequence[Flow], available_now: boo
     asked = ["--available-now"] if available_now else []
     return [
         spark_submit(), "--master", master, "--name", application_name(together), *confs, str(JOB), *arguments(together), *asked,
+    ]  # fmt: skip
+
+
+def recovery_arguments(pipeline: str, recovery: str, step: str) -> list[str]:
+    """Give what :data:`RECOVERY_JOB` is called with."""
+    return ["--pipeline", pipeline, "--recovery", recovery, "--step", step]
+
+
+def recovery_command(settings: Settings, pipeline: str, recovery: str, step: str, master: str = "local[2]") -> list[str]:
+    """Give the command that carries out one step of a recovery in Spark; run it with :func:`environment`."""
+    confs = [part for name, value in job_settings(settings, master).items() for part in ("--conf", f"{name}={value}")]
+    return [
+        spark_submit(), "--master", master, "--name", f"{recovery} {step}", *confs, str(RECOVERY_JOB),
+        *recovery_arguments(pipeline, recovery, step),
     ]  # fmt: skip
 
 

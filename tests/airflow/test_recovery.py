@@ -8,18 +8,31 @@ from typing import Any, cast
 
 import pytest
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DagRunTriggerException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from streamkeeper_airflow import recovery_alerts
 from streamkeeper_airflow.alerting import page
-from streamkeeper_airflow.recovery import GiveUp, RecoveryStep, ResetPlan, RunAgain, WorsePriceApproval
+from streamkeeper_airflow.approvals import WorsePriceApproval
+from streamkeeper_airflow.recovery_tasks import GiveUp, OnceFlows, PlanRecovery, RecoveryStep
 
 from streamkeeper import recoveries
 from streamkeeper.alerts import AlertKind
 from streamkeeper.errors import RecoveryError, StorageError, StreamkeeperError
-from streamkeeper.requests import reset_form
+from streamkeeper.reset_requests import reset_form
 from streamkeeper.settings import Settings
 
-PLAN = {"recovery": "r1", "pipeline": "first", "flow": "first.first_flow", "approval": True, "dry_run": False, "markdown": "…"}
+PLAN = {
+    "kind": "reset_checkpoint",
+    "recovery": "r1",
+    "pipeline": "first",
+    "flow": "first.first_flow",
+    "subject": "first.first_flow",
+    "asks": "the reset of first.first_flow",
+    "approval": True,
+    "dry_run": False,
+    "markdown": "…",
+    "once_dags": [],
+}
+RESET, F = "reset_checkpoint", "first.first_flow"
 
 
 class HandedOn:
@@ -63,7 +76,7 @@ def test_what_cannot_be_planned_fails_at_once_with_all_that_is_wrong_and_writes_
     conf: dict[str, Any], words: list[str], project: Path
 ) -> None:
     with pytest.raises(AirflowFailException) as refused:
-        ResetPlan(task_id="plan").execute(context(conf))
+        PlanRecovery(task_id="plan", of=RESET).execute(context(conf))
     for word in words:
         assert word in str(refused.value)
     assert not (project / "state" / "first").exists()
@@ -79,19 +92,9 @@ def test_a_worse_price_ends_a_recovery_that_nobody_can_be_asked_about(project: P
         WorsePriceApproval(task_id="approve_again").execute(asked)
 
 
-def test_a_flow_that_is_kept_running_is_not_triggered_after_its_reset(project: Path) -> None:
-    with pytest.raises(AirflowSkipException, match="is kept running by its DAG"):
-        RunAgain(task_id="run_again").execute(context(plan={**PLAN, "once": False}))
-
-
-def test_a_flow_that_runs_once_is_triggered_after_its_reset_under_the_recovery_s_name(project: Path) -> None:
-    task = RunAgain(task_id="run_again")
-    asked = context(plan={**PLAN, "once": True, "dag_id": "flow__first__first_flow"})
-    task.render_template_fields(asked)
-    with pytest.raises(DagRunTriggerException) as triggered:
-        task.execute(asked)
-    assert (triggered.value.trigger_dag_id, triggered.value.dag_run_id) == ("flow__first__first_flow", "r1")
-    assert triggered.value.skip_when_already_exists
+def test_flows_that_run_once_are_handed_on_to_be_triggered(project: Path) -> None:
+    asked = context(plan={**PLAN, "once_dags": ["flow__first__first_flow"]})
+    assert OnceFlows(task_id="once_flows").execute(asked) == ["flow__first__first_flow"]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +107,7 @@ def test_a_flow_that_runs_once_is_triggered_after_its_reset_under_the_recovery_s
 )
 def test_there_is_nothing_to_give_up(xcoms: dict[str, Any], project: Path) -> None:
     with pytest.raises(AirflowSkipException, match="nothing to give up"):
-        GiveUp(task_id="give_up").execute(context(**xcoms))
+        GiveUp(task_id="give_up", after="decide").execute(context(**xcoms))
 
 
 @pytest.mark.parametrize(("step", "told"), [("hold", False), ("decide", False), ("verify_tables", True), ("release", True)])
@@ -116,7 +119,7 @@ def test_a_recovery_that_fails_after_its_decision_says_how_it_goes_on(
 
     monkeypatch.setattr(recoveries, "carry_out", fails)
     with pytest.raises(AirflowFailException, match="it was at 5") as failed:
-        RecoveryStep(task_id=step).execute(context(plan=PLAN))
+        RecoveryStep(of=RESET, task_id=step).execute(context(plan=PLAN))
     assert ("clear this task" in str(failed.value) and "streamkeeper abandon r1" in str(failed.value)) == told
 
 
@@ -160,31 +163,33 @@ def test_a_recovery_s_failure_is_told_when_nothing_is_tried_any_more(
     asked = context(plan=PLAN)
     asked["ti"].try_number, asked["ti"].max_tries = tries
     with pytest.raises((AirflowFailException, StreamkeeperError), match="no"):
-        RecoveryStep(task_id=step, patient=step == "verify_progress").execute(asked)
+        RecoveryStep(of=RESET, task_id=step, patient=step == "verify_progress").execute(asked)
     assert [(kind, when) for kind, _, when in told.alerts] == ([(AlertKind.RECOVERY_FAILED, occasion)] if occasion else [])
 
 
 @pytest.mark.parametrize(
-    ("step", "evidence", "said"),
+    ("step", "found", "said"),
     [
         pytest.param("verify_progress", {"batch": 0}, "is done: its new generation works", id="it works"),
-        pytest.param("verify_progress", {"held_by": ["person-ada"]}, "is done, but the flow is held by person-ada", id="it is held"),
+        pytest.param(
+            "verify_progress", {"held_by": ["person-ada"]}, "but the flow first.first_flow is held by person-ada", id="it is held"
+        ),
         pytest.param("verify_progress", {"superseded_by": 3}, "generation 3 came after it already", id="another came after it"),
         pytest.param("release", {"park_lifted": True}, None, id="a step before the last"),
     ],
 )
 def test_a_recovery_that_is_done_is_told_with_what_it_found(
-    step: str, evidence: dict[str, Any], said: str | None, told: Kept, monkeypatch: pytest.MonkeyPatch
+    step: str, found: dict[str, Any], said: str | None, told: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recoveries, "carry_out", lambda *_: evidence)
-    RecoveryStep(task_id=step).execute(context(plan=PLAN))
+    monkeypatch.setattr(recoveries, "carry_out", lambda *_: {"flows": {F: found}})
+    RecoveryStep(of=RESET, task_id=step).execute(context(plan=PLAN))
     assert [kind for kind, _, _ in told.alerts] == ([AlertKind.RECOVERY_FINISHED] if said else [])
     assert all(said is not None and said in text for _, text, _ in told.alerts)
 
 
 def test_a_recovery_that_is_given_up_is_told_as_one_occasion_with_the_step_that_failed(told: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recoveries, "give_up", lambda *_: True)
-    GiveUp(task_id="give_up").execute(context(plan=PLAN))
+    GiveUp(task_id="give_up", after="decide").execute(context(plan=PLAN))
     [(kind, text, occasion)] = told.alerts
     assert (kind, occasion) == (AlertKind.RECOVERY_FAILED, "r1")
     assert "nothing else was changed" in text

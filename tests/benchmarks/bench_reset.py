@@ -16,9 +16,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from streamkeeper import recoveries
+from streamkeeper.common_steps import VERIFY_PROGRESS
 from streamkeeper.manifest import read_manifest
-from streamkeeper.plans import Step
-from streamkeeper.requests import parse_reset
+from streamkeeper.reset_requests import parse_reset
+from streamkeeper.resets import KIND
 from tests.benchmarks.flows_side_by_side import HEADER, NAME, Bench, commits_with_data, ratio_row, write_files
 
 FILES, ROWS, PER_TRIGGER = 40, 5_000, 10
@@ -29,13 +30,13 @@ def reset(bench: Bench, number: int) -> float:
     """Carry out every step of a reset up to the release, then run the flow; give when the first step began."""
     settings = bench.settings
     request = parse_reset({"flow": NAME}, read_manifest(settings), by="benchmark")
-    plan = recoveries.plan(settings, request, f"reset_checkpoint-bench-{number}")
+    plan = recoveries.plan(settings, KIND, request, f"reset_checkpoint-bench-{number}")
     recoveries.propose(settings, plan)
     recoveries.approve(settings, "events", plan.recovery_id, "benchmark")
     began = time.time()
     for step in plan.steps:
-        if step is not Step.VERIFY_PROGRESS:
-            recoveries.carry_out(settings, "events", plan.recovery_id, step.value)
+        if step != VERIFY_PROGRESS.name:
+            recoveries.carry_out(settings, "events", plan.recovery_id, step)
     bench.run_flow()
     return began
 

@@ -42,11 +42,16 @@ Tree = dict[str, str]
 
 @dataclass
 class World:
-    """Folders of one test. ``clock_ms`` is the modification time that the next data file gets; each takes a minute."""
+    """Folders of one test. ``clock_ms`` is the modification time that the next data file gets; each takes a minute.
+
+    ``name`` is the flow of the pipeline ``events`` that is driven and looked at, ``table`` the table that it writes.
+    """
 
     root: Path
     clock_ms: int = 1_790_000_000_000
     files: list[Path] = field(default_factory=list)
+    name: str = "clean_events"
+    table: str = "events"
 
     @property
     def settings(self) -> Settings:
@@ -62,18 +67,18 @@ class World:
 
     @property
     def home(self) -> FlowHome:
-        """Where the flow ``events.clean_events`` is kept."""
-        return FlowHome(LocalStorage(self.settings.state), "events", "clean_events")
+        """Where the flow is kept."""
+        return FlowHome(LocalStorage(self.settings.state), "events", self.name)
 
     @property
     def query_id(self) -> str:
         """The query id of generation 1."""
-        return query_id("events.clean_events", 1)
+        return query_id(f"events.{self.name}", 1)
 
     @property
     def flow(self) -> Flow:
-        """The flow ``events.clean_events`` as the manifest has it."""
-        return read_manifest(self.settings).find("events.clean_events")
+        """The flow as the manifest has it."""
+        return read_manifest(self.settings).find(f"events.{self.name}")
 
     def declare(self, text: str = EVENTS, name: str = "events.py") -> None:
         """Write a pipeline file."""
@@ -112,7 +117,7 @@ class World:
 
     def write_table(self, query_id: str, transactions: int) -> None:
         """Write the table's log: its first commit, and one with a ``txn`` action for each batch."""
-        log = self.root / "warehouse" / "events" / "_delta_log"
+        log = self.root / "warehouse" / self.table / "_delta_log"
         log.mkdir(parents=True, exist_ok=True)
         present = len(list(log.glob("*.json")))
         if not present:

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from streamkeeper import generations, holds, ledger, recoveries
+from streamkeeper import generations, holds, leases, ledger, recoveries
 from streamkeeper.cli import running
 from streamkeeper.cli.commands import app
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.generations import StartAt
 from streamkeeper.outcomes import Outcome
-from streamkeeper.requests import ResetRequest
+from streamkeeper.reset_requests import ResetRequest
+from streamkeeper.resets import KIND
 from tests.core.small_world import EVENTS, World
 from tests.core.test_recoveries import carry_out, drive, plan
 
@@ -131,7 +132,7 @@ def test_inspect_shows_inferred_schemas_and_what_is_in_flight(command: Command, 
 
 def test_inspect_shows_a_generation_that_is_decided_and_not_begun(command: Command, stands: World) -> None:
     plan(stands)
-    carry_out(stands, *recoveries.plans.STEPS[:3])
+    carry_out(stands, *KIND.step_names[:3])
     assert "next            generation 2 is decided (reset_checkpoint after-last, by ada)" in command("inspect", FLOW).stdout
 
 
@@ -159,7 +160,7 @@ def test_plan_shows_what_a_reset_would_do_and_touches_nothing(start: str, comman
     value = json.loads(command("plan", "reset_checkpoint", "--flow", FLOW, "--from", start, "--json").stdout)
     assert (text.returncode, text.stderr) == (0, "")
     assert f"generation 1 → 2, start {start.partition(':')[0]}" in text.stdout
-    assert (value["flow"], value["next_generation"]) == (FLOW, 2)
+    assert (value["flows"][0]["flow"], value["flows"][0]["next_generation"]) == (FLOW, 2)
     assert stands.tree() == before
 
 
@@ -193,7 +194,7 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
     "inspect of two": (["inspect", "a", "b"], 2, "unexpected extra argument"),
     "inspect of nothing": (["inspect", ""], 2, "neither a flow nor a path"),
     "inspect of an unknown flow": (["inspect", "events.other"], 2, "There is no flow 'events.other'. Declared are: events.clean_events"),
-    "plan without a flow": (["plan", "reset_checkpoint"], 2, "--flow"),
+    "plan without a flow": (["plan", "reset_checkpoint"], 2, "flow is None"),
     "plan of an unknown flow": (["plan", "reset_checkpoint", "--flow", "nope"], 2, "There is no flow 'nope'"),
     "plan of a flow with a slash": (["plan", "reset_checkpoint", "--flow", "../x"], 2, "which is no flow's name"),
     "plan from nowhere": (["plan", "reset_checkpoint", "--flow", FLOW, "--from", "yesterday"], 2, "start_from is 'yesterday'; allowed are"),
@@ -218,7 +219,7 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
     "resume of an unknown recovery": (
         ["recover", "reset_checkpoint", "--flow", FLOW, "--resume", "r0"],
         2,
-        "There is no recovery 'r0' of events",
+        "There is no recovery 'r0'",
     ),
     "run of an unknown flow": (["run", "nope"], 2, "There is no flow 'nope'"),
 }
@@ -315,7 +316,7 @@ def test_recover_in_json_keeps_standard_output_for_the_result(
     monkeypatch.setattr(running, "drive", Driver(stands))
     done = runner("--yes", "--json")
     value = json.loads(done.stdout)
-    assert set(value["evidence"]) == {step.value for step in recoveries.plans.STEPS}
+    assert set(value["evidence"]) == set(KIND.step_names)
     assert "generation 1 → 2" in done.stderr
 
 
@@ -345,13 +346,13 @@ def test_recover_that_was_interrupted_goes_on(runner: Callable[..., Any], stands
 def test_recover_asks_again_where_the_price_got_worse_and_releases_the_flow_on_no(
     runner: Callable[..., Any], stands: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hold = recoveries._hold
+    wait = leases.wait_until_gone
 
     def slow(*arguments: Any) -> Any:
         stands.add_files(1)
-        return hold(*arguments)
+        return wait(*arguments)
 
-    monkeypatch.setattr(recoveries, "_hold", slow)
+    monkeypatch.setattr(leases, "wait_until_gone", slow)
     monkeypatch.setattr(running, "drive", Driver(stands))
     refused = runner("--from", "latest", "--accept", "loss", said="y\nn\n")
     assert "Go on all the same?" in refused.output
@@ -365,10 +366,10 @@ def test_recover_asks_again_where_the_price_got_worse_and_releases_the_flow_on_n
 
 def test_abandon_takes_an_interrupted_recoverys_hold_and_lock_away(command: Command, stands: World) -> None:
     plan(stands)
-    carry_out(stands, recoveries.Step.HOLD)
+    carry_out(stands, "hold")
     assert json.loads(command("abandon", "r1", "--json").stdout) == {"abandoned": "r1"}
     assert stands.home.owners() == []
-    recoveries.plan(stands.settings, ResetRequest(FLOW, StartAt("after-last")), "r2")
+    recoveries.plan(stands.settings, KIND, ResetRequest((FLOW,), StartAt("after-last")), "r2")
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from streamkeeper import explain, plans
 from streamkeeper.generations import StartAt
-from streamkeeper.plans import NONE, Amount, Plan, Refusal, SourcePrice, Step
-from streamkeeper.requests import ResetRequest
+from streamkeeper.plans import NONE, Amount, CopyPlan, FlowPlan, Plan, Refusal, SourcePrice
+from streamkeeper.resets import KIND
 
 TEN = Amount(10, 1000, 100)
 MORE = Amount(11, 1100, 110)
@@ -21,22 +22,39 @@ def plan_of(*prices: SourcePrice, refusals: tuple[Refusal, ...] = ()) -> Plan:
     return Plan(
         recovery="reset_checkpoint",
         recovery_id="reset_checkpoint-x-1",
-        flow="events.clean_events",
-        target="events",
-        request=ResetRequest("events.clean_events", StartAt("offsets", offsets={"a": {"logOffset": 1}}), accept=("loss",), by="ada"),
-        generation=3,
-        next_generation=4,
-        previous=2,
-        fingerprint="f",
-        position={"batch": 7, "offsets": {"a": {"logOffset": 9}}},
+        pipeline="events",
+        tables=("events",),
+        request={"flows": ["events.clean_events"], "accept": ["loss"], "by": "ada", "reason": ""},
+        flows=(flow_plan(*prices),),
+        steps=KIND.step_names,
+        copies=(CopyPlan("events", "/here", "/there", 1_500_000, None, 3),),
+        details={"kind": {"of": "its own"}},
+        notes=("of all",),
+        refusals=refusals,
+        at="now",
+    )
+
+
+def flow_plan(*prices: SourcePrice, flow: str = "events.clean_events", **more: Any) -> FlowPlan:
+    given: dict[str, Any] = {
+        "start": StartAt("offsets", offsets={"a": {"logOffset": 1}}),
+        "position": {"batch": 7, "offsets": {"a": {"logOffset": 9}}},
+        "failure": {"condition": "C", "sql_state": "42K03", "meaning": "a stateful operation was removed", "context": {"type": "T"}},
+        **more,
+    }
+    return FlowPlan(
+        flow,
+        "events",
+        3,
+        4,
+        2,
+        "f",
+        state="rebuilt",
         stateful=True,
         operators_before=("dedupe",),
-        steps=plans.STEPS,
         prices=prices,
         notes=("a note", "another"),
-        refusals=refusals,
-        failure={"condition": "C", "sql_state": "42K03", "meaning": "a stateful operation was removed", "context": {"type": "T"}},
-        at="now",
+        **given,
     )
 
 
@@ -67,7 +85,11 @@ WORSE = {
         plan_of(price(), refusals=(Refusal("loss", "2 rows"),)),
         None,
     ),
-    "another position at the same price": (plan_of(price()), replace(plan_of(price()), position={"batch": 9}), None),
+    "another position at the same price": (
+        plan_of(price()),
+        replace(plan_of(price()), flows=(flow_plan(price(), position={"batch": 9}),)),
+        None,
+    ),
 }
 
 
@@ -120,5 +142,5 @@ def test_the_words_name_flow_generations_prices_refusals_steps_and_the_failure(e
         "- ",
     ):
         assert part in said, part
-    positions = [said.index(step.value) for step in Step]
+    positions = [said.index(step.name) for step in KIND.steps]
     assert positions == sorted(positions), "steps are told in their order"

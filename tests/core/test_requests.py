@@ -12,7 +12,7 @@ from streamkeeper import requests
 from streamkeeper.errors import RequestError
 from streamkeeper.generations import StartAt
 from streamkeeper.manifest import Manifest, read_manifest
-from streamkeeper.requests import ResetRequest, parse_reset, reset_form, values_from_command_line
+from streamkeeper.reset_requests import ResetRequest, parse_reset, reset_form, values_from_command_line
 from tests.core.small_world import EVENTS, World
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
@@ -36,6 +36,7 @@ def test_the_form_asks_for_what_a_reset_needs_in_reading_order(known: Manifest) 
     fields = {field.name: field for field in reset_form(known)}
     assert list(fields) == [
         "flow",
+        "flows",
         "start_from",
         "timestamp",
         "offsets",
@@ -53,11 +54,11 @@ def test_the_form_asks_for_what_a_reset_needs_in_reading_order(known: Manifest) 
 
 
 def test_only_the_flow_must_be_said(known: Manifest) -> None:
-    assert parse(known) == ResetRequest(FLOW, StartAt("after-last"), "rebuilt", (), False, "", "ada")
+    assert parse(known) == ResetRequest((FLOW,), StartAt("after-last"), "rebuilt", (), False, "", "ada")
 
 
 def test_a_flow_may_be_given_by_its_own_name(known: Manifest) -> None:
-    assert parse_reset({"flow": "clean_rates"}, known, "ada").flow == "rates.clean_rates"
+    assert parse_reset({"flow": "clean_rates"}, known, "ada").flows == ("rates.clean_rates",)
 
 
 GOOD: dict[str, tuple[dict[str, Any], StartAt]] = {
@@ -96,7 +97,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "flow with a space": ({"flow": "events. clean_events"}, "which is no flow's name"),
     "flow with a newline": ({"flow": FLOW + "\n"}, "which is no flow's name"),
     "flow is a list": ({"flow": [FLOW]}, "which is no flow's name"),
-    "unknown key": ({"flows": FLOW, "Start": 1}, "Unknown: 'Start', 'flows'. Allowed are flow, start_from, timestamp"),
+    "unknown key": ({"Flows": FLOW, "Start": 1}, "Unknown: 'Flows', 'Start'. Allowed are flow, flows, start_from, timestamp"),
     "unknown start": (
         {"start_from": "yesterday"},
         "start_from is 'yesterday'; allowed are after-last, earliest, latest, timestamp, offsets",

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from streamkeeper import generations, recoveries
+from streamkeeper import generations, recoveries, resets
 from streamkeeper.delta_log import SEAL
 from streamkeeper.errors import CheckpointError, RequestError, StreamkeeperError, TableLocked
 from streamkeeper.generations import StartAt
 from streamkeeper.plans import Plan
-from streamkeeper.requests import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE, ResetRequest
+from streamkeeper.requests import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
+from streamkeeper.reset_requests import ResetRequest
 from tests.core.small_world import CHANGES, EVENTS, World
 
 FLOW = "events.clean_events"
@@ -25,7 +26,7 @@ def plan(world: World, start: str | StartAt = "after-last", **request: Any) -> P
     before = world.tree()
     start = start if isinstance(start, StartAt) else StartAt(start)
     try:
-        return recoveries.plan(world.settings, ResetRequest(FLOW, start, **request), "r1")
+        return recoveries.plan(world.settings, resets.KIND, ResetRequest((FLOW,), start, **request), "r1")
     finally:
         assert world.tree() == before
 
@@ -36,7 +37,7 @@ def refused(found: Plan) -> list[str | None]:
 
 def rows(found: Plan) -> tuple[int | None, int | None, int | None]:
     """Lost, repeated and replayed rows of the one source."""
-    (price,) = found.prices
+    (price,) = found.flows[0].prices
     return price.lost.rows, price.repeated.rows, price.replayed.rows
 
 
@@ -53,11 +54,11 @@ def stands(world: World) -> World:
 def test_after_the_last_processed_costs_nothing(stands: World) -> None:
     found = plan(stands)
     assert (rows(found), refused(found)) == ((0, 0, 0), [])
-    assert (found.generation, found.previous, found.next_generation) == (1, 1, 2)
-    assert found.position["batch"] == 2
-    assert found.position["offsets"] == {"events_raw": {"logOffset": 2}}
-    assert found.prices[0].now == "files log 2"
-    assert "2 unread files wait and will be read" in found.prices[0].notes
+    assert (found.flows[0].generation, found.flows[0].previous, found.flows[0].next_generation) == (1, 1, 2)
+    assert found.flows[0].position["batch"] == 2
+    assert found.flows[0].position["offsets"] == {"events_raw": {"logOffset": 2}}
+    assert found.flows[0].prices[0].now == "files log 2"
+    assert "2 unread files wait and will be read" in found.flows[0].prices[0].notes
 
 
 def test_from_the_beginning_repeats_what_was_read_and_is_refused_until_accepted(stands: World) -> None:
@@ -78,7 +79,7 @@ def keyed(world: World) -> World:
 def test_a_table_that_is_kept_by_key_may_be_given_the_same_changes_again(keyed: World) -> None:
     found = plan(keyed, "earliest")
     assert (rows(found), refused(found)) == ((0, 6, 0), [])
-    assert any("is kept by key and sequence: changes that are read again change nothing" in note for note in found.notes)
+    assert any("is kept by key and sequence: changes that are read again change nothing" in note for note in found.flows[0].notes)
 
 
 def test_changes_that_are_lost_are_lost_for_a_table_that_is_kept_by_key_too(keyed: World) -> None:
@@ -90,7 +91,7 @@ def test_rows_that_state_was_made_of_are_not_safe_to_repeat_even_there(world: Wo
     world.processed(3, operators=("stateStoreSave",))
     found = plan(world, "earliest")
     assert refused(found) == [REPEATS]
-    assert not any("is kept by key" in note for note in found.notes)
+    assert not any("is kept by key" in note for note in found.flows[0].notes)
 
 
 def test_from_now_on_loses_what_waits_and_is_refused_until_accepted(stands: World) -> None:
@@ -128,21 +129,21 @@ def test_an_offset_that_the_flow_never_reached_is_refused(stands: World) -> None
 def test_a_batch_that_is_in_the_sink_only_rules_so_that_it_does_not_come_twice(world: World) -> None:
     world.processed(3, committed=2, transactions=3)
     found = plan(world)
-    assert (found.position["batch"], found.position["ruled_by"], found.position["last_commit"]) == (2, "sink", 1)
-    assert found.position["offsets"] == {"events_raw": {"logOffset": 2}}
-    assert any("The table has batch 2, the checkpoint only 1: the sink rules" in note for note in found.notes)
+    assert (found.flows[0].position["batch"], found.flows[0].position["ruled_by"], found.flows[0].position["last_commit"]) == (2, "sink", 1)
+    assert found.flows[0].position["offsets"] == {"events_raw": {"logOffset": 2}}
+    assert any("The table has batch 2, the checkpoint only 1: the sink rules" in note for note in found.flows[0].notes)
 
 
 def test_a_batch_that_was_planned_and_is_nowhere_is_read_again(world: World) -> None:
     world.processed(3, committed=2, transactions=2)
     found = plan(world)
-    assert (found.position["batch"], found.position["ruled_by"]) == (1, "checkpoint")
-    assert "1 unread files wait and will be read" in found.prices[0].notes
+    assert (found.flows[0].position["batch"], found.flows[0].position["ruled_by"]) == (1, "checkpoint")
+    assert "1 unread files wait and will be read" in found.flows[0].prices[0].notes
 
 
 def test_a_commit_that_the_table_does_not_know_rules_too(world: World) -> None:
     world.processed(3, committed=3, transactions=2)
-    assert plan(world).position["batch"] == 2
+    assert plan(world).flows[0].position["batch"] == 2
 
 
 def test_from_now_on_is_refused_until_accepted_even_where_nothing_waits_yet(world: World) -> None:
@@ -159,7 +160,7 @@ def test_batches_that_the_table_has_not_are_told_and_refused_unless_all_is_read_
     found = plan(world)
     assert refused(found) == [LOSS]
     assert f"the table has not {missing}" in found.refusals[0].message
-    assert f"but the table has not {missing}: it was removed, replaced" in found.notes[0]
+    assert f"but the table has not {missing}: it was removed, replaced" in found.flows[0].notes[0]
     assert refused(plan(world, accept=(LOSS,))) == []
     assert LOSS not in refused(plan(world, "earliest"))
 
@@ -177,27 +178,27 @@ def test_a_sealed_generation_stands_where_it_stood_before_the_seal(world: World)
     last = sorted(log.glob("*.json"))[-1]
     (log / f"{4:020d}.json").write_text(last.read_text().replace('"version":2', f'"version":{SEAL}'))
     found = plan(world)
-    assert (found.position["batch"], found.position["sealed"]) == (2, True)
+    assert (found.flows[0].position["batch"], found.flows[0].position["sealed"]) == (2, True)
 
 
 def test_what_a_late_driver_committed_after_the_seal_does_not_count(world: World) -> None:
     world.processed(5, transactions=3)
     generations.end(world.home, 1, 2)
     found = plan(world)
-    assert (found.position["last_commit"], found.position["batch"]) == (2, 2)
+    assert (found.flows[0].position["last_commit"], found.flows[0].position["batch"]) == (2, 2)
 
 
 def test_another_writers_transactions_do_not_count(world: World) -> None:
     world.processed(2)
     world.write_table("another-query", 9)
-    assert plan(world).position["batch"] == 1
+    assert plan(world).flows[0].position["batch"] == 1
 
 
 def test_a_flow_that_never_committed_starts_with_what_it_would_have_read_first(world: World) -> None:
     world.processed(1, committed=0)
     found = plan(world)
-    assert (found.position["batch"], found.position["offsets"], rows(found)) == (None, {}, (0, 0, 0))
-    assert any("No batch was ever committed" in note for note in found.notes)
+    assert (found.flows[0].position["batch"], found.flows[0].position["offsets"], rows(found)) == (None, {}, (0, 0, 0))
+    assert any("No batch was ever committed" in note for note in found.flows[0].notes)
 
 
 def test_where_the_tables_log_was_cleaned_up_the_plan_says_that_spark_is_asked(world: World) -> None:
@@ -205,8 +206,8 @@ def test_where_the_tables_log_was_cleaned_up_the_plan_says_that_spark_is_asked(w
     log = world.root / "warehouse" / "events" / "_delta_log"
     (log / f"{0:020d}.json").rename(log / f"{40:020d}.json")
     found = plan(world)
-    assert (found.position["batch"], found.position["sink_known"]) == (2, False)
-    assert any("does not reach back far enough" in note for note in found.notes)
+    assert (found.flows[0].position["batch"], found.flows[0].position["sink_known"]) == (2, False)
+    assert any("does not reach back far enough" in note for note in found.flows[0].notes)
 
 
 def test_no_commit_and_a_table_that_cannot_tell_is_no_fresh_start(world: World) -> None:
@@ -223,15 +224,15 @@ def test_no_commit_and_a_table_that_cannot_tell_is_no_fresh_start(world: World) 
 def test_history_is_replayed_where_the_query_is_known_to_keep_state(stands: World) -> None:
     stands.park(stateful=True)
     found = plan(stands)
-    assert (found.stateful, rows(found)) == (True, (0, 0, 6))
-    assert found.failure is not None and found.failure["sql_state"] == "42K03"
+    assert (found.flows[0].stateful, rows(found)) == (True, (0, 0, 6))
+    assert found.flows[0].failure is not None and found.flows[0].failure["sql_state"] == "42K03"
 
 
 def test_a_query_that_is_known_to_keep_none_replays_nothing(stands: World) -> None:
     stands.park(stateful=False)
     found = plan(stands)
-    assert (found.stateful, rows(found)) == (False, (0, 0, 0))
-    assert "The query as declared now keeps no state." in found.notes
+    assert (found.flows[0].stateful, rows(found)) == (False, (0, 0, 0))
+    assert "The query as declared now keeps no state." in found.flows[0].notes
 
 
 @pytest.mark.parametrize("operators", [(), ("dedupe",)], ids=["none", "dedupe"])
@@ -240,22 +241,22 @@ def test_a_declaration_that_has_committed_batches_tells_by_its_checkpoint_if_it_
 ) -> None:
     world.processed(2, operators=operators)
     found = plan(world)
-    assert (found.stateful, found.operators_before) == (bool(operators), operators)
+    assert (found.flows[0].stateful, found.flows[0].operators_before) == (bool(operators), operators)
 
 
 def test_a_changed_declaration_that_never_ran_is_not_guessed_at(world: World) -> None:
     world.processed(2, operators=("dedupe",))
     world.declare(EVENTS.replace("return raw", "return raw.distinct()"))
     found = plan(world)
-    assert found.stateful is None
-    assert any("if the query keeps state, 2 processed files are read once more" in note for note in found.prices[0].notes)
+    assert found.flows[0].stateful is None
+    assert any("if the query keeps state, 2 processed files are read once more" in note for note in found.flows[0].prices[0].notes)
 
 
 def test_empty_state_is_told_for_what_it_does(stands: World) -> None:
     stands.park(stateful=True)
     found = plan(stands, state="empty")
     assert rows(found) == (0, 0, 0)
-    assert any("State starts empty" in note for note in found.notes)
+    assert any("State starts empty" in note for note in found.flows[0].notes)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +275,7 @@ def test_history_that_is_gone_matters_only_to_a_state_that_is_rebuilt(
     stands.park(stateful=stateful)
     found = plan(stands, state=state)
     assert refused(found) == words
-    assert (found.prices[0].gone.files == 1) == (state == "rebuilt" and stateful is not False)
+    assert (found.flows[0].prices[0].gone.files == 1) == (state == "rebuilt" and stateful is not False)
     assert refused(plan(stands, state=state, accept=(MISSING_HISTORY,))) == []
 
 
@@ -287,15 +288,15 @@ def test_a_new_source_starts_at_its_beginning_and_is_told(stands: World) -> None
     stands.declare(two.replace("dp.create_streaming", more + "dp.create_streaming"))
     (stands.root / "data" / "more").mkdir()
     found = plan(stands)
-    assert [price.source for price in found.prices] == ["events_raw", "more"]
-    assert "New sources start at their beginning: more." in found.notes
+    assert [price.source for price in found.flows[0].prices] == ["events_raw", "more"]
+    assert "New sources start at their beginning: more." in found.flows[0].notes
 
 
 def test_a_source_under_another_name_repeats_what_was_read_and_is_refused_until_accepted(stands: World) -> None:
     stands.declare(EVENTS.replace("events_raw", "raw_events"))
     found = plan(stands)
     assert (rows(found), refused(found)) == ((0, 6, 0), [REPEATS])
-    assert found.prices[0].notes[0] == "2 unread files wait and will be read"
+    assert found.flows[0].prices[0].notes[0] == "2 unread files wait and will be read"
     assert refused(plan(stands, accept=(REPEATS,))) == []
     assert rows(plan(stands, "latest")) == (4, 0, 0)
 
@@ -303,8 +304,8 @@ def test_a_source_under_another_name_repeats_what_was_read_and_is_refused_until_
 def test_a_source_that_is_not_read_any_more_is_told(stands: World) -> None:
     stands.declare(EVENTS.replace("events_raw", "renamed"))
     found = plan(stands)
-    assert any("does not read any more: events_raw" in note for note in found.notes)
-    assert any("New sources start at their beginning: renamed" in note for note in found.notes)
+    assert any("does not read any more: events_raw" in note for note in found.flows[0].notes)
+    assert any("New sources start at their beginning: renamed" in note for note in found.flows[0].notes)
 
 
 def test_a_source_that_became_another_kind_cannot_go_on_from_its_old_position(stands: World) -> None:
@@ -312,14 +313,14 @@ def test_a_source_that_became_another_kind_cannot_go_on_from_its_old_position(st
     stands.declare(rate)
     with pytest.raises(RequestError, match=r"The source events_raw was another kind of source in the old checkpoint"):
         plan(stands)
-    assert plan(stands, "earliest").prices[0].source == "events_raw"
+    assert plan(stands, "earliest").flows[0].prices[0].source == "events_raw"
 
 
 @pytest.mark.parametrize("path", ["{data}/events", "{data}//events/", "{data}/x/../events", "file://{data}/events", "{data}/ev*"])
 def test_files_are_known_again_however_their_folder_is_written(path: str, stands: World) -> None:
     stands.declare(EVENTS.replace("{data}/events", path))
-    assert plan(stands, "earliest").prices[0].repeated.files == 3
-    assert plan(stands, "earliest").prices[0].gone.files == 0
+    assert plan(stands, "earliest").flows[0].prices[0].repeated.files == 3
+    assert plan(stands, "earliest").flows[0].prices[0].gone.files == 0
 
 
 def test_files_that_spark_would_not_read_are_not_counted(stands: World) -> None:
@@ -330,7 +331,7 @@ def test_files_that_spark_would_not_read_are_not_counted(stands: World) -> None:
     (folder / "_day=1").mkdir()
     (folder / "_day=1" / "f.json").write_text("{}\n")
     stands.declare(EVENTS.replace("options={}", 'options={"pathGlobFilter": "*.{json,ndjson}"}'))
-    assert plan(stands, "latest").prices[0].lost.files == 3
+    assert plan(stands, "latest").flows[0].prices[0].lost.files == 3
 
 
 # --- damage: a clear error, and nothing changed
@@ -394,14 +395,14 @@ def test_damage_behind_the_last_batch_does_not_matter_to_a_reset(world: World) -
     world.processed(4)
     remove("offsets/1", "commits/0")(world)
     truncate("offsets/0", 3)(world)
-    assert plan(world).position["batch"] == 3
+    assert plan(world).flows[0].position["batch"] == 3
 
 
 @pytest.mark.parametrize("name", [".offsets.tmp", "offsets/notes.txt", "offsets/.9.crc", "commits/x", "sources/events_raw/.1.crc"])
 def test_a_foreign_file_is_no_batch(name: str, world: World) -> None:
     world.processed(2)
     world.home.storage.overwrite(f"{world.home.checkpoint(1, 1)}/{name}", b"foreign")
-    assert plan(world).position["batch"] == 1
+    assert plan(world).flows[0].position["batch"] == 1
 
 
 # --- what cannot be planned
@@ -414,7 +415,7 @@ def test_a_flow_that_never_ran_has_nothing_to_reset(world: World) -> None:
 
 def test_an_unknown_flow_has_nothing_to_reset(world: World) -> None:
     with pytest.raises(RequestError, match=r"There is no flow 'events.other'"):
-        recoveries.plan(world.settings, ResetRequest("events.other", StartAt("after-last")), "r1")
+        recoveries.plan(world.settings, resets.KIND, ResetRequest(("events.other",), StartAt("after-last")), "r1")
 
 
 def test_a_table_that_another_recovery_works_on_cannot_be_planned_for(stands: World) -> None:

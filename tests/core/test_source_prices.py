@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper import generations, probes_kafka, recoveries
+from streamkeeper import generations, probes_kafka, recoveries, resets
 from streamkeeper.checkpoint import CommitEntry, OffsetEntry, write_commit, write_initial_offsets, write_offsets
 from streamkeeper.declarations import Source, Where
 from streamkeeper.delta_source import offset_before
@@ -19,7 +19,8 @@ from streamkeeper.generations import Start, StartAt
 from streamkeeper.kafka_positions import Held, Offsets, Topics
 from streamkeeper.manifest import write_manifest
 from streamkeeper.plans import Amount, Plan, SourcePrice, from_json, in_words, to_json, worse
-from streamkeeper.requests import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE, ResetRequest
+from streamkeeper.requests import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
+from streamkeeper.reset_requests import ResetRequest
 from streamkeeper.waiting import what_waits
 from tests.core.small_world import EVENTS, World
 from tests.core.test_delta_source import ID, START_MS, Table
@@ -50,13 +51,13 @@ def begun(world: World, text: str, offset: Any, initial: Any = None, **evidence:
 
 def plan(world: World, start: StartAt | str = "after-last", **request: Any) -> Plan:
     wanted = StartAt(start) if isinstance(start, str) else start
-    found = recoveries.plan(world.settings, ResetRequest("events.clean_events", wanted, **request), "r1")
+    found = recoveries.plan(world.settings, resets.KIND, ResetRequest(("events.clean_events",), wanted, **request), "r1")
     assert from_json(json.loads(json.dumps(to_json(found)))) == found, "a plan survives its way through the ledger"
     return found
 
 
 def price(found: Plan) -> SourcePrice:
-    return found.prices[0]
+    return found.flows[0].prices[0]
 
 
 def refused(found: Plan) -> list[str | None]:

@@ -15,7 +15,7 @@ from streamkeeper.opening import opened
 from streamkeeper.outcomes import Outcome
 from streamkeeper.plans import SourcePrice
 from streamkeeper.probes_delta import rows_of
-from streamkeeper.requests import ResetRequest
+from streamkeeper.reset_requests import ResetRequest
 from tests.spark.flowbed import NAME, Flowbed
 from tests.spark.sourcebed import DEDUPE, DeltaBed, KafkaBed
 
@@ -25,7 +25,8 @@ Delta = Callable[..., DeltaBed]
 
 def price(bed: Flowbed, start: StartAt | str = "after-last", state: str = "rebuilt") -> SourcePrice:
     wanted = StartAt(start) if isinstance(start, str) else start
-    return resets.plan(bed.settings, bed.flow(), ResetRequest(NAME, wanted, state), "r1").prices[0]
+    planned, _ = resets.plan_flow(bed.settings, bed.flow(), ResetRequest((NAME,), wanted, state))
+    return planned.prices[0]
 
 
 def test_the_probe_without_a_jvm_sees_what_the_driver_sees(kafka: Kafka, spark: SparkSession) -> None:

@@ -1,0 +1,129 @@
+"""One run of ``streamkeeper recover``: it asks, carries out every step of a recovery, and tells as it goes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from streamkeeper.cli.output import say
+from streamkeeper.errors import PlanRefused, RecoveryError, TableLocked
+from streamkeeper.outcomes import Outcome
+from streamkeeper.settings import Settings
+
+if TYPE_CHECKING:
+    from streamkeeper.plans import FlowPlan, Plan
+
+
+@dataclass(frozen=True)
+class Session:
+    """One run of ``recover``: asks where it must, and tells as it goes (on standard error where the result is JSON)."""
+
+    settings: Settings
+    plan: Plan
+    yes: bool
+    as_json: bool
+
+    @property
+    def again(self) -> str:
+        """The command that goes on with this recovery."""
+        return f"streamkeeper recover {self.plan.recovery} --resume {self.plan.recovery_id}"
+
+    def tell(self, text: str) -> None:
+        """Print a line of progress."""
+        print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
+
+    def approve(self) -> None:
+        """Ask, and write plan and approval to the ledger.
+
+        :raises PlanRefused: the answer was no.
+        """
+        from streamkeeper import recoveries
+
+        if not self.yes and not typer.confirm("Carry this out?", err=self.as_json):
+            raise PlanRefused("The plan was not approved; nothing was touched.")
+        recoveries.propose(self.settings, self.plan)
+        recoveries.approve(self.settings, self.plan.pipeline, self.plan.recovery_id, self.plan.by)
+        self.tell(f"recovery {self.plan.recovery_id}; if it is interrupted, go on with: {self.again}")
+
+    def carry_out(self, step: str) -> dict[str, Any]:
+        """Carry out one step, in Spark where it needs that, and ask again where the price got worse.
+
+        :raises StreamkeeperError: the step could not be done, or the price got worse and nobody approved it again.
+        """
+        from streamkeeper import common_steps, recoveries
+        from streamkeeper.recovery_kinds import kind
+
+        done = recoveries.is_done(self.settings, self.plan, step)
+        if step == common_steps.VERIFY_PROGRESS.name and not done:
+            for flow in self.plan.flows:
+                self._start_driver(flow)
+        if kind(self.plan.recovery).step(step).where == "spark" and not done:
+            self._submit(step)
+        try:
+            evidence = recoveries.carry_out(self.settings, self.plan.pipeline, self.plan.recovery_id, step)
+        except TableLocked:
+            # Another recovery was faster, between our plan and our first step: nothing of ours is left to go on with.
+            recoveries.give_up(self.settings, self.plan.pipeline, self.plan.recovery_id, "another recovery had the table")
+            raise
+        self.tell(f"{step}: done")
+        if step == common_steps.PLAN_AGAIN.name and evidence["worse"] and not recoveries.was_approved_again(self.settings, self.plan):
+            self._ask_again(evidence["why"])
+        return evidence
+
+    def ending(self, evidence: dict[str, Any]) -> str:
+        """Say how it stands now."""
+        progress = evidence.get("verify_progress", {}).get("flows", {})
+        lines = [_ending(flow, progress[flow.flow]) for flow in self.plan.flows if flow.flow in progress]
+        return "\n".join(lines or [f"{self.plan.recovery} of {self.plan.subject} is done."])
+
+    def _ask_again(self, why: list[str]) -> None:
+        from streamkeeper import recoveries
+
+        say("\n".join(["The price got worse while the flows stopped:", *why]))
+        if self.yes or not typer.confirm("Go on all the same?", err=True):
+            recoveries.give_up(self.settings, self.plan.pipeline, self.plan.recovery_id, "the price got worse, and was not approved again")
+            raise PlanRefused("The plan got worse and was not approved again. The flows are released; nothing was changed.")
+        recoveries.approve(self.settings, self.plan.pipeline, self.plan.recovery_id, self.plan.by, again=True)
+
+    def _submit(self, step: str) -> None:
+        """Run a step in an application of its own; its evidence and its error are in the ledger."""
+        from streamkeeper import recoveries, submit
+
+        command = submit.recovery_command(self.settings, self.plan.pipeline, self.plan.recovery_id, step)
+        output = sys.stderr if self.as_json else None
+        code = subprocess.run(
+            command, env={**os.environ, **submit.environment(self.settings)}, stdin=subprocess.DEVNULL, stdout=output, check=False
+        ).returncode
+        if code:
+            why = recoveries.why_failed(self.settings, self.plan.pipeline, self.plan.recovery_id, step)
+            raise RecoveryError(
+                f"The step {step} ended with exit code {code}: {why or 'see what Spark said above'}. Put that right, then go on with "
+                f"{self.again}"
+            )
+
+    def _start_driver(self, flow: FlowPlan) -> None:
+        """Run what is there now through a new generation, unless another supervisor's driver has the flow already."""
+        from streamkeeper.cli import running
+        from streamkeeper.manifest import read_manifest
+
+        if flow.next_generation is None:
+            return
+        found = read_manifest(self.settings).find(flow.flow)
+        code = running.drive(self.settings, found, available_now=True, output=sys.stderr if self.as_json else None)
+        if code not in (Outcome.STOPPED, Outcome.LEASE_HELD, Outcome.HELD, Outcome.PARKED):
+            raise RecoveryError(
+                f"The driver of generation {flow.next_generation} of {flow.flow} ended with exit code {code} "
+                f"({running.describe_outcome(code)}). The generation is decided and the flow is free to run: see what the driver said "
+                f"above, then go on with {self.again}"
+            )
+
+
+def _ending(flow: FlowPlan, progress: dict[str, Any]) -> str:
+    if "held_by" in progress:
+        return f"{flow.flow} has generation {flow.next_generation}, and is held by {', '.join(progress['held_by'])}."
+    return f"{flow.flow} runs on generation {progress.get('superseded_by', flow.next_generation)}."
