@@ -17,7 +17,7 @@ from typing import Any
 from streamkeeper import common_steps, generations, ledger, plans
 from streamkeeper.cleaning import remove
 from streamkeeper.clock import now as in_words
-from streamkeeper.declarations import OUR_FOLDERS, AutoCdcFlow
+from streamkeeper.declarations import NAME, OUR_FOLDERS, AutoCdcFlow
 from streamkeeper.delta_log import exists
 from streamkeeper.errors import RequestError
 from streamkeeper.home import FlowHome
@@ -53,10 +53,9 @@ class CleanUpRequest:
 
 def clean_up_form(manifest: Manifest) -> tuple[FormField, ...]:
     """Give the fields of ``clean_up``, in the order in which a person reads them."""
+    pipelines = tuple(pipeline.name for pipeline in manifest.pipelines)
     return (
-        FormField(
-            "pipeline", "string", "Pipeline", "The pipeline whose past is looked through.", None, tuple(item.name for item in manifest.pipelines)
-        ),
+        FormField("pipeline", "string", "Pipeline", "The pipeline whose past is looked through.", None, pipelines),
         FormField(
             "keep_days",
             "number",
@@ -68,17 +67,17 @@ def clean_up_form(manifest: Manifest) -> tuple[FormField, ...]:
             "tombstone_days",
             "number",
             "Tombstones",
-            "Days that an AUTO CDC table remembers deletes and truncates. A change that arrives later than that, and is older than what was "
-            "forgotten, is taken for a new one.",
+            "Days that an AUTO CDC table remembers deletes and truncates. A change that arrives later than that, and is older than what "
+            "was forgotten, is taken for a new one.",
             DAYS,
         ),
         FormField(
             "forget_flows",
-            "object",
+            "string",
             "Forget flows",
-            'Flows that are declared no more, whose files may go: `{"names": ["old_flow"]}`. A flow that was only renamed should get its '
-            "old name back instead.",
-            nullable=True,
+            "Flows that are declared no more and whose files may go, such as `old_flow, other_flow`. One that was only renamed should get "
+            "its old name back instead.",
+            "",
         ),
         *approval_fields(),
     )
@@ -94,11 +93,10 @@ def parse_clean_up(values: Mapping[str, Any], manifest: Manifest, by: str) -> Cl
         days = merged[name]
         if isinstance(days, (int, float)) and not isinstance(days, bool) and not 1 <= days < float("inf"):
             wrong.append(f"{name} is {days!r}. Allowed is a number of days, 1 and above.")
-    told = merged["forget_flows"]
-    named = told.get("names", None) if isinstance(told, dict) else []
-    if not isinstance(named, list) or not all(isinstance(item, str) for item in named) or (isinstance(told, dict) and set(told) != {"names"}):
-        wrong.append(f'forget_flows is {told!r}. Allowed is {{"names": ["old_flow"]}}.')
-        named = []
+    told = merged["forget_flows"] if isinstance(merged["forget_flows"], str) else ""
+    named = [name for name in re.split(r"[,\s]+", told) if name]
+    if bad := [name for name in named if not NAME.fullmatch(name)]:
+        wrong.append(f"forget_flows names {', '.join(map(repr, bad))}. Allowed are names of flows, without their pipeline's.")
     declared = {flow.name for flow in manifest.flows() if flow.pipeline.name == merged["pipeline"]}
     if still := sorted(declared & set(named)):
         wrong.append(f"forget_flows names {', '.join(still)}, which the pipeline declares. Only flows that it does not may be forgotten.")
@@ -146,7 +144,7 @@ def plan(settings: Settings, manifest: Manifest, request: CleanUpRequest, recove
         if name in request.forget_flows:
             removals.append(_forgotten(home, around))
         elif name not in declared:
-            notes.append(f"{home.full_name} is declared no more (renamed, or removed?): what is left of it stays until forget_flows names it.")
+            notes.append(f"{home.full_name} is declared no more (renamed, or removed?): its files stay until forget_flows names it.")
     keyed = sorted({flow.target for flow in pipeline.flows if isinstance(flow, AutoCdcFlow)})
     before = datetime.fromtimestamp(moment - request.tombstone_days * 86400, timezone.utc).isoformat(timespec="seconds")
     tombstones = [{"table": table, "before": before} for table in keyed if exists(settings.tombstones_path(table))]
@@ -182,13 +180,15 @@ def _of_flow(home: FlowHome, around: _Around, notes: list[str]) -> Iterator[dict
         own = start.checkpoint.rpartition("/")[2]
         why = _why_kept(home, number, starts, around)
         if why is None:
-            yield _removal(home, number, mine, f"the checkpoint of generation {number} of {home.full_name} goes: it was left long enough ago.")
+            said = f"the checkpoint of generation {number} of {home.full_name} goes: it was left long enough ago."
+            yield _removal(home, number, mine, said)
             continue
         if number != max(starts):
             notes.append(f"The checkpoint of generation {number} of {home.full_name} stays: {why}.")
         aborted = [name for name in mine if name not in (own, f"{own}-listing")]
         if aborted and _long_ago(start.at, around.before):
-            yield _removal(home, None, aborted, f"{len(aborted)} attempts to begin generation {number} of {home.full_name} go: another was used.")
+            said = f"{len(aborted)} attempts to begin generation {number} of {home.full_name} go: another was used."
+            yield _removal(home, None, aborted, said)
     old = home.epochs()[:-EPOCHS]
     if old:
         names = [name for epoch in old for name in (home.heartbeat(epoch), home.left(epoch), home.failed(epoch), home.lease(epoch))]

@@ -1,11 +1,12 @@
 """Removing what a plan of ``clean_up`` names. Flows run on meanwhile.
 
-A checkpoint is marked as gone before its first file goes, so what a kill leaves of it counts as nothing; run again, the rest goes. While the
-files of a flow go its table's lock is held, so that no recovery is planned upon them under its hold.
+A checkpoint is marked as gone before its first file goes, so what a kill leaves of it counts as nothing; run again, the rest goes. While
+the files of a flow go its table's lock is held, so that no recovery is planned upon them under its hold.
 """
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from streamkeeper import generations, leases, locks
@@ -14,6 +15,8 @@ from streamkeeper.home import FlowHome
 from streamkeeper.leases import Life
 from streamkeeper.manifest import read_manifest
 from streamkeeper.recovery_kinds import Work
+
+_SILENT_SECONDS = 86400.0
 
 
 def remove(work: Work) -> dict[str, Any]:
@@ -38,7 +41,7 @@ def _remove(work: Work, item: dict[str, Any], table: str | None) -> str | None:
     if number is not None and _is_in_use(home, number):
         return f"generation {number} is in use again"
     if item.get("forget") and (table is not None or _runs(home)):
-        return "it is declared again" if table is not None else "a driver of it is alive"
+        return "it is declared again" if table is not None else "a driver of it may be alive"
     if table is None:
         _remove_all(work, home, item)
         return None
@@ -71,5 +74,15 @@ def _is_in_use(home: FlowHome, number: int) -> bool:
 
 
 def _runs(home: FlowHome) -> bool:
+    """Say whether a driver of a flow may be alive; one that cannot be seen from here is, if it beat within a day."""
     lease = leases.current(home)
-    return lease is not None and leases.life(home, lease) is Life.ALIVE
+    if lease is None:
+        return False
+    match leases.life(home, lease):
+        case Life.LEFT | Life.DEAD:
+            return False
+        case Life.ALIVE:
+            return True
+        case Life.UNKNOWN:
+            beat = home.storage.modified(home.heartbeat(lease.epoch))
+            return beat is not None and time.time() - beat < _SILENT_SECONDS

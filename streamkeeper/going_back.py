@@ -60,8 +60,8 @@ def plan_beginning(settings: Settings, flow: Flow, way: Way) -> Planned:
     elsewhere = [source.name for source in flow.pipeline.sources_of(flow.declaration) if source.start != "earliest"]
     if elsewhere:
         raise RequestError(
-            f"{flow.full_name} had written nothing at that version, and its sources {', '.join(elsewhere)} were declared to start elsewhere "
-            "than at their beginning. Where that was is not known any more: keep the target, or reset the flow by itself."
+            f"{flow.full_name} had written nothing at that version, and its sources {', '.join(elsewhere)} were declared to start "
+            "elsewhere than at their beginning. Where that was is not known any more: keep the target, or reset the flow by itself."
         )
     request = ResetRequest((flow.full_name,), StartAt(EARLIEST))
     sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))

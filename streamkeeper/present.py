@@ -25,8 +25,8 @@ _DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
 class Present:
     """A flow that has a checkpoint. ``newest`` is its highest generation, begun or not; ``standing`` is of the newest that was begun.
 
-    ``position`` are its offsets by source: empty if nothing was committed, None if they cannot be read. ``stateful`` is whether the query as
-    declared now keeps state; None where that is not known. ``failure`` are the details of its park.
+    ``position`` are its offsets by source: empty if nothing was committed, None if they cannot be read. ``stateful`` is whether the query
+    as declared now keeps state; None where that is not known. ``failure`` are the details of its park.
     """
 
     newest: int

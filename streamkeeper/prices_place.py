@@ -13,7 +13,7 @@ from streamkeeper.places import Place
 from streamkeeper.plans import NONE, Amount, SourcePrice
 from streamkeeper.positions import describe
 from streamkeeper.prices import price_of, processed_files
-from streamkeeper.requests import ResetRequest
+from streamkeeper.reset_requests import ResetRequest
 from streamkeeper.standing import Standing
 
 
@@ -42,7 +42,7 @@ def price_from(source: Source, move: Move) -> SourcePrice:
     :raises StorageError: the source cannot be listed.
     """
     then = move.place.positions()
-    asked = ResetRequest("", StartAt(AFTER_LAST), state=REBUILT if move.state == REBUILT else EMPTY)
+    asked = ResetRequest((), StartAt(AFTER_LAST), state=REBUILT if move.state == REBUILT else EMPTY)
     found = price_of(source, move.place.standing, then, asked, move.stateful)
     position = None if move.position is None else dict(move.position)
     offset = None if position is None else position.get(source.name)
@@ -78,7 +78,7 @@ def _with_files(source: Source, move: Move, price: SourcePrice, offset: Any, the
 
 def _repeated(source: Source, move: Move, position: dict[str, Any] | None, then: Any) -> Amount:
     start = StartAt(EARLIEST) if then is None else StartAt(OFFSETS, offsets={source.name: then})
-    return price_of(source, move.standing, position, ResetRequest("", start, state=EMPTY), stateful=False).repeated
+    return price_of(source, move.standing, position, ResetRequest((), start, state=EMPTY), stateful=False).repeated
 
 
 def _read_again(price: SourcePrice, amount: Amount, move: Move) -> SourcePrice:

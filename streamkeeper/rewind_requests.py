@@ -80,8 +80,8 @@ def rewind_form(manifest: Manifest) -> tuple[FormField, ...]:
             "target",
             "string",
             "Target",
-            "`kept`: rows that are read again come a second time, but for a table that is kept by key. `restored`: the table is put back to "
-            "the version that belongs to the batch.",
+            "`kept`: rows that are read again come a second time, but for a table that is kept by key. `restored`: the table is put back "
+            "to the version that belongs to the batch.",
             KEPT,
             TARGETS,
             section="Table",
@@ -124,9 +124,9 @@ def parse_rewind(values: Mapping[str, Any], manifest: Manifest, by: str, now: da
     if flow is not None:
         wrong += [misfit for name in along if (misfit := _misfit(name, flow, manifest, wrong))]
     if merged["target"] == RESTORED and start is not None and start.mode == OFFSETS:
-        wrong.append("target is restored, but positions belong to no batch, and so to no version. Name a batch or a time, or keep the target.")
+        wrong.append("target is restored, but positions belong to no version of it. Name a batch or a time, or keep the target.")
     if along and merged["target"] == KEPT:
-        wrong.append("along names flows, but the target is kept: each flow goes back by itself then. Leave along empty, or choose restored.")
+        wrong.append("along names flows, but the target is kept: each goes back by itself then. Leave along empty, or choose restored.")
     refuse("The rewind was not planned", wrong)
     assert flow is not None and start is not None, "what is missing was listed as wrong"
     return RewindRequest(

@@ -172,8 +172,8 @@ def _table_refusals(past: PastVersion, backs: list[dict[str, Any]], request: Rew
     if past.strangers and LOSS not in request.accept:
         yield Refusal(
             LOSS,
-            f"{PRICES[LOSS]}: commits that no flow of the table made since version {past.version} are undone, and nothing brings them back: "
-            f"{', '.join(past.strangers)}. To go on all the same, accept `{LOSS}`.",
+            f"{PRICES[LOSS]}: commits that no flow of the table made since version {past.version} are undone, and nothing brings them back"
+            f": {', '.join(past.strangers)}. To go on all the same, accept `{LOSS}`.",
         )
 
 
@@ -182,7 +182,7 @@ def _table_notes(past: PastVersion, backs: list[dict[str, Any]]) -> Iterator[str
     yield f"The table {past.table} is put back from version {past.newest} to version {past.version}; batches undone: {undone}."
     if len(backs) > 1:
         yield f"Its tombstones are put back from version {backs[0]['newest']} to version {backs[0]['version']}."
-    yield "Who reads the table as a Delta source meets the commit that puts it back: a plain stream fails there, a change feed shows deletes."
+    yield "Who reads the table as a Delta source meets the commit that puts it back: a plain stream fails, a change feed shows deletes."
     if past.strangers:
         yield f"Commits that no flow made are undone along: {', '.join(past.strangers)}."
 
