@@ -23,6 +23,8 @@ from streamkeeper.settings import Settings
 
 KINDS: dict[str, str] = {
     "reset_checkpoint": "streamkeeper.resets:KIND",
+    "rewind": "streamkeeper.rewinds:KIND",
+    "clean_up": "streamkeeper.clean_up:KIND",
 }
 """Every recovery by its name, and the module and name where its :class:`Kind` is. Imported only when it is asked for."""
 

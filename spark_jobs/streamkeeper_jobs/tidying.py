@@ -57,7 +57,7 @@ def tidy_all(spark: SparkSession, settings: Settings, tidies: tuple[TableTidy, .
 
 def _tidy(spark: SparkSession, settings: Settings, tidy: TableTidy, path: str) -> dict[str, Any]:
     table = DeltaTable.forPath(spark, spark_url(path))
-    turn = _turn(spark, settings, tidy) if tidy.turn else nullcontext
+    turn = turn_on(spark, settings, tidy.pipeline, tidy.table, "tidy_tables") if tidy.turn else nullcontext
     with turn():
         compacted = table.optimize().executeCompaction().select("metrics.*").first()
     assert compacted is not None, "OPTIMIZE gives one row"
@@ -78,14 +78,18 @@ def _vacuum(table: DeltaTable, hours: float | None) -> dict[str, Any]:
     return {"vacuumed": max(hours, own)}
 
 
-def _turn(spark: SparkSession, settings: Settings, tidy: TableTidy) -> Callable[[], AbstractContextManager[None]]:
+def turn_on(spark: SparkSession, settings: Settings, pipeline: str, table: str, who: str) -> Callable[[], AbstractContextManager[None]]:
+    """Give the way to the writers' turn on a table for one who is no flow; waiting for it ends after :data:`TURN_SECONDS`.
+
+    :param who: what is to be run again then, for the message.
+    """
     me = Holder(_NOBODY, 0, 0, None, Process.current(), jvm_process(spark), now())
-    turns = TableTurns(open_storage(settings.state), tidy.pipeline, tidy.table)
+    turns = TableTurns(open_storage(settings.state), pipeline, table)
     deadline = time.monotonic() + TURN_SECONDS
 
     def wait(seconds: float) -> None:
         if time.monotonic() >= deadline:
-            raise TableLocked(f"The turn on {tidy.table} did not come within {TURN_SECONDS:g} s. Run tidy_tables again.")
+            raise TableLocked(f"The turn on {table} did not come within {TURN_SECONDS:g} s. Run {who} again.")
         time.sleep(seconds)
 
     return WritersTurn(turns, me, settings.lease_term, check=lambda: None, shut_out=_leave_it, wait=wait, say=say)
