@@ -37,6 +37,7 @@ from streamkeeper.declarations import (
     AutoCdcFlow,
     Notifier,
     Pipeline,
+    Schedule,
     Source,
     Table,
     View,
@@ -44,6 +45,8 @@ from streamkeeper.declarations import (
     check_name,
 )
 from streamkeeper.errors import DeclarationError, NotOffered
+from streamkeeper.rewind_window import with_window
+from streamkeeper.scheduling import declared
 from streamkeeper.settings import TOMBSTONES
 from streamkeeper.sharing import check_shareable
 from streamkeeper.source_checks import check_delta, check_kafka, check_no_echo, check_start
@@ -57,6 +60,7 @@ __all__ = [
     "create_streaming_table",
     "notifier",
     "only_where_set",
+    "schedule",
     "temporary_view",
 ]
 
@@ -91,6 +95,7 @@ class Registry:
         self.views: dict[str, View] = {}
         self.tables: dict[str, Table] = {}
         self.flows: dict[str, AnyFlow] = {}
+        self.schedules: dict[str, Schedule] = {}
         self.options: Options | None = None
 
     def finish(self, shared: str) -> Pipeline:
@@ -135,6 +140,7 @@ class Registry:
             shared_driver=options.shared_driver,
             notifiers=options.notifiers,
             no_progress_after=options.no_progress_after,
+            schedules=tuple(self.schedules.values()),
         )
         check_no_echo(pipeline)
         return pipeline
@@ -311,6 +317,7 @@ def append_flow(
     spark_conf: Mapping[str, object] | None = None,
     on_failure: str = PARK,
     once: bool = False,
+    rewind_window: str | None = None,
 ) -> Callable[[Function], Function]:
     """Declare a flow that appends what its function gives to ``target``, every row once.
 
@@ -322,6 +329,8 @@ def append_flow(
     :param on_failure: ``park``: a failure that a restart cannot mend stops the flow until a person does, or its declaration changes.
         ``retry``: the flow is alarmed about all the same, and then tried again for ever.
     :param once: read what the sources have, then be done, until a reset gives the flow a new checkpoint. It takes no ``trigger``.
+    :param rewind_window: how far back the flow is to be rewound, such as ``"7 days"``: its checkpoint keeps as many batches as it can
+        commit in that time at its trigger, 100 at least and 10,000 at most.
     """
     where = _caller()
 
@@ -331,7 +340,8 @@ def append_flow(
         often = _how_often(flow, trigger, once, where)
         _check_on_failure(flow, on_failure, where)
         inputs = _inputs(f"flow {flow}", function, sources, where)
-        conf = _options(f"flow {flow}", spark_conf, where, reserved=())
+        window = _duration(f"rewind_window of flow {flow}", rewind_window, where)
+        conf = with_window(_options(f"flow {flow}", spark_conf, where, reserved=()), flow, window, often, once=once, where=where)
         registry.flows[flow] = AppendFlow(
             flow, str(target), inputs, code_hash(function), often, conf, where, on_failure, once, function=function
         )
@@ -359,6 +369,7 @@ def create_auto_cdc_flow(
     trigger: str | None = None,
     spark_conf: Mapping[str, object] | None = None,
     on_failure: str = PARK,
+    rewind_window: str | None = None,
 ) -> None:
     """Declare a flow that applies changes to ``target`` by key: whatever their order of arrival, the newest by sequence wins.
 
@@ -379,7 +390,7 @@ def create_auto_cdc_flow(
     :param stored_as_scd_type: 1 keeps the present rows; 2 their history, with ``__START_AT`` and ``__END_AT``.
     :param track_history_column_list: SCD type 2: the columns whose change begins a new row of history, or
     :param track_history_except_column_list: those whose change does not.
-    :param once: as for :func:`append_flow`, and so ``trigger``, ``spark_conf`` and ``on_failure``.
+    :param once: as for :func:`append_flow`, and so ``trigger``, ``spark_conf``, ``on_failure`` and ``rewind_window``.
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     given = dict(locals())
@@ -393,7 +404,8 @@ def create_auto_cdc_flow(
     spec = read_spec(flow, given, where)
     often = _how_often(flow, trigger, once, where)
     _check_on_failure(flow, on_failure, where)
-    conf = _options(f"flow {flow}", spark_conf, where, reserved=())
+    window = _duration(f"rewind_window of flow {flow}", rewind_window, where)
+    conf = with_window(_options(f"flow {flow}", spark_conf, where, reserved=()), flow, window, often, once=once, where=where)
     registry.flows[flow] = AutoCdcFlow(flow, str(target), source, spec, often, conf, where, on_failure, once)
 
 
@@ -439,6 +451,26 @@ def configure_pipeline(
     if not isinstance(notifiers, Sequence) or not all(isinstance(item, Notifier) for item in notifiers):
         raise DeclarationError(f"{where}: the notifiers are {notifiers!r}. Give a list of dp.notifier(…).")
     registry.options = Options(shared_driver, tuple(notifiers), _duration("no_progress_after", no_progress_after, where), where)
+
+
+def schedule(recovery: str, *, cron: str, name: str | None = None, **values: Any) -> None:
+    """Run a recovery by the clock: ``dp.schedule("backup_table", table="customers", cron="0 3 * * *")``.
+
+    Nobody is asked: a plan with a price that ``accept`` does not name ends with an alert, and touches nothing.
+
+    :param recovery: the name of a recovery, as its DAG has it.
+    :param cron: minute, hour, day of month, month, day of week, in Airflow's time zone (UTC by default); or ``@daily`` and the like.
+    :param name: what tells this schedule from others of the pipeline: the recovery and its table or flow by default.
+    :param values: of the recovery's form; tables and flows are this file's, by their own names.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    where = _caller()
+    registry = _registry(where)
+    made = declared(recovery, cron, name, values, where)
+    taken = registry.schedules.get(made.name)
+    if taken is not None:
+        raise DeclarationError(f"{where}: the schedule {made.name} is declared at {taken.where} already. Give one of them a name=.")
+    registry.schedules[made.name] = made
 
 
 def code_hash(function: Callable[..., Any]) -> str:

@@ -25,6 +25,8 @@ KINDS: dict[str, str] = {
     "backup_table": "streamkeeper.backup_table:KIND",
     "backfill": "streamkeeper.backfill:KIND",
     "reset_checkpoint": "streamkeeper.resets:KIND",
+    "rewind": "streamkeeper.rewinds:KIND",
+    "clean_up": "streamkeeper.clean_up:KIND",
 }
 """Every recovery by its name, and the module and name where its :class:`Kind` is. Imported only when it is asked for."""
 
