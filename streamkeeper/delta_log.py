@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
 
 from streamkeeper.errors import CheckpointError
 from streamkeeper.storage import Storage, open_storage
@@ -20,6 +23,7 @@ SEAL = 2**62
 
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _LOG = "_delta_log"
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,82 @@ def last_transaction(table_path: str, app_id: str, at_most: int | None = None) -
     return Transactions(None, sealed_at, complete=versions[-1] == 0 if versions else not exists(table_path))
 
 
+@dataclass(frozen=True)
+class LogCommit:
+    """What one commit of a table says of itself: ``operation`` and ``user_metadata`` as the writer gave them, ``transactions`` by writer
+    (a seal among them), and whether it changed what the table holds.
+
+    ``removed`` and ``added`` are data files by their paths in the log, each with the descriptor of its deletion vector or None.
+    """
+
+    version: int
+    operation: str | None
+    user_metadata: str | None
+    transactions: dict[str, int]
+    removed: tuple[tuple[str, str | None], ...]
+    added: tuple[tuple[str, str | None], ...]
+    changes_data: bool
+
+
+def commits(table_path: str) -> Iterator[LogCommit]:
+    """Give the commits whose JSON is still there, newest first, each read when it is asked for.
+
+    :raises CheckpointError: a commit of the log holds something else than JSON lines.
+    """
+    storage = open_storage(table_path)
+    for version in _versions(storage):
+        yield _commit(storage, version)
+
+
+def _commit(storage: Storage, version: int) -> LogCommit:
+    operation: str | None = None
+    metadata: str | None = None
+    transactions: dict[str, int] = {}
+    removed: list[tuple[str, str | None]] = []
+    added: list[tuple[str, str | None]] = []
+    changes_data = False
+    for line in (storage.read(f"{_LOG}/{version:020d}.json") or b"").splitlines():
+        action = _action(storage, version, line) if line.strip() else {}
+        if "commitInfo" in action:
+            operation, metadata = action["commitInfo"].get("operation"), action["commitInfo"].get("userMetadata")
+        elif "txn" in action:
+            transactions[str(action["txn"]["appId"])] = int(action["txn"]["version"])
+        for kind, files in (("add", added), ("remove", removed)):
+            if kind in action:
+                files.append((unquote(action[kind]["path"]), _vector(action[kind].get("deletionVector"))))
+                changes_data = changes_data or bool(action[kind].get("dataChange", True))
+    return LogCommit(version, operation, metadata, transactions, tuple(removed), tuple(added), changes_data)
+
+
+def _vector(descriptor: Any) -> str | None:
+    """Give the name of the file that holds a deletion vector, relative to the table; None where there is none, or it is in the log itself.
+
+    Delta's protocol: storage type ``u`` is a prefix and a UUID of 20 characters in Z85; ``i`` is the vector itself, ``p`` an absolute path.
+    """
+    if not descriptor or descriptor.get("storageType") == "i":
+        return None
+    told = str(descriptor["pathOrInlineDv"])
+    if descriptor.get("storageType") == "p":
+        return unquote(told)
+    prefix, encoded = told[:-20], told[-20:]
+    number = b"".join(
+        sum(_Z85.index(character) * 85 ** (4 - place) for place, character in enumerate(encoded[at : at + 5])).to_bytes(4, "big")
+        for at in range(0, 20, 5)
+    )
+    return f"{prefix}/deletion_vector_{uuid.UUID(bytes=number)}.bin".lstrip("/")
+
+
+def _action(storage: Storage, version: int, line: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise CheckpointError(
+            f"{storage.path(f'{_LOG}/{version:020d}.json')} holds {line[:60]!r}…, which is no JSON: the table's log is damaged, "
+            "and what is in the table cannot be known. Restore the table from a backup."
+        ) from error
+    return value if isinstance(value, dict) else {}
+
+
 def _versions(storage: Storage) -> list[int]:
     """Give the versions whose commits are still there as JSON, newest first."""
     matches = (_COMMIT.fullmatch(name) for name in storage.names(_LOG))
@@ -87,12 +167,6 @@ def _transactions(storage: Storage, version: int, app_id: str) -> Iterator[int]:
     for line in content.splitlines():
         if b'"txn"' not in line or app_id.encode() not in line:
             continue
-        try:
-            transaction = json.loads(line).get("txn")
-        except ValueError as error:
-            raise CheckpointError(
-                f"{storage.path(f'{_LOG}/{version:020d}.json')} holds {line[:60]!r}…, which is no JSON: the table's log is damaged, "
-                "and what is in the table cannot be known. Restore the table from a backup."
-            ) from error
+        transaction = _action(storage, version, line).get("txn")
         if transaction and transaction["appId"] == app_id:
             yield int(transaction["version"])

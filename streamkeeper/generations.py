@@ -25,7 +25,9 @@ EARLIEST = "earliest"
 LATEST = "latest"
 TIMESTAMP = "timestamp"
 OFFSETS = "offsets"
-MODES = (AFTER_LAST, EARLIEST, LATEST, TIMESTAMP, OFFSETS)
+GENERATION = "generation"
+BATCH = "batch"
+MODES = (AFTER_LAST, EARLIEST, LATEST, TIMESTAMP, OFFSETS, GENERATION)
 
 REBUILT = "rebuilt"
 EMPTY = "empty"
@@ -39,13 +41,16 @@ COPIED = "copied"
 class StartAt:
     """Where a generation is to start reading.
 
-    ``mode`` is one of :data:`MODES`. ``timestamp_ms`` (epoch milliseconds) belongs to ``timestamp``; ``offsets`` (by source name:
-    that source's offset as Spark writes it, such as ``{"logOffset": 7}``) to ``offsets``.
+    ``mode`` is one of :data:`MODES`, or ``batch``. ``timestamp_ms`` (epoch milliseconds) belongs to ``timestamp``; ``offsets`` (by source
+    name: that source's offset as Spark writes it, such as ``{"logOffset": 7}``) to ``offsets``. ``generation`` (asked for, never decided)
+    means after the last batch of one; ``batch`` is after one batch of one.
     """
 
     mode: str
     timestamp_ms: int | None = None
     offsets: dict[str, Any] | None = None
+    generation: int | None = None
+    batch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -216,6 +221,16 @@ def committed(home: FlowHome, number: int, last_commit: int | None) -> int | Non
 def is_over(home: FlowHome, number: int) -> bool:
     """Say whether a generation was shut out of its table, or is about to be: then no driver may write in it any more."""
     return home.storage.read(home.over(number)) is not None
+
+
+def retire(home: FlowHome, number: int, recovery: str) -> None:
+    """Write that a generation's checkpoint is removed, before it is: what is left of it by a kill counts as nothing then."""
+    home.storage.create(home.gone(number), to_json({"recovery": recovery, "at": now(), "format": FORMAT}))
+
+
+def is_gone(home: FlowHome, number: int) -> bool:
+    """Say whether a generation's checkpoint was removed, or may be half removed."""
+    return home.storage.read(home.gone(number)) is not None
 
 
 def finish(home: FlowHome, number: int, last_commit: int | None) -> None:

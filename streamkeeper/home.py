@@ -5,6 +5,7 @@
   generations/000007.start.json  what it became: immutable, written by the driver that began the generation
   generations/000007.done.json   that a once flow has read all there was; immutable
   generations/000007.over.json   its last commit when the first driver came to shut it out: immutable
+  generations/000007.gone.json   that its checkpoint was removed, written before it is: immutable (streamkeeper.cleaning)
   checkpoints/000007-000042/     Spark's alone; made by the driver of lease epoch 42
   lease/000042.json              immutable, the highest epoch holds (streamkeeper.leases)
   lease/000042.left.json         that its holder left it in good order
@@ -66,6 +67,10 @@ class FlowHome:
     def over(self, number: int) -> str:
         """The file that says what a generation had committed when it was about to be shut out of the sink."""
         return f"{self.root}/generations/{number:06d}.over.json"
+
+    def gone(self, number: int) -> str:
+        """The file that says that a generation's checkpoint is removed, or about to be."""
+        return f"{self.root}/generations/{number:06d}.gone.json"
 
     def done(self, number: int) -> str:
         """The file that says that a once flow has read all there was, in this generation."""

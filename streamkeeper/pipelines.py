@@ -44,6 +44,7 @@ from streamkeeper.declarations import (
     check_name,
 )
 from streamkeeper.errors import DeclarationError, NotOffered
+from streamkeeper.rewind_window import with_window
 from streamkeeper.settings import TOMBSTONES
 from streamkeeper.sharing import check_shareable
 from streamkeeper.source_checks import check_delta, check_kafka, check_start
@@ -308,6 +309,7 @@ def append_flow(
     spark_conf: Mapping[str, object] | None = None,
     on_failure: str = PARK,
     once: bool = False,
+    rewind_window: str | None = None,
 ) -> Callable[[Function], Function]:
     """Declare a flow that appends what its function gives to ``target``, every row once.
 
@@ -319,6 +321,8 @@ def append_flow(
     :param on_failure: ``park``: a failure that a restart cannot mend stops the flow until a person does, or its declaration changes.
         ``retry``: the flow is alarmed about all the same, and then tried again for ever.
     :param once: read what the sources have, then be done, until a reset gives the flow a new checkpoint. It takes no ``trigger``.
+    :param rewind_window: how far back the flow is to be rewound, such as ``"7 days"``: its checkpoint keeps as many batches as it can
+        commit in that time at its trigger, 100 at least and 10,000 at most.
     """
     where = _caller()
 
@@ -328,7 +332,8 @@ def append_flow(
         often = _how_often(flow, trigger, once, where)
         _check_on_failure(flow, on_failure, where)
         inputs = _inputs(f"flow {flow}", function, sources, where)
-        conf = _options(f"flow {flow}", spark_conf, where, reserved=())
+        window = _duration(f"rewind_window of flow {flow}", rewind_window, where)
+        conf = with_window(_options(f"flow {flow}", spark_conf, where, reserved=()), flow, window, often, once=once, where=where)
         registry.flows[flow] = AppendFlow(
             flow, str(target), inputs, code_hash(function), often, conf, where, on_failure, once, function=function
         )
@@ -356,6 +361,7 @@ def create_auto_cdc_flow(
     trigger: str | None = None,
     spark_conf: Mapping[str, object] | None = None,
     on_failure: str = PARK,
+    rewind_window: str | None = None,
 ) -> None:
     """Declare a flow that applies changes to ``target`` by key: whatever their order of arrival, the newest by sequence wins.
 
@@ -376,7 +382,7 @@ def create_auto_cdc_flow(
     :param stored_as_scd_type: 1 keeps the present rows; 2 their history, with ``__START_AT`` and ``__END_AT``.
     :param track_history_column_list: SCD type 2: the columns whose change begins a new row of history, or
     :param track_history_except_column_list: those whose change does not.
-    :param once: as for :func:`append_flow`, and so ``trigger``, ``spark_conf`` and ``on_failure``.
+    :param once: as for :func:`append_flow`, and so ``trigger``, ``spark_conf``, ``on_failure`` and ``rewind_window``.
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     given = dict(locals())
@@ -390,7 +396,8 @@ def create_auto_cdc_flow(
     spec = read_spec(flow, given, where)
     often = _how_often(flow, trigger, once, where)
     _check_on_failure(flow, on_failure, where)
-    conf = _options(f"flow {flow}", spark_conf, where, reserved=())
+    window = _duration(f"rewind_window of flow {flow}", rewind_window, where)
+    conf = with_window(_options(f"flow {flow}", spark_conf, where, reserved=()), flow, window, often, once=once, where=where)
     registry.flows[flow] = AutoCdcFlow(flow, str(target), source, spec, often, conf, where, on_failure, once)
 
 

@@ -108,7 +108,7 @@ def _price_of_files(
     processed: dict[str, int] = {}
     changed: set[str] = set()
     try:
-        for entry in _processed(standing, source, offset, everything=position is None):
+        for entry in processed_files(standing, source, offset, everything=position is None):
             path = probes.plain_path(entry.path)
             processed[path] = entry.batch
             if path in present and present[path].modified_ms != entry.timestamp_ms:
@@ -139,7 +139,7 @@ def _under_other_names(
                     yield path, item.batch
 
 
-def _processed(standing: Standing, source: Source, offset: Any, everything: bool) -> Iterator[FileEntry]:
+def processed_files(standing: Standing, source: Source, offset: Any, everything: bool) -> Iterator[FileEntry]:
     """Give the files that the old generation processed, as its files log has them; where the offset is unknown, all that it listed."""
     last = None if everything else (offset or {}).get("logOffset", -1)
     keys = standing.checkpoint.sources()

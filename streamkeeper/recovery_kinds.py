@@ -24,6 +24,9 @@ from streamkeeper.settings import Settings
 KINDS: dict[str, str] = {
     "backup_table": "streamkeeper.backup_table:KIND",
     "reset_checkpoint": "streamkeeper.resets:KIND",
+    "restore_table": "streamkeeper.restore_table:KIND",
+    "rewind": "streamkeeper.rewinds:KIND",
+    "clean_up": "streamkeeper.clean_up:KIND",
 }
 """Every recovery by its name, and the module and name where its :class:`Kind` is. Imported only when it is asked for."""
 

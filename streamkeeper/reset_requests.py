@@ -11,7 +11,7 @@ from typing import Any
 
 from streamkeeper.declarations import Source
 from streamkeeper.errors import RequestError
-from streamkeeper.generations import AFTER_LAST, EARLIEST, LATEST, MODES, OFFSETS, REBUILT, STATES, TIMESTAMP, StartAt
+from streamkeeper.generations import AFTER_LAST, EARLIEST, GENERATION, LATEST, MODES, OFFSETS, REBUILT, STATES, TIMESTAMP, StartAt
 from streamkeeper.manifest import Flow, Manifest
 from streamkeeper.positions import check_fits
 from streamkeeper.requests import FormField, approval_fields, find_flow, price_field, read_values, refuse
@@ -94,6 +94,15 @@ def reset_form(manifest: Manifest) -> tuple[FormField, ...]:
             section="Position",
         ),
         FormField(
+            "generation",
+            "number",
+            "Generation",
+            "For start `generation`: the earlier generation after whose last batch the new one goes on, with a copy of its checkpoint "
+            "where the declaration is the same. What was read since is read again.",
+            nullable=True,
+            section="Position",
+        ),
+        FormField(
             "state",
             "string",
             "State",
@@ -152,7 +161,8 @@ def parse_flows(values: Mapping[str, Any], manifest: Manifest, wrong: list[str])
 
 
 def values_from_command_line(start: str) -> dict[str, Any]:
-    """Read ``--from``: ``after-last``, ``earliest``, ``latest``, ``timestamp:2026-11-21T10:00:00Z`` or ``offsets:{…}``.
+    """Read ``--from``: ``after-last``, ``earliest``, ``latest``, ``timestamp:2026-11-21T10:00:00Z``, ``offsets:{…}``
+    or ``generation:3``.
 
     :raises RequestError: it is none of these, or no JSON follows ``offsets:``.
     """
@@ -167,6 +177,8 @@ def values_from_command_line(start: str) -> dict[str, Any]:
         return {"start_from": OFFSETS, "offsets": offsets}
     if mode == TIMESTAMP:
         return {"start_from": TIMESTAMP, "timestamp": rest}
+    if mode == GENERATION:
+        return {"start_from": GENERATION, "generation": int(rest) if rest.isdecimal() else rest}
     return {"start_from": start}
 
 
@@ -179,6 +191,11 @@ def parse_start(values: Mapping[str, Any], flows: Sequence[Flow], now: datetime,
         wrong.append(f"timestamp is {timestamp!r}, but start_from is {mode}. Leave it empty, or choose start_from timestamp.")
     if offsets is not None and mode != OFFSETS:
         wrong.append(f"offsets are given, but start_from is {mode}. Leave them empty, or choose start_from offsets.")
+    number = values.get("generation")
+    if number is not None and mode != GENERATION:
+        wrong.append(f"generation is {number!r}, but start_from is {mode}. Leave it empty, or choose start_from generation.")
+    if mode == GENERATION:
+        return StartAt(GENERATION, generation=_generation(number, flows, wrong))
     if mode in (TIMESTAMP, LATEST):
         sources = {source.name: source for flow in flows for source in flow.pipeline.sources_of(flow.declaration)}
         wrong += [_cannot(source, mode) for source in sources.values() if source.format == "rate"]
@@ -189,6 +206,15 @@ def parse_start(values: Mapping[str, Any], flows: Sequence[Flow], now: datetime,
         return StartAt(OFFSETS, offsets=offsets if isinstance(offsets, dict) else {})
     assert mode in (AFTER_LAST, EARLIEST, LATEST)
     return StartAt(mode)
+
+
+def _generation(number: Any, flows: Sequence[Flow], wrong: list[str]) -> int | None:
+    if not isinstance(number, (int, float)) or isinstance(number, bool) or number != int(number) or number < 1:
+        wrong.append(f"start_from is generation, and generation is {number!r}. Give its number, as streamkeeper inspect shows it.")
+        return None
+    if len(flows) > 1:
+        wrong.append("start_from is generation, but several flows are named, whose generations are their own. Reset one at a time.")
+    return int(number)
 
 
 def _cannot(source: Source, mode: str) -> str:

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper import common_steps, generations, holds
-from streamkeeper.checkpoint import StateOperator
+from streamkeeper import common_steps
 from streamkeeper.clock import now
-from streamkeeper.declarations import AutoCdcFlow
-from streamkeeper.errors import CheckpointError, RequestError
-from streamkeeper.generations import AFTER_LAST, EMPTY, StartAt
-from streamkeeper.holds import Hold
-from streamkeeper.home import FlowHome
+from streamkeeper.generations import AFTER_LAST, EMPTY, GENERATION
+from streamkeeper.going_back import Way, plan_place
 from streamkeeper.manifest import Flow, Manifest
 from streamkeeper.opening import opened_if_possible
+from streamkeeper.places import at_end
 from streamkeeper.plans import FlowPlan, Plan, Refusal
+from streamkeeper.present import flow_home, look_at
 from streamkeeper.prices import price_of, refusals_of
 from streamkeeper.recovery_kinds import Kind
 from streamkeeper.requests import REPEATS
 from streamkeeper.reset_requests import ResetRequest, parse_reset, request_from_json, reset_form, values_from_command_line
 from streamkeeper.settings import Settings
-from streamkeeper.standing import Standing, last_begun, look
-from streamkeeper.storage import open_storage
-
-_DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
-"""Stateful operators that let a row through or not, and never change it."""
+from streamkeeper.standing import Standing
 
 RECOVERY = "reset_checkpoint"
-
-
-def flow_home(settings: Settings, flow: Flow) -> FlowHome:
-    """Give where the files of a flow are."""
-    return FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
 
 
 def plan(settings: Settings, manifest: Manifest, request: ResetRequest, recovery_id: str) -> Plan:
@@ -70,89 +59,41 @@ def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> tuple[Fl
     :raises RequestError: the flow has no checkpoint to reset, or the position asked for is not one of its checkpoint.
     :raises CheckpointError: the checkpoint cannot be read as far as the plan needs it.
     """
-    home = flow_home(settings, flow)
-    newest, begun = generations.latest(home), last_begun(home)
-    if newest is None or begun is None:
-        raise RequestError(
-            f"The flow {flow.full_name} has no checkpoint yet, so there is nothing to reset. Start it first: its DAG, or "
-            f"streamkeeper run {flow.full_name}."
-        )
-    standing = look(home, settings.table_path(flow.declaration.target), *begun)
-    park = holds.parked(home)
-    operators = tuple(operator.name for operator in _operators(standing, request.start))
-    stateful = _is_stateful(park, flow, standing, operators)
-    declared = (park.details.get("operators") if park else None) or ()
-    safe = _is_safe_to_repeat(flow, {*operators, *declared})
-    position = _position(standing, request.start)
+    if request.start.mode == GENERATION:
+        return _from_generation(settings, flow, request)
+    present = look_at(settings, flow, strict=request.start.mode == AFTER_LAST)
+    standing, position, stateful, safe = present.standing, present.position, present.stateful, present.is_safe_to_repeat
     sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
     prices = tuple(price_of(source, standing, position, request, stateful) for source in sources)
     refused = refusals_of(prices, request, stateful, standing.missing_in_sink)
     planned = FlowPlan(
         flow=flow.full_name,
         target=flow.declaration.target,
-        generation=newest.number,
-        next_generation=newest.number + 1,
+        generation=present.newest,
+        next_generation=present.newest + 1,
         previous=standing.generation.number,
         fingerprint=flow.fingerprint,
         start=request.start,
         state=request.state,
         position={**standing.evidence(), "offsets": position},
         stateful=stateful,
-        operators_before=operators,
+        operators_before=present.operators,
         prices=prices,
         notes=tuple(_notes(flow, standing, request, stateful, position, safe)),
         keeps_schemas=not request.infer_schemas,
         once=flow.declaration.once,
-        failure=park.details if park else None,
+        failure=present.failure,
     )
     accepted = (replace(refusal, flow=flow.full_name) for refusal in refused if not (safe and refusal.price == REPEATS))
     return planned, tuple(accepted)
 
 
-def _operators(standing: Standing, start: StartAt) -> tuple[StateOperator, ...]:
-    """Read the old checkpoint's operators.
-
-    :raises CheckpointError: they cannot be read, and the new generation is to start right after the old one.
-    """
-    try:
-        return standing.checkpoint.operators()
-    except CheckpointError:
-        if start.mode == AFTER_LAST:
-            raise
-        return ()
-
-
-def _is_stateful(park: Hold | None, flow: Flow, standing: Standing, operators: tuple[str, ...]) -> bool | None:
-    """Whether the query as declared now keeps state: known where its own driver parked it, or where this declaration committed batches."""
-    if park is not None and park.details.get("fingerprint") == flow.fingerprint and isinstance(park.details.get("stateful"), bool):
-        return bool(park.details["stateful"])
-    if park is None and flow.fingerprint == standing.generation.fingerprint and standing.last_commit is not None:
-        return bool(operators)
-    return None
-
-
-def _position(standing: Standing, start: StartAt) -> dict[str, Any] | None:
-    """Give the old checkpoint's position by source name: empty if nothing was committed, None if it cannot be read and need not be.
-
-    :raises CheckpointError: it cannot be read, and the new generation is to start right after it.
-    """
-    try:
-        entry = standing.offsets()
-    except CheckpointError:
-        if start.mode == AFTER_LAST:
-            raise
-        return None
-    if entry is None:
-        return {}
-    names = list(standing.start.positions)
-    if entry.version == 1 and len(names) == len(entry.sources):
-        return dict(zip(names, entry.sources.values(), strict=True))
-    return entry.sources
-
-
-def _is_safe_to_repeat(flow: Flow, operators: Iterable[str]) -> bool:
-    """Say whether rows that are read again change nothing in the target: changes by key do not, unless state makes other rows of them."""
-    return isinstance(flow.declaration, AutoCdcFlow) and _DEDUPE.issuperset(operators)
+def _from_generation(settings: Settings, flow: Flow, request: ResetRequest) -> tuple[FlowPlan, tuple[Refusal, ...]]:
+    """Plan a generation that goes on after the last batch of an earlier one, with a copy of its checkpoint where that fits."""
+    assert request.start.generation is not None, "a request from a generation names it"
+    place = at_end(flow_home(settings, flow), settings.table_path(flow.declaration.target), request.start.generation)
+    planned, refused = plan_place(settings, flow, place, Way(request.state, request.accept))
+    return replace(planned, keeps_schemas=not request.infer_schemas), refused
 
 
 def _notes(  # noqa: PLR0917 - what a plan was made of

@@ -85,8 +85,8 @@ class PlanRecovery(BaseOperator, SkipMixin):
 
 def _named(plan: Plan, of: Kind, manifest: Manifest) -> dict[str, Any]:
     """Give what tasks and alerts call a recovery. ``flow`` is the one that alerts are told of: a table's recovery has its first writer."""
-    of_pipeline = (flow for flow in manifest.flows() if flow.pipeline.name == plan.pipeline)
-    writers = [flow.full_name for flow in of_pipeline if flow.declaration.target in plan.tables]
+    of_pipeline = [flow for flow in manifest.flows() if flow.pipeline.name == plan.pipeline]
+    writers = [flow.full_name for flow in of_pipeline if flow.declaration.target in plan.tables or not plan.tables]
     return {
         "kind": of.name,
         "recovery": plan.recovery_id,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,11 +18,9 @@ from dataclasses import dataclass
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.entries import damaged
+from streamkeeper.checkpoint.stores import VERSIONED, WHOLE
 from streamkeeper.positions import FILES, kind_of
 
-_VERSIONED = re.compile(r"([0-9]+)(_[0-9a-f-]{36})?\.(delta|snapshot|changelog|zip)(\.crc)?")
-_WHOLE = ("snapshot", "zip")
-"""Files of a state store that need no earlier version."""
 _SHARED = (("sstFiles", "SSTs", "dfsSstFileName"), ("logFiles", "logs", "dfsLogFileName"))
 """What a RocksDB version shares with others: the list in its metadata, the folder, the name's key (Spark 4.2.0, RocksDBFileManager)."""
 _SCHEMA_LOG = "_schema_log"
@@ -132,14 +129,14 @@ def _partition(old: Checkpoint, folder: str, version: int) -> Iterator[str]:
     for name in _visible(old, folder):
         if name == "_metadata":
             yield from _all(old, f"{folder}/{name}", version)
-        elif _VERSIONED.fullmatch(name) is None and name not in {shared for _, shared, _ in _SHARED}:
+        elif VERSIONED.fullmatch(name) is None and name not in {shared for _, shared, _ in _SHARED}:
             yield from _partition(old, f"{folder}/{name}", version)
 
 
 def _store(old: Checkpoint, folder: str, version: int) -> Iterator[str]:
     """Give the files of one state store from the newest whole version on; all where versions have ids, whose lineage only Spark knows."""
-    found = [match for match in map(_VERSIONED.fullmatch, _visible(old, folder)) if match and int(match[1]) <= version]
-    whole = [int(match[1]) for match in found if match[3] in _WHOLE and not match[4]]
+    found = [match for match in map(VERSIONED.fullmatch, _visible(old, folder)) if match and int(match[1]) <= version]
+    whole = [int(match[1]) for match in found if match[3] in WHOLE and not match[4]]
     base = 0 if any(match[2] for match in found) else max(whole, default=0)
     shared: set[str] = set()
     for match in found:

@@ -10,7 +10,7 @@ from typing import Any
 from streamkeeper.checkpoint import Checkpoint, FileEntry
 from streamkeeper.declarations import DELTA, KAFKA, Source
 from streamkeeper.errors import CheckpointError, RecoveryError
-from streamkeeper.generations import AFTER_LAST, EARLIEST, LATEST, OFFSETS, TIMESTAMP, Generation
+from streamkeeper.generations import AFTER_LAST, BATCH, EARLIEST, LATEST, OFFSETS, TIMESTAMP, Generation
 from streamkeeper.positions import check_fits
 from streamkeeper.standing import Standing
 from streamkeeper_jobs import origins_delta, origins_kafka
@@ -69,7 +69,7 @@ def find_origin(generation: Generation, sources: tuple[Source, ...], where: Stan
 def _find(generation: Generation, sources: tuple[Source, ...], where: Standing | None, looks: Looks) -> Origin:
     start = generation.start
     match start.mode:
-        case mode if mode == AFTER_LAST:
+        case mode if mode in (AFTER_LAST, BATCH):  # where it stood, or where it stood when that batch was its last
             return _after_last(sources, where, looks, generation.accepted)
         case mode if mode == EARLIEST:
             return _from_the_beginning(sources, looks, declared=generation.previous is None)

@@ -23,7 +23,7 @@ from streamkeeper.checkpoint import (
     write_offsets,
 )
 from streamkeeper.declarations import Source
-from streamkeeper.generations import AFTER_LAST, REBUILT, Generation
+from streamkeeper.generations import AFTER_LAST, BATCH, REBUILT, Generation
 from streamkeeper.standing import Standing
 from streamkeeper.storage import LocalStorage, Storage
 from streamkeeper_jobs.copying import copy_file, schema_logs
@@ -145,7 +145,7 @@ def _write_sources(job: Job, new: NewCheckpoint, origin: Origin) -> dict[str, An
 
 def keep_schema_logs(job: Job, generation: Generation, where: Standing | None, folder: str) -> None:
     """Copy the logs of the schemas of Delta sources, where the new generation goes on where the old one stood."""
-    if where is None or generation.start.mode != AFTER_LAST:
+    if where is None or generation.start.mode not in (AFTER_LAST, BATCH):
         return
     for source in job.sources:
         for name in schema_logs(where.checkpoint, source.name) if source.track_schema else ():

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper import delta_log, generations
+from streamkeeper import delta_log, generations, places
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.errors import RecoveryError
-from streamkeeper.generations import AFTER_LAST, EARLIEST, Generation, Start
+from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.generations import AFTER_LAST, BATCH, EARLIEST, Generation, Start
 from streamkeeper.home import FlowHome, query_id
 from streamkeeper.standing import Standing
 from streamkeeper_jobs.job import Job
@@ -31,29 +31,43 @@ def seal_earlier(job: Job, generation: Generation) -> Sealed:
     :raises CheckpointError: what a generation wrote last cannot be known any more.
     """
     earlier = [number for number in job.home.generations() if number < generation.number]
-    known = _sealed_before(job.home, earlier)
     last: dict[int, int | None] = {}
-    for number in earlier:
-        if number in known and number != generation.previous:
-            continue
-        begun = generations.read_start(job.home, number)
-        if begun is not None:
-            # Read before the seal: what a late driver commits after it is skipped by the sink, and no proof that it was written.
-            generations.end(job.home, number, Checkpoint(job.home.storage, begun.checkpoint).last_commit())
+    for number in not_sealed(job.home, generation.number, generation.previous):
+        write_end(job.home, number)
         app_id = _query_id(job.home, number)
         found = delta_log.last_transaction(job.table_path, app_id)
         last[number] = found.version if found.sealed and found.complete else _seal(job, app_id)
     return Sealed(last, tuple(earlier))
 
 
+def not_sealed(home: FlowHome, before: int, previous: int | None) -> list[int]:
+    """Give the generations before one that no start says are sealed, and the one that it follows, whether or not."""
+    earlier = [number for number in home.generations() if number < before]
+    known = _sealed_before(home, earlier)
+    return [number for number in earlier if number not in known or number == previous]
+
+
+def write_end(home: FlowHome, number: int) -> None:
+    """Write what a generation had committed, before it is sealed: what a late driver commits afterwards is skipped by the sink, and no
+    proof that it was written."""
+    begun = generations.read_start(home, number)
+    if begun is not None:
+        generations.end(home, number, Checkpoint(home.storage, begun.checkpoint).last_commit())
+
+
 def stood(job: Job, generation: Generation, sealed: Sealed) -> Standing | None:
     """Find where the generation that this one follows stood; None if this one follows none that ever began.
 
-    A generation that was decided and never begun stands where the one before it stood, if it was to start after that one's last batch.
+    A generation that was decided and never begun stands where the one before it stood, if it was to start after that one's last batch. One
+    that begins after a batch of an earlier generation finds that one as it stood when the batch was its last.
 
-    :raises RecoveryError: it was decided with another start, and never begun: where it would have started is nowhere written.
+    :raises RecoveryError: it was decided with another start, and never begun: where it would have started is nowhere written. Or the batch
+        that it is to begin after is gone.
     """
-    found = _begun_behind(job.home, generation, sealed) or _begun(job.home, generation)
+    found = _begun_behind(job.home, generation, sealed)
+    if generation.start.mode == BATCH:
+        return _at_place(job, generation)
+    found = found or _begun(job.home, generation)
     if found is None:
         return None
     before, start = found
@@ -119,6 +133,15 @@ def _begun(home: FlowHome, generation: Generation) -> tuple[Generation, Start] |
             )
         number = decided.previous
     return None
+
+
+def _at_place(job: Job, generation: Generation) -> Standing:
+    number, batch = generation.start.generation, generation.start.batch
+    assert number is not None and batch is not None, "a decision after a batch names it"
+    try:
+        return places.at_batch(job.home, job.table_path, number, batch).standing
+    except RequestError as error:
+        raise RecoveryError(f"Generation {generation.number} cannot begin where it was decided to. {error}") from error
 
 
 def _sealed_before(home: FlowHome, earlier: list[int]) -> frozenset[int]:

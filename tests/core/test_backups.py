@@ -125,7 +125,7 @@ def test_a_copy_goes_on_where_it_was_killed_and_takes_nothing_half_for_whole(
     assert [target.read(file.name) for file in files] == [source.read(file.name) for file in files]
     assert told.numbers[-1] == {"files": 3, "of": 3, "bytes": 6}
     assert copy_files(source, target, files, progress(Told())).found == 3
-    assert not [path for path in Path(target.root).rglob(".streamkeeper-*")]
+    assert not list(Path(target.root).rglob(".streamkeeper-*"))
 
 
 def test_a_copy_ends_when_its_recovery_is_given_up(three: tuple[LocalStorage, LocalStorage, list[CopiedFile]]) -> None:

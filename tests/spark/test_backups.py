@@ -65,7 +65,8 @@ def mapped(spark: SparkSession, path: Path) -> None:
     sql(
         spark,
         path,
-        f"CREATE TABLE {{t}} (id INT, `a b` STRING, gone INT, m MAP<STRING, INT>, d DOUBLE, n TIMESTAMP_NTZ) USING delta CLUSTER BY (id) TBLPROPERTIES ({said})",
+        "CREATE TABLE {t} (id INT, `a b` STRING, gone INT, m MAP<STRING, INT>, d DOUBLE, n TIMESTAMP_NTZ) USING delta CLUSTER BY (id) "
+        f"TBLPROPERTIES ({said})",
         "INSERT INTO {t} SELECT id, 'x', 1, map('b', 1, 'a', id), double('NaN'), timestamp_ntz'2026-01-01 00:00:00' FROM range(20)",
         "INSERT INTO {t} SELECT id + 20, NULL, 1, NULL, -0.0, NULL FROM range(20)",
         "ALTER TABLE {t} DROP COLUMN gone",

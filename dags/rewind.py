@@ -1,0 +1,7 @@
+"""The DAG ``rewind``: a flow begins again after an earlier batch, time or position; its table is kept, or put back along."""
+
+from __future__ import annotations
+
+from streamkeeper_airflow.recovery import recovery_dag
+
+dag = recovery_dag("rewind", doc_md=__doc__)

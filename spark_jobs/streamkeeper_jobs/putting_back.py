@@ -1,0 +1,109 @@
+"""Putting the table of a rewind back to an earlier version: first every flow that writes it is shut out, then Delta's RESTORE, once.
+
+What was put back is found by the recovery's mark in the commit, so a step that was killed goes on where it was. RESTORE takes no
+transaction back: batches that it undoes are never written again under their old query ids, which is why each flow begins a generation of
+its own afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from streamkeeper import common_steps, delta_log, generations, table_past
+from streamkeeper.errors import RecoveryError
+from streamkeeper.home import FlowHome, query_id
+from streamkeeper.recovery_kinds import Work
+from streamkeeper_jobs.cdc.steps import CdcTables, app_ids
+from streamkeeper_jobs.session import spark_url
+from streamkeeper_jobs.shutting_out import not_sealed, write_end
+from streamkeeper_jobs.tables import shut_out
+
+_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+@dataclass(frozen=True)
+class Back:
+    """A table to be put back: to ``version``, from ``newest``, its version when that was planned under the hold."""
+
+    path: str
+    version: int
+    newest: int
+
+
+def shut_flows_out(spark: SparkSession, flows: Iterable[tuple[FlowHome, int]], tables: CdcTables, before_each: Callable[[], None]) -> None:
+    """Seal what a table's flows may still write, as the driver that begins their next generation would; doing it again changes nothing.
+
+    :param flows: with each the number of its next generation, before which all are shut out.
+    :param tables: the target, and its tombstones if there are any: a table that is not there is left out.
+    """
+    for home, following in flows:
+        numbers = not_sealed(home, following, None)
+        for number in numbers:
+            decided = generations.read(home, number)
+            writer = query_id(home.full_name, number) if decided is None else decided.query_id
+            write_end(home, number)
+            for path, app_id in app_ids(tables, writer):
+                if delta_log.exists(path):
+                    shut_out(spark, path, app_id, before_each)
+
+
+def put_back(spark: SparkSession, backs: Iterable[Back], recovery: str) -> Iterator[dict[str, Any]]:
+    """Put tables back one after the other; give the evidence of each. One that this recovery has put back already is left as it is.
+
+    :raises RecoveryError: files that a version needs are gone; looked at for all tables before the first is touched.
+    """
+    wanted = list(backs)
+    found = {back.path: table_past.restored_by(back.path, recovery, back.newest) for back in wanted}
+    for back in wanted:
+        lacking = table_past.lacking_files(back.path, back.version) if found[back.path] is None else []
+        if lacking:
+            raise RecoveryError(
+                f"{back.path} cannot be put back to version {back.version}: VACUUM removed {lacking[0]} and perhaps more. No table was put "
+                "back. Give the flow a start that keeps its table (reset_checkpoint), or put a backup back with restore_table."
+            )
+    for back in wanted:
+        evidence: dict[str, Any] = {"path": back.path, "version": back.version, "from_version": back.newest}
+        if found[back.path] is not None:
+            yield {**evidence, "put_back_at": found[back.path], "note": "was put back before this try"}
+        elif back.version == back.newest:
+            yield {**evidence, "put_back_at": None, "note": "nothing was written since"}
+        else:
+            yield {**evidence, **_restore(spark, back, recovery)}
+
+
+def _restore(spark: SparkSession, back: Back, recovery: str) -> dict[str, Any]:
+    with _marked(spark, table_past.mark(recovery)):
+        told = DeltaTable.forPath(spark, spark_url(back.path)).restoreToVersion(back.version).first()
+    at = table_past.restored_by(back.path, recovery, back.newest)
+    if at is None:
+        raise RecoveryError(f"RESTORE of {back.path} to version {back.version} left no commit in its log. Run this step again.")
+    return {"put_back_at": at, **({} if told is None else told.asDict())}
+
+
+@contextmanager
+def _marked(spark: SparkSession, mark: str) -> Iterator[None]:
+    """Let the commits inside the block carry a mark."""
+    spark.conf.set(_METADATA, mark)
+    try:
+        yield
+    finally:
+        spark.conf.unset(_METADATA)
+
+
+def act(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Do the step ``put_back`` of a rewind: nothing where the target is kept."""
+    plan = common_steps.plan_under_hold(work)
+    backs = [Back(**back) for back in plan.details["put_back"]]
+    if not backs:
+        return {"tables": [], "note": "the target is kept as it is"}
+    (table,) = plan.tables
+    tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
+    flows = [(work.home(flow), flow.next_generation) for flow in plan.flows if flow.next_generation is not None]
+    shut_flows_out(spark, flows, tables, work.check_stop)
+    return {"tables": list(put_back(spark, backs, plan.recovery_id))}

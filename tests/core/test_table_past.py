@@ -1,0 +1,262 @@
+"""Which version of a table belongs to a batch, where its other flows stood then, and what a way back would undo."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamkeeper import generations, places, table_past
+from streamkeeper.delta_log import SEAL
+from streamkeeper.errors import RequestError
+from streamkeeper.generations import AFTER_LAST, EARLIEST, REBUILT, Generation, Start, StartAt
+from streamkeeper.home import FlowHome, query_id
+from streamkeeper.places import Place
+from streamkeeper.storage import LocalStorage
+
+NOW = "2026-11-21T10:00:00+00:00"
+
+
+@dataclass
+class Log:
+    """A table's log, written commit by commit; ``versions`` by the words that each was written with."""
+
+    path: Path
+    count: int = 0
+    versions: dict[str, int] = field(default_factory=dict)
+
+    def commit(self, *actions: dict[str, Any], operation: str = "WRITE", mark: str | None = None) -> int:
+        (self.path / "_delta_log").mkdir(parents=True, exist_ok=True)
+        info = {"commitInfo": {"operation": operation, **({"userMetadata": mark} if mark else {})}}
+        text = "".join(json.dumps(action) + "\n" for action in (info, *actions))
+        (self.path / "_delta_log" / f"{self.count:020d}.json").write_text(text)
+        self.count += 1
+        return self.count - 1
+
+    def batch(self, flow: str, number: int, batch: int, tombstones: bool = False, **more: Any) -> int:
+        app = query_id(f"shop.{flow}", number) + (table_past.TOMBSTONES_OF if tombstones else "")
+        added = {"add": {"path": f"{flow}{number}.{batch}", "dataChange": True}}
+        return self.commit({"txn": {"appId": app, "version": batch}}, added, **more)
+
+    def seal(self, flow: str, number: int, tombstones: bool = False) -> int:
+        app = query_id(f"shop.{flow}", number) + (table_past.TOMBSTONES_OF if tombstones else "")
+        return self.commit({"txn": {"appId": app, "version": SEAL}}, operation="Manual Update")
+
+    def lose(self, before: int) -> None:
+        for version in range(before):
+            (self.path / "_delta_log" / f"{version:020d}.json").unlink()
+
+
+@dataclass
+class Shop:
+    """Two flows of one table, known by their generations alone."""
+
+    root: Path
+
+    @property
+    def storage(self) -> LocalStorage:
+        return LocalStorage(str(self.root / "state"))
+
+    def home(self, flow: str) -> FlowHome:
+        return FlowHome(self.storage, "shop", flow)
+
+    @property
+    def homes(self) -> list[FlowHome]:
+        return [self.home("a"), self.home("b")]
+
+    def begin(self, flow: str, number: int, seed: int | None) -> None:
+        home = self.home(flow)
+        app = query_id(home.full_name, number)
+        previous = number - 1 or None
+        generations.decide(home, Generation(number, previous, StartAt(AFTER_LAST), REBUILT, app, "", "", NOW, "f", f"r{number}"))
+        generations.begin(home, Start(number, home.checkpoint(number, 1), seed, {}, {}, (), None, 1, NOW))
+
+    def place(self, flow: str, number: int, batch: int) -> Place:
+        home = self.home(flow)
+        generation, start = generations.read(home, number), generations.read_start(home, number)
+        assert generation is not None and start is not None
+        return Place(generation, start, places.Checkpoint(self.storage, start.checkpoint), batch, "")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    made = Shop(tmp_path)
+    made.begin("a", 1, None)
+    made.begin("b", 1, None)
+    return made
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """Versions 1 to 5: a0, b0, a1, b1, a2."""
+    made = Log(tmp_path / "table")
+    made.commit({"metaData": {"id": "t"}}, operation="CREATE TABLE")
+    for flow, batch in (("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2)):
+        made.batch(flow, 1, batch)
+    return made
+
+
+def back(shop: Shop, log: Log, version: int) -> table_past.PastVersion:
+    return table_past.look_back("t", str(log.path), version, shop.homes)
+
+
+def stood(past: table_past.PastVersion) -> dict[str, tuple[StartAt, int]]:
+    return {item.flow.removeprefix("shop."): (item.start, item.undone) for item in past.flows}
+
+
+def after(number: int, batch: int) -> StartAt:
+    return StartAt("batch", generation=number, batch=batch)
+
+
+@pytest.mark.parametrize(("batch", "version"), [(0, 1), (1, 3), (2, 5)])
+def test_the_version_of_a_batch_is_where_the_log_names_it(batch: int, version: int, shop: Shop, log: Log) -> None:
+    assert table_past.version_after(shop.place("a", 1, batch), str(log.path)) == version
+
+
+def test_a_generation_that_has_committed_nothing_of_its_own_stands_before_its_first_batch(shop: Shop, log: Log) -> None:
+    log.seal("a", 1)
+    shop.begin("a", 2, seed=0)
+    assert table_past.version_after(shop.place("a", 2, 0), str(log.path)) == 6
+    log.batch("b", 1, 2)
+    log.batch("a", 2, 1)
+    assert table_past.version_after(shop.place("a", 2, 0), str(log.path)) == 7
+
+
+def test_a_batch_that_the_log_does_not_name_any_more_is_refused(shop: Shop, log: Log) -> None:
+    log.lose(3)
+    assert table_past.version_after(shop.place("a", 1, 1), str(log.path)) == 3
+    with pytest.raises(RequestError, match="names no version for batch 0 of generation 1: it starts at version 3 now"):
+        table_past.version_after(shop.place("a", 1, 0), str(log.path))
+
+
+def test_each_flow_stood_at_its_newest_commit_up_to_the_version(shop: Shop, log: Log) -> None:
+    past = back(shop, log, 3)
+    assert stood(past) == {"a": (after(1, 1), 1), "b": (after(1, 0), 1)}
+    assert (past.newest, past.strangers) == (5, ())
+    assert stood(back(shop, log, 5)) == {"a": (after(1, 2), 0), "b": (after(1, 1), 0)}
+
+
+def test_a_flow_that_had_written_nothing_yet_stood_at_its_beginning(shop: Shop, log: Log) -> None:
+    assert stood(back(shop, log, 1)) == {"a": (after(1, 0), 2), "b": (StartAt(EARLIEST), 2)}
+
+
+def test_where_the_log_does_not_reach_back_that_is_not_known(shop: Shop, log: Log) -> None:
+    log.lose(1)
+    (found,) = [item for item in back(shop, log, 1).flows if item.flow == "shop.b"]
+    assert not found.known
+
+
+def test_a_flow_that_was_sealed_stood_where_its_next_generation_began(shop: Shop, log: Log) -> None:
+    sealed = log.seal("b", 1)
+    shop.begin("b", 2, seed=0)
+    third = log.batch("a", 1, 3)
+    log.batch("b", 2, 1)
+    assert stood(back(shop, log, sealed - 1))["b"] == (after(1, 1), 1)
+    assert stood(back(shop, log, third))["b"] == (after(2, 0), 1)
+
+
+def test_after_a_table_was_put_back_a_flow_stands_where_it_was_put_and_not_at_what_was_undone(shop: Shop, log: Log) -> None:
+    """b goes back to its batch 0 with the table, and commits nothing before a's next batch."""
+    log.seal("a", 1)
+    log.seal("b", 1)
+    log.commit(operation="RESTORE", mark=table_past.mark("r1"))
+    shop.begin("a", 2, seed=1)
+    shop.begin("b", 2, seed=0)
+    version = log.batch("a", 2, 2)
+    log.batch("b", 2, 1)
+    past = back(shop, log, version)
+    assert stood(past) == {"a": (after(2, 2), 0), "b": (after(2, 0), 1)}
+    assert back(shop, log, 3).strangers == ()
+
+
+def test_commits_that_are_no_flows_are_named_if_they_changed_rows(shop: Shop, log: Log) -> None:
+    log.commit({"remove": {"path": "x", "dataChange": True}}, operation="DELETE")
+    log.commit({"remove": {"path": "y", "dataChange": False}}, {"add": {"path": "z", "dataChange": False}}, operation="OPTIMIZE")
+    log.commit({"metaData": {"id": "t"}}, operation="SET TBLPROPERTIES")
+    log.commit({"remove": {"path": "y", "dataChange": True}}, operation="RESTORE")
+    assert back(shop, log, 3).strangers == ("version 9 (RESTORE)", "version 6 (DELETE)")
+    assert back(shop, log, 7).strangers == ("version 9 (RESTORE)",)
+
+
+# --- tombstones
+
+
+@pytest.fixture
+def tombstones(tmp_path: Path) -> Log:
+    """Versions 1 to 3: those of a0, b1, a2."""
+    made = Log(tmp_path / "table__tombstones")
+    made.commit({"metaData": {"id": "t"}}, operation="CREATE TABLE")
+    for flow, batch in (("a", 0), ("b", 1), ("a", 2)):
+        made.batch(flow, 1, batch, tombstones=True)
+    return made
+
+
+@pytest.mark.parametrize(("version", "belongs"), [(0, 0), (1, 1), (2, 1), (3, 1), (4, 2), (5, 3)])
+def test_the_tombstones_go_back_to_those_of_batches_that_the_table_had(
+    version: int, belongs: int, shop: Shop, log: Log, tombstones: Log
+) -> None:
+    past = back(shop, log, version)
+    assert table_past.tombstones_version(past, str(tombstones.path), shop.homes) == belongs
+
+
+def test_tombstones_of_a_batch_that_never_reached_the_table_go(shop: Shop, log: Log, tombstones: Log) -> None:
+    tombstones.batch("a", 1, 3, tombstones=True)
+    assert table_past.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == 3
+
+
+def test_tombstones_that_were_put_back_with_the_table_are_taken_from_there(shop: Shop, log: Log, tombstones: Log) -> None:
+    for made in (log, tombstones):
+        made.commit(operation="RESTORE", mark=table_past.mark("r1"))
+    shop.begin("a", 2, seed=1)
+    log.seal("a", 1)
+    version = log.batch("a", 2, 2)
+    third = tombstones.batch("a", 2, 2, tombstones=True)
+    tombstones.batch("a", 2, 3, tombstones=True)
+    assert table_past.tombstones_version(back(shop, log, version), str(tombstones.path), shop.homes) == third
+    assert table_past.tombstones_version(back(shop, log, 3), str(tombstones.path), shop.homes) == 1
+
+
+def test_tombstones_whose_log_does_not_reach_back_are_refused(shop: Shop, log: Log, tombstones: Log) -> None:
+    tombstones.lose(2)
+    with pytest.raises(RequestError, match="starts at version 2 now; what belongs to version 1 of t lies before"):
+        table_past.tombstones_version(back(shop, log, 1), str(tombstones.path), shop.homes)
+
+
+def test_a_table_without_tombstones_has_no_version_of_them(shop: Shop, log: Log, tmp_path: Path) -> None:
+    assert table_past.tombstones_version(back(shop, log, 3), str(tmp_path / "none"), shop.homes) is None
+
+
+# --- files that a version needs
+
+
+def vector(name: str, kind: str = "u") -> dict[str, Any]:
+    return {"storageType": kind, "pathOrInlineDv": name, "offset": 1, "sizeInBytes": 34, "cardinality": 1}
+
+
+def test_files_that_a_version_needs_and_that_are_gone_are_found_vectors_too(log: Log) -> None:
+    """The vector's name is the one of Delta's protocol: prefix ab, and a UUID in Z85."""
+    first = log.commit({"add": {"path": "one"}}, {"add": {"path": "a%20b"}})
+    log.commit({"remove": {"path": "one"}}, {"add": {"path": "one", "deletionVector": vector("ab^-aqEH.-t@S}K{vb[*k^")}})
+    second = log.count - 1
+    log.commit({"remove": {"path": "one", "deletionVector": vector("ab^-aqEH.-t@S}K{vb[*k^")}}, {"remove": {"path": "a%20b"}})
+    log.commit({"add": {"path": "later"}})
+    log.commit({"remove": {"path": "later"}})
+    path = str(log.path)
+    assert table_past.lacking_files(path, log.count - 1) == []
+    assert sorted(table_past.lacking_files(path, first)) == ["a b", "one"]
+    assert sorted(table_past.lacking_files(path, second)) == ["a b", "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin", "one"]
+    for name in ("one", "a b"):
+        (log.path / name).write_text("x")
+    assert table_past.lacking_files(path, first) == []
+
+
+def test_a_recovery_finds_what_it_put_back_itself(log: Log) -> None:
+    log.commit(operation="RESTORE", mark=table_past.mark("other"))
+    at = log.commit(operation="RESTORE", mark=table_past.mark("mine"))
+    path = str(log.path)
+    assert table_past.restored_by(path, "mine", 5) == at
+    assert table_past.restored_by(path, "mine", at) is None
+    assert table_past.restored_by(path, "nobody's", 5) is None
