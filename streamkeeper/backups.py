@@ -186,7 +186,7 @@ def remove(settings: Settings, pipeline: str, table: str, backup: str) -> None:
 
 
 def unfinished(settings: Settings) -> list[Expired]:
-    """Give copies that no entry names and no open recovery makes: what a backup that was given up left behind. :func:`remove` takes them."""
+    """Give copies that no entry names and no open recovery makes: what a backup that was given up left. :func:`remove` takes them."""
     state, copies = open_storage(settings.state), open_storage(settings.backups_path)
     found: list[Expired] = []
     for pipeline in copies.names():

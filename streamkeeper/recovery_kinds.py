@@ -25,6 +25,7 @@ KINDS: dict[str, str] = {
     "backup_table": "streamkeeper.backup_table:KIND",
     "backfill": "streamkeeper.backfill:KIND",
     "reset_checkpoint": "streamkeeper.resets:KIND",
+    "restore_table": "streamkeeper.restore_table:KIND",
     "rewind": "streamkeeper.rewinds:KIND",
     "clean_up": "streamkeeper.clean_up:KIND",
 }

@@ -159,7 +159,7 @@ def _plan(around: _Around, request: TidyRequest, pipeline: Pipeline, table: Tabl
             return _left(bare, "there is no table yet")
         if not request.vacuum:
             return bare
-        needs = [need for flow, source in _readers(around, path) if (need := _need(around, flow, source, history))]
+        needs = [need for flow, source in readers(around.settings, around.manifest, path) if (need := _need(around, flow, source, history))]
     except StreamkeeperError as error:
         return _left(bare, f"what must stay cannot be known: {error}")
     kept = max([request.retention_hours, *(hours for hours, _ in needs)])
@@ -170,11 +170,11 @@ def _left(tidy: TableTidy, why: str) -> TableTidy:
     return TableTidy(tidy.pipeline, tidy.table, tidy.paths, tidy.turn, None, (), why)
 
 
-def _readers(around: _Around, path: str) -> Iterator[tuple[Flow, Source]]:
-    """Give every flow that reads a table as a Delta source."""
-    for flow in around.manifest.flows():
+def readers(settings: Settings, manifest: Manifest, path: str) -> Iterator[tuple[Flow, Source]]:
+    """Give every flow that reads the table at a path or URL as a Delta source, with that source."""
+    for flow in manifest.flows():
         for declared in flow.pipeline.sources_of(flow.declaration):
-            source = opened_if_possible(declared, around.settings)
+            source = opened_if_possible(declared, settings)
             if source.format == DELTA and source.path is not None and plain_path(source.path) == plain_path(path):
                 yield flow, source
 

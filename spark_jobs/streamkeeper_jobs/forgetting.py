@@ -11,7 +11,7 @@ from streamkeeper import locks
 from streamkeeper.recovery_kinds import Work
 from streamkeeper_jobs.cdc.steps import CdcTables
 from streamkeeper_jobs.cdc.tombstones import forget
-from streamkeeper_jobs.visiting import visitors_turn
+from streamkeeper_jobs.tidying import turn_on
 
 
 def act(spark: SparkSession, work: Work) -> dict[str, Any]:
@@ -29,6 +29,6 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
             left[table] = f"the recovery {recovery} works on it"
             continue
         tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
-        turn = visitors_turn(spark, work.settings, work.plan.pipeline, table, "Run clean_up again.")
+        turn = turn_on(spark, work.settings, work.plan.pipeline, table, "clean_up")
         forgotten[table] = forget(spark, tables, datetime.fromisoformat(item["before"]), turn)
     return {"forgotten": forgotten, "left": left}

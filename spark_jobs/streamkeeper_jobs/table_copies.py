@@ -26,7 +26,7 @@ from streamkeeper_jobs.checksums import checksum
 from streamkeeper_jobs.saying import say
 from streamkeeper_jobs.session import spark_url
 from streamkeeper_jobs.snapshots import Snapshot, read_snapshot
-from streamkeeper_jobs.visiting import visitors_turn
+from streamkeeper_jobs.tidying import turn_on
 
 _CLOCKED = "delta.enableInCommitTimestamps"
 _CLOCKED_SINCE = ("delta.inCommitTimestampEnablementVersion", "delta.inCommitTimestampEnablementTimestamp")
@@ -43,8 +43,7 @@ def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
     [table] = plan.tables
     locks.check_free(work.book.storage, plan.pipeline, table, plan.recovery_id)
     unit: dict[str, str] = plan.details["unit"]
-    again = "Run the backup's step pin again."
-    turn = visitors_turn(spark, work.settings, plan.pipeline, table, again) if TOMBSTONES in unit else nullcontext
+    turn = turn_on(spark, work.settings, plan.pipeline, table, plan.recovery) if TOMBSTONES in unit else nullcontext
     with turn():
         versions = {what: delta_log.latest_version(path) for what, path in unit.items()}
     flows = [asdict(flow) for flow in _flows(work, table, versions["target"])]

@@ -7,7 +7,9 @@ both; the turn spares a busy flow's batches, and the compaction, from losing aga
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from delta.tables import DeltaTable
@@ -16,14 +18,23 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from streamkeeper import delta_log
-from streamkeeper.errors import StreamkeeperError
+from streamkeeper.clock import now
+from streamkeeper.errors import StreamkeeperError, TableLocked
+from streamkeeper.home import TableTurns
+from streamkeeper.leases import Process
 from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
 from streamkeeper.tidying import TableTidy, property_hours
+from streamkeeper.turns import Holder, WritersTurn, describe
 from streamkeeper_jobs.saying import say
 from streamkeeper_jobs.session import spark_url
-from streamkeeper_jobs.visiting import visitors_turn
+from streamkeeper_jobs.turn_taking import jvm_process
 
+TURN_SECONDS = 900.0
+"""How long a turn is waited for; a flow that has one for longer has a table that is tidied another day."""
 _RETENTION = "delta.deletedFileRetentionDuration"
+_NOBODY = "tables"
+"""What stands for the flow of a turn that no flow has: no flow may be called so."""
 
 
 def tidy_all(spark: SparkSession, settings: Settings, tidies: tuple[TableTidy, ...]) -> bool:
@@ -46,8 +57,7 @@ def tidy_all(spark: SparkSession, settings: Settings, tidies: tuple[TableTidy, .
 
 def _tidy(spark: SparkSession, settings: Settings, tidy: TableTidy, path: str) -> dict[str, Any]:
     table = DeltaTable.forPath(spark, spark_url(path))
-    then = "Run tidy_tables again."
-    turn = visitors_turn(spark, settings, tidy.pipeline, tidy.table, then) if tidy.turn else nullcontext
+    turn = turn_on(spark, settings, tidy.pipeline, tidy.table, "tidy_tables") if tidy.turn else nullcontext
     with turn():
         compacted = table.optimize().executeCompaction().select("metrics.*").first()
     assert compacted is not None, "OPTIMIZE gives one row"
@@ -66,3 +76,25 @@ def _vacuum(table: DeltaTable, hours: float | None) -> dict[str, Any]:
         return {"vacuumed": None, "why": f"the table's {_RETENTION} is {declared!r}, which is no number of hours, days or weeks"}
     table.vacuum(max(hours, own))
     return {"vacuumed": max(hours, own)}
+
+
+def turn_on(spark: SparkSession, settings: Settings, pipeline: str, table: str, who: str) -> Callable[[], AbstractContextManager[None]]:
+    """Give the way to the writers' turn on a table for one who is no flow; waiting for it ends after :data:`TURN_SECONDS`.
+
+    :param who: what is to be run again then, for the message.
+    """
+    me = Holder(_NOBODY, 0, 0, None, Process.current(), jvm_process(spark), now())
+    turns = TableTurns(open_storage(settings.state), pipeline, table)
+    deadline = time.monotonic() + TURN_SECONDS
+
+    def wait(seconds: float) -> None:
+        if time.monotonic() >= deadline:
+            raise TableLocked(f"The turn on {table} did not come within {TURN_SECONDS:g} s. Run {who} again.")
+        time.sleep(seconds)
+
+    return WritersTurn(turns, me, settings.lease_term, check=lambda: None, shut_out=_leave_it, wait=wait, say=say)
+
+
+def _leave_it(holder: Holder) -> None:
+    """Tidying shuts no flow out: that is for a flow that must write."""
+    raise TableLocked(f"{describe(holder)} has the turn, is silent and cannot be proven gone. A flow that writes the table deals with it.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -56,19 +57,14 @@ class Told:
 
 def progress(told: Told, ticks: float = 0.0) -> Progress:
     """Progress whose clock goes on by so many seconds whenever it is looked at."""
-    moments = iter(range(10**6))
+    moments = count()
     return Progress(told, told.check, 3, lambda: next(moments) * ticks)
 
 
 def test_the_files_of_a_version_are_its_data_files_and_its_deletion_vectors_each_once() -> None:
     vector = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 1, "sizeInBytes": 40, "cardinality": 1}
     bare = {**vector, "pathOrInlineDv": "^-aqEH.-t@S}K{vb[*k^"}
-    inline = {
-        "storageType": "i",
-        "pathOrInlineDv": "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L",
-        "sizeInBytes": 40,
-        "cardinality": 6,
-    }
+    inline = {**vector, "storageType": "i", "pathOrInlineDv": "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"}
     commit = [
         '{"commitInfo":{}}',
         add("p=a%2520b/one.parquet", 7),
@@ -129,7 +125,7 @@ def test_a_copy_goes_on_where_it_was_killed_and_takes_nothing_half_for_whole(
     assert [target.read(file.name) for file in files] == [source.read(file.name) for file in files]
     assert told.numbers[-1] == {"files": 3, "of": 3, "bytes": 6}
     assert copy_files(source, target, files, progress(Told())).found == 3
-    assert not [path for path in Path(target.root).rglob(".streamkeeper-*")]
+    assert not list(Path(target.root).rglob(".streamkeeper-*"))
 
 
 def test_a_copy_ends_when_its_recovery_is_given_up(three: tuple[LocalStorage, LocalStorage, list[CopiedFile]]) -> None:

@@ -1,0 +1,177 @@
+"""The steps of ``restore_table`` that need Spark: seeing that what is put back is whole, one commit a table, and the proof."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+
+from streamkeeper import common_steps, delta_log
+from streamkeeper.backups import TARGET, Checksum, checksum_of
+from streamkeeper.errors import RecoveryError
+from streamkeeper.recovery_kinds import Work
+from streamkeeper.storage import open_storage
+from streamkeeper.table_copies import FIRST_COMMIT
+from streamkeeper_jobs.cdc.steps import CdcTables
+from streamkeeper_jobs.putting_back import Back, shut_flows_out
+from streamkeeper_jobs.putting_back import put_back as put_version_back
+from streamkeeper_jobs.saying import say
+from streamkeeper_jobs.snapshots import JsonObject, Snapshot, read_snapshot
+from streamkeeper_jobs.table_copies import commit_of, describe, read_checksum, read_version
+from streamkeeper_jobs.tables import delta_log_of, last_written
+
+_ROW_TRACKING = "delta.rowTracking"
+_OF_ROWS = ("baseRowId", "defaultRowCommitVersion")
+"""What a file says of its rows' ids. They are given anew: those of the table went on counting."""
+
+
+def check_copy(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Read what is to be put back, before anything is touched, and compare it with the catalog.
+
+    :raises RecoveryError: it is not what was entered; nothing was touched.
+    """
+    found = {}
+    for table in common_steps.plan_under_hold(work).details["tables"]:
+        work.check_stop()
+        checked = read_checksum(read_version(spark, table["from"], table["from_version"]), table["from"])
+        if "checksum" in table:
+            _compare(table["from"], checked, checksum_of(table["checksum"]), "Nothing was touched. Restore another backup.")
+        found[table["what"]] = asdict(checked)
+    return {"tables": found}
+
+
+def put_back(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Put each table back in one commit, which carries the recovery's id: one that is there already is left as it is."""
+    common_steps.check_go(work)
+    [table] = work.plan.tables
+    tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
+    flows = [(work.home(flow), flow.next_generation) for flow in work.plan.flows if flow.next_generation is not None]
+    shut_flows_out(spark, flows, tables, work.check_stop)
+    return {"tables": [_put_back(spark, work, item) for item in _tombstones_first(common_steps.plan_under_hold(work).details["tables"])]}
+
+
+def verify_rows(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Read the tables that were put back, and compare them with what was put back.
+
+    :raises RecoveryError: they differ; the flows stay held.
+    """
+    was = work.evidence("check_copy")
+    assert was is not None, "the steps before were done"
+    found = {}
+    for table in common_steps.plan_under_hold(work).details["tables"]:
+        checked = read_checksum(read_version(spark, table["path"]), table["path"])
+        _compare(table["path"], checked, checksum_of(was["tables"][table["what"]]), "The flows stay held. Restore another backup.")
+        found[table["what"]] = asdict(checked)
+    return {"tables": found}
+
+
+def _tombstones_first(tables: list[JsonObject]) -> list[JsonObject]:
+    """Give the tables in the order in which a batch writes them: none is ever missing that the target needs."""
+    return sorted(tables, key=lambda table: table["what"] == TARGET)
+
+
+def _compare(path: str, found: Checksum, wanted: Checksum, then: str) -> None:
+    if found != wanted:
+        raise RecoveryError(f"{path} has {describe(found)}; what was entered has {describe(wanted)}. {then}")
+    say(f"{path}: {describe(found)}, as it was entered.")
+
+
+def _put_back(spark: SparkSession, work: Work, table: JsonObject) -> JsonObject:
+    if table["from"] == table["path"]:
+        back = Back(table["path"], table["from_version"], table["newest"])
+        return {"what": table["what"], **next(put_version_back(spark, [back], work.plan.recovery_id))}
+    path, app_id = table["path"], f"{work.plan.recovery_id}/put-back"
+    evidence: JsonObject = {"what": table["what"], "path": path, "version_before": delta_log.latest_version(path)}
+    if evidence["version_before"] is None:
+        return {**evidence, "version": _make(spark, work, table), "made": True}
+    if last_written(spark, path, app_id) is None:
+        wanted = read_snapshot(spark, table["from"], table["from_version"])
+        numbers = replace_content(spark, path, wanted, app_id)
+        say(f"{path} was put back: {numbers['added']:,} files added, {numbers['removed']:,} removed.")
+        evidence |= numbers
+    return {**evidence, "version": delta_log.latest_version(path), "made": False}
+
+
+def _make(spark: SparkSession, work: Work, table: JsonObject) -> int:
+    """Make a table that is not there: its files were copied, and one commit names them."""
+    wanted = read_snapshot(spark, table["from"], table["from_version"])
+    told = {"source": table["from"], "sourceVersion": str(wanted.version), "recovery": work.plan.recovery_id}
+    lines = commit_of(wanted, str(uuid.uuid4()), told)
+    open_storage(table["path"]).create(FIRST_COMMIT, ("\n".join(lines) + "\n").encode())
+    return 0
+
+
+def replace_content(spark: SparkSession, path: str, wanted: Snapshot, app_id: str) -> dict[str, int]:
+    """Make a table, in one commit of (``app_id``, 1), what a snapshot of another with the same files in its folder is.
+
+    The table keeps its id and its history. Files that both have stay as they are, so that nobody who reads changes sees those.
+
+    :raises RecoveryError: Delta refuses it; nothing was changed.
+    """
+    present = read_snapshot(spark, path)
+    actions = [*_changed_files(present, wanted), *_domains(present, wanted)]
+    actions.append({"txn": {"appId": app_id, "version": 1, "lastUpdated": int(time.time() * 1000)}})
+    own: JsonObject = {name: present.metadata[name] for name in ("id", "createdTime") if name in present.metadata}
+    try:
+        _commit(spark, path, replace(wanted, metadata={**wanted.metadata, **own}), actions)
+    except Py4JError as error:
+        raise RecoveryError(f"Delta refused to put {path} back, and nothing was changed: {str(error)[:1500]}") from error
+    return {"added": sum("add" in action for action in actions), "removed": sum("remove" in action for action in actions)}
+
+
+def _commit(spark: SparkSession, path: str, wanted: Snapshot, actions: Iterable[JsonObject]) -> None:
+    jvm: Any = spark._jvm
+    read = jvm.org.apache.spark.sql.delta.actions.Action.fromJson
+    transaction = delta_log_of(spark, path).startTransaction()
+    merged = transaction.protocol().merge(_scala_seq(spark, [read(json.dumps({"protocol": wanted.protocol}))]))
+    transaction.updateProtocol(merged)
+    transaction.updateMetadataForTableOverwrite(read(json.dumps({"metaData": wanted.metadata})))
+    operation = getattr(getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
+    transaction.commit(_scala_seq(spark, [read(json.dumps(action)) for action in actions]), operation)
+
+
+def _scala_seq(spark: SparkSession, items: Iterable[Any]) -> Any:
+    jvm: Any = spark._jvm
+    found = jvm.java.util.ArrayList()
+    for item in items:
+        found.add(item)
+    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
+
+
+def _changed_files(present: Snapshot, wanted: Snapshot) -> Iterator[JsonObject]:
+    there, needed = _by_file(present), _by_file(wanted)
+    moment = int(time.time() * 1000)
+    for key, add in there.items():
+        if key not in needed:
+            kept = {name: add[name] for name in ("path", "partitionValues", "size", "deletionVector", "tags", *_OF_ROWS) if name in add}
+            yield {"remove": {**kept, "deletionTimestamp": moment, "dataChange": True, "extendedFileMetadata": True}}
+    for key, add in needed.items():
+        if key not in there:
+            yield {"add": {name: value for name, value in add.items() if name not in _OF_ROWS}}
+
+
+def _by_file(snapshot: Snapshot) -> dict[tuple[str, str], JsonObject]:
+    """Give the files by what tells two apart: the path and the deletion vector."""
+    return {(add["path"], json.dumps(add.get("deletionVector"), sort_keys=True)): add for add in snapshot.adds}
+
+
+def _domains(present: Snapshot, wanted: Snapshot) -> Iterator[JsonObject]:
+    """Give what makes the table's domains, such as its clustering, what they were. Row ids go on counting."""
+    there, needed = _named(present), _named(wanted)
+    for name, domain in there.items():
+        if name not in needed and name != _ROW_TRACKING:
+            yield {"domainMetadata": {**domain, "removed": True}}
+    for name, domain in needed.items():
+        if name != _ROW_TRACKING and there.get(name) != domain:
+            yield {"domainMetadata": domain}
+
+
+def _named(snapshot: Snapshot) -> dict[str, JsonObject]:
+    found = (action["domainMetadata"] for action in snapshot.others if "domainMetadata" in action)
+    return {domain["domain"]: domain for domain in found}

@@ -1,0 +1,285 @@
+"""``restore_table``: puts a backup, or an earlier version of the table, back; its flows go on from the batch that belongs to it.
+
+Nothing is touched before what is put back was read and compared. Then the flows' next generations are decided, target and tombstones are
+put back, each in one commit, and compared again; the flows stay held until all of that is done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from streamkeeper import backups, common_steps, delta_log, table_past
+from streamkeeper.backup_table import unit_of
+from streamkeeper.backups import NEWEST, TARGET, TOMBSTONES, Backup
+from streamkeeper.clock import now
+from streamkeeper.declarations import Pipeline
+from streamkeeper.errors import RequestError
+from streamkeeper.generations import REBUILT, STATES
+from streamkeeper.going_back import Way
+from streamkeeper.home import FlowHome
+from streamkeeper.manifest import Flow, Manifest
+from streamkeeper.plans import CopyPlan, FlowPlan, Plan, Refusal
+from streamkeeper.recovery_kinds import Kind, StepKind, Work
+from streamkeeper.requests import FormField, approval_fields, find_table, price_field, read_values, refuse, table_names
+from streamkeeper.restored_flows import plan_restored
+from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
+from streamkeeper.table_copies import FIRST_COMMIT, Progress, copy_files, files_of
+from streamkeeper.table_versions import FlowAt, WritersAt, flow_at
+from streamkeeper.tidying import readers
+
+RECOVERY = "restore_table"
+
+
+@dataclass(frozen=True)
+class RestoreRequest:
+    """A restore as asked for: of ``table`` (``pipeline.table``), a ``backup`` by its id or ``newest``, or a ``version`` of the table."""
+
+    table: str
+    backup: str | None = None
+    version: int | None = None
+    state: str = REBUILT
+    accept: tuple[str, ...] = ()
+    reason: str = ""
+    by: str = "someone"
+
+
+def restore_form(manifest: Manifest) -> tuple[FormField, ...]:
+    """Give the fields of ``restore_table``, in the order in which a person reads them."""
+    return (
+        FormField("table", "string", "Table", "The table that is replaced, with what belongs to it.", None, table_names(manifest)),
+        FormField(
+            "backup",
+            "string",
+            "Backup",
+            "The id of the backup to put back, as `streamkeeper backups` lists it, or `newest`. Empty: a version is put back.",
+            nullable=True,
+            section="What is put back",
+        ),
+        FormField(
+            "version",
+            "number",
+            "Version",
+            "A version of the table itself, where VACUUM left its files.",
+            nullable=True,
+            section="What is put back",
+        ),
+        FormField(
+            "state",
+            "string",
+            "State",
+            "For a query that keeps state: as it was then (copied, or rebuilt from history without writing again), or empty.",
+            REBUILT,
+            STATES,
+            section="State",
+        ),
+        price_field(),
+        *approval_fields(),
+    )
+
+
+def parse_restore(values: Mapping[str, Any], manifest: Manifest, by: str) -> RestoreRequest:
+    """Make a request of a form's values.
+
+    :raises RequestError: any value does not fit; all misfits are listed.
+    """
+    merged, wrong = read_values(values, restore_form(manifest))
+    found = find_table(merged["table"], manifest, wrong)
+    backup, version = merged["backup"] or None, merged["version"]
+    if (backup is None) == (version is None):
+        given = "neither a backup nor a version" if backup is None else f"both a backup ({backup!r}) and a version ({version!r})"
+        wrong.append(f"{given} is given. Give one: a backup's id or {NEWEST!r}, or a version's number.")
+    if isinstance(version, (int, float)) and (version < 0 or version != int(version)):
+        wrong.append(f"version is {version!r}; it must be a whole number, 0 or more.")
+    refuse("The restore was not planned", wrong)
+    assert found is not None, "what is missing was listed as wrong"
+    pipeline, table = found
+    return RestoreRequest(
+        table=f"{pipeline.name}.{table.name}",
+        backup=backup,
+        version=None if version is None else int(version),
+        state=merged["state"],
+        accept=tuple(merged["accept"] or ()),
+        reason=merged["reason"] or "",
+        by=by,
+    )
+
+
+def read_request(value: dict[str, Any]) -> RestoreRequest:
+    """Read a request back from its JSON object."""
+    return RestoreRequest(**{**value, "accept": tuple(value["accept"])})
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What is put back: for each table of the unit a JSON object of where it comes from, and where each flow stood in it."""
+
+    words: str
+    tables: tuple[dict[str, Any], ...]
+    flows: dict[str, FlowAt]
+    copies: tuple[CopyPlan, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recovery_id: str) -> Plan:
+    """Plan a restore.
+
+    :raises RequestError: there is no such backup or version, or it cannot be put back.
+    :raises CheckpointError: where a flow stood then cannot be known.
+    """
+    wrong: list[str] = []
+    found = find_table(request.table, manifest, wrong)
+    refuse("The restore was not planned", wrong)
+    assert found is not None, "what is missing was listed as wrong"
+    pipeline, table = found
+    writers = [flow for flow in manifest.flows() if flow.pipeline.name == pipeline.name and flow.declaration.target == table.name]
+    chosen = _chosen(settings, pipeline, table.name, writers, request)
+    way = Way(request.state, request.accept, restored=True)
+    planned = [plan_restored(settings, flow, chosen.flows.get(flow.full_name), way) for flow in writers]
+    refusals: tuple[Refusal, ...] = tuple(refusal for _, refused in planned for refusal in refused)
+    return Plan(
+        recovery=RECOVERY,
+        recovery_id=recovery_id,
+        pipeline=pipeline.name,
+        tables=(table.name,),
+        request=asdict(request),
+        flows=tuple(flow for flow, _ in planned),
+        steps=KIND.step_names,
+        at=now(),
+        copies=chosen.copies,
+        details={"tables": list(chosen.tables), "words": chosen.words},
+        notes=(*_notes(settings, manifest, table.name, chosen, [flow for flow, _ in planned]), *chosen.notes),
+        refusals=refusals,
+    )
+
+
+def copy_back(work: Work) -> dict[str, Any]:
+    """Copy the files of a backup into the table's folder, where nothing names them yet; what is there already is left."""
+    return {"tables": [_copy_back(work, table) for table in work.plan.details["tables"] if table["from"] != table["path"]]}
+
+
+def _copy_back(work: Work, table: dict[str, Any]) -> dict[str, Any]:
+    source, target = open_storage(table["from"]), open_storage(table["path"])
+    commit = source.read(FIRST_COMMIT)
+    if commit is None:
+        raise RequestError(f"{source.path(FIRST_COMMIT)} is gone: the backup was removed. Give this recovery up, and restore another.")
+    began, lines = time.monotonic(), commit.decode().splitlines()
+    progress = Progress(lambda **numbers: work.progress(what=table["what"], **numbers), work.check_stop, table["files"])
+    done = copy_files(source, target, files_of(lines), progress)
+    return {"what": table["what"], **asdict(done), "seconds": round(time.monotonic() - began, 2)}
+
+
+def _chosen(settings: Settings, pipeline: Pipeline, table: str, writers: list[Flow], request: RestoreRequest) -> _Chosen:
+    unit = unit_of(settings, pipeline, table)
+    if request.backup is not None:
+        return _of_backup(unit, backups.find(open_storage(settings.state), pipeline.name, table, request.backup))
+    assert request.version is not None, "a request has one of the two"
+    return _of_version(settings, table, unit, writers, request.version)
+
+
+def _of_backup(unit: dict[str, str], backup: Backup) -> _Chosen:
+    held = {found.what for found in backup.tables}
+    if TOMBSTONES in unit and TOMBSTONES not in held:
+        raise RequestError(
+            f"The backup {backup.id} holds no tombstones, and {backup.table} is written by AUTO CDC: deleted keys could come back. Restore "
+            "a backup that holds both."
+        )
+    tables = tuple(
+        {
+            "what": found.what,
+            "path": unit[found.what],
+            "from": found.path,
+            "from_version": 0,
+            "files": found.files,
+            "checksum": asdict(found.checksum),
+            "schema": found.schema,
+        }
+        for found in backup.tables
+        if found.what in unit
+    )
+    copies = tuple(
+        CopyPlan(found.what, found.path, unit[found.what], found.bytes, found.checksum.rows, found.files)
+        for found in backup.tables
+        if found.what in unit
+    )
+    words = f"the backup {backup.id} of {backup.at}, version {backup.target.version} of the table then"
+    return _Chosen(words, tables, {flow.flow: flow for flow in backup.flows}, copies)
+
+
+def _of_version(settings: Settings, table: str, unit: dict[str, str], writers: list[Flow], version: int) -> _Chosen:
+    path = unit[TARGET]
+    newest = delta_log.latest_version(path)
+    if newest is None or version > newest:
+        what = "there is no table" if newest is None else f"its newest is {newest}"
+        raise RequestError(f"The table {table} at {path} has no version {version}: {what}. Choose one that is there, or a backup.")
+    homes = [FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name) for flow in writers]
+    wrote = WritersAt(path, version)
+    flows = {home.full_name: flow_at(home, wrote) for home in homes}
+    past = table_past.look_back(table, path, version, homes)
+    versions = {TARGET: version}
+    if TOMBSTONES in unit and delta_log.exists(unit[TOMBSTONES]):
+        found = table_past.tombstones_version(past, unit[TOMBSTONES], homes)
+        assert found is not None, "there is a table of tombstones"
+        versions[TOMBSTONES] = found
+    for what, number in versions.items():
+        lacking = table_past.lacking_files(unit[what], number)
+        if lacking:
+            raise RequestError(
+                f"Version {number} of {unit[what]} cannot be put back: VACUUM removed {lacking[0]} and perhaps more. Nothing was touched. "
+                "Choose a newer version, or a backup (`streamkeeper backups`)."
+            )
+    tables = tuple(
+        {"what": what, "path": unit[what], "from": unit[what], "from_version": number, "newest": delta_log.latest_version(unit[what])}
+        for what, number in versions.items()
+    )
+    strangers = f"What others than the flows wrote since goes too: {', '.join(past.strangers)}." if past.strangers else None
+    return _Chosen(f"version {version} of the table; its newest is {newest}", tables, flows, notes=(strangers,) if strangers else ())
+
+
+def _notes(settings: Settings, manifest: Manifest, table: str, chosen: _Chosen, flows: list[FlowPlan]) -> Iterator[str]:
+    yield f"Replaced are all rows, columns and properties of {table}, by {chosen.words}."
+    if any(item["what"] == TOMBSTONES for item in chosen.tables):
+        yield "The tombstones are put back with it: a key that was deleted since is not deleted any more until its delete is read again."
+    stay = [flow.flow for flow in flows if flow.next_generation is None]
+    if stay:
+        yield f"These flows had read all there was by then, or never began; they get no new generation: {', '.join(stay)}."
+    feel = sorted({flow.full_name for flow, _ in readers(settings, manifest, settings.table_path(table))})
+    if feel:
+        yield (
+            f"These flows read the table as a stream and will feel it: {', '.join(feel)}. A commit that removes rows stops a plain Delta "
+            "source (unless it has skipChangeCommits), and a change feed brings every difference."
+        )
+    yield "Earlier versions of the table stay in its history: what was there before can be put back by restore_table, too."
+
+
+PUT_BACK = StepKind(
+    "put_back",
+    "shut the flows' old generations out of the table, and put it and its tombstones back, each in one commit",
+    "spark",
+    "streamkeeper_jobs.restoring:put_back",
+    changes=True,
+)
+
+KIND = Kind(
+    name=RECOVERY,
+    title="Restore table",
+    description="Replaces a table and its tombstones by a backup or an earlier version; its flows go on from the batch that belongs to it.",
+    form=restore_form,
+    parse=parse_restore,
+    read_request=read_request,
+    plan=plan,
+    steps=(
+        common_steps.HOLD,
+        common_steps.PLAN_AGAIN,
+        StepKind("check_copy", "read what is put back, and compare it with its entry", "spark", "streamkeeper_jobs.restoring:check_copy"),
+        StepKind("copy_back", "copy its files into the table's folder, where nothing names them yet", "here", copy_back),
+        common_steps.DECIDE,
+        PUT_BACK,
+        StepKind("verify_rows", "read the tables and compare rows and checksums", "spark", "streamkeeper_jobs.restoring:verify_rows"),
+        common_steps.RELEASE,
+        common_steps.VERIFY_PROGRESS,
+    ),
+)

@@ -1,0 +1,68 @@
+"""Backups and restores to try things on: recoveries carried out in this process, step by step, killed where a test wants it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from streamkeeper import recoveries
+from streamkeeper.manifest import read_manifest
+from streamkeeper.plans import Plan
+from streamkeeper.recovery_kinds import Work, kind
+from streamkeeper.settings import Settings
+
+
+class Killed(BaseException):
+    """Ends a step as a kill does: nobody catches it."""
+
+
+@dataclass
+class Recoverer:
+    """Plans and carries out recoveries of one pipeline."""
+
+    spark: SparkSession
+    settings: Settings
+    pipeline: str
+
+    def plan(self, recovery: str, name: str, **values: Any) -> Plan:
+        """Plan a recovery of a kind, propose and approve it."""
+        of, manifest = kind(recovery), read_manifest(self.settings)
+        made = recoveries.plan(self.settings, of, of.parse(values, manifest, "ada"), name)
+        recoveries.propose(self.settings, made)
+        recoveries.approve(self.settings, self.pipeline, name, "ada")
+        return made
+
+    def step(self, name: str, step: str) -> dict[str, Any]:
+        """Carry out one step."""
+        return recoveries.carry_out(self.settings, self.pipeline, name, step, self._in_spark)
+
+    def run(self, recovery: str, name: str, upto: str | None = None, **values: Any) -> dict[str, Any]:
+        """Plan a recovery and carry out its steps, as far as one; give the evidence of all. The wait for progress is left out."""
+        found: dict[str, Any] = {}
+        for step in self.plan(recovery, name, **values).steps:
+            if step == "verify_progress":
+                break
+            found[step] = self.step(name, step)
+            if step == upto:
+                break
+        return found
+
+    def backup(self, name: str, table: str, **values: Any) -> dict[str, Any]:
+        """Back a table up, and give the entry."""
+        entry: dict[str, Any] = self.run("backup_table", name, table=table, **values)["enter"]["backup"]
+        return entry
+
+    def _in_spark(self, act: str, work: Work) -> dict[str, Any]:
+        module, _, name = act.partition(":")
+        function: Callable[[SparkSession, Work], dict[str, Any]] = getattr(importlib.import_module(module), name)
+        return function(self.spark, work)
+
+
+def copy_of(entry: Mapping[str, Any], what: str = "target") -> dict[str, Any]:
+    """Give what an entry says of one of its tables."""
+    [found] = [table for table in entry["tables"] if table["what"] == what]
+    return dict(found)
