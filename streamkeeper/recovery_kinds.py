@@ -26,6 +26,7 @@ KINDS: dict[str, str] = {
     "backfill": "streamkeeper.backfill:KIND",
     "reset_checkpoint": "streamkeeper.resets:KIND",
     "restore_table": "streamkeeper.restore_table:KIND",
+    "full_refresh": "streamkeeper.full_refresh:KIND",
     "rewind": "streamkeeper.rewinds:KIND",
     "clean_up": "streamkeeper.clean_up:KIND",
 }
