@@ -140,7 +140,7 @@ def enter(work: Work) -> dict[str, Any]:
     pinned, verified = work.evidence(PIN), work.evidence(VERIFY)
     assert pinned is not None and verified is not None, "the steps before were done"
     [table] = work.plan.tables
-    request = read_request(work.plan.request)
+    asked = work.plan.request  # of this recovery, or of one that backs the table up first
     proven = {found["what"]: found for found in verified["tables"]}
     names = ("what", "source", "path", "version", "table_id", "files", "bytes")
     entry = Backup(
@@ -148,7 +148,7 @@ def enter(work: Work) -> dict[str, Any]:
         pipeline=work.plan.pipeline,
         table=table,
         at=now(),
-        by=request.by,
+        by=work.plan.by,
         tables=tuple(
             TableBackup(
                 **{name: found[name] for name in names},
@@ -158,9 +158,9 @@ def enter(work: Work) -> dict[str, Any]:
             for found in pinned["tables"]
         ),
         flows=flows_of(pinned["flows"]),
-        kept_days=request.kept_days,
-        keep_last=request.keep_last,
-        reason=request.reason,
+        kept_days=asked.get("kept_days"),
+        keep_last=asked.get("keep_last"),
+        reason=work.plan.reason,
     )
     return {"backup": backups.to_value(backups.enter(work.book.storage, entry))}
 

@@ -27,6 +27,7 @@ KINDS: dict[str, str] = {
     "reset_checkpoint": "streamkeeper.resets:KIND",
     "restore_table": "streamkeeper.restore_table:KIND",
     "full_refresh": "streamkeeper.full_refresh:KIND",
+    "full_refresh_with_backup": "streamkeeper.refresh_with_backup:KIND",
     "rewind": "streamkeeper.rewinds:KIND",
     "clean_up": "streamkeeper.clean_up:KIND",
 }

@@ -57,11 +57,13 @@ class Filling:
 
 
 def fill_step(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Carry out the step ``fill`` of a recovery: see :func:`fill`."""
+    """Carry out the step ``fill`` of a recovery, if it fills anything: see :func:`fill`."""
     details = work.plan.details
+    if "fingerprint" not in details:
+        return {"note": "nothing is filled in by this recovery"}
     paths = details.get("backup")
     backup = Backup(paths[TARGET], paths[TOMBSTONES]) if paths else None
-    request = request_from_json(work.plan.request)
+    request = request_from_json(details.get("backfill", work.plan.request))
 
     def tell(numbers: dict[str, int]) -> None:
         work.progress(**numbers)

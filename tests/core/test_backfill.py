@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper import backfill, common_steps, explain, generations, ledger, locks, plans, recoveries
+from streamkeeper import backfill, common_steps, explain, generations, ledger, locks, plans, recoveries, refresh_with_backup
 from streamkeeper.backfills import BackfillRequest, Filters, derive, is_backfill, name_of, raw_source
 from streamkeeper.declarations import AutoCdcFlow
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError, TableLocked
@@ -178,6 +178,17 @@ def test_the_derived_flow_has_a_home_of_its_own_and_the_semantics_of_the_other(k
     assert view is not None
     assert view.function is marks.only
     assert derived.pipeline.sources_of(derived.declaration)[0].name == view.sources[0]
+
+
+def test_a_refresh_with_backup_is_refused_with_all_that_does_not_fit(keyed: World) -> None:
+    manifest = read_manifest(keyed.settings)
+    with pytest.raises(RequestError, match="The full refresh was not planned") as refused:
+        refresh_with_backup.parse({"table": "events", "fill_from": "backup", "infer_schemas": True, "keep_last": 0}, manifest, "ada")
+    for said in ("infer_schemas is given, but fill_from is backup", "keep_last is 0"):
+        assert said in str(refused.value)
+    keyed.declare(CHANGES % ", stored_as_scd_type=2")
+    with pytest.raises(RequestError, match="SCD type 2, whose rows are versions and not changes"):
+        refresh_with_backup.parse({"table": "events", "fill_from": "backup"}, read_manifest(keyed.settings), "ada")
 
 
 # --- carrying it out
