@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,10 @@ from tests.end_to_end.browser import Person
 from tests.end_to_end.world import TOKEN_SECONDS, World
 from tests.events_producer import Producer
 
-ORDER = ("test_story.py", "test_requests.py", "test_supervision.py", "test_once.py", "test_together.py")
+ORDER = ("test_story.py", "test_requests.py", "test_recoveries.py", "test_supervision.py", "test_once.py", "test_together.py")
+YEARLY = 'dp.schedule("reset_checkpoint", flow="clean_events", cron="30 5 29 2 *", name="yearly")'
+SCHEDULE = "schedule__events__yearly"
+"""A recovery by the clock, at a time that hardly ever comes: its DAG is triggered by hand."""
 TIMES = {
     "AIRFLOW__EXECUTION_API__JWT_EXPIRATION_TIME": str(TOKEN_SECONDS),
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
@@ -41,7 +43,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     root = tmp_path_factory.mktemp("world")
     pipelines = root / "pipelines"
     pipelines.mkdir()
-    shutil.copy(PROJECT / "tests" / "pipelines" / "events.py", pipelines)
+    declared = (PROJECT / "tests" / "pipelines" / "events.py").read_text()
+    (pipelines / "events.py").write_text(f"{declared}\n\n{YEARLY}\n")
     places = {name: str(root / name.lower()) for name in ("STATE", "WAREHOUSE", "DATA", "PIPELINES")}
     settings = Settings.from_environment({**os.environ, **{f"STREAMKEEPER_{name}": place for name, place in places.items()}})
     producer = Producer(Path(settings.data) / "events")
