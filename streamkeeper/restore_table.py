@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from streamkeeper import backups, common_steps, delta_log, table_past
@@ -136,6 +136,8 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
     assert found is not None, "what is missing was listed as wrong"
     pipeline, table = found
     writers = [flow for flow in manifest.flows() if flow.pipeline.name == pipeline.name and flow.declaration.target == table.name]
+    if request.backup == NEWEST:  # named once: under the hold the newest may be another
+        request = replace(request, backup=backups.find(open_storage(settings.state), pipeline.name, table.name, NEWEST).id)
     chosen = _chosen(settings, pipeline, table.name, writers, request)
     way = Way(request.state, request.accept, restored=True)
     planned = [plan_restored(settings, flow, chosen.flows.get(flow.full_name), way) for flow in writers]
