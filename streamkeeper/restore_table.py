@@ -152,7 +152,7 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
         steps=KIND.step_names,
         at=now(),
         copies=chosen.copies,
-        details={"tables": list(chosen.tables), "words": chosen.words},
+        details={"backup": request.backup, "tables": list(chosen.tables), "words": chosen.words},
         notes=(*_notes(settings, manifest, table.name, chosen, [flow for flow, _ in planned]), *chosen.notes),
         refusals=refusals,
     )

@@ -13,6 +13,7 @@ from streamkeeper_jobs import restoring
 
 from streamkeeper import backups, delta_log, generations, locks, recoveries
 from streamkeeper.errors import RecoveryError, TableLocked
+from streamkeeper.generations import OFFSETS
 from streamkeeper.home import FlowHome
 from streamkeeper.outcomes import Outcome
 from tests.spark.backupbed import Killed, Recoverer, copy_of
@@ -62,6 +63,29 @@ def test_an_append_flow_goes_on_from_the_batch_that_belongs_to_the_backup(
     assert evidence["verify_rows"]["tables"]["target"]["rows"] == 6
     assert number_of(bed.home) == 2
     bed.arrive(8)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(list({event["event_id"]: event for event in bed.events}.values()))
+
+
+def test_an_old_backup_is_gone_on_from_by_the_offsets_that_it_kept_in_the_generation_that_it_was_made_in(
+    bed: Flowbed, at_work: Recoverer
+) -> None:
+    bed.arrive(0, 1)
+    bed.arrive(2, 2, 3)
+    assert bed.run() is Outcome.STOPPED
+    at_work.backup("b1", TABLE)
+    bed.arrive(4, 0)
+    assert bed.run() is Outcome.STOPPED
+    bed.reset()
+    bed.arrive(5)
+    assert bed.run() is Outcome.STOPPED
+    first = Path(bed.settings.state) / bed.start(1).checkpoint
+    for name in ("offsets/0", "commits/0", "offsets/.0.crc", "commits/.0.crc"):  # as Spark does with all but the last batches
+        (first / name).unlink()
+    at_work.run("restore_table", "r1", table=TABLE, backup="b1")
+    decided = generations.latest(bed.home)
+    assert decided is not None
+    assert (decided.number, decided.start.mode, decided.start.generation) == (3, OFFSETS, 1)
     assert bed.run() is Outcome.STOPPED
     bed.holds(list({event["event_id"]: event for event in bed.events}.values()))
 
