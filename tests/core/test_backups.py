@@ -494,3 +494,11 @@ def test_a_version_that_is_not_there_is_refused_with_what_is(world: World) -> No
     with pytest.raises(RequestError, match=r"has no version 7: its newest is 2"):
         plan_restore(world, version=7)
     assert plan_restore(world, version=1).flows[0].start == StartAt(BATCH, generation=1, batch=0)
+
+
+def test_a_flow_that_wrote_nothing_for_as_long_as_the_log_reaches_back_is_only_held(world: World) -> None:
+    world.processed(2)
+    log(world, ("somebody", 1), ("somebody", 2))
+    for number in range(3):
+        (world.root / "warehouse" / "events" / "_delta_log" / f"{number:020d}.json").unlink()
+    assert plan_restore(world, version=3).flows[0].next_generation is None

@@ -87,6 +87,7 @@ def said_of(spark: SparkSession, path: Path | str) -> dict[str, Any]:
     found = DeltaTable.forPath(spark, str(path)).detail().collect()[0].asDict(recursive=True)
     kept = ("description", "partitionColumns", "clusteringColumns", "properties", "minReaderVersion", "minWriterVersion", "tableFeatures")
     said = {name: found[name] for name in kept}
+    said["properties"].pop("delta.columnMapping.maxColumnId", None)  # it only grows: a dropped column's id is never given again
     schema = json.loads(spark.read.format("delta").load(str(path)).schema.json())
     return {**said, "schema": schema, "files": found["numFiles"], "bytes": found["sizeInBytes"]}
 
