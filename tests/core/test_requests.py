@@ -40,6 +40,7 @@ def test_the_form_asks_for_what_a_reset_needs_in_reading_order(known: Manifest) 
         "start_from",
         "timestamp",
         "offsets",
+        "generation",
         "state",
         "infer_schemas",
         "accept",
