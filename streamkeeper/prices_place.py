@@ -12,7 +12,7 @@ from streamkeeper.generations import AFTER_LAST, EARLIEST, EMPTY, OFFSETS, REBUI
 from streamkeeper.places import Place
 from streamkeeper.plans import NONE, Amount, SourcePrice
 from streamkeeper.positions import describe
-from streamkeeper.prices import price_of, processed_files
+from streamkeeper.prices import UNREAD, price_of, processed_files
 from streamkeeper.reset_requests import ResetRequest
 from streamkeeper.standing import Standing
 
@@ -64,6 +64,8 @@ def _with_files(source: Source, move: Move, price: SourcePrice, offset: Any, the
     present = probes.list_files(source)
     gone = [path for path in since if path not in present]
     anew = sum(path in present and present[path].modified_ms != written for path, written in since.items())
+    waiting = len(present.keys() - before - since.keys())
+    price = replace(price, notes=(f"{waiting:,} {UNREAD}", *(note for note in price.notes if not note.endswith(UNREAD))))
     found = _read_again(price, probes.amount(source, [present[path] for path in since if path in present]), move)
     if anew:
         said = f"{anew:,} files were written anew since they were read: they are read as they are now"
