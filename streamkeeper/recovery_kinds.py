@@ -23,6 +23,7 @@ from streamkeeper.settings import Settings
 
 KINDS: dict[str, str] = {
     "reset_checkpoint": "streamkeeper.resets:KIND",
+    "full_refresh": "streamkeeper.full_refresh:KIND",
     "rewind": "streamkeeper.rewinds:KIND",
     "clean_up": "streamkeeper.clean_up:KIND",
 }

@@ -107,7 +107,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unknown state": ({"state": "kept"}, "state is 'kept'; allowed are rebuilt, empty"),
     "unknown price": (
         {"accept": ["loss", "all"]},
-        r"accept is \['loss', 'all'\]; allowed are loss, repeats, missing-history, unknown-price",
+        r"accept is \['loss', 'all'\]; allowed are loss, repeats, missing-history, unknown-price, downstream",
     ),
     "price as a text": ({"accept": "loss"}, "accept is 'loss'; it must be of type array"),
     "odd price": ({"accept": [["loss"]]}, "allowed are loss"),
@@ -218,5 +218,5 @@ def test_offsets_that_are_no_json_are_refused() -> None:
 
 
 def test_each_price_has_its_word_and_meaning() -> None:
-    assert set(requests.PRICES) == {requests.LOSS, requests.REPEATS, requests.MISSING_HISTORY, requests.UNKNOWN_PRICE}
+    assert set(requests.PRICES) == {requests.LOSS, requests.REPEATS, requests.MISSING_HISTORY, requests.UNKNOWN_PRICE, requests.DOWNSTREAM}
     assert json.dumps(requests.PRICES)
