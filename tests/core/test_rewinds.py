@@ -12,7 +12,7 @@ import pytest
 
 from streamkeeper import explain, generations, plans, recoveries, table_past
 from streamkeeper.delta_log import SEAL
-from streamkeeper.errors import RequestError
+from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.generations import COPIED, EARLIEST, REBUILT, StartAt
 from streamkeeper.home import FlowHome, query_id
 from streamkeeper.manifest import read_manifest
@@ -160,6 +160,26 @@ def test_a_commit_of_nobodys_is_undone_only_with_a_yes(stands: World) -> None:
     assert refused(plan(stands, batch="1", target="restored", accept=[LOSS])) == []
 
 
+READER = """
+from streamkeeper import pipelines as dp
+dp.create_source("theirs", format="delta", table="events")
+dp.create_streaming_table("copies")
+
+@dp.append_flow(name="copy_events", target="copies", sources=["theirs"])
+def copy_events(theirs):
+    return theirs
+"""
+
+
+def test_a_stream_that_reads_the_table_feels_that_it_is_put_back(stands: World) -> None:
+    stands.declare(READER, "copies.py")
+    found = plan(stands, batch="1", target="restored")
+    assert refused(found) == ["downstream"]
+    assert "copies.copy_events" in found.refusals[0].message
+    assert refused(plan(stands, batch="1", target="restored", accept=["downstream"])) == []
+    assert refused(plan(stands, batch="1")) == [REPEATS]
+
+
 # --- several flows of one table
 
 
@@ -232,6 +252,35 @@ def test_a_table_by_key_that_is_kept_gets_nothing_twice_and_asks_nothing(shared:
     found = plan(shared, batch="1")
     assert ([flow.flow for flow in found.flows], repeated(found), refused(found)) == ([FLOW], 4, [])
     assert any("changes that are read again change nothing in it" in note for note in found.flows[0].notes)
+
+
+def held(world: World, **values: Any) -> None:
+    """Let a rewind be approved and decided."""
+    chosen = kind("rewind")
+    request = chosen.parse({"flow": FLOW, "batch": "1", **values}, read_manifest(world.settings), "ada")
+    recoveries.propose(world.settings, recoveries.plan(world.settings, chosen, request, "r1"))
+    recoveries.approve(world.settings, "events", "r1", "ada")
+    carry_out(world, "hold", "plan_again", "decide")
+
+
+def carry_out(world: World, *steps: str) -> None:
+    for step in steps:
+        recoveries.carry_out(world.settings, "events", "r1", step)
+
+
+def test_no_spark_is_started_where_the_target_is_kept(stands: World) -> None:
+    held(stands, accept=[REPEATS])
+    found = recoveries.without_spark(stands.settings, "events", "r1", "put_back")
+    assert found == {"tables": [], "note": "the target is kept as it is"}
+    carry_out(stands, "put_back", "verify_tables", "release")
+    assert stands.home.owners() == []
+
+
+def test_spark_is_needed_where_it_is_put_back(stands: World) -> None:
+    held(stands, target="restored")
+    assert recoveries.without_spark(stands.settings, "events", "r1", "put_back") is None
+    with pytest.raises(RecoveryError, match="needs Spark"):
+        carry_out(stands, "put_back")
 
 
 # --- from an earlier generation
