@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import timedelta
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG
+from airflow.sdk import DAG, CronTriggerTimetable
 
 from streamkeeper.declarations import Pipeline, Schedule
 from streamkeeper.manifest import read_manifest
 from streamkeeper.scheduling import conf_of, dag_id
 from streamkeeper.settings import Settings
+
+# Without a start date, a DAG that is switched on waits for its next time, unless the last one was just now: it catches up on nothing.
+FORGIVEN = timedelta(minutes=5)
 
 
 def schedule_dag(pipeline: Pipeline, schedule: Schedule) -> DAG:
@@ -18,8 +21,7 @@ def schedule_dag(pipeline: Pipeline, schedule: Schedule) -> DAG:
     with DAG(
         dag_id=dag_id(pipeline, schedule),
         description=f"Triggers {schedule.recovery} with the values that {schedule.where} declares.",
-        schedule=schedule.cron,
-        start_date=datetime(2020, 1, 1, tzinfo=timezone.utc),
+        schedule=CronTriggerTimetable(schedule.cron, timezone="UTC", run_immediately=FORGIVEN),
         catchup=False,
         max_active_runs=1,
         tags=["streamkeeper", "schedule", pipeline.name],

@@ -152,7 +152,7 @@ class Notifier:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A recovery that is run by the clock: a kind's name, when (cron, in Airflow's time zone), and its form's values."""
+    """A recovery that is run by the clock: a kind's name, when (cron, in UTC), and its form's values."""
 
     name: str
     recovery: str

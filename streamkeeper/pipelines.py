@@ -456,7 +456,7 @@ def schedule(recovery: str, *, cron: str, name: str | None = None, **values: Any
     Nobody is asked: a plan with a price that ``accept`` does not name ends with an alert, and touches nothing.
 
     :param recovery: the name of a recovery, as its DAG has it.
-    :param cron: minute, hour, day of month, month, day of week, in Airflow's time zone (UTC by default); or ``@daily`` and the like.
+    :param cron: minute, hour, day of month, month, day of week, in UTC; or ``@daily`` and the like.
     :param name: what tells this schedule from others of the pipeline: the recovery and its table or flow by default.
     :param values: of the recovery's form; tables and flows are this file's, by their own names.
     :raises DeclarationError: with file, line, what was found and what is allowed.

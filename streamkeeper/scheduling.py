@@ -126,6 +126,8 @@ def conf_of(pipeline: Pipeline, schedule: Schedule) -> dict[str, Any]:
     for key in ("tables", "flows"):
         if isinstance(values.get(key), list):
             values[key] = [_whole(pipeline, name) for name in values[key]]
+    if values.get("flows") and "flow" not in values and _asks_for_one_flow(schedule.recovery):
+        values["flow"], *values["flows"] = values["flows"]
     return {"reason": f"scheduled: {schedule.cron}", **values, _APPROVAL: False}
 
 
@@ -142,6 +144,14 @@ def check_schedules(pipeline: Pipeline, manifest: Manifest) -> None:
             kind(schedule.recovery).parse(conf_of(pipeline, schedule), manifest, BY)
         except RequestError as error:
             raise DeclarationError(f"{schedule.where}: the schedule {schedule.name} of {schedule.recovery}: {error}") from error
+
+
+def _asks_for_one_flow(recovery: str) -> bool:
+    """Whether a recovery's form has a first flow, which Airflow lets nobody leave out, and further ones."""
+    from streamkeeper.manifest import Manifest
+    from streamkeeper.recovery_kinds import kind
+
+    return any(field.name == "flow" for field in kind(recovery).form(Manifest("", (), {}, {})))
 
 
 def _whole(pipeline: Pipeline, name: Any) -> Any:

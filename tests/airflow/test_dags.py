@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -102,7 +103,8 @@ def test_a_declared_schedule_has_a_dag_that_triggers_its_recovery_with_nobody_as
     assert trigger.trigger_dag_id == "reset_checkpoint"
     assert trigger.conf == {"reason": "scheduled: 30 4 * * *", "flow": "first.first_flow", "approval": False}
     assert (trigger.skip_when_already_exists, trigger.trigger_run_id) == (True, "{{ dag.dag_id }}__{{ run_id }}")
-    assert (dag.schedule, dag.catchup, dag.max_active_runs) == ("30 4 * * *", False, 1)
+    assert (dag.timetable.expression, dag.catchup, dag.max_active_runs) == ("30 4 * * *", False, 1)
+    assert (dag.start_date, dag.timetable.run_immediately) == (None, timedelta(minutes=5)), "who is switched on later waits for its time"
 
 
 def test_a_flow_that_runs_once_has_a_dag_that_runs_once_and_again_when_it_is_asked_to(project: Path) -> None:

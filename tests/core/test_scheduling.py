@@ -12,6 +12,7 @@ from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest import read_manifest
 from streamkeeper.reset_requests import parse_reset
 from tests.core.small_world import EVENTS, World
+from tests.core.test_recovery_engine import SEVERAL
 
 HERE = Where("events.py", 9)
 NIGHTLY = 'dp.schedule("reset_checkpoint", flow="clean_events", start_from="earliest", accept=["repeats"], cron="0 3 * * *")\n'
@@ -34,6 +35,17 @@ def test_a_schedule_comes_through_the_manifest_and_triggers_with_nobody_asked(wo
         "approval": False,
     }
     assert parse_reset(conf, manifest, "ada").accept == ("repeats",)
+
+
+def test_of_several_flows_the_first_goes_where_the_form_must_have_one(world: World) -> None:
+    line = 'dp.schedule("reset_checkpoint", flows=["aside_events", "clean_events"], name="all", cron="@daily")\n'
+    world.declare(SEVERAL + line)
+    manifest = read_manifest(world.settings)
+    [pipeline] = manifest.pipelines
+    conf = scheduling.conf_of(pipeline, pipeline.schedules[0])
+    assert (conf["flow"], conf["flows"]) == ("events.aside_events", ["events.clean_events"])
+    assert parse_reset(conf, manifest, "ada").flows == ("events.aside_events", "events.clean_events")
+    assert scheduling.conf_of(pipeline, pipeline.schedules[0]) == conf, "what was declared is not changed by looking"
 
 
 def test_a_schedule_changes_no_flow(world: World) -> None:
