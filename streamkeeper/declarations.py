@@ -150,6 +150,17 @@ class Notifier:
     arguments: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """A recovery that is run by the clock: a kind's name, when (cron, in UTC), and its form's values."""
+
+    name: str
+    recovery: str
+    cron: str
+    values: Mapping[str, Any]
+    where: Where
+
+
 DEFAULT_NO_PROGRESS = 1800.0
 
 
@@ -172,6 +183,7 @@ class Pipeline:
     shared_driver: bool = False
     notifiers: tuple[Notifier, ...] = ()
     no_progress_after: float | None = DEFAULT_NO_PROGRESS
+    schedules: tuple[Schedule, ...] = ()
 
     def source(self, name: str) -> Source | None:
         """Find a source by name."""
@@ -252,6 +264,7 @@ def pipeline_from_json(value: JsonObject) -> Pipeline:
         shared_driver=value.get("shared_driver", False),
         notifiers=tuple(Notifier(**item) for item in value.get("notifiers", ())),
         no_progress_after=value.get("no_progress_after", DEFAULT_NO_PROGRESS),
+        schedules=tuple(Schedule(**{**item, "where": Where(**item["where"])}) for item in value.get("schedules", ())),
     )
 
 

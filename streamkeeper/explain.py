@@ -75,12 +75,15 @@ def _markdown(plan: Plan) -> Iterator[str]:
     yield "**Steps**"
     yield from _steps(plan)
     yield ""
-    for advice in advise(plan):
-        yield f"{advice}\n"
-    yield "| " + " | ".join(TRADE_OFFS[0]) + " |"
-    yield "|" + "---|" * len(TRADE_OFFS[0])
-    yield from ("| " + " | ".join(row) + " |" for row in TRADE_OFFS[1:])
-    yield ""
+    advices = list(advise(plan))
+    if advices:
+        yield "**Ways out**"
+        yield from (f"- {advice}" for advice in advices)
+        yield ""
+        yield "| " + " | ".join(TRADE_OFFS[0]) + " |"
+        yield "|" + "---|" * len(TRADE_OFFS[0])
+        yield from ("| " + " | ".join(row) + " |" for row in TRADE_OFFS[1:])
+        yield ""
     yield f"Recovery `{plan.recovery_id}`, asked by {plan.by}, planned {plan.at}. Reason: {plan.reason or 'none given'}."
 
 
@@ -110,8 +113,16 @@ def _text(plan: Plan) -> Iterator[str]:
     yield from (f"  copied: {_copy(copy)}" for copy in plan.copies)
     yield "  steps"
     yield from (f"    {step.replace('`', '')}" for step in _steps(plan))
-    yield from (f"  {advice}" for advice in advise(plan))
+    advices = list(advise(plan))
+    if advices:
+        yield "  ways out"
+        yield from (f"    {advice}" for advice in advices)
+        yield from (f"    {row[0]}: {_trade_off(row)}" for row in TRADE_OFFS[1:])
     yield from (f"  refused: {refusal.message}" for refusal in plan.refusals)
+
+
+def _trade_off(row: tuple[str, ...]) -> str:
+    return "; ".join(f"{what} {value}" for what, value in zip(TRADE_OFFS[0][1:], row[1:], strict=True))
 
 
 def _flow_text(flow: FlowPlan, several: bool) -> Iterator[str]:

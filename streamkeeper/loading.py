@@ -16,7 +16,7 @@ from streamkeeper.errors import DeclarationError
 from streamkeeper.pipelines import DECORATORS, Registry, collecting
 from streamkeeper.syntax import called, hash_of
 
-_DECLARING = ("configure_pipeline", "create_auto_cdc_flow", "create_source", "create_streaming_table", "only_where_set")
+_DECLARING = ("configure_pipeline", "create_auto_cdc_flow", "create_source", "create_streaming_table", "only_where_set", "schedule")
 
 
 def load_pipeline(file: Path, data: str) -> Pipeline:

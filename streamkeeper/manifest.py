@@ -24,10 +24,11 @@ from streamkeeper import __version__
 from streamkeeper.declarations import AnyFlow, Pipeline, pipeline_from_json, pipeline_to_json, without_code
 from streamkeeper.errors import DeclarationError, NotOffered, RequestError, SettingsError, StreamkeeperError
 from streamkeeper.loading import fingerprint, load_pipeline
+from streamkeeper.scheduling import check_schedules
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import Storage, open_storage, read_json, to_json
 
-FORMAT = 3
+FORMAT = 4
 BUILD_SECONDS = 25
 """How long the process that imports the pipeline files may take; Airflow gives a DAG file 30 s to import."""
 IMPORT_SECONDS, FILE_SECONDS = 20.0, 8.0
@@ -172,6 +173,9 @@ class _Building:
             with _interrupted_after(allowed, file):
                 pipeline = load_pipeline(file, data)
             self._check_targets(pipeline)
+            plain = without_code(pipeline)
+            fingerprints = {f"{pipeline.name}.{flow.name}": fingerprint(pipeline, flow) for flow in pipeline.flows}
+            check_schedules(plain, Manifest("", (plain,), {}, fingerprints))
         except NotOffered as error:
             self.left_out[file.stem] = str(error)
             return
@@ -179,8 +183,8 @@ class _Building:
             self.errors[file.stem] = str(error)
             self._keep_last(file.stem)
             return
-        self.pipelines.append(without_code(pipeline))
-        self.fingerprints |= {f"{pipeline.name}.{flow.name}": fingerprint(pipeline, flow) for flow in pipeline.flows}
+        self.pipelines.append(plain)
+        self.fingerprints |= fingerprints
 
     def pass_over(self, file: Path) -> None:
         """Take a file that declares nothing for a helper module, unless it was a pipeline before: then it was perhaps saved half-way."""

@@ -37,6 +37,7 @@ from streamkeeper.declarations import (
     AutoCdcFlow,
     Notifier,
     Pipeline,
+    Schedule,
     Source,
     Table,
     View,
@@ -45,6 +46,7 @@ from streamkeeper.declarations import (
 )
 from streamkeeper.errors import DeclarationError, NotOffered
 from streamkeeper.rewind_window import with_window
+from streamkeeper.scheduling import declared
 from streamkeeper.settings import TOMBSTONES
 from streamkeeper.sharing import check_shareable
 from streamkeeper.source_checks import check_delta, check_kafka, check_start
@@ -58,6 +60,7 @@ __all__ = [
     "create_streaming_table",
     "notifier",
     "only_where_set",
+    "schedule",
     "temporary_view",
 ]
 
@@ -92,6 +95,7 @@ class Registry:
         self.views: dict[str, View] = {}
         self.tables: dict[str, Table] = {}
         self.flows: dict[str, AnyFlow] = {}
+        self.schedules: dict[str, Schedule] = {}
         self.options: Options | None = None
 
     def finish(self, shared: str) -> Pipeline:
@@ -135,6 +139,7 @@ class Registry:
             shared_driver=options.shared_driver,
             notifiers=options.notifiers,
             no_progress_after=options.no_progress_after,
+            schedules=tuple(self.schedules.values()),
         )
 
     def _check_circle(self, view: View, path: tuple[str, ...]) -> None:
@@ -443,6 +448,26 @@ def configure_pipeline(
     if not isinstance(notifiers, Sequence) or not all(isinstance(item, Notifier) for item in notifiers):
         raise DeclarationError(f"{where}: the notifiers are {notifiers!r}. Give a list of dp.notifier(…).")
     registry.options = Options(shared_driver, tuple(notifiers), _duration("no_progress_after", no_progress_after, where), where)
+
+
+def schedule(recovery: str, *, cron: str, name: str | None = None, **values: Any) -> None:
+    """Run a recovery by the clock: ``dp.schedule("backup_table", table="customers", cron="0 3 * * *")``.
+
+    Nobody is asked: a plan with a price that ``accept`` does not name ends with an alert, and touches nothing.
+
+    :param recovery: the name of a recovery, as its DAG has it.
+    :param cron: minute, hour, day of month, month, day of week, in UTC; or ``@daily`` and the like.
+    :param name: what tells this schedule from others of the pipeline: the recovery and its table or flow by default.
+    :param values: of the recovery's form; tables and flows are this file's, by their own names.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    where = _caller()
+    registry = _registry(where)
+    made = declared(recovery, cron, name, values, where)
+    taken = registry.schedules.get(made.name)
+    if taken is not None:
+        raise DeclarationError(f"{where}: the schedule {made.name} is declared at {taken.where} already. Give one of them a name=.")
+    registry.schedules[made.name] = made
 
 
 def code_hash(function: Callable[..., Any]) -> str:

@@ -157,8 +157,9 @@ class Plan:
 
     @property
     def subject(self) -> str:
-        """What the recovery is of, in words: its flows or, where it has none, its tables."""
-        return ", ".join(flow.flow for flow in self.flows) or ", ".join(f"{self.pipeline}.{table}" for table in self.tables)
+        """What the recovery is of, in words: its flows or, where it has none, its tables, or else its pipeline."""
+        tables = ", ".join(f"{self.pipeline}.{table}" for table in self.tables)
+        return ", ".join(flow.flow for flow in self.flows) or tables or self.pipeline
 
     def flow(self, name: str) -> FlowPlan | None:
         """Give the part of one flow, by its full name."""

@@ -23,7 +23,7 @@ _WHOLE = re.compile(
 )
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 _KEY = (
-    r"[\w.-]*?(?:password|passwd|passphrase|secret|token|credentials?|api[._-]?key|access[._-]?key(?:[._-]id)?|private[._-]key|"
+    r"[\w.-]*?(?:password|passwd|passphrase|secret|token|credentials?|(?:api|secret|account|signing|encryption)[._-]?key|access[._-]?key(?:[._-]id)?|private[._-]key|"
     r"sasl[._-]jaas[._-]config)"
 )
 _PAIR = re.compile(

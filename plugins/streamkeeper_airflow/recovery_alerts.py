@@ -9,6 +9,7 @@ from airflow.sdk import Context
 
 from streamkeeper.alerts import AlertKind
 from streamkeeper.recovery_kinds import kind
+from streamkeeper.redaction import redact_text
 from streamkeeper.settings import Settings
 from streamkeeper_airflow.alerting import alert, page
 
@@ -61,4 +62,4 @@ def _name(plan: dict[str, Any]) -> str:
 
 def _tell(kind: AlertKind, plan: dict[str, Any], context: Context, text: str, occasion: str) -> None:
     run = context["dag_run"]
-    alert(Settings.from_environment(), kind, plan["flow"], text, occasion, link=page(run.dag_id, run.run_id))
+    alert(Settings.from_environment(), kind, plan["flow"], redact_text(text), occasion, link=page(run.dag_id, run.run_id))

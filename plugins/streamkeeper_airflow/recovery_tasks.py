@@ -8,12 +8,14 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import BaseOperator, Context, SkipMixin, TriggerRule
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.log import mask_secret
 
 from streamkeeper import common_steps, explain, plans, recoveries, submit
 from streamkeeper.errors import PlanRefused, RecoveryError, StreamkeeperError, TableLocked, UsageError
 from streamkeeper.manifest import Manifest, read_manifest
 from streamkeeper.plans import Plan
 from streamkeeper.recovery_kinds import Kind, kind
+from streamkeeper.redaction import secrets_in
 from streamkeeper.requests import APPROVAL, DRY_RUN
 from streamkeeper.settings import Settings
 from streamkeeper_airflow import forms
@@ -68,6 +70,8 @@ class PlanRecovery(BaseOperator, SkipMixin):
         return handed_on
 
     def _plan(self, context: Context, settings: Settings, of: Kind, given: dict[str, Any], manifest: Manifest) -> Plan:
+        for secret in secrets_in(given):
+            mask_secret(secret)
         request = of.parse(given, manifest, forms.asker(context))
         run = context["dag_run"]
         plan = recoveries.plan(settings, of, request, recoveries.recovery_id(run.dag_id, run.run_id))
@@ -127,7 +131,7 @@ class RecoveryStep(BaseOperator):
 class SparkStep(SparkSubmitOperator):
     """Carries out one step of a recovery that needs Spark, with one spark-submit on the connection that flows are submitted by.
 
-    A step that is done already starts no Spark. Parameters as :class:`RecoveryStep`.
+    A step that is done already, or has nothing to do, starts no Spark. Parameters as :class:`RecoveryStep`.
     """
 
     def __init__(self, *, of: str, patient: bool = False, **kwargs: Any) -> None:
@@ -145,7 +149,10 @@ class SparkStep(SparkSubmitOperator):
         plan = context["ti"].xcom_pull(task_ids=PLAN)
         settings = Settings.from_environment()
         where = (settings, plan["pipeline"], plan["recovery"], self.task_id)
-        evidence = recoveries.evidence_of(*where)
+        try:
+            evidence = recoveries.without_spark(*where)
+        except StreamkeeperError as error:
+            _fail(self.of, self.task_id, context, error, final=isinstance(error, FINAL) and not self.patient)
         if evidence is None:
             self.application_args = submit.recovery_arguments(*where[1:])
             self.conf = submit.job_settings(settings)

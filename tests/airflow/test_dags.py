@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.timetables.base import TimeRestriction
 from airflow.timetables.simple import ContinuousTimetable
+from streamkeeper_airflow.recovery_tasks import SparkStep
 
-from streamkeeper.settings import PROJECT
+from streamkeeper.manifest import read_manifest
+from streamkeeper.recovery_kinds import KINDS, kind
+from streamkeeper.settings import PROJECT, Settings
 
 RESET_ORDER = ["plan", "approve", "hold", "plan_again", "approve_again", "decide", "verify_tables", "release", "verify_progress"]
 
@@ -74,7 +79,7 @@ def test_the_steps_of_backup_and_restore_follow_one_another(bag: DagBag) -> None
 def test_the_steps_of_a_reset_follow_one_another(bag: DagBag) -> None:
     dag = bag.dags["reset_checkpoint"]
     order = ["plan"]
-    while following := dag.task_dict[order[-1]].downstream_task_ids - {"give_up", "run_again"}:
+    while following := dag.task_dict[order[-1]].downstream_task_ids - {"give_up", "once_flows", "run_again"}:
         assert len(following) == 1
         order += following
     assert order == RESET_ORDER
@@ -84,8 +89,41 @@ def test_the_steps_of_a_reset_follow_one_another(bag: DagBag) -> None:
 
 def test_a_once_flow_is_run_again_between_the_release_and_the_look_for_progress_which_waits_for_no_skipped_task(bag: DagBag) -> None:
     tasks = bag.dags["reset_checkpoint"].task_dict
-    assert (tasks["run_again"].upstream_task_ids, tasks["run_again"].downstream_task_ids) == ({"release"}, {"verify_progress"})
+    assert (tasks["run_again"].upstream_task_ids, tasks["run_again"].downstream_task_ids) == (
+        {"release", "once_flows"},
+        {"verify_progress"},
+    )
+    assert (tasks["once_flows"].upstream_task_ids, tasks["run_again"].is_mapped) == ({"approve"}, True)
     assert tasks["verify_progress"].trigger_rule == "none_failed_min_one_success"
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_every_kind_of_recovery_has_a_dag_with_its_form_and_its_steps_in_their_order(name: str, bag: DagBag) -> None:
+    dag, of = bag.dags[name], kind(name)
+    names = [task.task_id for task in dag.topological_sort() if task.task_id in ("plan", "approve", *of.step_names)]
+    assert names == ["plan", "approve", *of.step_names]
+    for earlier, later in pairwise(names):
+        between = dag.task_dict[earlier].downstream_task_ids
+        assert later in between or between & dag.task_dict[later].upstream_task_ids, f"{later} follows {earlier}"
+    assert [type(dag.task_dict[step.name]) for step in of.steps if step.where == "spark"] == [SparkStep] * sum(
+        step.where == "spark" for step in of.steps
+    )
+    held = any(step.name == "hold" for step in of.steps)
+    assert ("give_up" in dag.task_dict) == held, "what is held is let go where nothing was changed"
+    assert list(dag.params) == [field.name for field in of.form(read_manifest(Settings.from_environment()))]
+    assert (dag.description, dag.catchup) == (of.description, False)
+
+
+def test_a_declared_schedule_has_a_dag_that_triggers_its_recovery_with_nobody_asked(project: Path) -> None:
+    line = 'dp.schedule("reset_checkpoint", flow="first_flow", cron="30 4 * * *")\n'
+    (project / "pipelines" / "first.py").open("a").write(f"\n{line}")
+    dag = DagBag(str(PROJECT / "dags")).dags["schedule__first__reset_checkpoint__first_flow"]
+    trigger = dag.task_dict["trigger"]
+    assert trigger.trigger_dag_id == "reset_checkpoint"
+    assert trigger.conf == {"reason": "scheduled: 30 4 * * *", "flow": "first.first_flow", "approval": False}
+    assert (trigger.skip_when_already_exists, trigger.trigger_run_id) == (True, "{{ dag.dag_id }}__{{ run_id }}")
+    assert (dag.timetable.expression, dag.catchup, dag.max_active_runs) == ("30 4 * * *", False, 1)
+    assert (dag.start_date, dag.timetable.run_immediately) == (None, timedelta(minutes=5)), "who is switched on later waits for its time"
 
 
 def test_a_flow_that_runs_once_has_a_dag_that_runs_once_and_again_when_it_is_asked_to(project: Path) -> None:

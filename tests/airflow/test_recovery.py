@@ -7,16 +7,19 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from streamkeeper_airflow import recovery_alerts
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from streamkeeper_airflow import recovery_alerts, recovery_tasks
 from streamkeeper_airflow.alerting import page
 from streamkeeper_airflow.approvals import WorsePriceApproval
-from streamkeeper_airflow.recovery_tasks import GiveUp, OnceFlows, PlanRecovery, RecoveryStep
+from streamkeeper_airflow.recovery_tasks import GiveUp, OnceFlows, PlanRecovery, RecoveryStep, SparkStep
 
 from streamkeeper import recoveries
 from streamkeeper.alerts import AlertKind
 from streamkeeper.errors import RecoveryError, StorageError, StreamkeeperError
+from streamkeeper.generations import StartAt
+from streamkeeper.plans import FlowPlan, Plan, Refusal
 from streamkeeper.reset_requests import reset_form
 from streamkeeper.settings import Settings
 
@@ -82,6 +85,74 @@ def test_what_cannot_be_planned_fails_at_once_with_all_that_is_wrong_and_writes_
     assert not (project / "state" / "first").exists()
 
 
+def test_secrets_in_the_form_s_values_are_hidden_by_airflow_s_masker(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden: list[str] = []
+    monkeypatch.setattr(recovery_tasks, "mask_secret", hidden.append)
+    with pytest.raises(AirflowFailException):
+        PlanRecovery(task_id="plan", of=RESET).execute(context({"flow": F, "offsets": {"kafka.sasl.jaas.config": "hunter2"}}))
+    assert hidden == ["hunter2"]
+
+
+@pytest.mark.parametrize(("approval", "tellings"), [(False, 1), (True, 0)])
+def test_a_price_that_nobody_accepted_is_told_where_nobody_is_asked(
+    approval: bool, tellings: int, told: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = FlowPlan(F, "first", 1, 2, 1, "f", StartAt("earliest"), "rebuilt")
+    refused = (Refusal("repeats", "rows come twice"),)
+    planned = Plan(RESET, "r1", "first", ("first",), {"by": "ada"}, (flow,), ("hold",), "now", refusals=refused)
+    monkeypatch.setattr(recoveries, "plan", lambda *_: planned)
+    with pytest.raises(AirflowFailException, match="rows come twice"):
+        PlanRecovery(task_id="plan", of=RESET).execute(context({"flow": F, "approval": approval}))
+    assert [(kind, "was not begun" in text, occasion) for kind, text, occasion in told.alerts] == [
+        (AlertKind.RECOVERY_FAILED, True, "r1")
+    ] * tellings
+    assert not (told.project / "state" / "first" / "ledger").exists()
+
+
+@pytest.fixture
+def stamping(project: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The spark-submits of a step that needs Spark; none is started."""
+    submitted: list[list[str]] = []
+
+    def submit(task: SparkStep, _context: object) -> None:
+        submitted.append(list(task.application_args or ()))
+        if len(submitted) == 1:
+            raise AirflowException("Cannot execute: spark-submit … Error code is: 1.")
+
+    monkeypatch.setattr(SparkSubmitOperator, "execute", submit)
+    return submitted
+
+
+@pytest.mark.parametrize(
+    ("why", "raised", "final"),
+    [
+        pytest.param("RecoveryError: the copy is not whole", AirflowFailException, True, id="another try would meet the same"),
+        pytest.param("RequestError: no such thing", AirflowFailException, True, id="wrong usage"),
+        pytest.param("StorageError: the disk is away", RecoveryError, False, id="another try may go better"),
+        pytest.param(None, AirflowException, False, id="the job died without a word"),
+    ],
+)
+def test_a_step_in_spark_fails_with_what_the_ledger_says(
+    *, why: str | None, raised: type[Exception], final: bool, stamping: list[list[str]], told: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recoveries, "evidence_of", lambda *_: None)
+    monkeypatch.setattr(recoveries, "why_failed", lambda *_: why)
+    asked = context(plan=PLAN)
+    asked["ti"].try_number, asked["ti"].max_tries = 1, 2
+    with pytest.raises(raised, match=(why or "Error code is: 1").rpartition(": ")[2]):
+        SparkStep(of=RESET, task_id="hold").execute(asked)
+    assert stamping == [["--pipeline", "first", "--recovery", "r1", "--step", "hold"]]
+    assert len(told.alerts) == int(final)
+
+
+def test_a_step_in_spark_that_is_done_already_starts_no_spark(
+    stamping: list[list[str]], told: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recoveries, "evidence_of", lambda *_: {"rows": 7})
+    assert SparkStep(of=RESET, task_id="decide").execute(context(plan=PLAN)) == {"rows": 7}
+    assert stamping == []
+
+
 def test_nobody_is_asked_again_where_the_price_is_the_approved_one(project: Path) -> None:
     assert WorsePriceApproval(task_id="approve_again").execute(context(plan=PLAN, plan_again={"worse": False})) is None
 
@@ -126,7 +197,8 @@ def test_a_recovery_that_fails_after_its_decision_says_how_it_goes_on(
 class Kept:
     """Keeps the alerts that the code under test raises."""
 
-    def __init__(self) -> None:
+    def __init__(self, project: Path) -> None:
+        self.project = project
         self.alerts: list[tuple[AlertKind, str, str]] = []
 
     def __call__(self, _settings: Settings, kind: AlertKind, flow: str, text: str, occasion: str, *, link: str | None = None) -> bool:
@@ -137,7 +209,7 @@ class Kept:
 
 @pytest.fixture
 def told(project: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
-    kept = Kept()
+    kept = Kept(project)
     monkeypatch.setattr(recovery_alerts, "alert", kept)
     return kept
 

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from streamkeeper import generations, holds, leases, ledger, recoveries
-from streamkeeper.cli import running
+from streamkeeper import full_refresh, generations, holds, leases, ledger, recoveries, submit
+from streamkeeper.cli import recovery_session, running
 from streamkeeper.cli.commands import app
-from streamkeeper.errors import StreamkeeperError
+from streamkeeper.errors import RecoveryError, StreamkeeperError
 from streamkeeper.generations import StartAt
 from streamkeeper.outcomes import Outcome
+from streamkeeper.recovery_kinds import Work
 from streamkeeper.reset_requests import ResetRequest
 from streamkeeper.resets import KIND
 from tests.core.small_world import EVENTS, World
@@ -105,6 +106,7 @@ def test_inspect_shows_where_a_flow_stands(command: Command, stands: World) -> N
     for part in (
         "generation      1",
         "events_raw (files): files log 2",
+        "goes back to    batches 0 to 2; generations 1 (rewind)",
         "last batch      2",
         "first start of the flow",
         "problems        none found",
@@ -209,6 +211,14 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
         2,
         "is an offset of a kafka source",
     ),
+    "plan of an unknown kind": (["plan", "repair"], 2, "No such command 'repair'"),
+    "plan with an object that is none": (
+        ["plan", "reset_checkpoint", "--flow", FLOW, "--from", "offsets", "--offsets", "{"],
+        2,
+        "--offsets '{' is no JSON",
+    ),
+    "plan of a table that is not declared": (["plan", "full_refresh", "--table", "nope"], 2, "table is 'nope', which no pipeline declares"),
+    "plan with another kind's option": (["plan", "full_refresh", "--flow", FLOW], 2, "No such option: --flow"),
     "hold of an unknown flow": (["hold", FLOW, "nope"], 2, "There is no flow 'nope'"),
     "hold of nothing": (["hold"], 2, "Given are none of flows, pipeline and all. Give exactly one of them."),
     "hold of too much": (["hold", FLOW, "--all"], 2, "Given are flows and all of flows, pipeline and all."),
@@ -341,6 +351,42 @@ def test_recover_that_was_interrupted_goes_on(runner: Callable[..., Any], stands
     again = Driver(stands)
     monkeypatch.setattr(running, "drive", again)
     assert (runner("--resume", recovery).exit_code, again.calls) == (0, 0), "what is done is not done again"
+
+
+def test_recover_carries_out_the_steps_in_spark_by_spark_submit_and_says_what_the_ledger_has_of_a_failure(
+    runner: Callable[..., Any], stands: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def spark_submit(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        def in_spark(act: str, work: Work) -> dict[str, Any]:
+            assert act == "streamkeeper_jobs.emptying:empty_tables"
+            if len(commands) == 1:
+                raise RecoveryError("the table takes appends only")
+            return {"tables": []}
+
+        commands.append(command)
+        _, pipeline, _, recovery, _, step = command[-6:]
+        try:
+            recoveries.carry_out(stands.settings, pipeline, recovery, step, in_spark)
+        except RecoveryError:
+            return subprocess.CompletedProcess(command, 1)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(running, "drive", Driver(stands))
+    monkeypatch.setattr(recovery_session.subprocess, "run", spark_submit)
+    refresh = ["recover", "full_refresh", "--table", "events"]
+    failed = CliRunner().invoke(app, [*refresh, "--yes"])
+    (recovery,) = ledger.recoveries(stands.home.storage, "events")
+    assert "ended with exit code 1: RecoveryError: the table takes appends only. Put that right" in str(failed.exception)
+    assert f"go on with streamkeeper recover full_refresh --resume {recovery}" in str(failed.exception)
+    wrong = CliRunner().invoke(app, ["recover", "reset_checkpoint", "--resume", recovery])
+    assert "is a full_refresh, no reset_checkpoint" in str(wrong.exception)
+    done = CliRunner().invoke(app, ["recover", "full_refresh", "--resume", recovery, "--json"])
+    assert done.exit_code == 0, done.output
+    assert list(json.loads(done.stdout)["evidence"]) == list(full_refresh.KIND.step_names)
+    assert [str(submit.RECOVERY_JOB) in command for command in commands] == [True, True]
+    assert (stands.home.generations(), stands.home.owners()) == ([1, 2], [])
 
 
 def test_recover_asks_again_where_the_price_got_worse_and_releases_the_flow_on_no(

@@ -12,6 +12,7 @@ from streamkeeper import explain, plans
 from streamkeeper.generations import StartAt
 from streamkeeper.plans import NONE, Amount, CopyPlan, FlowPlan, Plan, Refusal, SourcePrice
 from streamkeeper.resets import KIND
+from streamkeeper.strategies import FULL_REFRESH_WITH_BACKUP, RESET, TRADE_OFFS, fitting
 
 TEN = Amount(10, 1000, 100)
 MORE = Amount(11, 1100, 110)
@@ -40,6 +41,7 @@ def flow_plan(*prices: SourcePrice, flow: str = "events.clean_events", **more: A
         "start": StartAt("offsets", offsets={"a": {"logOffset": 1}}),
         "position": {"batch": 7, "offsets": {"a": {"logOffset": 9}}},
         "failure": {"condition": "C", "sql_state": "42K03", "meaning": "a stateful operation was removed", "context": {"type": "T"}},
+        "stateful": True,
         **more,
     }
     return FlowPlan(
@@ -50,7 +52,6 @@ def flow_plan(*prices: SourcePrice, flow: str = "events.clean_events", **more: A
         2,
         "f",
         state="rebuilt",
-        stateful=True,
         operators_before=("dedupe",),
         prices=prices,
         notes=("a note", "another"),
@@ -144,3 +145,37 @@ def test_the_words_name_flow_generations_prices_refusals_steps_and_the_failure(e
         assert part in said, part
     positions = [said.index(step.name) for step in KIND.steps]
     assert positions == sorted(positions), "steps are told in their order"
+
+
+STRATEGIES: dict[str, tuple[FlowPlan, str, str]] = {
+    "all is there": (flow_plan(price(repeated=TEN)), RESET, "nothing comes twice"),
+    "what comes next is gone": (
+        flow_plan(price(lost=TEN), start=StartAt("after-last")),
+        FULL_REFRESH_WITH_BACKUP,
+        "what a had is not there",
+    ),
+    "loss by the start that was asked for": (flow_plan(price(lost=TEN), start=StartAt("latest")), RESET, "the table stays"),
+    "the source cannot be gone on with": (flow_plan(replace(price(), blocked="VACUUM took files")), FULL_REFRESH_WITH_BACKUP, "what a had"),
+    "positions that cannot be read": (flow_plan(price(), position={"offsets": None}), FULL_REFRESH_WITH_BACKUP, "cannot be read"),
+    "part of the history is gone": (flow_plan(price(gone=TEN)), RESET, "cannot be rebuilt whole: part of the history of a is gone"),
+    "history that no state needs": (flow_plan(price(gone=TEN), stateful=False), RESET, "the table stays"),
+}
+
+
+@pytest.mark.parametrize(("flow", "strategy", "why"), STRATEGIES.values(), ids=STRATEGIES.keys())
+def test_the_strategy_that_fits_follows_from_what_the_plan_found(flow: FlowPlan, strategy: str, why: str) -> None:
+    found, said = fitting(flow)
+    assert (found, why in said) == (strategy, True), said
+    for explained in (explain.as_text, explain.as_markdown):
+        words = explained(replace(plan_of(), flows=(flow,)))
+        assert f"the strategy that fits is: {strategy}" in words
+        assert all(row[0] in words for row in TRADE_OFFS[1:])
+
+
+def test_where_no_flow_is_parked_no_way_out_is_advised() -> None:
+    made = replace(plan_of(), flows=(flow_plan(price(), failure=None), flow_plan(price(), flow="events.more", failure=None)))
+    for explained in (explain.as_text, explain.as_markdown):
+        words = explained(made)
+        assert "strategy" not in words
+        assert "events.more" in words
+        assert "1.5 MB, rows not counted, from /here to /there" in words

@@ -356,6 +356,16 @@ def test_a_recovery_that_the_release_before_began_is_read_and_run_on(several: Wo
     assert (several.home.generations(), several.home.owners()) == ([1, 2], [])
 
 
+def test_a_step_that_came_after_the_plan_was_made_is_left_out(several: World) -> None:
+    made = recoveries.plan(several.settings, resets.KIND, ResetRequest(FLOWS[:1], StartAt("after-last"), by="ada"), "r1")
+    recoveries.propose(several.settings, replace(made, steps=("hold", "plan_again", "decide", "release", "verify_progress")))
+    recoveries.approve(several.settings, "events", "r1", "ada")
+    carry_out(several, "hold", "plan_again", "decide")
+    assert carry_out(several, "verify_tables") == {"left_out": "the plan of r1 has no step verify_tables"}
+    carry_out(several, "release")
+    assert several.home.generations() == [1, 2]
+
+
 # --- a kind of its own: steps here and in Spark, progress, giving up
 
 

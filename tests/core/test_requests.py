@@ -40,6 +40,7 @@ def test_the_form_asks_for_what_a_reset_needs_in_reading_order(known: Manifest) 
         "start_from",
         "timestamp",
         "offsets",
+        "generation",
         "state",
         "infer_schemas",
         "accept",
@@ -106,7 +107,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unknown state": ({"state": "kept"}, "state is 'kept'; allowed are rebuilt, empty"),
     "unknown price": (
         {"accept": ["loss", "all"]},
-        r"accept is \['loss', 'all'\]; allowed are loss, repeats, missing-history, unknown-price",
+        r"accept is \['loss', 'all'\]; allowed are loss, repeats, missing-history, unknown-price, downstream",
     ),
     "price as a text": ({"accept": "loss"}, "accept is 'loss'; it must be of type array"),
     "odd price": ({"accept": [["loss"]]}, "allowed are loss"),
@@ -217,5 +218,5 @@ def test_offsets_that_are_no_json_are_refused() -> None:
 
 
 def test_each_price_has_its_word_and_meaning() -> None:
-    assert set(requests.PRICES) == {requests.LOSS, requests.REPEATS, requests.MISSING_HISTORY, requests.UNKNOWN_PRICE}
+    assert set(requests.PRICES) == {requests.LOSS, requests.REPEATS, requests.MISSING_HISTORY, requests.UNKNOWN_PRICE, requests.DOWNSTREAM}
     assert json.dumps(requests.PRICES)

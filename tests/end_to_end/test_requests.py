@@ -9,10 +9,20 @@ from typing import Any
 import pytest
 
 from demo.airflow_api import ApiError
-from streamkeeper import holds, ledger, locks, recoveries
+from streamkeeper import common_steps, holds, ledger, locks
 from tests.end_to_end.world import ENDING, FLOW, RESET, World
 
-SKIPPED_BY_REJECTION = {"hold", "plan_again", "approve_again", "decide", "verify_tables", "release", "run_again", "verify_progress"}
+SKIPPED_BY_REJECTION = {
+    "hold",
+    "plan_again",
+    "approve_again",
+    "decide",
+    "verify_tables",
+    "release",
+    "once_flows",
+    "run_again",
+    "verify_progress",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +146,7 @@ def test_a_price_that_got_worse_under_the_hold_is_asked_about_once_more(world: W
     assert world.api.answer(RESET, run, "approve_again", "Approve", ENDING) == "success"
     assert world.api.wait_for_run(RESET, run, ENDING) == "success"
     recovery = world.api.xcom(RESET, run, "plan")["recovery"]
-    said = ledger.open(world.home.storage, "events", recovery).find(recoveries.APPROVED_AGAIN)
+    said = ledger.open(world.home.storage, "events", recovery).find(common_steps.APPROVED_AGAIN)
     assert said is not None
     assert said.evidence["by"] == "admin"
     assert world.home.owners() == [holds.person("ada")]

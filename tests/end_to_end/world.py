@@ -92,6 +92,7 @@ class World:
         """Give what the form of ``reset_checkpoint`` sends: every field, with these values instead of the defaults."""
         defaults = {
             "flow": FLOW,
+            "flows": [],
             "start_from": "after-last",
             "timestamp": None,
             "offsets": None,

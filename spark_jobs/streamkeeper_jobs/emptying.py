@@ -1,0 +1,72 @@
+"""Emptying a table and its tombstones for a full refresh: its writers are shut out first, then one DELETE each, never twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from streamkeeper import common_steps, delta_log
+from streamkeeper.errors import RecoveryError
+from streamkeeper.full_refresh import app_id, is_emptied
+from streamkeeper.recovery_kinds import Work
+from streamkeeper_jobs.cdc.steps import CdcTables
+from streamkeeper_jobs.putting_back import shut_flows_out
+from streamkeeper_jobs.session import spark_url
+
+_TRANSACTION = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
+
+
+def empty_tables(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Do the step ``empty_tables``: see that every table may be emptied, shut its writers out, and remove its rows.
+
+    :raises PlanRefused: the price was not accepted.
+    :raises RecoveryError: a table takes appends only; nothing was changed.
+    """
+    common_steps.check_go(work)
+    plan = common_steps.plan_under_hold(work)
+    paths: list[str] = plan.details["paths"]
+    for path in paths:
+        _check_may_be_emptied(spark, path)
+    (table,) = plan.tables
+    tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
+    shut_flows_out(spark, [(work.home(flow), flow.next_generation) for flow in plan.flows if flow.next_generation], tables, work.check_stop)
+    done = []
+    for number, path in enumerate(paths, start=1):
+        work.check_stop()
+        done.append(_empty(spark, path, plan.recovery_id))
+        work.progress(table=number, of=len(paths), path=path)
+    return {"tables": done}
+
+
+def _check_may_be_emptied(spark: SparkSession, path: str) -> None:
+    detail = DeltaTable.forPath(spark, spark_url(path)).detail().select("properties").first()
+    if detail is not None and detail["properties"].get("delta.appendOnly") == "true":
+        raise RecoveryError(
+            f"{path} has the property delta.appendOnly, so no row of it can be removed. Nothing was changed. Unset the property, and run "
+            "this step again."
+        )
+
+
+def _empty(spark: SparkSession, path: str, recovery_id: str) -> dict[str, Any]:
+    if is_emptied(path, recovery_id):
+        return {"path": path, "note": "was emptied before this try"}
+    before = delta_log.latest_version(path)
+    with _once(spark, app_id(recovery_id)):
+        DeltaTable.forPath(spark, spark_url(path)).delete()
+    return {"path": path, "version_before": before, "version": delta_log.latest_version(path)}
+
+
+@contextmanager
+def _once(spark: SparkSession, name: str) -> Iterator[None]:
+    """Let the one commit inside carry a transaction: Delta skips it where it was made before, also by a process that was thought gone."""
+    for setting, value in zip(_TRANSACTION, (name, "0"), strict=True):
+        spark.conf.set(setting, value)
+    try:
+        yield
+    finally:
+        for setting in _TRANSACTION:
+            spark.conf.unset(setting)

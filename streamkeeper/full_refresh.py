@@ -1,0 +1,240 @@
+"""``full_refresh``: a table is emptied, and every flow that writes it reads its sources again from their beginning.
+
+All flows of the table together; once flows run again. The table keeps its history, so that until a VACUUM its version of before can be put
+back. What the sources do not have any more is lost to the table: the plan counts it and asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from streamkeeper import common_steps, delta_log, generations, resets
+from streamkeeper.clock import now
+from streamkeeper.declarations import DELTA, KAFKA, AutoCdcFlow, Pipeline, Source, Table
+from streamkeeper.downstream import readers, what_it_feels
+from streamkeeper.errors import CheckpointError, RequestError, StorageError
+from streamkeeper.generations import EARLIEST, REBUILT, StartAt
+from streamkeeper.manifest import Flow, Manifest
+from streamkeeper.opening import opened_if_possible
+from streamkeeper.plans import NONE, Amount, FlowPlan, Plan, Refusal, SourcePrice, in_words
+from streamkeeper.present import Present, flow_home, look_at
+from streamkeeper.prices import price_of, refusals_of
+from streamkeeper.recovery_kinds import Kind, StepKind, Work
+from streamkeeper.requests import (
+    DOWNSTREAM,
+    PRICES,
+    REPEATS,
+    FormField,
+    approval_fields,
+    find_table,
+    price_field,
+    read_values,
+    refuse,
+    table_names,
+)
+from streamkeeper.reset_requests import ResetRequest
+from streamkeeper.settings import Settings
+from streamkeeper.standing import last_begun
+
+RECOVERY = "full_refresh"
+HISTORY = "what the sources had and have no more cannot be read again"
+
+
+@dataclass(frozen=True)
+class RefreshRequest:
+    """A full refresh as asked for. ``table`` is ``pipeline.table``, found in the manifest."""
+
+    table: str
+    accept: tuple[str, ...] = ()
+    infer_schemas: bool = False
+    reason: str = ""
+    by: str = "someone"
+
+
+def refresh_form(manifest: Manifest) -> tuple[FormField, ...]:
+    """Give the fields of ``full_refresh``, in the order in which a person reads them."""
+    said = "The table that is emptied; every flow that writes it reads its sources again from the beginning."
+    again = "Look at the files again for sources that declare no schema. Off: the schemas of the old generation stay."
+    return (
+        FormField("table", "string", "Table", said, None, table_names(manifest)),
+        FormField("infer_schemas", "boolean", "Infer schemas again", again, False),
+        price_field(),
+        *approval_fields(),
+    )
+
+
+def parse_refresh(values: Mapping[str, Any], manifest: Manifest, by: str) -> RefreshRequest:
+    """Make a request of a form's values; missing fields take the form's default.
+
+    :raises RequestError: any value does not fit; all misfits are listed.
+    """
+    merged, wrong = read_values(values, refresh_form(manifest))
+    found = find_table(merged["table"], manifest, wrong)
+    if found is not None and not _writers(manifest, *found):
+        wrong.append(f"table is {merged['table']!r}, which no flow writes, so nothing would fill it again.")
+    refuse("The full refresh was not planned", wrong)
+    assert found is not None, "what is missing was listed as wrong"
+    accept, reason = tuple(merged["accept"] or ()), merged["reason"] or ""
+    return RefreshRequest(f"{found[0].name}.{found[1].name}", accept, merged["infer_schemas"], reason, by)
+
+
+def plan(settings: Settings, manifest: Manifest, request: RefreshRequest, recovery_id: str) -> Plan:
+    """Plan a full refresh.
+
+    :raises RequestError: the table is not declared any more, or there is nothing in it yet.
+    :raises CheckpointError: the checkpoint of one of its flows cannot be listed.
+    """
+    wrong: list[str] = []
+    found = find_table(request.table, manifest, wrong)
+    refuse("The full refresh was not planned", wrong)
+    assert found is not None, "else it was refused"
+    pipeline, table = found
+    path = settings.table_path(table.name)
+    if delta_log.latest_version(path) is None:
+        raise RequestError(f"The table {request.table} is not there yet ({path}), so there is nothing to refresh. Start its flows first.")
+    planned = [_plan_flow(settings, flow, request) for flow in _writers(manifest, pipeline, table)]
+    felt = [f"{flow.full_name} {what_it_feels(source)}" for flow, source in readers(settings, manifest, path)]
+    refusals = [refusal for _, refused in planned for refusal in refused]
+    if len(planned) > 1:
+        refusals = [resets.named(refusal) for refusal in refusals]
+    if felt and DOWNSTREAM not in request.accept:
+        said = f"{PRICES[DOWNSTREAM]}: {'; '.join(felt)}. To go on all the same, accept `{DOWNSTREAM}`."
+        refusals.append(Refusal(DOWNSTREAM, said))
+    paths = [place for place in _paths(settings, pipeline, table) if delta_log.exists(place)]
+    return Plan(
+        recovery=RECOVERY,
+        recovery_id=recovery_id,
+        pipeline=pipeline.name,
+        tables=(table.name,),
+        request=asdict(request),
+        flows=tuple(flow for flow, _ in planned),
+        steps=KIND.step_names,
+        at=now(),
+        details={"paths": paths, "versions": {place: delta_log.latest_version(place) for place in paths}, "readers": felt},
+        notes=tuple(_notes(request, paths, felt)),
+        refusals=tuple(refusals),
+    )
+
+
+def app_id(recovery_id: str) -> str:
+    """Give the ``txnAppId`` under which a recovery empties its tables: the same commit is never made twice."""
+    return f"{recovery_id}/empty_tables"
+
+
+def is_emptied(path: str, recovery_id: str) -> bool:
+    """Say whether a recovery has emptied the table at a path, by the table's own log."""
+    return delta_log.last_transaction(path, app_id(recovery_id)).version is not None
+
+
+def _plan_flow(settings: Settings, flow: Flow, request: RefreshRequest) -> tuple[FlowPlan, tuple[Refusal, ...]]:
+    """Plan the next generation of one flow. One that never began needs none: its first reads everything as it is."""
+    home, start = flow_home(settings, flow), StartAt(EARLIEST)
+    if last_begun(home) is None:
+        newest = generations.latest(home)
+        number = newest.number if newest else None
+        note = "The flow never ran: its first generation will read everything."
+        return FlowPlan(flow.full_name, flow.declaration.target, number, None, None, flow.fingerprint, start, REBUILT, notes=(note,)), ()
+    present = look_at(settings, flow, strict=False)
+    asked = ResetRequest((flow.full_name,), start, REBUILT, request.accept)
+    sources = [opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration)]
+    prices = tuple(_price(source, present, asked) for source in sources)
+    refused = (item for item in refusals_of(prices, asked, present.stateful) if item.price != REPEATS)
+    planned = FlowPlan(
+        flow=flow.full_name,
+        target=flow.declaration.target,
+        generation=present.newest,
+        next_generation=present.newest + 1,
+        previous=present.standing.generation.number,
+        fingerprint=flow.fingerprint,
+        start=start,
+        state=REBUILT,
+        position={**present.standing.evidence(), "offsets": present.position},
+        stateful=present.stateful,
+        operators_before=present.operators,
+        prices=prices,
+        notes=("It runs once, and is run again.",) if flow.declaration.once else (),
+        keeps_schemas=not request.infer_schemas,
+        once=flow.declaration.once,
+        failure=present.failure,
+    )
+    return planned, tuple(replace(item, flow=flow.full_name) for item in refused)
+
+
+def _price(source: Source, present: Present, asked: ResetRequest) -> SourcePrice:
+    """Say what a source has lost since it was read. What it still has is read again into a table that is empty: nothing comes twice.
+
+    What is gone is what a rebuild of all state from the history would lack.
+    """
+    again = price_of(source, present.standing, present.position, asked, present.stateful)
+    if not source.reads_files and source.format not in (KAFKA, DELTA):
+        unknown = Amount(None, 0, None, f"{source.format} keeps no history: {HISTORY}")
+        return replace(again, lost=unknown, repeated=unknown)
+    try:
+        rebuilt = price_of(source, present.standing, present.position, replace(asked, start=StartAt(generations.AFTER_LAST)), True)
+    except (CheckpointError, RequestError, StorageError) as error:
+        rebuilt = replace(again, gone=Amount(None, 0, None, f"what was read before cannot be told: {error}"))
+    lost = rebuilt.gone
+    if rebuilt.blocked is not None and lost.nothing:
+        lost = Amount(None, 0, None, rebuilt.blocked)
+    if not again.lost.nothing:
+        lost = again.lost if lost.nothing else Amount(None, 0, None, f"{in_words(again.lost)} unread, and {in_words(lost)} read before")
+    notes = (f"{in_words(again.repeated)} of what was read before are read again", *again.notes)
+    return replace(again, lost=lost, repeated=lost if lost.files is None and lost.rows is None else NONE, gone=NONE, notes=notes)
+
+
+def _notes(request: RefreshRequest, paths: list[str], felt: list[str]) -> Iterator[str]:
+    yield f"All rows of {request.table} are removed by one commit{', and its tombstones by another' if len(paths) > 1 else ''}."
+    for path in paths:
+        yield f"{path} is at version {delta_log.latest_version(path)}: until VACUUM takes its files it can be put back by restore_table."
+    yield "Until the flows have caught up, readers see a table that is being filled."
+    yield from (f"It is read as a stream: {reader}." for reader in felt)
+
+
+def _writers(manifest: Manifest, pipeline: Pipeline, table: Table) -> list[Flow]:
+    return [flow for flow in manifest.flows() if flow.pipeline.name == pipeline.name and flow.declaration.target == table.name]
+
+
+def _paths(settings: Settings, pipeline: Pipeline, table: Table) -> tuple[str, ...]:
+    """Give the paths of a table and, where changes are applied to it by key, of its tombstones: one unit."""
+    path = settings.table_path(table.name)
+    keyed = any(isinstance(flow, AutoCdcFlow) and flow.target == table.name for flow in pipeline.flows)
+    return (path, settings.tombstones_path(table.name)) if keyed else (path,)
+
+
+def _emptied_any(work: Work) -> bool:
+    shut = any(generations.is_over(work.home(flow), flow.previous) for flow in work.plan.flows if flow.previous is not None)
+    return shut or any(is_emptied(path, work.plan.recovery_id) for path in work.plan.details["paths"])
+
+
+def _read_request(value: dict[str, Any]) -> RefreshRequest:
+    return RefreshRequest(**{**value, "accept": tuple(value["accept"])})
+
+
+KIND = Kind(
+    name=RECOVERY,
+    title="Full refresh",
+    description="Empties a table and lets every flow that writes it read its sources again from the beginning.",
+    form=refresh_form,
+    parse=parse_refresh,
+    read_request=_read_request,
+    plan=plan,
+    steps=(
+        common_steps.HOLD,
+        common_steps.PLAN_AGAIN,
+        StepKind(
+            "empty_tables",
+            "shut the old generations out of the table, then remove all its rows, and those of its tombstones, by one commit each",
+            "spark",
+            "streamkeeper_jobs.emptying:empty_tables",
+            changes=True,
+            changed=_emptied_any,
+        ),
+        common_steps.DECIDE,
+        common_steps.VERIFY_TABLES,
+        common_steps.RELEASE,
+        common_steps.VERIFY_PROGRESS,
+    ),
+    noun="full refresh",
+)

@@ -1,0 +1,114 @@
+"""Secrets stay out of plans, notes, errors and ledgers; what only sounds like one stays in."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from streamkeeper import common_steps, explain, ledger, plans, recoveries, recovery_kinds, resets
+from streamkeeper.generations import StartAt
+from streamkeeper.plans import Plan, SourcePrice
+from streamkeeper.redaction import HIDDEN, is_secret, redact, redact_text, secrets_in
+from streamkeeper.reset_requests import ResetRequest
+from tests.core.small_world import World
+
+SECRET = "hunter2-hunter2"
+SECRETS = (
+    "password", "PASSWORD", "db_password", "kafka.ssl.keystore.password", "ssl.key.password", "token", "accessToken", "oauth.token",
+    "client_secret", "clientSecret", "kafka.sasl.jaas.config", "fs.s3a.secret.key", "fs.s3a.access.key", "aws_secret_access_key",
+    "aws_access_key_id", "fs.azure.account.key", "private_key", "api-key", "apiKey", "credentials", "spark.ssl.keytab", "Authorization",
+)  # fmt: skip
+PLAIN = (
+    "password_resets", "tokens_raw", "secretary", "path", "subscribe", "key", "keys", "event_key", "logOffset", "maxFilesPerTrigger",
+    "kafka.bootstrap.servers", "compass", "partition.key", "keyspace", "sequence",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("key", SECRETS)
+def test_a_value_under_a_key_that_names_a_secret_is_taken_out(key: str) -> None:
+    assert is_secret(key)
+    assert redact({"options": [{key: SECRET, "path": "/data"}]}) == {"options": [{key: HIDDEN, "path": "/data"}]}
+    assert list(secrets_in({"options": [{key: SECRET, "path": "/data"}]})) == [SECRET]
+
+
+@pytest.mark.parametrize("key", PLAIN)
+def test_a_value_under_another_key_stays(key: str) -> None:
+    value = {key: "value", "n": {key: {"0": 5}}, "t": (1, None, True)}
+    assert redact(value) == {**value, "t": [1, None, True]}
+
+
+def test_positions_under_a_source_or_topic_that_is_named_like_a_secret_stay() -> None:
+    position = {"token": {"secret": {"0": 5, "1": -2}}, "password": {"logOffset": 7}, "secret": None}
+    assert redact(position) == position
+
+
+TEXTS = {
+    "option": f"Kafka said no: password={SECRET}, retries=3",
+    "quoted": f"""options {{'kafka.ssl.keystore.password': '{SECRET}', 'subscribe': 'orders'}}""",
+    "with spaces": f'client_secret = "{SECRET} and more"',
+    "jaas": f'org.apache.kafka.common.security.plain.PlainLoginModule required username="ada" password="{SECRET}";',
+    "address": f"cannot reach https://ada:{SECRET}@host:8080/x",
+    "header": f"Authorization: Bearer {SECRET}",
+    "s3": f"fs.s3a.secret.key={SECRET}",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
+def test_a_secret_in_a_text_is_taken_out(text: str) -> None:
+    found = redact_text(text)
+    assert SECRET not in found
+    assert HIDDEN in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "To go on all the same, accept `loss`.",
+        "The source password_resets: files log 7 (42K03)",
+        "s3://bucket/token/_delta_log: 3 files, 1.2 kB",
+        "token: a batch, 3 secrets were found; 10:30 at host:9092",
+    ],
+)
+def test_a_text_without_secrets_stays(text: str) -> None:
+    assert redact_text(text).replace(HIDDEN, "a") == text
+
+
+def test_neither_plan_nor_words_nor_ledger_have_a_secret(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.processed(2)
+    world.park()
+    park = world.home.storage.read(world.home.hold("park")) or b""
+    inner = f'"context": {{"kafka.sasl.jaas.config": "{SECRET}", "message": "password={SECRET}"}}, "meaning"'
+    world.home.storage.overwrite(world.home.hold("park"), park.replace(b'"meaning"', inner.encode(), 1))
+    kind = replace(resets.KIND, plan=telling(resets.KIND.plan))
+    monkeypatch.setattr(recovery_kinds, "kind", lambda _name: kind)
+    made = recoveries.plan(world.settings, kind, ResetRequest(("events.clean_events",), StartAt("after-last"), by="ada"), "r1")
+    assert HIDDEN in str(plans.to_json(made)["flows"])
+    recoveries.propose(world.settings, made)
+    recoveries.approve(world.settings, "events", "r1", "ada")
+    for step in resets.KIND.step_names[:-1]:
+        recoveries.carry_out(world.settings, "events", "r1", step)
+    monkeypatch.setattr(common_steps.leases, "current", failing)
+    with pytest.raises(OSError, match=SECRET):
+        recoveries.carry_out(world.settings, "events", "r1", "verify_progress")
+    said = explain.as_markdown(made) + explain.as_text(made)
+    kept = "".join(str(asdict(event)) for event in ledger.open(world.home.storage, "events", "r1").events())
+    assert SECRET not in said
+    assert SECRET not in kept
+
+
+def telling(plan: Any) -> Any:
+    """Plan as always, with a secret in a note and in a price."""
+
+    def planned(*arguments: Any) -> Plan:
+        made: Plan = plan(*arguments)
+        (flow,) = made.flows
+        price = SourcePrice("events_raw", f"token={SECRET}", "then", notes=(f"api_key: {SECRET}",))
+        return replace(made, flows=(replace(flow, prices=(price,)),), notes=(f"https://ada:{SECRET}@host",), details={"password": SECRET})
+
+    return planned
+
+
+def failing(_home: object) -> None:
+    raise OSError(f"cannot read: secret={SECRET}")
