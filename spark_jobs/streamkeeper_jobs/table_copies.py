@@ -14,8 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from streamkeeper import delta_log, locks
-from streamkeeper.backup_table import COPY, PIN, commit_file
-from streamkeeper.backups import TARGET, TOMBSTONES, Checksum
+from streamkeeper.backups import COPY, PIN, TARGET, TOMBSTONES, Checksum, commit_file
 from streamkeeper.delta_log import SEAL, Transactions
 from streamkeeper.errors import RecoveryError
 from streamkeeper.home import FlowHome

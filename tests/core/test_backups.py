@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper import backup_table, backups, generations, ledger, locks, plans, recoveries, restore_table
+from streamkeeper import backups, generations, ledger, locks, plans, recoveries, restore_table
 from streamkeeper.backup_table import KIND, BackupRequest, parse_backup
 from streamkeeper.backups import NEWEST, Backup, Checksum, TableBackup
 from streamkeeper.delta_log import SEAL
@@ -374,7 +374,7 @@ def test_the_copy_is_a_table_once_all_of_it_is_there_and_a_backup_once_it_is_ent
     recoveries.approve(world.settings, "events", "b1", "ada")
     folder = open_storage(made.details["folder"])
     commit = "\n".join([add("f0.parquet"), add("f1.parquet")])
-    folder.create(backup_table.commit_file("target"), commit.encode())
+    folder.create(backups.commit_file("target"), commit.encode())
     pinned = {"what": "target", "source": table.root, "path": folder.path("target"), "version": 2, "table_id": "t", "files": 2, "bytes": 8}
     checked = {"what": "target", "checksum": asdict(Checksum(4, "9", 1)), "schema": "{}"}
     evidence = {
