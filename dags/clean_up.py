@@ -1,7 +1,34 @@
-"""The DAG ``clean_up``: old checkpoints, leases and forgotten flows of a pipeline go; AUTO CDC tables forget old deletes."""
+"""The DAG ``clean_up``: old checkpoints, leases and forgotten flows of a pipeline go; AUTO CDC tables forget old deletes. And
+``clean_up_daily``, which triggers it for each pipeline with the form's defaults: nobody is asked, for nothing that is needed goes."""
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import DAG
 from streamkeeper_airflow.recovery import recovery_dag
 
+from streamkeeper.manifest import read_manifest
+from streamkeeper.settings import Settings
+
 dag = recovery_dag("clean_up", doc_md=__doc__)
+
+with DAG(
+    dag_id="clean_up_daily",
+    description="Triggers clean_up for each pipeline.",
+    schedule="@daily",
+    start_date=datetime(2020, 1, 1, tzinfo=timezone.utc),
+    catchup=False,
+    max_active_runs=1,
+    tags=["streamkeeper"],
+    doc_md=__doc__,
+) as daily:
+    for pipeline in read_manifest(Settings.from_environment()).pipelines:
+        TriggerDagRunOperator(
+            task_id=pipeline.name,
+            trigger_dag_id="clean_up",
+            trigger_run_id="{{ dag.dag_id }}__{{ run_id }}__{{ task.task_id }}",
+            conf={"pipeline": pipeline.name, "approval": False, "reason": "daily"},
+            skip_when_already_exists=True,
+        )

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from streamkeeper import backups, delta_log
-from streamkeeper.backups import TARGET, TOMBSTONES, Backup, TableBackup, checksum_of, flows_of
+from streamkeeper.backups import COPY, ENTER, PIN, TARGET, TOMBSTONES, VERIFY, Backup, TableBackup, checksum_of, commit_file, flows_of
 from streamkeeper.clock import now
 from streamkeeper.declarations import AutoCdcFlow, Pipeline
 from streamkeeper.errors import NotAskable, RecoveryError, RequestError, SourceError
@@ -27,7 +27,6 @@ from streamkeeper.table_copies import FIRST_COMMIT, Progress, check_copyable, co
 from streamkeeper.table_summaries import read_summary
 
 RECOVERY = "backup_table"
-PIN, COPY, VERIFY, ENTER = "pin", "copy", "verify", "enter"
 
 
 @dataclass(frozen=True)
@@ -90,11 +89,6 @@ def unit_of(settings: Settings, pipeline: Pipeline, table: str) -> dict[str, str
     if any(isinstance(flow, AutoCdcFlow) and flow.target == table for flow in pipeline.flows):
         unit[TOMBSTONES] = settings.tombstones_path(table)
     return unit
-
-
-def commit_file(what: str) -> str:
-    """Give the name, in a backup's folder, of the commit that makes a table of the files copied."""
-    return f"{what}.commit"
 
 
 def plan(settings: Settings, manifest: Manifest, request: BackupRequest, recovery_id: str) -> Plan:

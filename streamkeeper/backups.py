@@ -22,6 +22,8 @@ from streamkeeper.table_versions import FlowAt
 
 FORMAT = 1
 TARGET, TOMBSTONES = "target", "tombstones"
+PIN, COPY, VERIFY, ENTER = "pin", "copy", "verify", "enter"
+"""The steps that make a backup."""
 NEWEST = "newest"
 """What may be given in place of a backup's id."""
 
@@ -103,6 +105,11 @@ class Expired:
 def folder(settings: Settings, pipeline: str, table: str, backup: str) -> str:
     """Give the folder or URL of a backup's copies."""
     return f"{settings.backups_path}/{pipeline}/{table}/{backup}"
+
+
+def commit_file(what: str) -> str:
+    """Give the name, in a backup's folder, of the commit that makes a table of the files copied."""
+    return f"{what}.commit"
 
 
 def enter(storage: Storage, backup: Backup) -> Backup:

@@ -23,7 +23,7 @@ from streamkeeper.errors import RequestError
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Manifest
 from streamkeeper.plans import Plan
-from streamkeeper.recovery_kinds import GIVEN_UP, Kind, StepKind
+from streamkeeper.recovery_kinds import GIVEN_UP, Kind, StepKind, Work
 from streamkeeper.requests import FormField, approval_fields, read_values, refuse
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
@@ -254,6 +254,10 @@ def _long_ago(at: str, before: float) -> bool:
     return datetime.fromisoformat(at).timestamp() < before
 
 
+def _nothing_to_forget(work: Work) -> dict[str, Any] | None:
+    return None if work.plan.details["tombstones"] else {"forgotten": {}, "left": {}}
+
+
 KIND = Kind(
     name=RECOVERY,
     title="Clean up",
@@ -263,12 +267,19 @@ KIND = Kind(
     read_request=request_from_json,
     plan=plan,
     steps=(
-        StepKind("remove", "remove old checkpoints and leases, each checkpoint marked as gone before its first file goes", "here", remove),
+        StepKind(
+            "remove",
+            "remove old checkpoints and leases, each checkpoint marked as gone before its first file goes",
+            "here",
+            remove,
+            changes=True,
+        ),
         StepKind(
             "forget_deletes",
             "let AUTO CDC tables forget deletes and truncates that are older than their retention, in the writers' turn",
             "spark",
             "streamkeeper_jobs.forgetting:act",
+            idle=_nothing_to_forget,
         ),
     ),
 )

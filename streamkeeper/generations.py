@@ -43,7 +43,8 @@ class StartAt:
 
     ``mode`` is one of :data:`MODES`, or ``batch``. ``timestamp_ms`` (epoch milliseconds) belongs to ``timestamp``; ``offsets`` (by source
     name: that source's offset as Spark writes it, such as ``{"logOffset": 7}``) to ``offsets``. ``generation`` (asked for, never decided)
-    means after the last batch of one; ``batch`` is after one batch of one.
+    means after the last batch of one; ``batch`` is after one batch of one. With ``offsets`` it is the one whose offsets they are: by
+    default the one before.
     """
 
     mode: str

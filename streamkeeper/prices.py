@@ -21,6 +21,8 @@ from streamkeeper.probes import SourceFile
 from streamkeeper.reset_requests import ResetRequest
 from streamkeeper.standing import Standing
 
+UNREAD = "unread files wait and will be read"
+
 
 @dataclass(frozen=True)
 class _Files:
@@ -190,7 +192,7 @@ def _files_price(source: Source, where: str, files: _Files, request: ResetReques
         replayed=probes.amount(source, [present[path] for path in replayed]) if rebuilt and stateful else NONE,
         gone=Amount(len(gone), 0, None, "the files are not there any more, or were written anew") if gone and rebuilt else NONE,
         notes=(
-            f"{len({file.path for file in unread} - {file.path for file in lost}):,} unread files wait and will be read",
+            f"{len({file.path for file in unread} - {file.path for file in lost}):,} {UNREAD}",
             *(_rebuild_notes(gone, stateful, len(replayed)) if rebuilt else ()),
             *_option_notes(source),
         ),

@@ -90,6 +90,23 @@ def with_state(price: SourcePrice, source: Source, offset: dict[str, Any] | None
     return replace(price, replayed=count, notes=(*price.notes, told)) if stateful else price
 
 
+def read_again(source: Source, offset: dict[str, Any] | None, then: dict[str, Any] | None) -> Amount:
+    """Give the rows that were read since an earlier offset and are read again; unknown with the reason where its commits are gone.
+
+    :param offset: the present offset; None where nothing was read.
+    :param then: the earlier one; None where nothing had been read.
+    """
+    table = _look(source, offset)
+    if offset is None:
+        return NONE
+    if isinstance(table, str):
+        return Amount(None, 0, None, table)
+    if then is None:
+        return _read_so_far(table)
+    why = is_gone(then, table.history)
+    return Amount(None, 0, None, why) if why is not None else _moved(SourcePrice(source.name, "", ""), table, then, "").repeated
+
+
 def _look(source: Source, offset: dict[str, Any] | None) -> _Table | str:
     assert source.path is not None, "an opened Delta source has a path"
     try:

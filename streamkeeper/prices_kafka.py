@@ -81,6 +81,23 @@ def with_state(price: SourcePrice, seen: Seen, stateful: bool | None) -> SourceP
     return replace(price, replayed=records(count) if stateful else NONE, gone=records(gone), notes=notes)
 
 
+def read_again(seen: Seen, then: Offsets | None) -> Amount:
+    """Give the records that were read since an earlier position and can be read again; what has expired of them cannot.
+
+    :param seen: with the present offsets.
+    :param then: the earlier position; None where nothing had been read.
+    """
+    if seen.offset is None:
+        return NONE
+    before: Offsets = then if then is not None else seen.initial or {}
+    if seen.topics is None:
+        start = {topic: {part: before.get(topic, {}).get(part, 0) for part in parts} for topic, parts in seen.offset.items()}
+        return records(records_between(start, seen.offset))
+    known = {topic: parts for topic, parts in seen.offset.items() if topic in seen.topics.held}
+    start, _ = history_of(before, known, seen.topics)
+    return records(records_between(start, known))
+
+
 def look(source: Source, standing: Standing, offset: Offsets | None) -> Seen:
     """Look at a Kafka source, once for a plan: brokers that do not answer cost their time only once.
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamkeeper import plans, probes
-from streamkeeper.declarations import Source
-from streamkeeper.generations import AFTER_LAST, EARLIEST, EMPTY, OFFSETS, REBUILT, StartAt
+from streamkeeper import plans, prices_delta, prices_kafka, probes
+from streamkeeper.declarations import DELTA, KAFKA, Source
+from streamkeeper.generations import AFTER_LAST, EMPTY, REBUILT, StartAt
 from streamkeeper.places import Place
 from streamkeeper.plans import NONE, Amount, SourcePrice
 from streamkeeper.positions import describe
-from streamkeeper.prices import price_of, processed_files
+from streamkeeper.prices import UNREAD, price_of, processed_files
 from streamkeeper.reset_requests import ResetRequest
 from streamkeeper.standing import Standing
 
@@ -50,7 +50,9 @@ def price_from(source: Source, move: Move) -> SourcePrice:
     found = replace(found, now=where, then=f"after {move.place}: {describe(then.get(source.name))}")
     if source.reads_files:
         return _with_files(source, move, found, offset, then.get(source.name))
-    repeated = _repeated(source, move, position, then.get(source.name))
+    repeated = _repeated(source, move, offset, then.get(source.name))
+    if position is None:
+        repeated = Amount(None, 0, None, "the checkpoint's offsets cannot be read")
     return _read_again(found, repeated, move)
 
 
@@ -64,6 +66,8 @@ def _with_files(source: Source, move: Move, price: SourcePrice, offset: Any, the
     present = probes.list_files(source)
     gone = [path for path in since if path not in present]
     anew = sum(path in present and present[path].modified_ms != written for path, written in since.items())
+    waiting = len(present.keys() - before - since.keys())
+    price = replace(price, notes=(f"{waiting:,} {UNREAD}", *(note for note in price.notes if not note.endswith(UNREAD))))
     found = _read_again(price, probes.amount(source, [present[path] for path in since if path in present]), move)
     if anew:
         said = f"{anew:,} files were written anew since they were read: they are read as they are now"
@@ -76,9 +80,13 @@ def _with_files(source: Source, move: Move, price: SourcePrice, offset: Any, the
     return found
 
 
-def _repeated(source: Source, move: Move, position: dict[str, Any] | None, then: Any) -> Amount:
-    start = StartAt(EARLIEST) if then is None else StartAt(OFFSETS, offsets={source.name: then})
-    return price_of(source, move.standing, position, ResetRequest((), start, state=EMPTY), stateful=False).repeated
+def _repeated(source: Source, move: Move, offset: Any, then: Any) -> Amount:
+    """Give what was read of a source that lists no files between a place and now."""
+    if source.format == KAFKA:
+        return prices_kafka.read_again(prices_kafka.look(source, move.standing, offset), then)
+    if source.format == DELTA:
+        return prices_delta.read_again(source, offset, then)
+    return NONE if then == offset else Amount(None, 0, None, f"{source.format} keeps no history to count")
 
 
 def _read_again(price: SourcePrice, amount: Amount, move: Move) -> SourcePrice:

@@ -94,6 +94,7 @@ class StepKind:
     ``changes``: from this step on something is changed for good, and a recovery that started it cannot be given up, only run on. Where
     ``changed`` is given it is asked whether a start that did not come to its end changed anything yet.
     ``patient``: what cannot be done yet is tried again, as often as Airflow tries.
+    ``idle`` gives the evidence of a Spark step that has nothing to do by its plan, else None: then no Spark is started for it.
     """
 
     name: str
@@ -103,6 +104,7 @@ class StepKind:
     changes: bool = False
     changed: Callable[[Work], bool] | None = None
     patient: bool = False
+    idle: Callable[[Work], dict[str, Any] | None] | None = None
 
 
 def _as_given(values: dict[str, Any]) -> dict[str, Any]:

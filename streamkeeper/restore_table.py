@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from streamkeeper import backups, common_steps, delta_log, table_past
@@ -18,7 +18,7 @@ from streamkeeper.clock import now
 from streamkeeper.declarations import Pipeline
 from streamkeeper.errors import RequestError
 from streamkeeper.generations import REBUILT, STATES
-from streamkeeper.going_back import Way
+from streamkeeper.going_back import Way, held_meanwhile
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow, Manifest
 from streamkeeper.plans import CopyPlan, FlowPlan, Plan, Refusal
@@ -115,11 +115,15 @@ def read_request(value: dict[str, Any]) -> RestoreRequest:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What is put back: for each table of the unit a JSON object of where it comes from, and where each flow stood in it."""
+    """What is put back: for each table of the unit a JSON object of where it comes from, and where each flow stood in it.
+
+    ``untouched`` are flows that wrote nothing for as long as the log reaches back: nothing of theirs is undone.
+    """
 
     words: str
     tables: tuple[dict[str, Any], ...]
     flows: dict[str, FlowAt]
+    untouched: frozenset[str] = frozenset()
     copies: tuple[CopyPlan, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -136,9 +140,16 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
     assert found is not None, "what is missing was listed as wrong"
     pipeline, table = found
     writers = [flow for flow in manifest.flows() if flow.pipeline.name == pipeline.name and flow.declaration.target == table.name]
+    if request.backup == NEWEST:  # named once: under the hold the newest may be another
+        request = replace(request, backup=backups.find(open_storage(settings.state), pipeline.name, table.name, NEWEST).id)
     chosen = _chosen(settings, pipeline, table.name, writers, request)
     way = Way(request.state, request.accept, restored=True)
-    planned = [plan_restored(settings, flow, chosen.flows.get(flow.full_name), way) for flow in writers]
+    planned = [
+        (held_meanwhile(settings, flow), ())
+        if flow.full_name in chosen.untouched
+        else plan_restored(settings, flow, chosen.flows.get(flow.full_name), way)
+        for flow in writers
+    ]
     refusals: tuple[Refusal, ...] = tuple(refusal for _, refused in planned for refusal in refused)
     return Plan(
         recovery=RECOVERY,
@@ -150,7 +161,7 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
         steps=KIND.step_names,
         at=now(),
         copies=chosen.copies,
-        details={"tables": list(chosen.tables), "words": chosen.words},
+        details={"backup": request.backup, "tables": list(chosen.tables), "words": chosen.words},
         notes=(*_notes(settings, manifest, table.name, chosen, [flow for flow, _ in planned]), *chosen.notes),
         refusals=refusals,
     )
@@ -206,7 +217,7 @@ def _of_backup(unit: dict[str, str], backup: Backup) -> _Chosen:
         if found.what in unit
     )
     words = f"the backup {backup.id} of {backup.at}, version {backup.target.version} of the table then"
-    return _Chosen(words, tables, {flow.flow: flow for flow in backup.flows}, copies)
+    return _Chosen(words, tables, {flow.flow: flow for flow in backup.flows}, copies=copies)
 
 
 def _of_version(settings: Settings, table: str, unit: dict[str, str], writers: list[Flow], version: int) -> _Chosen:
@@ -217,8 +228,9 @@ def _of_version(settings: Settings, table: str, unit: dict[str, str], writers: l
         raise RequestError(f"The table {table} at {path} has no version {version}: {what}. Choose one that is there, or a backup.")
     homes = [FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name) for flow in writers]
     wrote = WritersAt(path, version)
-    flows = {home.full_name: flow_at(home, wrote) for home in homes}
     past = table_past.look_back(table, path, version, homes)
+    untouched = {found.flow for found in past.flows if not found.known and not found.undone}
+    flows = {home.full_name: flow_at(home, wrote) for home in homes if home.full_name not in untouched}
     versions = {TARGET: version}
     if TOMBSTONES in unit and delta_log.exists(unit[TOMBSTONES]):
         found = table_past.tombstones_version(past, unit[TOMBSTONES], homes)
@@ -236,7 +248,8 @@ def _of_version(settings: Settings, table: str, unit: dict[str, str], writers: l
         for what, number in versions.items()
     )
     strangers = f"What others than the flows wrote since goes too: {', '.join(past.strangers)}." if past.strangers else None
-    return _Chosen(f"version {version} of the table; its newest is {newest}", tables, flows, notes=(strangers,) if strangers else ())
+    words = f"version {version} of the table; its newest is {newest}"
+    return _Chosen(words, tables, flows, frozenset(untouched), notes=(strangers,) if strangers else ())
 
 
 def _notes(settings: Settings, manifest: Manifest, table: str, chosen: _Chosen, flows: list[FlowPlan]) -> Iterator[str]:

@@ -1,20 +1,47 @@
 """What becomes of a flow whose table is put back: it goes on after the batch that the table then holds last, in a generation of its own.
 
-A query id is never used again (FACTS-spark, "Delta sink"): what it would write a second time Delta would leave out.
+A query id is never used again (FACTS-spark, "Delta sink"): what it would write a second time Delta would leave out. The batch is named
+where its offsets are still in the checkpoint. Spark keeps those of the last batches alone; for an older one the backup has kept them, and
+they are read in that generation's checkpoint, whose list of processed files they speak of.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+from typing import Any
+
 from streamkeeper import generations, places
-from streamkeeper.generations import EARLIEST, REBUILT, StartAt
+from streamkeeper.checkpoint import Checkpoint, OffsetEntry
+from streamkeeper.errors import RequestError
+from streamkeeper.generations import COPIED, EARLIEST, OFFSETS, REBUILT, StartAt
 from streamkeeper.going_back import Planned, Way, held_meanwhile, plan_beginning, plan_place
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow
-from streamkeeper.plans import FlowPlan
+from streamkeeper.places import Place
+from streamkeeper.plans import FlowPlan, Refusal
+from streamkeeper.requests import PRICES, UNKNOWN_PRICE
 from streamkeeper.settings import Settings
 from streamkeeper.standing import last_begun
 from streamkeeper.storage import open_storage
 from streamkeeper.table_versions import FlowAt
+
+
+@dataclass(frozen=True)
+class KeptPlace(Place):
+    """A place whose offsets a backup has kept. ``kept`` are they, by the names of all sources of the flow; None is a source's beginning."""
+
+    kept: dict[str, Any] = field(default_factory=dict)
+    watermark_ms: int = 0
+
+    @property
+    def start_at(self) -> StartAt:
+        """The start of a generation that begins there."""
+        return StartAt(OFFSETS, offsets=self.kept, generation=self.generation.number)
+
+    def offsets(self) -> OffsetEntry:
+        """Give up to where its batch reads."""
+        read = {name: offset for name, offset in self.kept.items() if offset is not None}
+        return OffsetEntry(self.batch, 2, self.watermark_ms, 0, {}, read)
 
 
 def plan_restored(settings: Settings, flow: Flow, stood: FlowAt | None, way: Way) -> Planned:
@@ -32,7 +59,40 @@ def plan_restored(settings: Settings, flow: Flow, stood: FlowAt | None, way: Way
     if stood is None or stood.generation is None or stood.batch is None:
         return plan_beginning(settings, flow, way)
     path = settings.table_path(flow.declaration.target)
-    return plan_place(settings, flow, places.at_batch(home, path, stood.generation, stood.batch), way)
+    try:
+        return plan_place(settings, flow, places.at_batch(home, path, stood.generation, stood.batch), way)
+    except RequestError:
+        place = _kept(home, flow, stood)
+        if place is None:
+            raise
+        return _with_kept(plan_place(settings, flow, place, way), place, way)
+
+
+def _kept(home: FlowHome, flow: Flow, stood: FlowAt) -> KeptPlace | None:
+    """Give the place that the kept offsets say; None where nothing was kept, or the checkpoint that they speak of is gone."""
+    assert stood.generation is not None and stood.batch is not None, "a flow that had written something stood after a batch"
+    generation, start = generations.read(home, stood.generation), generations.read_start(home, stood.generation)
+    if not stood.offsets or generation is None or start is None:
+        return None
+    checkpoint = Checkpoint(home.storage, start.checkpoint)
+    if not checkpoint.exists():
+        return None
+    offsets = {source.name: stood.offsets.get(source.name) for source in flow.pipeline.sources_of(flow.declaration)}
+    said = "its offsets were kept with the backup"
+    return KeptPlace(generation, start, checkpoint, stood.batch, said, offsets, stood.watermark_ms)
+
+
+def _with_kept(planned: Planned, place: KeptPlace, way: Way) -> Planned:
+    """Rebuild the state, since that of the batch is not in the checkpoint any more."""
+    flow, refused = planned
+    flow = replace(flow, state=REBUILT if flow.state == COPIED else flow.state)
+    if not place.watermark_ms or flow.stateful is False or UNKNOWN_PRICE in way.accept:
+        return flow, refused
+    said = (
+        f"{PRICES[UNKNOWN_PRICE]}: the checkpoint does not have batch {place.batch} any more, and the query has a watermark: what it had "
+        f"emitted by then may be emitted once more. To go on all the same, accept `{UNKNOWN_PRICE}`."
+    )
+    return flow, (*refused, Refusal(UNKNOWN_PRICE, said, flow.flow))
 
 
 def _never_begun(home: FlowHome, flow: Flow) -> FlowPlan:

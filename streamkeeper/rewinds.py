@@ -12,6 +12,7 @@ from typing import Any
 from streamkeeper import common_steps, delta_log, places, resets, table_past
 from streamkeeper.clock import now
 from streamkeeper.declarations import AutoCdcFlow
+from streamkeeper.downstream import readers, what_it_feels
 from streamkeeper.errors import RequestError
 from streamkeeper.generations import EARLIEST, OFFSETS, TIMESTAMP
 from streamkeeper.going_back import Planned, Way, held_meanwhile, plan_beginning, plan_place
@@ -20,8 +21,8 @@ from streamkeeper.manifest import Flow, Manifest
 from streamkeeper.places import Place
 from streamkeeper.plans import Plan, Refusal
 from streamkeeper.present import flow_home
-from streamkeeper.recovery_kinds import Kind, StepKind
-from streamkeeper.requests import LOSS, PRICES
+from streamkeeper.recovery_kinds import Kind, StepKind, Work
+from streamkeeper.requests import DOWNSTREAM, LOSS, PRICES
 from streamkeeper.reset_requests import ResetRequest
 from streamkeeper.rewind_requests import RESTORED, RewindRequest, parse_rewind, request_from_json, rewind_form
 from streamkeeper.settings import Settings
@@ -64,6 +65,10 @@ def plan(settings: Settings, manifest: Manifest, request: RewindRequest, recover
     siblings = tuple(other for other in manifest.flows() if other.pipeline is flow.pipeline and other.declaration.target == target)
     table = _Table(settings, siblings, target)
     planned, details, notes, refusals = _planned(table, flow, request)
+    if details["put_back"]:
+        found = readers(settings, manifest, table.path)
+        felt = [f"{reader.full_name} {what_it_feels(source)}" for reader, source in found]
+        notes, refusals = (*notes, *felt), (*refusals, *_felt(felt, request))
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -177,12 +182,18 @@ def _table_refusals(past: PastVersion, backs: list[dict[str, Any]], request: Rew
         )
 
 
+def _felt(felt: list[str], request: RewindRequest) -> Iterator[Refusal]:
+    """Give the price of the streams that read a table that is put back: rows go, and come again."""
+    if felt and DOWNSTREAM not in request.accept:
+        said = f"{PRICES[DOWNSTREAM]}: {'; '.join(felt)}. To go on all the same, accept `{DOWNSTREAM}`."
+        yield Refusal(DOWNSTREAM, said)
+
+
 def _table_notes(past: PastVersion, backs: list[dict[str, Any]]) -> Iterator[str]:
     undone = ", ".join(f"{item.undone:,} of {item.flow}" for item in past.flows if item.undone) or "none"
     yield f"The table {past.table} is put back from version {past.newest} to version {past.version}; batches undone: {undone}."
     if len(backs) > 1:
         yield f"Its tombstones are put back from version {backs[0]['newest']} to version {backs[0]['version']}."
-    yield "Who reads the table as a Delta source meets the commit that puts it back: a plain stream fails, a change feed shows deletes."
     if past.strangers:
         yield f"Commits that no flow made are undone along: {', '.join(past.strangers)}."
 
@@ -191,11 +202,18 @@ def _named(refusal: Refusal, flows: int) -> Refusal:
     return replace(refusal, message=f"{refusal.flow}: {refusal.message}") if flows > 1 and refusal.flow else refusal
 
 
+def _nothing_to_put_back(work: Work) -> dict[str, Any] | None:
+    backs = common_steps.plan_under_hold(work).details["put_back"]
+    return None if backs else {"tables": [], "note": "the target is kept as it is"}
+
+
 PUT_BACK = StepKind(
     "put_back",
     "shut the flows' old generations out of the table, and put it back to the version that belongs to the batch, if that was asked for",
     "spark",
     "streamkeeper_jobs.putting_back:act",
+    changes=True,
+    idle=_nothing_to_put_back,
 )
 
 KIND = Kind(

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from threading import Lock
 from typing import Any
 from urllib.parse import unquote
 
@@ -87,7 +86,7 @@ class Progress:
 
     def __init__(self, tell: Callable[..., None], check: Callable[[], None], total: int, monotonic: Callable[[], float] = time.monotonic):
         self._tell, self._check, self._total, self._monotonic = tell, check, total, monotonic
-        self._lock, self._told = Lock(), monotonic()
+        self._told = monotonic()
         self._files = self._bytes = self._found = 0
 
     def add(self, size: int, found: bool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamkeeper import delta_source, generations
@@ -27,7 +27,7 @@ class FlowAt:
     """What one flow had done by a version of its table.
 
     After ``batch`` of ``generation`` it goes on; ``batch`` is None where it had written nothing yet. ``offsets`` are that batch's, by
-    source name, as Spark writes them. ``done`` says that a once flow had read all there was.
+    source name, as Spark writes them, with its watermark. ``done`` says that a once flow had read all there was.
     """
 
     flow: str
@@ -36,6 +36,7 @@ class FlowAt:
     query_id: str | None
     offsets: dict[str, Any] = field(default_factory=dict)
     done: bool = False
+    watermark_ms: int = 0
 
 
 class WritersAt:
@@ -93,8 +94,8 @@ def flow_at(home: FlowHome, wrote: Callable[[str], Transactions]) -> FlowAt:
             return decided
         if last.version is not None:
             start = _started(home, number)
-            offsets = _offsets(home, start, last.version)
-            return FlowAt(home.full_name, number, last.version, query_id, offsets, _was_done(home, number, last))
+            found = _after(home, start, last.version, query_id)
+            return replace(found, done=_was_done(home, number, last))
         if not last.complete:
             raise CheckpointError(
                 f"The log of the table that {home.full_name} writes does not reach back far enough to tell what its generation {number} "
@@ -109,7 +110,7 @@ def _where_begun(home: FlowHome, number: int) -> FlowAt:
     start, decided = _started(home, number), generations.read(home, number)
     if start.seed_batch is None or decided is None:
         return FlowAt(home.full_name, None, None, None)
-    return FlowAt(home.full_name, number, start.seed_batch, decided.query_id, _offsets(home, start, start.seed_batch))
+    return _after(home, start, start.seed_batch, decided.query_id)
 
 
 def _decided_after(home: FlowHome, number: int) -> FlowAt | None:
@@ -143,13 +144,13 @@ def _started(home: FlowHome, number: int) -> Start:
     return start
 
 
-def _offsets(home: FlowHome, start: Start, batch: int) -> dict[str, Any]:
-    """Read the offsets of a batch by source name; an old log without names has them in the order of the start's positions."""
+def _after(home: FlowHome, start: Start, batch: int, query_id: str) -> FlowAt:
+    """Read where a batch ended. An old log without the names of sources has them in the order of the start's positions."""
     entry = Checkpoint(home.storage, start.checkpoint).offsets(batch)
-    names = list(start.positions)
+    names, offsets = list(start.positions), dict(entry.sources)
     if entry.version == 1 and len(names) == len(entry.sources):
-        return dict(zip(names, entry.sources.values(), strict=True))
-    return dict(entry.sources)
+        offsets = dict(zip(names, entry.sources.values(), strict=True))
+    return FlowAt(home.full_name, start.number, batch, query_id, offsets, watermark_ms=entry.watermark_ms)
 
 
 def _was_done(home: FlowHome, number: int, last: Transactions) -> bool:

@@ -131,7 +131,7 @@ class RecoveryStep(BaseOperator):
 class SparkStep(SparkSubmitOperator):
     """Carries out one step of a recovery that needs Spark, with one spark-submit on the connection that flows are submitted by.
 
-    A step that is done already starts no Spark. Parameters as :class:`RecoveryStep`.
+    A step that is done already, or has nothing to do, starts no Spark. Parameters as :class:`RecoveryStep`.
     """
 
     def __init__(self, *, of: str, patient: bool = False, **kwargs: Any) -> None:
@@ -149,7 +149,10 @@ class SparkStep(SparkSubmitOperator):
         plan = context["ti"].xcom_pull(task_ids=PLAN)
         settings = Settings.from_environment()
         where = (settings, plan["pipeline"], plan["recovery"], self.task_id)
-        evidence = recoveries.evidence_of(*where)
+        try:
+            evidence = recoveries.without_spark(*where)
+        except StreamkeeperError as error:
+            _fail(self.of, self.task_id, context, error, final=isinstance(error, FINAL) and not self.patient)
         if evidence is None:
             self.application_args = submit.recovery_arguments(*where[1:])
             self.conf = submit.job_settings(settings)

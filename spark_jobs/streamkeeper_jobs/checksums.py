@@ -20,14 +20,18 @@ _BINARY = "UTF8_BINARY"
 
 def checksum(frame: DataFrame) -> Checksum:
     """Read a whole frame once and give its checksum."""
-    parts = [part for field in frame.schema.fields for part in _parts(F.col(_quoted(field.name)), field.dataType)]
-    hashed = F.xxhash64(*(parts or [F.lit(0)])).alias("hash")
-    found = frame.select(hashed).agg(
+    found = frame.select(hash_of(frame.schema).alias("hash")).agg(
         F.count("*").alias("rows"), F.sum(F.col("hash").cast("decimal(20,0)")).alias("sum"), F.bit_xor("hash").alias("xor")
     )
     row = found.first()
     assert row is not None, "an aggregate without groups has one row"
     return Checksum(int(row["rows"]), str(row["sum"] if row["sum"] is not None else 0), int(row["xor"] or 0))
+
+
+def hash_of(schema: StructType) -> Column:
+    """Give the 64-bit hash of a row with these columns."""
+    parts = [part for field in schema.fields for part in _parts(F.col(_quoted(field.name)), field.dataType)]
+    return F.xxhash64(*(parts or [F.lit(0)]))
 
 
 def _parts(value: Column, kind: DataType) -> Iterator[Column]:

@@ -177,6 +177,10 @@ def _explicit(wanted: Mapping[str, Any], sources: tuple[Source, ...], where: Sta
     found: dict[str, SourceOrigin] = {}
     for source in sources:
         offset = wanted[source.name]
+        if offset is None:  # nothing of it was read: from its beginning
+            if source.format == KAFKA:
+                found[source.name] = origins_kafka.at_beginning(looks.topics(source))
+            continue
         _require_fit(source, offset)
         if source.format == KAFKA:
             found[source.name] = origins_kafka.at(source, offset, _initial(where, keys[source.name]), looks.topics(source))

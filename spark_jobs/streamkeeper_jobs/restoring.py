@@ -26,6 +26,7 @@ from streamkeeper_jobs.snapshots import JsonObject, Snapshot, read_snapshot
 from streamkeeper_jobs.table_copies import commit_of, describe, read_checksum, read_version
 from streamkeeper_jobs.tables import delta_log_of, last_written
 
+_FEED = "delta.enableChangeDataFeed"
 _ROW_TRACKING = "delta.rowTracking"
 _OF_ROWS = ("baseRowId", "defaultRowCommitVersion")
 """What a file says of its rows' ids. They are given anew: those of the table went on counting."""
@@ -90,11 +91,12 @@ def _put_back(spark: SparkSession, work: Work, table: JsonObject) -> JsonObject:
     evidence: JsonObject = {"what": table["what"], "path": path, "version_before": delta_log.latest_version(path)}
     if evidence["version_before"] is None:
         return {**evidence, "version": _make(spark, work, table), "made": True}
+    wanted = read_snapshot(spark, table["from"], table["from_version"])
     if last_written(spark, path, app_id) is None:
-        wanted = read_snapshot(spark, table["from"], table["from_version"])
         numbers = replace_content(spark, path, wanted, app_id)
         say(f"{path} was put back: {numbers['added']:,} files added, {numbers['removed']:,} removed.")
         evidence |= numbers
+    _turn_feed_on(spark, path, wanted)
     return {**evidence, "version": delta_log.latest_version(path), "made": False}
 
 
@@ -110,19 +112,40 @@ def _make(spark: SparkSession, work: Work, table: JsonObject) -> int:
 def replace_content(spark: SparkSession, path: str, wanted: Snapshot, app_id: str) -> dict[str, int]:
     """Make a table, in one commit of (``app_id``, 1), what a snapshot of another with the same files in its folder is.
 
-    The table keeps its id and its history. Files that both have stay as they are, so that nobody who reads changes sees those.
+    The table keeps its id and its history. Files that both have stay as they are, so that nobody who reads changes sees those. Delta lets
+    no commit change rows and drop or rename columns of a table with a change data feed; there the feed is off afterwards
+    (:func:`_turn_feed_on`), since no reader of it could have gone on anyway.
 
     :raises RecoveryError: Delta refuses it; nothing was changed.
     """
     present = read_snapshot(spark, path)
     actions = [*_changed_files(present, wanted), *_domains(present, wanted)]
     actions.append({"txn": {"appId": app_id, "version": 1, "lastUpdated": int(time.time() * 1000)}})
-    own: JsonObject = {name: present.metadata[name] for name in ("id", "createdTime") if name in present.metadata}
+    metadata = _metadata(present, wanted)
+    if _has_feed(wanted) and metadata["schemaString"] != present.metadata["schemaString"]:
+        metadata = {**metadata, "configuration": {**metadata["configuration"], _FEED: "false"}}
     try:
-        _commit(spark, path, replace(wanted, metadata={**wanted.metadata, **own}), actions)
+        _commit(spark, path, replace(wanted, metadata=metadata), actions)
     except Py4JError as error:
         raise RecoveryError(f"Delta refused to put {path} back, and nothing was changed: {str(error)[:1500]}") from error
     return {"added": sum("add" in action for action in actions), "removed": sum("remove" in action for action in actions)}
+
+
+def _turn_feed_on(spark: SparkSession, path: str, wanted: Snapshot) -> None:
+    """Turn a table's change data feed on again, where it had to be turned off to put the table back."""
+    present = read_snapshot(spark, path)
+    if _has_feed(wanted) and not _has_feed(present):
+        _commit(spark, path, replace(wanted, metadata=_metadata(present, wanted)), [])
+
+
+def _has_feed(snapshot: Snapshot) -> bool:
+    return bool(snapshot.metadata.get("configuration", {}).get(_FEED) == "true")
+
+
+def _metadata(present: Snapshot, wanted: Snapshot) -> JsonObject:
+    """Give the wanted metadata as the table's own: it keeps its id, by which its readers know it."""
+    own: JsonObject = {name: present.metadata[name] for name in ("id", "createdTime") if name in present.metadata}
+    return {**wanted.metadata, **own}
 
 
 def _commit(spark: SparkSession, path: str, wanted: Snapshot, actions: Iterable[JsonObject]) -> None:

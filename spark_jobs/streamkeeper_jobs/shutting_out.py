@@ -8,7 +8,7 @@ from typing import Any
 from streamkeeper import delta_log, generations, places
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.errors import RecoveryError, RequestError
-from streamkeeper.generations import AFTER_LAST, BATCH, EARLIEST, Generation, Start
+from streamkeeper.generations import AFTER_LAST, BATCH, EARLIEST, OFFSETS, Generation, Start
 from streamkeeper.home import FlowHome, query_id
 from streamkeeper.standing import Standing
 from streamkeeper_jobs.job import Job
@@ -67,6 +67,8 @@ def stood(job: Job, generation: Generation, sealed: Sealed) -> Standing | None:
     found = _begun_behind(job.home, generation, sealed)
     if generation.start.mode == BATCH:
         return _at_place(job, generation)
+    if generation.start.mode == OFFSETS and generation.start.generation is not None:
+        return _of(job.home, generation.start.generation)
     found = found or _begun(job.home, generation)
     if found is None:
         return None
@@ -142,6 +144,18 @@ def _at_place(job: Job, generation: Generation) -> Standing:
         return places.at_batch(job.home, job.table_path, number, batch).standing
     except RequestError as error:
         raise RecoveryError(f"Generation {generation.number} cannot begin where it was decided to. {error}") from error
+
+
+def _of(home: FlowHome, number: int) -> Standing:
+    """Give the generation whose offsets are given explicitly: the lists of files in its checkpoint are those that they speak of.
+
+    :raises RecoveryError: it is gone.
+    """
+    decided, start = generations.read(home, number), generations.read_start(home, number)
+    if decided is None or start is None:
+        raise RecoveryError(f"Generation {number} of {home.full_name} is gone; the offsets to start from are its. Put a copy of it back.")
+    checkpoint = Checkpoint(home.storage, start.checkpoint)
+    return Standing(decided, start, checkpoint, generations.committed(home, number, checkpoint.last_commit()), None, sealed=True)
 
 
 def _sealed_before(home: FlowHome, earlier: list[int]) -> frozenset[int]:

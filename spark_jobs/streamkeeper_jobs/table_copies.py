@@ -14,8 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from streamkeeper import delta_log, locks
-from streamkeeper.backup_table import COPY, PIN, commit_file
-from streamkeeper.backups import TOMBSTONES, Checksum
+from streamkeeper.backups import COPY, PIN, TARGET, TOMBSTONES, Checksum, commit_file
+from streamkeeper.delta_log import SEAL, Transactions
 from streamkeeper.errors import RecoveryError
 from streamkeeper.home import FlowHome
 from streamkeeper.recovery_kinds import Work
@@ -46,8 +46,9 @@ def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
     turn = turn_on(spark, work.settings, plan.pipeline, table, plan.recovery) if TOMBSTONES in unit else nullcontext
     with turn():
         versions = {what: delta_log.latest_version(path) for what, path in unit.items()}
-    flows = [asdict(flow) for flow in _flows(work, table, versions["target"])]
-    return {"tables": [_pin(spark, work, what, path, versions[what]) for what, path in unit.items()], "flows": flows}
+    found = {what: _read(spark, path, versions[what]) for what, path in unit.items()}
+    flows = [asdict(flow) for flow in _flows(work, table, found[TARGET])]
+    return {"tables": [_pin(work, what, path, found[what]) for what, path in unit.items()], "flows": flows}
 
 
 def verify(spark: SparkSession, work: Work) -> dict[str, Any]:
@@ -60,29 +61,39 @@ def verify(spark: SparkSession, work: Work) -> dict[str, Any]:
     return {"tables": [_verify(spark, work, table) for table in pinned["tables"]]}
 
 
-def _flows(work: Work, table: str, version: int | None) -> list[FlowAt]:
-    if version is None:
-        raise RecoveryError(f"There is no table {table} any more. Nothing was copied. Give the backup up.")
-    wrote = WritersAt(work.settings.table_path(table), version)
+def _flows(work: Work, table: str, found: Snapshot) -> list[FlowAt]:
+    """Say where each flow stood: by the snapshot's transactions, which outlive the log's commits, and by the log where one is a seal."""
+    last = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in found.others if "txn" in action}
+    in_log = WritersAt(work.settings.table_path(table), found.version)
+
+    def wrote(app_id: str) -> Transactions:
+        version = last.get(app_id)
+        return in_log(app_id) if version == SEAL else Transactions(version, None, complete=True)
+
     homes = (FlowHome(work.book.storage, work.plan.pipeline, name) for name in work.plan.details["flows"])
     return [flow_at(home, wrote) for home in homes]
 
 
-def _pin(spark: SparkSession, work: Work, what: str, path: str, version: int | None) -> dict[str, Any]:
-    found = read_snapshot(spark, path, version)
+def _read(spark: SparkSession, path: str, version: int | None) -> Snapshot:
+    if version is None:
+        raise RecoveryError(f"There is no table at {path} any more. Nothing was copied. Give the backup up.")
+    return read_snapshot(spark, path, version)
+
+
+def _pin(work: Work, what: str, path: str, found: Snapshot) -> dict[str, Any]:
     check_copyable(path, found.protocol)
     table_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{work.plan.recovery_id}/{what}"))
-    lines = commit_of(found, table_id, {"source": path, "sourceVersion": str(version), "backup": work.plan.recovery_id})
+    lines = commit_of(found, table_id, {"source": path, "sourceVersion": str(found.version), "backup": work.plan.recovery_id})
     files = sum(1 for _ in files_of(lines))
     copies = open_storage(work.plan.details["folder"])
     copies.overwrite(commit_file(what), ("\n".join(lines) + "\n").encode())
     size, rows = found.bytes, found.rows
-    say(f"{path} is pinned at version {version}: {files:,} files, {size:,} bytes.")
+    say(f"{path} is pinned at version {found.version}: {files:,} files, {size:,} bytes.")
     return {
         "what": what,
         "source": path,
         "path": copies.path(what),
-        "version": version,
+        "version": found.version,
         "table_id": table_id,
         "files": files,
         "bytes": size,

@@ -25,9 +25,10 @@ def missing_state(checkpoint: Checkpoint, version: int) -> str | None:
     :param version: of batch B it is B + 1.
     """
     for operator in _visible(checkpoint, "state"):
-        for part in _visible(checkpoint, f"state/{operator}"):
-            if not part.isdecimal():
-                continue
+        parts = [part for part in _visible(checkpoint, f"state/{operator}") if part.isdecimal()]
+        if not parts and version:
+            return f"all partitions of {checkpoint.path(f'state/{operator}')}"
+        for part in parts:
             for store in _stores(checkpoint, f"state/{operator}/{part}"):
                 missing = _missing(checkpoint, store, version)
                 if missing is not None:

@@ -64,6 +64,16 @@ def inspect(
     show_place(place, files, json)
 
 
+@app.command("backups")
+def list_backups(
+    table: Annotated[str | None, typer.Option(help="Only those of this table.", metavar="[PIPELINE.]TABLE")] = None, *, json: AsJson = False
+) -> None:
+    """List the backups that restore_table can put back."""
+    from streamkeeper.cli.backup_list import show_backups
+
+    show_backups(table, json)
+
+
 from streamkeeper.cli import recovering, running  # noqa: E402
 
 recovering.register(app)

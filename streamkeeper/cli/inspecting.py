@@ -50,7 +50,8 @@ def _split(place: str) -> tuple[str, str]:
 
 
 def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str, Any], str]:
-    from streamkeeper import generations
+    from streamkeeper import generations, places
+    from streamkeeper.checkpoint import Checkpoint
     from streamkeeper.home import FlowHome
     from streamkeeper.manifest import read_manifest
     from streamkeeper.standing import last_begun
@@ -78,7 +79,13 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
             f"The flow {flow.full_name} is on generation {start.number}, begun {start.at}, but its checkpoint is gone: {error} "
             f"Put it back from a copy, or reset the flow: streamkeeper plan reset_checkpoint --flow {flow.full_name}."
         ) from error
-    return {**found.to_json(), **head}, "\n".join([*lines, *_words(found)])
+    checkpoint, kept = Checkpoint(home.storage, start.checkpoint), places.begun(home)
+    last = -1 if found.last_commit is None else found.last_commit
+    batches = [batch for batch in checkpoint.offset_batches() if (start.seed_batch or 0) <= batch <= last]
+    if batches:
+        lines.append(f"goes back to    batches {batches[0]} to {batches[-1]}; generations {', '.join(map(str, kept))} (rewind)")
+    back = {"batches": [*batches[:1], *batches[-1:]], "generations": kept}
+    return {**found.to_json(), **head, "goes_back_to": back}, "\n".join([*lines, *_words(found)])
 
 
 def _state(start: Start) -> str:

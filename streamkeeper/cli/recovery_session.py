@@ -62,7 +62,8 @@ class Session:
         if step == common_steps.VERIFY_PROGRESS.name and not done:
             for flow in self.plan.flows:
                 self._start_driver(flow)
-        if kind(self.plan.recovery).step(step).where == "spark" and not done:
+        named = (self.settings, self.plan.pipeline, self.plan.recovery_id, step)
+        if kind(self.plan.recovery).step(step).where == "spark" and recoveries.without_spark(*named) is None:
             self._submit(step)
         try:
             evidence = recoveries.carry_out(self.settings, self.plan.pipeline, self.plan.recovery_id, step)

@@ -57,6 +57,25 @@ def test_the_retries_of_a_flow_fit_a_column_of_32_bits(bag: DagBag) -> None:
     assert 100_000 < bag.dags["flow__first__first_flow"].task_dict["run"].retries < 2**31
 
 
+def test_the_steps_of_backup_and_restore_follow_one_another(bag: DagBag) -> None:
+    backup = [task.task_id for task in bag.dags["backup_table"].topological_sort()]
+    assert backup == ["plan", "approve", "pin", "copy", "verify", "enter"]
+    found = [task.task_id for task in bag.dags["restore_table"].topological_sort()]
+    steps = [
+        "hold",
+        "plan_again",
+        "approve_again",
+        "check_copy",
+        "copy_back",
+        "decide",
+        "put_back",
+        "verify_rows",
+        "release",
+        "verify_progress",
+    ]
+    assert [name for name in found if name in steps] == steps
+
+
 def test_the_steps_of_a_reset_follow_one_another(bag: DagBag) -> None:
     dag = bag.dags["reset_checkpoint"]
     order = ["plan"]

@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
-from streamkeeper import backup_table, backups, generations, ledger, locks, plans, recoveries
+from streamkeeper import backups, generations, ledger, locks, plans, recoveries, restore_table
 from streamkeeper.backup_table import KIND, BackupRequest, parse_backup
 from streamkeeper.backups import NEWEST, Backup, Checksum, TableBackup
 from streamkeeper.delta_log import SEAL
 from streamkeeper.errors import CheckpointError, RecoveryError, RequestError, TableLocked
-from streamkeeper.generations import EARLIEST, StartAt
+from streamkeeper.generations import BATCH, EARLIEST, OFFSETS, REBUILT, StartAt
 from streamkeeper.home import query_id
 from streamkeeper.manifest import read_manifest
+from streamkeeper.requests import UNKNOWN_PRICE
+from streamkeeper.restore_table import RestoreRequest, parse_restore
 from streamkeeper.storage import LocalStorage, open_storage, to_json
 from streamkeeper.table_copies import FIRST_COMMIT, CopiedFile, Progress, check_copyable, copy_files, files_of
 from streamkeeper.table_versions import FlowAt, WritersAt, flow_at
@@ -372,7 +374,7 @@ def test_the_copy_is_a_table_once_all_of_it_is_there_and_a_backup_once_it_is_ent
     recoveries.approve(world.settings, "events", "b1", "ada")
     folder = open_storage(made.details["folder"])
     commit = "\n".join([add("f0.parquet"), add("f1.parquet")])
-    folder.create(backup_table.commit_file("target"), commit.encode())
+    folder.create(backups.commit_file("target"), commit.encode())
     pinned = {"what": "target", "source": table.root, "path": folder.path("target"), "version": 2, "table_id": "t", "files": 2, "bytes": 8}
     checked = {"what": "target", "checksum": asdict(Checksum(4, "9", 1)), "schema": "{}"}
     evidence = {
@@ -399,3 +401,104 @@ def test_the_copy_is_a_table_once_all_of_it_is_there_and_a_backup_once_it_is_ent
     [found] = backups.listed(world.home.storage, "events", "events")
     assert (found.id, found.keep_last, found.target.checksum, found.flows[0].batch) == ("b1", 2, Checksum(4, "9", 1), 1)
     assert not recoveries.give_up(world.settings, "events", "b1", "too late")
+
+
+# Restoring
+
+
+def restore(world: World, **values: Any) -> RestoreRequest:
+    return parse_restore({"table": TABLE, **values}, read_manifest(world.settings), "ada")
+
+
+BAD_RESTORES: dict[str, tuple[dict[str, Any], str]] = {
+    "neither": ({}, "neither a backup nor a version is given"),
+    "both": ({"backup": "b1", "version": 3}, "both a backup ('b1') and a version (3) is given"),
+    "half a version": ({"version": 1.5}, "version is 1.5"),
+    "a version below nothing": ({"version": -1}, "version is -1"),
+    "an unknown state": ({"version": 1, "state": "copied"}, "state is 'copied'; allowed are rebuilt, empty"),
+    "no such table": ({"version": 1, "table": "nothing"}, "which no pipeline declares"),
+}
+
+
+@pytest.mark.parametrize(("values", "said"), BAD_RESTORES.values(), ids=BAD_RESTORES)
+def test_a_bad_value_of_a_restore_is_refused_with_what_is_allowed(world: World, values: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError, match="The restore was not planned, and nothing was touched") as caught:
+        restore(world, **values)
+    assert said in str(caught.value)
+
+
+def plan_restore(world: World, **values: Any) -> plans.Plan:
+    return recoveries.plan(world.settings, restore_table.KIND, restore(world, **values), "r1")
+
+
+def test_a_plan_of_a_restore_names_the_backup_what_is_replaced_and_where_each_flow_goes_on(world: World) -> None:
+    world.processed(3)
+    for made in (entry("b1", 2), entry("b2", 1, flows=(stood(world, 2),))):
+        backups.enter(world.home.storage, made)
+    before = world.tree()
+    made = plan_restore(world, backup=NEWEST)
+    assert made.request["backup"] == "b2"
+    [flow] = made.flows
+    assert (flow.generation, flow.next_generation, flow.start) == (1, 2, StartAt(BATCH, generation=1, batch=1))
+    assert [price.repeated.nothing for price in flow.prices] == [True], "the table is put back to before them"
+    assert (made.copies[0].source, made.copies[0].destination) == ("/b/b2/target", world.settings.table_path("events"))
+    assert made.notes[0].startswith("Replaced are all rows, columns and properties of events, by the backup b2 of 2026-11-20")
+    assert made.refusals == ()
+    assert plans.from_json(json.loads(json.dumps(plans.to_json(made)))) == made
+    assert world.tree() == before
+
+
+def test_where_spark_removed_a_batch_the_offsets_that_were_kept_are_gone_on_from(world: World) -> None:
+    start = world.processed(3)
+    kept = stood(world, 1)
+    backups.enter(world.home.storage, entry("b1", flows=(kept,)))
+    for name in ("offsets/0", "commits/0"):
+        world.home.storage.remove(f"{start.checkpoint}/{name}")
+    [flow] = plan_restore(world, backup="b1").flows
+    assert flow.start == StartAt(OFFSETS, offsets={"events_raw": {"logOffset": 0}}, generation=1)
+    assert flow.state == REBUILT
+    backups.enter(world.home.storage, entry("b2", flows=(replace(kept, offsets={}),)))
+    with pytest.raises(RequestError, match=r"Batch 0 of generation 1 of events.clean_events cannot be had any more"):
+        plan_restore(world, backup="b2")
+
+
+def test_a_query_with_a_watermark_that_must_be_rebuilt_from_kept_offsets_has_a_price(world: World) -> None:
+    start = world.processed(3, operators=("stateStoreSave",))
+    backups.enter(world.home.storage, entry("b1", flows=(replace(stood(world, 1), watermark_ms=5),)))
+    for name in ("offsets/0", "commits/0"):
+        world.home.storage.remove(f"{start.checkpoint}/{name}")
+    assert [refusal.price for refusal in plan_restore(world, backup="b1").refusals] == [UNKNOWN_PRICE]
+    assert plan_restore(world, backup="b1", accept=[UNKNOWN_PRICE]).refusals == ()
+
+
+def test_a_once_flow_that_was_done_stays_done_and_one_that_was_not_runs_again(world: World) -> None:
+    world.declare(CHANGES % ", once=True")
+    world.processed(2)
+    generations.finish(world.home, 1, 1)
+    both = (replace(entry("x").tables[0]), replace(entry("x").tables[0], what="tombstones"))
+    for made in (entry("early", 2, tables=both, flows=(stood(world, 1),)), entry("late", 1, tables=both, flows=(stood(world, 2),))):
+        backups.enter(world.home.storage, made)
+    assert [plan_restore(world, backup=name).flows[0].next_generation for name in ("early", "late")] == [2, None]
+
+
+def test_a_backup_without_tombstones_is_not_put_back_into_a_table_that_needs_them(world: World) -> None:
+    world.declare(CHANGES % "")
+    world.processed(1)
+    backups.enter(world.home.storage, entry("b1"))
+    with pytest.raises(RequestError, match="The backup b1 holds no tombstones"):
+        plan_restore(world, backup="b1")
+
+
+def test_a_version_that_is_not_there_is_refused_with_what_is(world: World) -> None:
+    world.processed(2)
+    with pytest.raises(RequestError, match=r"has no version 7: its newest is 2"):
+        plan_restore(world, version=7)
+    assert plan_restore(world, version=1).flows[0].start == StartAt(BATCH, generation=1, batch=0)
+
+
+def test_a_flow_that_wrote_nothing_for_as_long_as_the_log_reaches_back_is_only_held(world: World) -> None:
+    world.processed(2)
+    log(world, ("somebody", 1), ("somebody", 2))
+    for number in range(3):
+        (world.root / "warehouse" / "events" / "_delta_log" / f"{number:020d}.json").unlink()
+    assert plan_restore(world, version=3).flows[0].next_generation is None

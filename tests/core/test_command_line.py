@@ -106,6 +106,7 @@ def test_inspect_shows_where_a_flow_stands(command: Command, stands: World) -> N
     for part in (
         "generation      1",
         "events_raw (files): files log 2",
+        "goes back to    batches 0 to 2; generations 1 (rewind)",
         "last batch      2",
         "first start of the flow",
         "problems        none found",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper import generations, probes_kafka, recoveries, resets
+from streamkeeper import generations, probes_kafka, recoveries, resets, rewinds
 from streamkeeper.checkpoint import CommitEntry, OffsetEntry, write_commit, write_initial_offsets, write_offsets
 from streamkeeper.declarations import Source, Where
 from streamkeeper.delta_source import offset_before
@@ -21,6 +21,7 @@ from streamkeeper.manifest import write_manifest
 from streamkeeper.plans import Amount, Plan, SourcePrice, from_json, in_words, to_json, worse
 from streamkeeper.requests import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
 from streamkeeper.reset_requests import ResetRequest
+from streamkeeper.rewind_requests import RewindRequest
 from streamkeeper.waiting import what_waits
 from tests.core.small_world import EVENTS, World
 from tests.core.test_delta_source import ID, START_MS, Table
@@ -369,3 +370,57 @@ def test_a_broker_that_is_not_there_is_given_up_after_the_time_that_it_has() -> 
     with pytest.raises(SourceError, match=r"127.0.0.1:1 does not answer within 1 s: .*(Connect|transport failure)"):
         probes_kafka.look_at(source, seconds=1)
     assert time.monotonic() - begun_at < 10
+
+
+# --- going back
+
+
+def back_to_first(world: World, offset: Any, text: str, first: Any) -> Plan:
+    """Plan a rewind to batch 0, which read up to ``first``; the flow stands at ``offset`` after batch 1."""
+    begun(world, text, first, initial={"orders": {"0": 0, "1": 0}} if text == KAFKA else None)
+    folder, storage = world.home.checkpoint(1, 1), world.home.storage
+    entry = OffsetEntry(1, 2, 0, 1, {}, {"events_raw": offset}, {"sourceMetadataInfo": {}})
+    storage.overwrite(f"{folder}/offsets/1", write_offsets(entry))
+    storage.overwrite(f"{folder}/commits/1", write_commit(CommitEntry(1, 1, 0)))
+    request = RewindRequest("events.clean_events", StartAt("batch", batch=0))
+    return recoveries.plan(world.settings, rewinds.KIND, request, "r1")
+
+
+@pytest.mark.parametrize(
+    ("held", "lost", "repeated", "words"),
+    [
+        (HELD, 0, 5, [REPEATS]),
+        (Topics({"orders": {"0": Held(4, 10), "1": Held(0, 3)}}), 2, 3, [LOSS, REPEATS]),
+    ],
+    ids=["all is there", "some of it has expired"],
+)
+def test_a_rewind_of_kafka_repeats_the_records_since_and_cannot_read_what_expired(
+    held: Topics, lost: int, repeated: int, *, words: list[str], world: World, broker: Ask
+) -> None:
+    broker(held)
+    found = back_to_first(world, STOOD, KAFKA, {"orders": {"0": 2, "1": 2}})
+    assert (price(found).lost.rows, price(found).repeated.rows) == (lost, repeated)
+    assert refused(found) == words
+    assert price(found).then == "after batch 0 of generation 1: topic orders: partition 0 → 2, partition 1 → 2"
+
+
+def test_a_rewind_of_a_topic_that_cannot_be_asked_has_no_price(world: World, broker: Ask) -> None:
+    broker("the broker does not answer")
+    found = back_to_first(world, STOOD, KAFKA, {"orders": {"0": 2, "1": 2}})
+    assert price(found).repeated.rows == 5
+    assert refused(found) == [REPEATS]
+
+
+@pytest.mark.parametrize(("then", "words"), [(at(2), [REPEATS]), (at(3), [])], ids=["a version back", "where it stands"])
+def test_a_rewind_of_a_table_repeats_the_rows_since(then: dict[str, Any], words: list[str], world: World, table: Table) -> None:
+    found = back_to_first(world, at(3), DELTA, then)
+    assert (price(found).lost.nothing, refused(found)) == (True, words)
+    assert price(found).repeated.nothing == (not words)
+
+
+def test_a_rewind_to_versions_that_were_cleaned_up_is_a_loss_whose_repeats_nobody_knows(world: World, table: Table) -> None:
+    back_to_first(world, at(3), DELTA, at(1))
+    table.clean_up(2)
+    found = recoveries.plan(world.settings, rewinds.KIND, RewindRequest("events.clean_events", StartAt("batch", batch=0)), "r1")
+    assert price(found).repeated.rows_unknown is not None
+    assert {LOSS, REPEATS, UNKNOWN_PRICE} & set(refused(found))

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from streamkeeper import recoveries
+from streamkeeper.ledger import Event, Ledger
 from streamkeeper.manifest import read_manifest
 from streamkeeper.plans import Plan
 from streamkeeper.recovery_kinds import Work, kind
@@ -40,21 +42,33 @@ class Recoverer:
         """Carry out one step."""
         return recoveries.carry_out(self.settings, self.pipeline, name, step, self._in_spark)
 
-    def run(self, recovery: str, name: str, upto: str | None = None, **values: Any) -> dict[str, Any]:
-        """Plan a recovery and carry out its steps, as far as one; give the evidence of all. The wait for progress is left out."""
-        found: dict[str, Any] = {}
-        for step in self.plan(recovery, name, **values).steps:
-            if step == "verify_progress":
-                break
-            found[step] = self.step(name, step)
-            if step == upto:
-                break
-        return found
+    def run(self, recovery: str, name: str, killed: bool = False, **values: Any) -> dict[str, Any]:
+        """Plan a recovery and carry out its steps; give the evidence of all. The wait for progress is left out.
+
+        :param killed: every step is killed at its end and run again.
+        """
+        steps = [step for step in self.plan(recovery, name, **values).steps if step != "verify_progress"]
+        return {step: self.step_killed_at_its_end(name, step) if killed else self.step(name, step) for step in steps}
 
     def backup(self, name: str, table: str, **values: Any) -> dict[str, Any]:
         """Back a table up, and give the entry."""
         entry: dict[str, Any] = self.run("backup_table", name, table=table, **values)["enter"]["backup"]
         return entry
+
+    def step_killed_at_its_end(self, name: str, step: str) -> dict[str, Any]:
+        """Carry out a step whose process is killed when all is done and nothing of that is written down; then carry it out again."""
+        real = Ledger.record
+
+        def record(book: Ledger, event: str, evidence: dict[str, Any]) -> Event:
+            if event == f"{step}.done":
+                raise Killed
+            return real(book, event, evidence)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Ledger, "record", record)
+            with pytest.raises(Killed):
+                self.step(name, step)
+        return self.step(name, step)
 
     def _in_spark(self, act: str, work: Work) -> dict[str, Any]:
         module, _, name = act.partition(":")

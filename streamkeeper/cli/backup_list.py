@@ -1,0 +1,53 @@
+"""What ``streamkeeper backups`` shows."""
+
+from __future__ import annotations
+
+from streamkeeper import backups
+from streamkeeper.backups import Backup
+from streamkeeper.cli.output import Grid, show
+from streamkeeper.errors import RequestError
+from streamkeeper.plans import size_in_words
+from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
+
+_HEADING = ("backup", "table", "at", "version", "rows", "size", "kept", "flows")
+
+
+def show_backups(table: str | None, as_json: bool) -> None:
+    """Print every whole backup, table by table, oldest first.
+
+    :param table: only those of ``pipeline.table``.
+    :raises RequestError: the table has none.
+    """
+    found = list(backups.every(open_storage(Settings.from_environment().state)))
+    if table is not None:
+        tables = sorted({f"{item.pipeline}.{item.table}" for item in found})
+        found = [item for item in found if table in (item.table, f"{item.pipeline}.{item.table}")]
+        if not found:
+            raise RequestError(f"There is no backup of {table!r}. There are backups of: {', '.join(tables) or 'no table'}.")
+    show([backups.to_value(item) for item in found], as_json, Grid(_HEADING, [_row(item) for item in found]))
+
+
+def _row(item: Backup) -> list[str]:
+    target = item.target
+    stood = (f"{flow.flow.partition('.')[2]}: {_where(flow.generation, flow.batch)}" for flow in item.flows)
+    return [
+        item.id,
+        f"{item.pipeline}.{item.table}",
+        item.at,
+        str(target.version),
+        f"{target.checksum.rows:,}",
+        size_in_words(item.bytes),
+        _kept(item),
+        "; ".join(stood) or "–",
+    ]
+
+
+def _where(generation: int | None, batch: int | None) -> str:
+    return "nothing yet" if generation is None else f"generation {generation}, batch {batch}"
+
+
+def _kept(item: Backup) -> str:
+    said = [] if item.kept_days is None else [f"{item.kept_days:g} d"]
+    said += [] if item.keep_last is None else [f"last {item.keep_last}"]
+    return ", ".join(said) or "for good"
