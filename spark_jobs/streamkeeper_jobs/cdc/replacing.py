@@ -1,7 +1,8 @@
 """Rows of a target replaced in one commit: the old ones marked by deletion vectors, the new ones appended.
 
 That is what MERGE comes to. But MERGE joins the target three times, once with all its columns and in a way that shuffles them; here it is
-the caller who looks for rows, once, and reads the columns that it needs. This leans on Delta's own parts: docs/decisions/0019-….md.
+the caller who looks for rows, once, and reads the columns that it needs. This leans on Delta's own parts, as
+``docs/decisions/0019-one-look-at-the-target.md`` says.
 """
 
 from __future__ import annotations
