@@ -15,7 +15,7 @@ from pyspark.sql.window import WindowSpec
 from streamkeeper.cdc import BOOKKEEPING, END_AT, START_AT, CdcSpec
 from streamkeeper_jobs.cdc import tombstones
 from streamkeeper_jobs.cdc.columns import SEQUENCE, Layout
-from streamkeeper_jobs.cdc.commits import merging, table_at
+from streamkeeper_jobs.cdc.commits import assigned, merging, table_at
 from streamkeeper_jobs.cdc.events import (
     AT,
     DELETE,
@@ -31,9 +31,9 @@ from streamkeeper_jobs.cdc.events import (
     unusable_of_group,
     within,
 )
-from streamkeeper_jobs.cdc.expressions import column, orderable, ordered, quoted
-from streamkeeper_jobs.cdc.newest import CHANGE, TARGET, commit_nothing, same_key
-from streamkeeper_jobs.cdc.replacing import PLACE, Opened, opened
+from streamkeeper_jobs.cdc.expressions import column, orderable, ordered
+from streamkeeper_jobs.cdc.newest import CHANGE, TARGET, commit_nothing, open_target, same_key
+from streamkeeper_jobs.cdc.replacing import PLACE, Opened
 from streamkeeper_jobs.cdc.values import Value, merged, together, values_of
 
 KNOWN, SHOWN, GUESSED = 3, 2, 1
@@ -52,9 +52,8 @@ def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
             commit_nothing(reduced.sparkSession, work)
             return
         keys = nearby(reduced.select(KEY).distinct(), facts)
-        bounds = within((layout.keys[0].name,), layout.keys[0], facts)
-        target = opened(keys.sparkSession, work.tables.target, work.step, bounds)
-        present = kept.enter_context(materialised(_present(keys, target, bounds, work)))
+        target = open_target(keys.sparkSession, work, facts)
+        present = kept.enter_context(materialised(_present(keys, target, work, facts)))
         known = _known(reduced, _remembered(keys, work, facts), present, spec)
         timeline = kept.enter_context(materialised(_timeline(_one_each(known, spec, layout), spec, layout)))
         hidden = _hidden(reduced, timeline, spec)
@@ -80,7 +79,7 @@ def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     return reduced.withColumns({"truncated": nothing, ROW: F.when(F.col("deleted").isNull(), F.col(ROW))})
 
 
-def _present(keys: DataFrame, target: Opened | None, bounds: Column, work: Work) -> DataFrame:
+def _present(keys: DataFrame, target: Opened | None, work: Work, facts: Facts) -> DataFrame:
     """Give the versions that the target has of some keys: ``key``, ``start``, ``end``, ``last``, ``row``, ``place`` (null for MERGE)."""
     columns = [
         F.struct(*[column(field.name).alias(field.name) for field in work.layout.keys]).alias(KEY),
@@ -92,6 +91,7 @@ def _present(keys: DataFrame, target: Opened | None, bounds: Column, work: Work)
     if target is not None:
         versions = target.placed(*columns)
     else:
+        bounds = within((work.layout.keys[0].name,), work.layout.keys[0], facts)
         versions = table_at(keys.sparkSession, work.tables.target).toDF().where(bounds).select(*columns, F.lit(None).alias(PLACE))
     return versions.join(keys, KEY, "left_semi")
 
@@ -220,12 +220,8 @@ def _merge(differing: DataFrame, work: Work, facts: Facts) -> None:
     obsolete = column(CHANGE, "obsolete")
     with merging(differing.sparkSession, work.step.query_id, work.step.batch_id):
         builder = table_at(differing.sparkSession, work.tables.target).alias(TARGET).merge(differing.alias(CHANGE), same)
-        builder = builder.whenMatchedDelete(obsolete).whenMatchedUpdate(~obsolete, _set(layout))
-        builder.whenNotMatchedInsert(~obsolete, _set(layout)).execute()
-
-
-def _set(layout: Layout) -> dict[str, str | Column]:
-    return {quoted(name): value for name, value in _stored(layout, CHANGE).items()}
+        version = assigned(_stored(layout, CHANGE))
+        builder.whenMatchedDelete(obsolete).whenMatchedUpdate(~obsolete, version).whenNotMatchedInsert(~obsolete, version).execute()
 
 
 def _stored(layout: Layout, *side: str) -> dict[str, Column]:

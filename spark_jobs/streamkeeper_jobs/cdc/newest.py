@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from streamkeeper.cdc import BOOKKEEPING
 from streamkeeper_jobs.cdc import tombstones
 from streamkeeper_jobs.cdc.columns import SEQUENCE, Layout
-from streamkeeper_jobs.cdc.commits import append, merging, table_at
+from streamkeeper_jobs.cdc.commits import append, assigned, merging, table_at
 from streamkeeper_jobs.cdc.events import (
     AT,
     DELETE,
@@ -28,7 +28,7 @@ from streamkeeper_jobs.cdc.events import (
     unusable_of_group,
     within,
 )
-from streamkeeper_jobs.cdc.expressions import all_of, column, orderable, ordered, quoted
+from streamkeeper_jobs.cdc.expressions import all_of, column, orderable, ordered
 from streamkeeper_jobs.cdc.replacing import PLACE, Opened, opened
 
 TARGET, CHANGE = "target", "change"
@@ -96,18 +96,22 @@ def cut_off(reduced: DataFrame, deaths: DataFrame, work: Work, facts: Facts, kep
 
 def _write(cut: Cut, work: Work, facts: Facts, kept: ExitStack) -> None:
     """Write the batch into the target, in the one commit of its step."""
-    session, layout = cut.keys.sparkSession, work.layout
     if not facts.keys and facts.truncated is None:
-        commit_nothing(session, work)
+        commit_nothing(cut.keys.sparkSession, work)
         return
-    target = None
-    if facts.truncated is None:
-        bounds = within((layout.keys[0].name,), layout.keys[0], facts)
-        target = opened(session, work.tables.target, work.step, bounds)
+    target = open_target(cut.keys.sparkSession, work, facts)
     if target is None:
         _merge(cut, work, facts)
     else:
-        _replace(target, cut, layout, facts, kept)
+        _replace(target, cut, work.layout, facts, kept)
+
+
+def open_target(session: SparkSession, work: Work, facts: Facts) -> Opened | None:
+    """Open the target within the batch's range of keys; None where only MERGE will do. A truncate looks at all rows, so it is MERGE's."""
+    if facts.truncated is not None:
+        return None
+    first = work.layout.keys[0]
+    return opened(session, work.tables.target, work.step, within((first.name,), first, facts))
 
 
 def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitStack) -> None:
@@ -157,12 +161,12 @@ def _merge(cut: Cut, work: Work, facts: Facts) -> None:
     layout, source, at = work.layout, _living(cut), column(CHANGE, "latest", AT)
     larger = ordered(column(CHANGE, "latest", ROW), layout.stored) > ordered(_row_of_target(layout, TARGET), layout.stored)
     newer = (at > target_at()) | ((at == target_at()) & larger)
-    there = column(CHANGE, "latest").isNotNull()
+    there, values = column(CHANGE, "latest").isNotNull(), assigned(_stored(layout, CHANGE))
     with merging(source.sparkSession, work.step.query_id, work.step.batch_id):
         builder = table_at(source.sparkSession, work.tables.target).alias(TARGET).merge(source.alias(CHANGE), same_key(layout, facts))
-        builder = builder.whenMatchedUpdate(there & newer, _values(layout))
+        builder = builder.whenMatchedUpdate(there & newer, values)
         builder = builder.whenMatchedDelete(~there & dead(target_at(), column(CHANGE, "barrier"), cut.truncated))
-        builder = builder.whenNotMatchedInsert(there, _values(layout))
+        builder = builder.whenNotMatchedInsert(there, values)
         if facts.truncated is not None and cut.truncated is not None:
             builder = builder.whenNotMatchedBySourceDelete(cut.truncated > target_at())
         builder.execute()
@@ -216,11 +220,6 @@ def _living(cut: Cut) -> DataFrame:
     ended = dead(column("latest", AT), F.col("barrier"), cut.truncated)
     living = cut.keys.withColumn("latest", F.when(~ended, F.col("latest")))
     return living.where(F.col("latest").isNotNull() | F.col("barrier").isNotNull()).select(KEY, "latest", "barrier")
-
-
-def _values(layout: Layout) -> dict[str, str | Column]:
-    """Give what each column of the target is set to by MERGE."""
-    return {quoted(name): value for name, value in _stored(layout, CHANGE).items()}
 
 
 def _stored(layout: Layout, *side: str) -> dict[str, Column]:
