@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delta.exceptions import ConcurrentAppendException
+from delta.exceptions import ConcurrentAppendException, ConcurrentTransactionException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
-from streamkeeper_jobs.cdc import Step, app_ids, apply_changes, applying, check_spec, newest, target_schema
+from streamkeeper_jobs.cdc import Step, app_ids, apply_changes, applying, check_spec, replacing, target_schema
 from streamkeeper_jobs.cdc.tombstones import forget
 from streamkeeper_jobs.tables import seal
 
@@ -64,23 +64,30 @@ def test_a_batch_that_was_killed_between_tombstones_and_target_is_applied_again(
     assert names(bed) == {3: "new"}
 
 
-def test_a_versioned_batch_that_was_killed_between_its_commits_is_applied_again(
-    make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("scd_type", [1, 2])
+def test_a_batch_that_was_killed_right_before_it_is_committed_is_applied_again(
+    scd_type: int, make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bed = make(replace(SPEC, scd_type=2, apply_as_truncates=None))
-    bed.apply((1, 1, "U", "a", "x"))
-    rows = [(1, 3, "U", "a", "x"), (1, 5, "D", None, None)]
+    bed = make(replace(SPEC, scd_type=scd_type, apply_as_truncates=None))
+    bed.apply((1, 1, "U", "a", "x"), (2, 1, "U", "b", "x"))
+    before = bed.rows()
+    rows = [(1, 3, "U", "a", "x"), (1, 5, "D", None, None), (2, 2, "U", "c", "x")]
 
     def die(*_: object) -> None:
         raise Killed
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr("streamkeeper_jobs.cdc.history.merging", die)
+        # Its data files and deletion vectors are written by then, and nobody points to them.
+        patched.setattr("streamkeeper_jobs.cdc.replacing._merge", die)
         bed.apply(*rows, batch=1)
+    assert bed.rows() == before
     bed.apply(*rows, batch=1)
+    remembered = bed.tombstones().count()
+    bed.apply(*rows, batch=1)
+    assert bed.tombstones().count() == remembered
     bed.apply((1, 2, "U", "b", "x"))
-    shown = [(row["name"], row["__START_AT"], row["__END_AT"]) for row in bed.rows()]
-    assert sorted(shown, key=lambda one: one[1]) == [("a", 1, 2), ("b", 2, 3), ("a", 3, 5)]
+    shown = sorted((row["id"], row["name"], row.get("__START_AT"), row.get("__END_AT")) for row in bed.rows() if row["id"] == 1)
+    assert shown == ([] if scd_type == 1 else [(1, "a", 1, 2), (1, "a", 3, 5), (1, "b", 2, 3)])
 
 
 def test_every_batch_is_committed_to_the_target_and_an_empty_one_too(make: Callable[..., CdcBed]) -> None:
@@ -108,16 +115,14 @@ def test_a_batch_that_meets_another_commit_is_applied_again_as_a_whole_with_a_tu
     make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bed = make()
+    bed.apply((2, 1, "U", "old", "x"))
     turns: list[str] = []
-    tried: list[int] = []
-    really = newest.merge
+    really = replacing.Opened.replace
 
     def meet(*given: Any) -> None:
-        tried.append(1)
-        if len(tried) == 1:
-            # What a writer would do that takes no turns.
-            CdcBed(bed.spark, bed.root, query_id="other").apply((1, 9, "D", None, None))
-            raise ConcurrentAppendException("another commit was there first")
+        monkeypatch.setattr(replacing.Opened, "replace", really)
+        # What a writer would do that takes no turns. Delta refuses whoever comes second.
+        CdcBed(bed.spark, bed.root, query_id="other").apply((1, 9, "D", None, None), (2, 4, "U", "other", "x"))
         really(*given)
 
     @contextmanager
@@ -126,11 +131,52 @@ def test_a_batch_that_meets_another_commit_is_applied_again_as_a_whole_with_a_tu
         yield
         turns.append("given back")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(newest, "merge", lambda *given: meet(*given) if not tried else really(*given))
-        apply_changes(bed.frame([(1, 5, "U", "a", "x"), (2, 5, "U", "b", "x")]), SPEC, bed.tables, Step(bed.query_id, 0), turn)
+    monkeypatch.setattr(replacing.Opened, "replace", meet)
+    apply_changes(bed.frame([(1, 5, "U", "a", "x"), (2, 5, "U", "b", "x")]), SPEC, bed.tables, Step(bed.query_id, 1), turn)
     assert names(bed) == {2: "b"}, "the delete that the other writer remembered meanwhile was read"
     assert turns == ["taken", "taken", "given back"]
+
+
+def test_a_seal_that_comes_while_a_batch_is_written_keeps_it_out(make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch) -> None:
+    bed = make()
+    bed.apply((1, 1, "U", "a", "x"))
+    really = replacing.Opened._mark
+
+    def sealed_meanwhile(*given: Any) -> Any:
+        seal(bed.spark, bed.tables.target, bed.query_id, lambda: None)
+        return really(*given)
+
+    monkeypatch.setattr(replacing.Opened, "_mark", sealed_meanwhile)
+    with pytest.raises(ConcurrentTransactionException):
+        bed.apply((1, 2, "U", "b", "x"))
+    assert names(bed) == {1: "a"}
+
+
+@pytest.mark.parametrize("name", ["delta.enableDeletionVectors", "delta.enableChangeDataFeed", "delta.enableRowTracking"])
+def test_a_table_that_only_merge_can_write_is_written_by_it(name: str, spark: SparkSession, tmp_path: Path) -> None:
+    value = str(name != "delta.enableDeletionVectors").lower()
+    bed = CdcBed(spark, tmp_path, replace(SPEC, scd_type=1)).prepare(replace(TABLE, properties={name: value}))
+    bed.apply((1, 1, "U", "a", "x"), (2, 1, "U", "b", "x"))
+    bed.apply((1, 2, "U", "c", "x"), (2, 2, "D", None, None), (3, 1, "U", "d", "x"))
+    assert names(bed) == {1: "c", 3: "d"}
+    if name == "delta.enableChangeDataFeed":
+        reader = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", bed.versions() - 1)
+        feed = reader.load(bed.tables.target)
+        assert {row["_change_type"] for row in feed.collect()} == {"update_preimage", "update_postimage", "delete", "insert"}
+
+
+def test_partitions_column_mapping_and_constraints_hold_where_rows_are_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    table = replace(TABLE, partition_cols=("city",), properties={"delta.columnMapping.mode": "name"})
+    bed = CdcBed(spark, tmp_path).prepare(table)
+    spark.sql(f"ALTER TABLE delta.`{bed.tables.target}` ADD CONSTRAINT short CHECK (length(name) < 5)")
+    bed.apply((1, 1, "U", "a", "Ulm"), (2, 1, "U", "b", "Ulm"), (3, 1, "U", "c", "Bonn"))
+    bed.apply((1, 2, "U", "d", "Bonn"), (2, 2, "D", None, None))
+    assert [(row["id"], row["city"]) for row in bed.rows()] == [(1, "Bonn"), (3, "Bonn")]
+    with pytest.raises(Exception, match="DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"):
+        bed.apply((3, 2, "U", "too long", "Bonn"))
+    assert names(bed) == {1: "d", 3: "c"}
+    written = spark.sql(f"DESCRIBE HISTORY delta.`{bed.tables.target}` LIMIT 1").collect()[0]
+    assert (written["operation"], written["operationMetrics"]["numTargetRowsDeleted"]) == ("MERGE", "2")
 
 
 def test_a_conflict_that_does_not_end_is_raised(make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch) -> None:

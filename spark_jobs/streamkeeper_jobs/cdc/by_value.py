@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -11,10 +12,24 @@ from pyspark.sql.types import MapType, StringType
 
 from streamkeeper.cdc import BOOKKEEPING
 from streamkeeper_jobs.cdc.columns import COLUMNS, SEQUENCE, Layout
-from streamkeeper_jobs.cdc.commits import merging, table_at
-from streamkeeper_jobs.cdc.events import AT, DELETE, KEY, KIND, ROW, UPSERT, Facts, Work, facts_of, materialised, unusable_of_group
-from streamkeeper_jobs.cdc.expressions import column, orderable, ordered, quoted
-from streamkeeper_jobs.cdc.newest import CHANGE, TARGET, Cut, commit_nothing, cut_off, dead, marks, same_key, target_at, with_last_truncate
+from streamkeeper_jobs.cdc.commits import assigned, merging, table_at
+from streamkeeper_jobs.cdc.events import AT, DELETE, KEY, KIND, ROW, UPSERT, Facts, Work, facts_of, materialised, nearby, unusable_of_group
+from streamkeeper_jobs.cdc.expressions import column, orderable, ordered
+from streamkeeper_jobs.cdc.newest import (
+    CHANGE,
+    FATE,
+    TARGET,
+    Cut,
+    commit_nothing,
+    cut_off,
+    dead,
+    marks,
+    open_target,
+    same_key,
+    target_at,
+    with_last_truncate,
+)
+from streamkeeper_jobs.cdc.replacing import PLACE, Opened
 from streamkeeper_jobs.cdc.values import Path, Value, together, values_of
 
 VALUE = "value"
@@ -28,7 +43,7 @@ def apply_by_value(changes: DataFrame, work: Work) -> None:
         facts = facts_of(reduced, work.layout)
         cut = cut_off(reduced, _deaths(reduced, facts), work, facts, kept)
         if cut is not None:
-            _merge(cut, values, work, facts)
+            _write(cut, values, work, facts, kept)
 
 
 def reduce(changes: DataFrame, values: Sequence[Value]) -> DataFrame:
@@ -56,29 +71,90 @@ def _deaths(reduced: DataFrame, facts: Facts) -> DataFrame:
     return with_last_truncate(deletes, reduced, facts)
 
 
-def _merge(cut: Cut, values: Sequence[Value], work: Work, facts: Facts) -> None:
+def _write(cut: Cut, values: Sequence[Value], work: Work, facts: Facts, kept: ExitStack) -> None:
     """Write the batch into the target, in the one commit of its step."""
     if not facts.keys and facts.truncated is None:
         commit_nothing(cut.keys.sparkSession, work)
         return
-    source = _living(cut, values)
-    there, barrier = column(CHANGE, "seen").isNotNull(), column(CHANGE, "barrier")
-    lives = ~dead(target_at(), barrier, cut.truncated)
-    joined = {value.path: _later(_of_change(value), _of_target(value, barrier, cut.truncated), value) for value in values}
-    alone = {value.path: _of_change(value) for value in values}
-    last = F.greatest(column(CHANGE, "seen"), F.when(lives, target_at()))
+    source, target = _living(cut, values), open_target(cut.keys.sparkSession, work, facts)
+    rules = _Rules(values, work.layout, facts, cut.truncated)
+    if target is None:
+        _merge(source, rules, work)
+    else:
+        _replace(target, source, rules, kept)
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """What becomes of a row of the target and of a change of its key, beside one another (``target``, ``change``)."""
+
+    values: Sequence[Value]
+    layout: Layout
+    facts: Facts
+    truncated: Column | None
+
+    @property
+    def there(self) -> Column:
+        """Whether the change has an upsert."""
+        return column(CHANGE, "seen").isNotNull()
+
+    @property
+    def lives(self) -> Column:
+        return ~dead(target_at(), column(CHANGE, "barrier"), self.truncated)
+
+    @property
+    def updates(self) -> Column:
+        return self.there | (self.lives & _some_dead(column(CHANGE, "barrier"), self.truncated))
+
+    @property
+    def joined(self) -> dict[str, Column]:
+        """What the row is set to by the change."""
+        barrier = column(CHANGE, "barrier")
+        found = {value.path: _later(_of_change(value), _of_target(value, barrier, self.truncated), value) for value in self.values}
+        last = F.greatest(column(CHANGE, "seen"), F.when(self.lives, target_at()))
+        return _set(self.layout, self.values, found, last)
+
+    @property
+    def alone(self) -> dict[str, Column]:
+        """What a new row is set to."""
+        found = {value.path: _of_change(value) for value in self.values}
+        return _set(self.layout, self.values, found, column(CHANGE, "seen"), key_from=CHANGE)
+
+    @property
+    def left(self) -> dict[str, Column]:
+        """What a row is set to that no change is of, by a truncate."""
+        nobody = F.lit(None).cast(self.layout.sequence)
+        found = {value.path: _of_target(value, nobody, self.truncated) for value in self.values}
+        return _set(self.layout, self.values, found, target_at(), key_from=TARGET)
+
+
+def _replace(target: Opened, source: DataFrame, rules: _Rules, kept: ExitStack) -> None:
+    """Look once at the rows that the target has of the keys, and put them together with the changes."""
+    changes, stored = source.select(KEY, F.struct("*").alias(CHANGE)), target.placed(F.struct("*").alias(TARGET))
+    fate = F.when(rules.updates, UPSERT).when(~rules.lives, DELETE)
+    met = stored.join(nearby(changes, rules.facts), same_key(rules.layout, rules.facts))
+    found = kept.enter_context(materialised(met.select(KEY, PLACE, fate.alias(FATE), _row(rules.joined).alias(ROW))))
+    new = changes.where(rules.there).join(nearby(found.select(KEY), rules.facts), KEY, "left_anti").select(_row(rules.alone).alias(ROW))
+    rows = found.where(F.col(FATE) == UPSERT).select(ROW).unionByName(new)
+    target.replace(found.where(F.col(FATE).isNotNull()), rows.select(f"{ROW}.*"))
+
+
+def _row(given: dict[str, Column]) -> Column:
+    return F.struct(*[value.alias(name) for name, value in given.items()])
+
+
+def _merge(source: DataFrame, rules: _Rules, work: Work) -> None:
+    """Write the batch by MERGE."""
     with merging(source.sparkSession, work.step.query_id, work.step.batch_id):
-        builder = table_at(source.sparkSession, work.tables.target).alias(TARGET).merge(source.alias(CHANGE), same_key(work.layout, facts))
-        builder = builder.whenMatchedUpdate(there | (lives & _some_dead(barrier, cut.truncated)), _set(work.layout, values, joined, last))
-        builder = builder.whenMatchedDelete(~there & ~lives)
-        builder = builder.whenNotMatchedInsert(there, _set(work.layout, values, alone, column(CHANGE, "seen"), key_from=CHANGE))
-        if facts.truncated is not None and cut.truncated is not None:
-            nobody = F.lit(None).cast(work.layout.sequence)
-            left = {value.path: _of_target(value, nobody, cut.truncated) for value in values}
-            builder = builder.whenNotMatchedBySourceDelete(cut.truncated > target_at())
-            builder = builder.whenNotMatchedBySourceUpdate(
-                _some_dead(nobody, cut.truncated), _set(work.layout, values, left, target_at(), key_from=TARGET)
-            )
+        target = table_at(source.sparkSession, work.tables.target).alias(TARGET)
+        builder = target.merge(source.alias(CHANGE), same_key(rules.layout, rules.facts))
+        builder = builder.whenMatchedUpdate(rules.updates, assigned(rules.joined))
+        builder = builder.whenMatchedDelete(~rules.there & ~rules.lives)
+        builder = builder.whenNotMatchedInsert(rules.there, assigned(rules.alone))
+        if rules.facts.truncated is not None and rules.truncated is not None:
+            builder = builder.whenNotMatchedBySourceDelete(rules.truncated > target_at())
+            nobody = F.lit(None).cast(rules.layout.sequence)
+            builder = builder.whenNotMatchedBySourceUpdate(_some_dead(nobody, rules.truncated), assigned(rules.left))
         builder.execute()
 
 
@@ -120,9 +196,7 @@ def _some_dead(barrier: Column, truncated: Column | None) -> Column:
     return F.exists(F.map_values(column(TARGET, BOOKKEEPING, COLUMNS)), lambda at: dead(at, barrier, truncated))
 
 
-def _set(
-    layout: Layout, values: Sequence[Value], found: dict[Path, Column], last: Column, *, key_from: str = TARGET
-) -> dict[str, str | Column]:
+def _set(layout: Layout, values: Sequence[Value], found: dict[Path, Column], last: Column, *, key_from: str = TARGET) -> dict[str, Column]:
     """Give what each column of the target is set to: keys, values put together again, and the bookkeeping."""
     key = {field.name: column(CHANGE, KEY, field.name) if key_from == CHANGE else column(TARGET, field.name) for field in layout.keys}
     given = {path: pair.getField(VALUE) for path, pair in found.items()}
@@ -131,4 +205,4 @@ def _set(
     known = F.filter(F.array(*entries), lambda entry: entry["value"].isNotNull()) if entries else None
     kept = F.map_from_entries(known) if known is not None else F.create_map().cast(MapType(StringType(), layout.sequence))
     bookkeeping = F.struct(last.alias(SEQUENCE), kept.alias(COLUMNS))
-    return {**{quoted(name): one for name, one in {**key, **rest}.items()}, quoted(BOOKKEEPING): bookkeeping}
+    return {**key, **rest, BOOKKEEPING: bookkeeping}

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 
+from streamkeeper_jobs.cdc.expressions import quoted
 from streamkeeper_jobs.session import spark_url
 
 _APP, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
@@ -28,6 +29,11 @@ def merging(session: SparkSession, app_id: str, version: int) -> Iterator[None]:
     finally:
         for name in conf:
             session.conf.unset(name)
+
+
+def assigned(values: dict[str, Column]) -> dict[str, str | Column]:
+    """Give MERGE the values of columns by their names as they are."""
+    return {quoted(name): value for name, value in values.items()}
 
 
 def append(rows: DataFrame, path: str, app_id: str, version: int) -> None:

@@ -15,7 +15,7 @@ from pyspark.sql.window import WindowSpec
 from streamkeeper.cdc import BOOKKEEPING, END_AT, START_AT, CdcSpec
 from streamkeeper_jobs.cdc import tombstones
 from streamkeeper_jobs.cdc.columns import SEQUENCE, Layout
-from streamkeeper_jobs.cdc.commits import merging, table_at
+from streamkeeper_jobs.cdc.commits import assigned, merging, table_at
 from streamkeeper_jobs.cdc.events import (
     AT,
     DELETE,
@@ -31,8 +31,9 @@ from streamkeeper_jobs.cdc.events import (
     unusable_of_group,
     within,
 )
-from streamkeeper_jobs.cdc.expressions import column, orderable, ordered, quoted
-from streamkeeper_jobs.cdc.newest import CHANGE, TARGET, commit_nothing, same_key
+from streamkeeper_jobs.cdc.expressions import column, orderable, ordered
+from streamkeeper_jobs.cdc.newest import CHANGE, TARGET, commit_nothing, open_target, same_key
+from streamkeeper_jobs.cdc.replacing import PLACE, Opened
 from streamkeeper_jobs.cdc.values import Value, merged, together, values_of
 
 KNOWN, SHOWN, GUESSED = 3, 2, 1
@@ -51,14 +52,19 @@ def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
             commit_nothing(reduced.sparkSession, work)
             return
         keys = nearby(reduced.select(KEY).distinct(), facts)
-        present = kept.enter_context(materialised(_present(keys, work, facts)))
+        target = open_target(keys.sparkSession, work, facts)
+        present = kept.enter_context(materialised(_present(keys, target, work, facts)))
         known = _known(reduced, _remembered(keys, work, facts), present, spec)
         timeline = kept.enter_context(materialised(_timeline(_one_each(known, spec, layout), spec, layout)))
         hidden = _hidden(reduced, timeline, spec)
         if not hidden.isEmpty() and not tombstones.remember(hidden, work):
             return
         differing = kept.enter_context(materialised(_differing(_versions(timeline), present, layout)))
-        _merge(differing, work, facts)
+        if target is None:
+            _merge(differing, work, facts)
+        else:
+            versions = differing.where(~F.col("obsolete")).select(*[value.alias(name) for name, value in _stored(layout).items()])
+            target.replace(differing.where(F.col(PLACE).isNotNull()), versions)
 
 
 def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
@@ -73,20 +79,21 @@ def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     return reduced.withColumns({"truncated": nothing, ROW: F.when(F.col("deleted").isNull(), F.col(ROW))})
 
 
-def _present(keys: DataFrame, work: Work, facts: Facts) -> DataFrame:
-    """Give the versions that the target has of some keys: ``key``, ``start``, ``end``, ``last``, ``row``."""
-    layout = work.layout
-    key = F.struct(*[column(field.name).alias(field.name) for field in layout.keys])
-    row = F.struct(*[column(field.name).alias(field.name) for field in layout.stored.fields])
-    table = table_at(keys.sparkSession, work.tables.target).toDF().where(within((layout.keys[0].name,), layout.keys[0], facts))
-    shown = table.select(
-        key.alias(KEY),
+def _present(keys: DataFrame, target: Opened | None, work: Work, facts: Facts) -> DataFrame:
+    """Give the versions that the target has of some keys: ``key``, ``start``, ``end``, ``last``, ``row``, ``place`` (null for MERGE)."""
+    columns = [
+        F.struct(*[column(field.name).alias(field.name) for field in work.layout.keys]).alias(KEY),
         column(START_AT).alias("start"),
         column(END_AT).alias("end"),
         column(BOOKKEEPING, SEQUENCE).alias("last"),
-        row.alias(ROW),
-    )
-    return shown.join(keys, KEY, "left_semi")
+        F.struct(*[column(field.name).alias(field.name) for field in work.layout.stored.fields]).alias(ROW),
+    ]
+    if target is not None:
+        versions = target.placed(*columns)
+    else:
+        bounds = within((work.layout.keys[0].name,), work.layout.keys[0], facts)
+        versions = table_at(keys.sparkSession, work.tables.target).toDF().where(bounds).select(*columns, F.lit(None).alias(PLACE))
+    return versions.join(keys, KEY, "left_semi")
 
 
 def _remembered(keys: DataFrame, work: Work, facts: Facts) -> DataFrame:
@@ -201,6 +208,7 @@ def _differing(wanted: DataFrame, present: DataFrame, layout: Layout) -> DataFra
             *[F.coalesce(column("wanted", name), column("present", name)).alias(name) for name in (KEY, "start")],
             *[column("wanted", name).alias(name) for name in ("end", "last", ROW)],
             obsolete.alias("obsolete"),
+            column("present", PLACE).alias(PLACE),
         )
     )
 
@@ -212,17 +220,17 @@ def _merge(differing: DataFrame, work: Work, facts: Facts) -> None:
     obsolete = column(CHANGE, "obsolete")
     with merging(differing.sparkSession, work.step.query_id, work.step.batch_id):
         builder = table_at(differing.sparkSession, work.tables.target).alias(TARGET).merge(differing.alias(CHANGE), same)
-        builder = builder.whenMatchedDelete(obsolete).whenMatchedUpdate(~obsolete, _set(layout))
-        builder.whenNotMatchedInsert(~obsolete, _set(layout)).execute()
+        version = assigned(_stored(layout, CHANGE))
+        builder.whenMatchedDelete(obsolete).whenMatchedUpdate(~obsolete, version).whenNotMatchedInsert(~obsolete, version).execute()
 
 
-def _set(layout: Layout) -> dict[str, str | Column]:
-    stored: dict[str, str | Column] = {quoted(field.name): column(CHANGE, ROW, field.name) for field in layout.stored.fields}
+def _stored(layout: Layout, *side: str) -> dict[str, Column]:
+    """Give the target's columns, read from a version."""
     return {
-        **stored,
-        quoted(START_AT): column(CHANGE, "start"),
-        quoted(END_AT): column(CHANGE, "end"),
-        quoted(BOOKKEEPING): F.struct(column(CHANGE, "last").alias(SEQUENCE)),
+        **{field.name: column(*side, ROW, field.name) for field in layout.stored.fields},
+        START_AT: column(*side, "start"),
+        END_AT: column(*side, "end"),
+        BOOKKEEPING: F.struct(column(*side, "last").alias(SEQUENCE)),
     }
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from streamkeeper.cdc import BOOKKEEPING
 from streamkeeper_jobs.cdc import tombstones
 from streamkeeper_jobs.cdc.columns import SEQUENCE, Layout
-from streamkeeper_jobs.cdc.commits import append, merging, table_at
+from streamkeeper_jobs.cdc.commits import append, assigned, merging, table_at
 from streamkeeper_jobs.cdc.events import (
     AT,
     DELETE,
@@ -28,10 +28,14 @@ from streamkeeper_jobs.cdc.events import (
     unusable_of_group,
     within,
 )
-from streamkeeper_jobs.cdc.expressions import all_of, column, orderable, ordered, quoted
+from streamkeeper_jobs.cdc.expressions import all_of, column, orderable, ordered
+from streamkeeper_jobs.cdc.replacing import PLACE, Opened, opened
 
 TARGET, CHANGE = "target", "change"
 """The two sides of a MERGE."""
+
+FATE, GOES, TIED, STANDS = "fate", "goes", "tied", "stands"
+"""What becomes of a row of the target: replaced or ended; or to be compared with an upsert of its sequence; or newer than the batch."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ def apply_newest(changes: DataFrame, work: Work) -> None:
         facts = facts_of(reduced, work.layout)
         cut = cut_off(reduced, _deaths(reduced, facts), work, facts, kept)
         if cut is not None:
-            merge(cut, work, facts)
+            _write(cut, work, facts, kept)
 
 
 def reduce(changes: DataFrame, layout: Layout) -> DataFrame:
@@ -90,20 +94,79 @@ def cut_off(reduced: DataFrame, deaths: DataFrame, work: Work, facts: Facts, kep
     return Cut(joined.withColumn("barrier", F.greatest("deleted", "barrier")), truncated)
 
 
-def merge(cut: Cut, work: Work, facts: Facts) -> None:
+def _write(cut: Cut, work: Work, facts: Facts, kept: ExitStack) -> None:
     """Write the batch into the target, in the one commit of its step."""
     if not facts.keys and facts.truncated is None:
         commit_nothing(cut.keys.sparkSession, work)
         return
+    target = open_target(cut.keys.sparkSession, work, facts)
+    if target is None:
+        _merge(cut, work, facts)
+    else:
+        _replace(target, cut, work.layout, facts, kept)
+
+
+def open_target(session: SparkSession, work: Work, facts: Facts) -> Opened | None:
+    """Open the target within the batch's range of keys; None where only MERGE will do. A truncate looks at all rows, so it is MERGE's."""
+    if facts.truncated is not None:
+        return None
+    first = work.layout.keys[0]
+    return opened(session, work.tables.target, work.step, within((first.name,), first, facts))
+
+
+def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitStack) -> None:
+    """Look once at the rows that the target has of the keys; mark those that are replaced or end, and append what is newer."""
+    living = _living(cut)
+    found = kept.enter_context(materialised(_fates(target, living, cut.truncated, layout, facts)))
+    fates = {row[FATE] for row in found.select(FATE).distinct().collect()}
+    if TIED in fates:
+        found = kept.enter_context(materialised(_ties_broken(target, living, found, layout, facts)))
+    upserts = living.where(F.col("latest").isNotNull())
+    if fates & {STANDS, TIED}:
+        upserts = upserts.join(nearby(found.where(F.col(FATE) == STANDS).select(KEY), facts), KEY, "left_anti")
+    gone = found.where(F.col(FATE) == GOES) if fates & {GOES, TIED} else None
+    target.replace(gone, upserts.select(*[value.alias(name) for name, value in _stored(layout).items()]))
+
+
+def _fates(target: Opened, living: DataFrame, truncated: Column | None, layout: Layout, facts: Facts) -> DataFrame:
+    """Say what becomes of the rows that the target has of the keys: ``key``, ``place``, ``fate``.
+
+    Of the target only keys and sequences are read.
+    """
+    stored = target.placed(_key_of_target(layout).alias("own"), column(BOOKKEEPING, SEQUENCE).alias("stored"))
+    changes = living.select(KEY, column("latest", AT).alias("given"), "barrier")
+    stored_at, given = F.col("stored"), F.col("given")
+    fate = (
+        F.when(given.isNull(), F.when(dead(stored_at, F.col("barrier"), truncated), GOES))
+        .when(given > stored_at, GOES)
+        .when(given == stored_at, TIED)
+        .otherwise(STANDS)
+    )
+    joined = stored.join(nearby(changes, facts), _own_key(layout))
+    return joined.select(KEY, PLACE, fate.alias(FATE)).where(F.col(FATE).isNotNull())
+
+
+def _ties_broken(target: Opened, living: DataFrame, found: DataFrame, layout: Layout, facts: Facts) -> DataFrame:
+    """Decide on the rows that have the very sequence of the batch's upsert: the larger one counts. Whole rows are read of them alone."""
+    tied = F.col(FATE) == TIED
+    changes = living.join(nearby(found.where(tied).select(KEY), facts), KEY, "left_semi").select(KEY, column("latest", ROW).alias(ROW))
+    stored = target.placed(_key_of_target(layout).alias("own"), _row_of_target(layout).alias("stored"))
+    larger = ordered(F.col(ROW), layout.stored) > ordered(F.col("stored"), layout.stored)
+    broken = stored.join(nearby(changes, facts), _own_key(layout)).select(KEY, PLACE, F.when(larger, GOES).otherwise(STANDS).alias(FATE))
+    return found.where(~tied).unionByName(broken)
+
+
+def _merge(cut: Cut, work: Work, facts: Facts) -> None:
+    """Write the batch by MERGE."""
     layout, source, at = work.layout, _living(cut), column(CHANGE, "latest", AT)
-    larger = ordered(column(CHANGE, "latest", ROW), layout.stored) > ordered(_row_of_target(layout), layout.stored)
+    larger = ordered(column(CHANGE, "latest", ROW), layout.stored) > ordered(_row_of_target(layout, TARGET), layout.stored)
     newer = (at > target_at()) | ((at == target_at()) & larger)
-    there = column(CHANGE, "latest").isNotNull()
+    there, values = column(CHANGE, "latest").isNotNull(), assigned(_stored(layout, CHANGE))
     with merging(source.sparkSession, work.step.query_id, work.step.batch_id):
         builder = table_at(source.sparkSession, work.tables.target).alias(TARGET).merge(source.alias(CHANGE), same_key(layout, facts))
-        builder = builder.whenMatchedUpdate(there & newer, _values(layout))
+        builder = builder.whenMatchedUpdate(there & newer, values)
         builder = builder.whenMatchedDelete(~there & dead(target_at(), column(CHANGE, "barrier"), cut.truncated))
-        builder = builder.whenNotMatchedInsert(there, _values(layout))
+        builder = builder.whenNotMatchedInsert(there, values)
         if facts.truncated is not None and cut.truncated is not None:
             builder = builder.whenNotMatchedBySourceDelete(cut.truncated > target_at())
         builder.execute()
@@ -159,11 +222,19 @@ def _living(cut: Cut) -> DataFrame:
     return living.where(F.col("latest").isNotNull() | F.col("barrier").isNotNull()).select(KEY, "latest", "barrier")
 
 
-def _values(layout: Layout) -> dict[str, str | Column]:
-    """Give what each column of the target is set to."""
-    stored: dict[str, str | Column] = {quoted(field.name): column(CHANGE, "latest", ROW, field.name) for field in layout.stored.fields}
-    return {**stored, quoted(BOOKKEEPING): F.struct(column(CHANGE, "latest", AT).alias(SEQUENCE))}
+def _stored(layout: Layout, *side: str) -> dict[str, Column]:
+    """Give the target's columns, read from the newest upsert of a key."""
+    stored = {field.name: column(*side, "latest", ROW, field.name) for field in layout.stored.fields}
+    return {**stored, BOOKKEEPING: F.struct(column(*side, "latest", AT).alias(SEQUENCE))}
 
 
-def _row_of_target(layout: Layout) -> Column:
-    return F.struct(*[column(TARGET, field.name).alias(field.name) for field in layout.stored.fields])
+def _row_of_target(layout: Layout, *side: str) -> Column:
+    return F.struct(*[column(*side, field.name).alias(field.name) for field in layout.stored.fields])
+
+
+def _key_of_target(layout: Layout) -> Column:
+    return F.struct(*[column(field.name).alias(field.name) for field in layout.keys])
+
+
+def _own_key(layout: Layout) -> Column:
+    return all_of([column("own", field.name) == column(KEY, field.name) for field in layout.keys])
