@@ -12,8 +12,8 @@ from typing import Any
 
 from streamkeeper import backfill, backup_table, common_steps, full_refresh, generations, resets
 from streamkeeper.backfills import BACKUP, BackfillRequest, check_backup_fits
-from streamkeeper.backup_table import COPY, ENTER, PIN, BackupRequest
-from streamkeeper.backups import TARGET, TOMBSTONES
+from streamkeeper.backup_table import BackupRequest
+from streamkeeper.backups import COPY, ENTER, PIN, TARGET, TOMBSTONES, VERIFY
 from streamkeeper.declarations import AutoCdcFlow
 from streamkeeper.errors import RequestError
 from streamkeeper.full_refresh import RefreshRequest
@@ -219,7 +219,7 @@ KIND = Kind(
         common_steps.PLAN_AGAIN,
         backup_table.KIND.step(PIN),
         backup_table.KIND.step(COPY),
-        backup_table.KIND.step(backup_table.VERIFY),
+        backup_table.KIND.step(VERIFY),
         StepKind(ENTER, "enter the copies in the list of backups, for restore_table", "here", enter),
         full_refresh.KIND.step("empty_tables"),
         common_steps.DECIDE,
