@@ -149,10 +149,12 @@ class SparkStep(SparkSubmitOperator):
         plan = context["ti"].xcom_pull(task_ids=PLAN)
         settings = Settings.from_environment()
         where = (settings, plan["pipeline"], plan["recovery"], self.task_id)
-        try:
-            evidence = recoveries.without_spark(*where)
-        except StreamkeeperError as error:
-            _fail(self.of, self.task_id, context, error, final=isinstance(error, FINAL) and not self.patient)
+        evidence = recoveries.evidence_of(*where)
+        if evidence is None and kind(self.of).step(self.task_id).idle is not None:
+            try:
+                evidence = recoveries.without_spark(*where)
+            except StreamkeeperError as error:
+                _fail(self.of, self.task_id, context, error, final=isinstance(error, FINAL) and not self.patient)
         if evidence is None:
             self.application_args = submit.recovery_arguments(*where[1:])
             self.conf = submit.job_settings(settings)

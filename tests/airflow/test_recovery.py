@@ -145,6 +145,15 @@ def test_a_step_in_spark_fails_with_what_the_ledger_says(
     assert len(told.alerts) == int(final)
 
 
+def test_a_step_in_spark_that_has_nothing_to_do_starts_no_spark(
+    stamping: list[list[str]], told: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recoveries, "evidence_of", lambda *_: None)
+    monkeypatch.setattr(recoveries, "without_spark", lambda *_: {"note": "the target is kept as it is"})
+    found = SparkStep(of="rewind", task_id="put_back").execute(context(plan=PLAN))
+    assert (found["note"], stamping, told.alerts) == ("the target is kept as it is", [], [])
+
+
 def test_a_step_in_spark_that_is_done_already_starts_no_spark(
     stamping: list[list[str]], told: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
