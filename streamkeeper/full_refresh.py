@@ -14,6 +14,7 @@ from streamkeeper import common_steps, delta_log, generations, resets
 from streamkeeper.clock import now
 from streamkeeper.declarations import DELTA, KAFKA, AutoCdcFlow, Pipeline, Source, Table
 from streamkeeper.downstream import readers, what_it_feels
+from streamkeeper.emptied import is_emptied
 from streamkeeper.errors import CheckpointError, RequestError, StorageError
 from streamkeeper.generations import EARLIEST, REBUILT, StartAt
 from streamkeeper.manifest import Flow, Manifest
@@ -116,16 +117,6 @@ def plan(settings: Settings, manifest: Manifest, request: RefreshRequest, recove
         notes=tuple(_notes(request, paths, felt)),
         refusals=tuple(refusals),
     )
-
-
-def app_id(recovery_id: str) -> str:
-    """Give the ``txnAppId`` under which a recovery empties its tables: the same commit is never made twice."""
-    return f"{recovery_id}/empty_tables"
-
-
-def is_emptied(path: str, recovery_id: str) -> bool:
-    """Say whether a recovery has emptied the table at a path, by the table's own log."""
-    return delta_log.last_transaction(path, app_id(recovery_id)).version is not None
 
 
 def _plan_flow(settings: Settings, flow: Flow, request: RefreshRequest) -> tuple[FlowPlan, tuple[Refusal, ...]]:

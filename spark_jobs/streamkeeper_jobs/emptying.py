@@ -10,8 +10,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from streamkeeper import common_steps, delta_log
+from streamkeeper.emptied import app_id, is_emptied
 from streamkeeper.errors import RecoveryError
-from streamkeeper.full_refresh import app_id, is_emptied
 from streamkeeper.recovery_kinds import Work
 from streamkeeper_jobs.cdc.steps import CdcTables
 from streamkeeper_jobs.putting_back import shut_flows_out

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper import full_refresh, recoveries
+from streamkeeper import emptied, recoveries
 from streamkeeper.errors import RequestError
 from streamkeeper.full_refresh import KIND, RefreshRequest, parse_refresh
 from streamkeeper.manifest import read_manifest
@@ -162,7 +162,7 @@ def test_a_recovery_that_shut_a_flow_out_or_emptied_a_table_counts_as_one_that_c
     with pytest.raises(OSError, match="killed"):
         recoveries.carry_out(stands.settings, "events", "r1", "empty_tables", fails)
     before = stands.tree()
-    stands.write_table(full_refresh.app_id("r1"), 1)
+    stands.write_table(emptied.app_id("r1"), 1)
     assert not recoveries.give_up(stands.settings, "events", "r1", "rejected"), "the table was emptied"
     [newest] = set(stands.tree()) - set(before)
     (stands.root / newest).unlink()
