@@ -1,4 +1,4 @@
-"""How the table's own log says that a recovery has emptied it: by one transaction, under an id that follows from the recovery's."""
+"""The mark by which a full refresh finds the tables that it has emptied."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ def app_id(recovery_id: str) -> str:
 
 
 def is_emptied(path: str, recovery_id: str) -> bool:
-    """Say whether a recovery has emptied the table at a path."""
+    """Say whether a recovery has emptied the table at a path, by the table's own log."""
     return delta_log.last_transaction(path, app_id(recovery_id)).version is not None
