@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from streamkeeper import common_steps, generations, ledger, plans
-from streamkeeper.cleaning import remove
+from streamkeeper import backups, common_steps, generations, ledger, plans
+from streamkeeper.backfills import is_backfill
+from streamkeeper.cleaning import remove, remove_backups
 from streamkeeper.clock import now as in_words
 from streamkeeper.declarations import NAME, OUR_FOLDERS, AutoCdcFlow
 from streamkeeper.delta_log import exists
@@ -113,12 +114,14 @@ def request_from_json(value: dict[str, Any]) -> CleanUpRequest:
 
 @dataclass(frozen=True)
 class _Around:
-    """Where a plan looks, and what recoveries that are not over need: (flow, generation) → recovery."""
+    """Where a plan looks, and what recoveries that are not over need: (flow, generation) → recovery. ``backed`` are the generations, by
+    flow, that backups go back to."""
 
     storage: Storage
     pipeline: str
     before: float
     needed: Mapping[tuple[str, int], str]
+    backed: Mapping[str, set[int]]
 
 
 def plan(settings: Settings, manifest: Manifest, request: CleanUpRequest, recovery_id: str, now: float | None = None) -> Plan:
@@ -134,7 +137,13 @@ def plan(settings: Settings, manifest: Manifest, request: CleanUpRequest, recove
     if unknown := sorted(set(request.forget_flows) - set(kept)):
         strange = ", ".join(sorted(set(kept) - declared)) or "none"
         raise RequestError(f"forget_flows names {', '.join(unknown)}, of which nothing is kept. Kept and not declared are: {strange}.")
-    around = _Around(storage, pipeline.name, moment - request.keep_days * 86400, dict(_needed(storage, pipeline.name)))
+    around = _Around(
+        storage,
+        pipeline.name,
+        moment - request.keep_days * 86400,
+        dict(_needed(storage, pipeline.name)),
+        backups.needed_generations(storage),
+    )
     removals: list[dict[str, Any]] = []
     notes: list[str] = []
     for name in kept:
@@ -143,11 +152,15 @@ def plan(settings: Settings, manifest: Manifest, request: CleanUpRequest, recove
             removals += _of_flow(home, around, notes)
         if name in request.forget_flows:
             removals.append(_forgotten(home, around))
+        elif is_backfill(name):
+            removals += _of_backfill(home, around)
         elif name not in declared:
             notes.append(f"{home.full_name} is declared no more (renamed, or removed?): its files stay until forget_flows names it.")
     keyed = sorted({flow.target for flow in pipeline.flows if isinstance(flow, AutoCdcFlow)})
     before = datetime.fromtimestamp(moment - request.tombstone_days * 86400, timezone.utc).isoformat(timespec="seconds")
     tombstones = [{"table": table, "before": before} for table in keyed if exists(settings.tombstones_path(table))]
+    old = (*backups.expired(settings, datetime.fromtimestamp(moment, timezone.utc)), *backups.unfinished(settings))
+    copies = [{"table": item.table, "id": item.id, "why": item.why} for item in old if item.pipeline == pipeline.name]
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -156,8 +169,8 @@ def plan(settings: Settings, manifest: Manifest, request: CleanUpRequest, recove
         request=asdict(request),
         flows=(),
         steps=KIND.step_names,
-        details={"remove": removals, "tombstones": tombstones},
-        notes=(*(item["why"] for item in removals), *notes, *_tombstone_notes(tombstones)),
+        details={"remove": removals, "backups": copies, "tombstones": tombstones},
+        notes=(*(item["why"] for item in removals), *notes, *_backup_notes(copies), *_tombstone_notes(tombstones)),
         at=in_words(),
     )
 
@@ -165,6 +178,11 @@ def plan(settings: Settings, manifest: Manifest, request: CleanUpRequest, recove
 def _tombstone_notes(tombstones: list[dict[str, Any]]) -> Iterator[str]:
     for item in tombstones:
         yield f"The table {item['table']} forgets deletes and truncates that it learned of before {item['before']}."
+
+
+def _backup_notes(copies: list[dict[str, Any]]) -> Iterator[str]:
+    for item in copies:
+        yield f"The backup {item['id']} of {item['table']} goes: {item['why']}."
 
 
 def _of_flow(home: FlowHome, around: _Around, notes: list[str]) -> Iterator[dict[str, Any]]:
@@ -212,6 +230,8 @@ def _why_kept(home: FlowHome, number: int, starts: Mapping[int, generations.Star
             return f"generation {later}, which is decided and not begun yet, begins from it"
     if (home.full_name, number) in around.needed:
         return f"the recovery {around.needed[home.full_name, number]} is not over and names it"
+    if number in around.backed.get(home.full_name, ()):
+        return "a backup goes back to it"
     following = min(item for item in starts if item > number)
     if not _long_ago(starts[following].at, around.before):
         return f"generation {following} took over at {starts[following].at}, which is within the retention"
@@ -246,6 +266,21 @@ def _forgotten(home: FlowHome, around: _Around) -> dict[str, Any]:
     return {"flow": home.flow, "generation": None, "forget": True, "names": names, "why": why}
 
 
+def _of_backfill(home: FlowHome, around: _Around) -> Iterator[dict[str, Any]]:
+    """Give all that is kept of a backfill's own flow, once its recovery is over and long ago."""
+    mark = home.flow.rpartition("_")[2]
+    books = [
+        ledger.open(around.storage, around.pipeline, name)
+        for name in ledger.recoveries(around.storage, around.pipeline)
+        if name.endswith(mark)
+    ]
+    ends = [next((found for event in _OVER if (found := book.find(event)) is not None), None) for book in books]
+    if all(end is not None and _long_ago(end.at, around.before) for end in ends):
+        names = [f"{home.root}/{name}" for name in home.storage.names(home.root) if name not in _SMALL]
+        why = f"What the backfill {home.full_name} worked with goes: it ended long enough ago."
+        yield {"flow": home.flow, "generation": None, "forget": True, "names": names, "why": why}
+
+
 def _has_past(storage: Storage, pipeline: str, flow: str) -> bool:
     return any(name not in _SMALL for name in storage.names(f"{pipeline}/{flow}"))
 
@@ -261,7 +296,7 @@ def _nothing_to_forget(work: Work) -> dict[str, Any] | None:
 KIND = Kind(
     name=RECOVERY,
     title="Clean up",
-    description="Removes checkpoints of generations that were left long ago, old leases and forgotten flows; tables forget old deletes.",
+    description="Removes checkpoints that were left long ago, old leases, backups and forgotten flows; tables forget old deletes.",
     form=clean_up_form,
     parse=parse_clean_up,
     read_request=request_from_json,
@@ -274,6 +309,7 @@ KIND = Kind(
             remove,
             changes=True,
         ),
+        StepKind("remove_backups", "remove backups past their retention, and copies that were never finished", "here", remove_backups),
         StepKind(
             "forget_deletes",
             "let AUTO CDC tables forget deletes and truncates that are older than their retention, in the writers' turn",

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from streamkeeper import generations, leases, locks
-from streamkeeper.errors import TableLocked
+from streamkeeper import backups, generations, leases, locks
+from streamkeeper.errors import RecoveryError, TableLocked
 from streamkeeper.home import FlowHome
 from streamkeeper.leases import Life
 from streamkeeper.manifest import read_manifest
@@ -31,6 +31,19 @@ def remove(work: Work) -> dict[str, Any]:
             left[item["flow"]] = why
         else:
             removed += len(item["names"])
+    return {"removed": removed, "left": left}
+
+
+def remove_backups(work: Work) -> dict[str, Any]:
+    """Remove the backups that the plan names; one that a recovery needs by now stays."""
+    removed, left = [], {}
+    for item in work.plan.details["backups"]:
+        work.check_stop()
+        try:
+            backups.remove(work.settings, work.plan.pipeline, item["table"], item["id"])
+            removed.append(item["id"])
+        except RecoveryError as error:
+            left[item["id"]] = str(error)
     return {"removed": removed, "left": left}
 
 

@@ -159,9 +159,11 @@ def enter(work: Work) -> dict[str, Any]:
 
 def verify_filled(work: Work) -> dict[str, Any]:
     """See that the backup's rows are in the table, where it is filled from there."""
-    if work.plan.request["fill_from"] == SOURCES:
-        return {"note": "the flows fill the table from their sources"}
-    return backfill.verify(work)
+    return _nothing_to_fill(work) or backfill.verify(work)
+
+
+def _nothing_to_fill(work: Work) -> dict[str, Any] | None:
+    return {"note": "the flows fill the table from their sources"} if work.plan.request["fill_from"] == SOURCES else None
 
 
 def _filler(writers: list[Flow]) -> Flow:
@@ -228,6 +230,7 @@ KIND = Kind(
             "where the table is filled from the backup: bring its rows back, chunk by chunk",
             "spark",
             "streamkeeper_jobs.filling:fill_step",
+            idle=_nothing_to_fill,
         ),
         StepKind(VERIFY_FILLED, "see that all rows of the backup are in the table", "here", verify_filled),
         common_steps.VERIFY_TABLES,

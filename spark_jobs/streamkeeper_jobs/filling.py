@@ -57,10 +57,8 @@ class Filling:
 
 
 def fill_step(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Carry out the step ``fill`` of a recovery, if it fills anything: see :func:`fill`."""
+    """Carry out the step ``fill`` of a recovery: see :func:`fill`."""
     details = work.plan.details
-    if "fingerprint" not in details:
-        return {"note": "nothing is filled in by this recovery"}
     paths = details.get("backup")
     backup = Backup(paths[TARGET], paths[TOMBSTONES]) if paths else None
     request = request_from_json(details.get("backfill", work.plan.request))

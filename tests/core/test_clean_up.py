@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from streamkeeper import cleaning, generations, ledger, locks, places, recoveries
+from streamkeeper import backups, cleaning, generations, ledger, locks, places, recoveries
+from streamkeeper.backfills import name_of
+from streamkeeper.backups import Backup, Checksum, TableBackup
 from streamkeeper.errors import RequestError
 from streamkeeper.generations import AFTER_LAST, REBUILT, Generation, Start, StartAt
 from streamkeeper.home import FlowHome, query_id
@@ -17,6 +19,7 @@ from streamkeeper.manifest import read_manifest
 from streamkeeper.plans import Plan
 from streamkeeper.recovery_kinds import Work, kind
 from streamkeeper.storage import to_json
+from streamkeeper.table_versions import FlowAt
 from tests.core.small_world import CHANGES, EVENTS, World
 
 FLOW = "events.clean_events"
@@ -267,3 +270,31 @@ def test_it_is_planned_while_a_recovery_works_on_a_table(world: World) -> None:
     chosen = kind("clean_up")
     request = chosen.parse({"pipeline": "events"}, read_manifest(world.settings), "ada")
     assert recoveries.plan(world.settings, chosen, request, "c1").tables == ()
+
+
+def test_what_a_backfill_worked_with_goes_when_its_recovery_ended_long_ago(stands: World) -> None:
+    name = name_of("clean_events", "backfill-x-0123abcd")
+    begin(stands, 1, 12, flow=name)
+    assert f"events/{name}/checkpoints" in [item for found in plan(stands).details["remove"] for item in found["names"]], "no such recovery"
+    book = ledger.open(stands.home.storage, "events", "backfill-x-0123abcd")
+    book.record("planned", {})
+    assert not [item for item in plan(stands).details["remove"] if item["flow"] == name], "it is not over"
+    book.record("ended", {})
+    assert not [item for item in plan(stands).details["remove"] if item["flow"] == name], "it ended just now"
+    assert not kept(plan(stands), "declared no more")
+
+
+def test_generations_that_a_backup_goes_back_to_stay_and_old_backups_go(stands: World) -> None:
+    storage = stands.home.storage
+    for number, (name, day) in enumerate((("b1", 1), ("b2", 19)), start=1):
+        at = f"2026-11-{day:02d}T12:00:00+00:00"
+        copied = TableBackup("target", "/w/events", f"/b/{name}", 3, "id", 1, 10, Checksum(1, "1", 1), "{}")
+        where = (FlowAt(FLOW, number, 5, "q"),)
+        backups.enter(storage, Backup(name, "events", "events", at, "ada", (copied,), where, kept_days=7))
+    found = plan(stands)
+    assert kept(found, "generation 1 of events.clean_events stays: a backup goes back to it")
+    assert [(item["id"], item["why"]) for item in found.details["backups"]] == [("b1", "it is older than 7 days")]
+    work = Work(stands.settings, found, ledger.open(storage, "events", "c1"), "remove_backups")
+    assert cleaning.remove_backups(work) == {"removed": ["b1"], "left": {}}
+    assert [entry.id for entry in backups.listed(storage, "events", "events")] == ["b2"]
+    assert not kept(plan(stands), "generation 1 of events.clean_events stays")
