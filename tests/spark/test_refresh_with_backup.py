@@ -49,7 +49,7 @@ def carry_out(bed: CustomersBed, plan: Plan) -> None:
             for flow in plan.flows:
                 if flow.next_generation is not None:
                     assert bed.run(flow.name) in (Outcome.STOPPED, Outcome.DONE)
-        for _ in range(2):
+        for _ in range(2 if recoveries.without_spark(bed.settings, "customers", RECOVERY, step) is None else 1):
             recoveries.carry_out(bed.settings, "customers", RECOVERY, step, lambda act, work: perform(bed.spark, act, work))
     assert not recoveries.is_open(bed.settings, "customers", RECOVERY)
     assert locks.holder(open_storage(bed.settings.state), "customers", "customers") is None
