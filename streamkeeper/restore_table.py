@@ -16,6 +16,7 @@ from streamkeeper.backup_table import unit_of
 from streamkeeper.backups import NEWEST, TARGET, TOMBSTONES, Backup
 from streamkeeper.clock import now
 from streamkeeper.declarations import Pipeline
+from streamkeeper.downstream import readers
 from streamkeeper.errors import RequestError
 from streamkeeper.generations import REBUILT, STATES
 from streamkeeper.going_back import Way, held_meanwhile
@@ -29,7 +30,6 @@ from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.table_copies import FIRST_COMMIT, Progress, copy_files, files_of
 from streamkeeper.table_versions import FlowAt, WritersAt, flow_at
-from streamkeeper.tidying import readers
 
 RECOVERY = "restore_table"
 

@@ -12,18 +12,17 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from streamkeeper import delta_source, locks
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.declarations import DELTA, AutoCdcFlow, Pipeline, Source, Table
+from streamkeeper.declarations import AutoCdcFlow, Pipeline, Source, Table
+from streamkeeper.downstream import readers
 from streamkeeper.errors import RequestError, StreamkeeperError
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow, Manifest
-from streamkeeper.opening import opened_if_possible
-from streamkeeper.probes import plain_path
 from streamkeeper.requests import FormField, read_values, refuse
 from streamkeeper.settings import Settings
 from streamkeeper.standing import last_begun
@@ -168,15 +167,6 @@ def _plan(around: _Around, request: TidyRequest, pipeline: Pipeline, table: Tabl
 
 def _left(tidy: TableTidy, why: str) -> TableTidy:
     return TableTidy(tidy.pipeline, tidy.table, tidy.paths, tidy.turn, None, (), why)
-
-
-def readers(settings: Settings, manifest: Manifest, path: str) -> Iterator[tuple[Flow, Source]]:
-    """Give every flow that reads the table at a path or URL as a Delta source, with that source."""
-    for flow in manifest.flows():
-        for declared in flow.pipeline.sources_of(flow.declaration):
-            source = opened_if_possible(declared, settings)
-            if source.format == DELTA and source.path is not None and plain_path(source.path) == plain_path(path):
-                yield flow, source
 
 
 def _need(around: _Around, flow: Flow, source: Source, history: delta_source.History) -> tuple[float, str] | None:
