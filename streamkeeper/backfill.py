@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper import backups, delta_log, generations, locks, standing
+from streamkeeper import backups, delta_log, generations, standing
 from streamkeeper.backfill_requests import backfill_form, parse_backfill, request_from_json
 from streamkeeper.backfills import BACKUP, HISTORY, BackfillRequest, name_of, raw_source
 from streamkeeper.backups import TARGET, TOMBSTONES
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.clock import now
-from streamkeeper.common_steps import check_accepted, let_go
+from streamkeeper.common_steps import LOCK, let_go
 from streamkeeper.declarations import KAFKA, AutoCdcFlow, Source
 from streamkeeper.errors import RecoveryError, RequestError, StorageError
 from streamkeeper.home import FlowHome
@@ -25,7 +25,7 @@ from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 
 RECOVERY = "backfill"
-LOCK, FILL, VERIFY, UNLOCK = "lock", "fill", "verify", "unlock"
+FILL, VERIFY, UNLOCK = "fill", "verify", "unlock"
 
 _DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
 
@@ -61,14 +61,6 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
         notes=tuple(_notes(flow, chosen, read, keyed)),
         refusals=() if keyed or REPEATS in request.accept else (_repeats(flow, read),),
     )
-
-
-def lock(work: Work) -> dict[str, Any]:
-    """Take the table's lock: one recovery at a time."""
-    check_accepted(work.plan)
-    for table in work.plan.tables:
-        locks.take(work.book.storage, work.plan.pipeline, table, work.plan.recovery_id)
-    return {"tables": list(work.plan.tables)}
 
 
 def verify(work: Work) -> dict[str, Any]:
@@ -209,7 +201,7 @@ KIND = Kind(
     read_request=request_from_json,
     plan=plan,
     steps=(
-        StepKind(LOCK, "take the table's lock, so that no other recovery works on it; its flows run on", "here", lock),
+        LOCK,
         StepKind(
             FILL,
             "read the rows chunk by chunk, in the writers' turn where the table has one; what was interrupted goes on after its last chunk",

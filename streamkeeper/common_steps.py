@@ -50,6 +50,14 @@ def let_go(work: Work) -> None:
         locks.give_back(work.book.storage, work.plan.pipeline, table, work.plan.recovery_id)
 
 
+def lock(work: Work) -> dict[str, Any]:
+    """Lock every table, in the order of their names, and hold no flow."""
+    check_accepted(work.plan)
+    for table in sorted(work.plan.tables):
+        locks.take(work.book.storage, work.plan.pipeline, table, work.plan.recovery_id)
+    return {"tables": list(work.plan.tables)}
+
+
 def hold(work: Work) -> dict[str, Any]:
     """Lock every table, in the order of their names, hold every flow, then wait until all drivers are gone."""
     plan = work.plan
@@ -231,6 +239,7 @@ def _version(settings: Settings, table: str) -> int | None:
     return delta_log.latest_version(settings.table_path(table))
 
 
+LOCK = StepKind("lock", "take the tables' locks, so that no other recovery works on them; their flows run on", "here", lock)
 HOLD = StepKind(
     "hold", "take the tables' locks, put a hold on the flows, and wait until their drivers have ended their batch and left", "here", hold
 )

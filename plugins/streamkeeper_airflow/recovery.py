@@ -44,7 +44,7 @@ def recovery_dag(name: str, **more: Any) -> DAG:
         chain(*tasks)
         by_name = {task.task_id: task for task in tasks}
         first = of.first_change
-        if first is not None and first is not of.steps[0]:
+        if first is not None and {common_steps.HOLD, common_steps.LOCK} & set(of.steps):
             by_name[first.name] >> GiveUp(task_id="give_up", after=first.name)
         if common_steps.VERIFY_PROGRESS in of.steps:
             release, verify = by_name[common_steps.RELEASE.name], by_name[common_steps.VERIFY_PROGRESS.name]

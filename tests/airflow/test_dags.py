@@ -108,8 +108,8 @@ def test_every_kind_of_recovery_has_a_dag_with_its_form_and_its_steps_in_their_o
     assert [type(dag.task_dict[step.name]) for step in of.steps if step.where == "spark"] == [SparkStep] * sum(
         step.where == "spark" for step in of.steps
     )
-    held = any(step.name == "hold" for step in of.steps)
-    assert ("give_up" in dag.task_dict) == held, "what is held is let go where nothing was changed"
+    held = any(step.name in ("hold", "lock") for step in of.steps)
+    assert ("give_up" in dag.task_dict) == held, "what is held or locked is let go where nothing was changed"
     assert list(dag.params) == [field.name for field in of.form(read_manifest(Settings.from_environment()))]
     assert (dag.description, dag.catchup) == (of.description, False)
 
