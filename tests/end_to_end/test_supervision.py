@@ -62,7 +62,8 @@ def test_a_flow_runs_on_past_the_lifetime_of_its_task_s_token(world: World) -> N
 def test_hold_flows_stops_it_and_release_flows_starts_it_again(world: World) -> None:
     before = world.look().epoch
     run = trigger(world, "hold_flows", flows=[FLOW], reason="a look at the table")
-    assert world.api.xcom("hold_flows", run, "stop") == {FLOW: "stopped in good order"}
+    # A driver that sees the hold at once may be gone before the task that waits for it looks.
+    assert world.api.xcom("hold_flows", run, "stop")[FLOW] in ("stopped in good order", "had no driver")
     [hold] = holds.all_of(world.home)
     assert (hold.owner, hold.reason) == ("person-admin", "a look at the table")
     assert world.await_flow("held").epoch == before
