@@ -224,6 +224,20 @@ class Driver:
         """Signal the whole group."""
         os.killpg(self.process.pid, number)
 
+    def let_jvm_go_on(self) -> None:
+        """Let a stopped group go on, all but the driver's own Python: its JVM may have been stopped while it waited for a child.
+
+        (Hadoop's local file system sets a file's mode by running chmod.)
+        """
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                group = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[2])
+                program = (folder / "cmdline").read_bytes().split(b"\0")[0]
+                if group == self.process.pid and not Path(program.decode()).name.startswith("python"):
+                    os.kill(int(folder.name), signal.SIGCONT)
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it has ended
+
     def kill(self) -> None:
         """End the whole group at once, as ``kill -9`` does, if it is still there."""
         if self.process.poll() is None:

@@ -76,7 +76,7 @@ def test_an_orphan_of_the_sealed_generation_that_writes_late_adds_nothing(make_b
         assert bed.run() is Outcome.STOPPED
         bed.holds(all_rows(bed.events))
         version = delta_log.latest_version(str(bed.table))
-        os.kill(orphan.process.pid, signal.SIGCONT)
+        orphan.let_jvm_go_on()
         wait_until(lambda: bed.checkpoint(1).last_commit() == 1 or refused_loudly(orphan))
         orphan.signal(signal.SIGCONT)
         assert orphan.wait() == Outcome.LEASE_LOST, orphan.said()

@@ -96,7 +96,7 @@ def test_a_driver_that_was_paused_in_mid_batch_stops_by_itself_and_adds_nothing(
         bed.holds(first_of_each(bed.events))
         assert went_on_in_a_copy(bed, batch=0, ruled_by="checkpoint")
         version = delta_log.latest_version(str(bed.table))
-        os.kill(paused.process.pid, signal.SIGCONT)
+        paused.let_jvm_go_on()
         wait_until(lambda: bed.checkpoint(1).last_commit() == 1 or refused_loudly(paused))
         paused.signal(signal.SIGCONT)
         assert paused.wait() == Outcome.LEASE_LOST, paused.said()
