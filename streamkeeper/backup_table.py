@@ -14,13 +14,13 @@ from typing import Any
 from streamkeeper import backups, delta_log
 from streamkeeper.backups import COPY, ENTER, PIN, TARGET, TOMBSTONES, VERIFY, Backup, TableBackup, checksum_of, commit_file, flows_of
 from streamkeeper.clock import now
-from streamkeeper.declarations import AutoCdcFlow, Pipeline
+from streamkeeper.declarations import Pipeline
 from streamkeeper.errors import NotAskable, RecoveryError, RequestError, SourceError
 from streamkeeper.manifest import Manifest
 from streamkeeper.plans import CopyPlan, Plan
 from streamkeeper.probes_delta import rows_of
 from streamkeeper.recovery_kinds import Kind, StepKind, Work
-from streamkeeper.requests import FormField, approval_fields, find_table, read_values, refuse, table_names
+from streamkeeper.requests import FormField, approval_fields, declared_table, find_table, read_values, refuse, table_names
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.table_copies import FIRST_COMMIT, Progress, check_copyable, copy_files, files_of
@@ -86,7 +86,7 @@ def parse_backup(values: Mapping[str, Any], manifest: Manifest, by: str) -> Back
 def unit_of(settings: Settings, pipeline: Pipeline, table: str) -> dict[str, str]:
     """Give what is copied and put back together: the paths of the table and, where there are any, of its tombstones."""
     unit = {TARGET: settings.table_path(table)}
-    if any(isinstance(flow, AutoCdcFlow) and flow.target == table for flow in pipeline.flows):
+    if pipeline.keeps_tombstones(table):
         unit[TOMBSTONES] = settings.tombstones_path(table)
     return unit
 
@@ -96,11 +96,7 @@ def plan(settings: Settings, manifest: Manifest, request: BackupRequest, recover
 
     :raises RequestError: there is no table yet, or it is of a kind that is not whole with its files.
     """
-    wrong: list[str] = []
-    found = find_table(request.table, manifest, wrong)
-    refuse("The backup was not planned", wrong)
-    assert found is not None, "what is missing was listed as wrong"
-    pipeline, table = found
+    pipeline, table = declared_table(request.table, manifest, "The backup was not planned")
     unit = {what: path for what, path in unit_of(settings, pipeline, table.name).items() if what == TARGET or delta_log.exists(path)}
     folder = backups.folder(settings, pipeline.name, table.name, recovery_id)
     notes: list[str] = []

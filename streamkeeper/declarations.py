@@ -197,6 +197,10 @@ class Pipeline:
         """Find a table by name."""
         return next((table for table in self.tables if table.name == name), None)
 
+    def keeps_tombstones(self, table: str) -> bool:
+        """Say whether a table is kept by key, so that its tombstones belong to it: an AUTO CDC flow writes it."""
+        return any(isinstance(flow, AutoCdcFlow) and flow.target == table for flow in self.flows)
+
     def flow(self, name: str) -> AnyFlow | None:
         """Find a flow by name."""
         return next((flow for flow in self.flows if flow.name == name), None)

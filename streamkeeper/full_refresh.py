@@ -12,7 +12,7 @@ from typing import Any
 
 from streamkeeper import common_steps, delta_log, generations, resets
 from streamkeeper.clock import now
-from streamkeeper.declarations import DELTA, KAFKA, AutoCdcFlow, Pipeline, Source, Table
+from streamkeeper.declarations import DELTA, KAFKA, Pipeline, Source, Table
 from streamkeeper.downstream import readers, what_it_feels
 from streamkeeper.emptied import is_emptied
 from streamkeeper.errors import CheckpointError, RequestError, StorageError
@@ -29,6 +29,7 @@ from streamkeeper.requests import (
     REPEATS,
     FormField,
     approval_fields,
+    declared_table,
     find_table,
     price_field,
     read_values,
@@ -73,7 +74,7 @@ def parse_refresh(values: Mapping[str, Any], manifest: Manifest, by: str) -> Ref
     """
     merged, wrong = read_values(values, refresh_form(manifest))
     found = find_table(merged["table"], manifest, wrong)
-    if found is not None and not _writers(manifest, *found):
+    if found is not None and not manifest.writers(found[0].name, found[1].name):
         wrong.append(f"table is {merged['table']!r}, which no flow writes, so nothing would fill it again.")
     refuse("The full refresh was not planned", wrong)
     assert found is not None, "what is missing was listed as wrong"
@@ -87,15 +88,11 @@ def plan(settings: Settings, manifest: Manifest, request: RefreshRequest, recove
     :raises RequestError: the table is not declared any more, or there is nothing in it yet.
     :raises CheckpointError: the checkpoint of one of its flows cannot be listed.
     """
-    wrong: list[str] = []
-    found = find_table(request.table, manifest, wrong)
-    refuse("The full refresh was not planned", wrong)
-    assert found is not None, "else it was refused"
-    pipeline, table = found
+    pipeline, table = declared_table(request.table, manifest, "The full refresh was not planned")
     path = settings.table_path(table.name)
     if delta_log.latest_version(path) is None:
         raise RequestError(f"The table {request.table} is not there yet ({path}), so there is nothing to refresh. Start its flows first.")
-    planned = [_plan_flow(settings, flow, request) for flow in _writers(manifest, pipeline, table)]
+    planned = [_plan_flow(settings, flow, request) for flow in manifest.writers(pipeline.name, table.name)]
     felt = [f"{flow.full_name} {what_it_feels(source)}" for flow, source in readers(settings, manifest, path)]
     refusals = [refusal for _, refused in planned for refusal in refused]
     if len(planned) > 1:
@@ -183,15 +180,10 @@ def _notes(request: RefreshRequest, paths: list[str], felt: list[str]) -> Iterat
     yield from (f"It is read as a stream: {reader}." for reader in felt)
 
 
-def _writers(manifest: Manifest, pipeline: Pipeline, table: Table) -> list[Flow]:
-    return [flow for flow in manifest.flows() if flow.pipeline.name == pipeline.name and flow.declaration.target == table.name]
-
-
 def _paths(settings: Settings, pipeline: Pipeline, table: Table) -> tuple[str, ...]:
     """Give the paths of a table and, where changes are applied to it by key, of its tombstones: one unit."""
     path = settings.table_path(table.name)
-    keyed = any(isinstance(flow, AutoCdcFlow) and flow.target == table.name for flow in pipeline.flows)
-    return (path, settings.tombstones_path(table.name)) if keyed else (path,)
+    return (path, settings.tombstones_path(table.name)) if pipeline.keeps_tombstones(table.name) else (path,)
 
 
 def _emptied_any(work: Work) -> bool:

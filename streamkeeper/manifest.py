@@ -84,6 +84,10 @@ class Manifest:
             for flow in pipeline.flows:
                 yield Flow(pipeline, flow, self.fingerprints[f"{pipeline.name}.{flow.name}"])
 
+    def writers(self, pipeline: str, table: str) -> list[Flow]:
+        """Give the flows of a pipeline that write one of its tables."""
+        return [flow for flow in self.flows() if flow.pipeline.name == pipeline and flow.declaration.target == table]
+
     def find(self, name: str) -> Flow:
         """Find a flow by ``pipeline.flow``, or by the flow's own name where only one pipeline has it.
 

@@ -87,9 +87,7 @@ def parse(values: Mapping[str, Any], manifest: Manifest, by: str) -> Request:
         retention = backup_table.parse_backup({"table": merged["table"], **own}, manifest, by) if found else None
     except RequestError as error:
         wrong += [line.removeprefix("- ") for line in str(error).splitlines() if line.startswith("- ")]
-    writers = [
-        flow for flow in manifest.flows() if found and (flow.pipeline.name, flow.declaration.target) == (found[0].name, found[1].name)
-    ]
+    writers = manifest.writers(found[0].name, found[1].name) if found else []
     if found and not writers:
         wrong.append(f"table is {merged['table']!r}, which no flow writes, so nothing would fill it again.")
     if merged["fill_from"] == BACKUP and writers:

@@ -138,6 +138,19 @@ def find_flow(name: Any, manifest: Manifest, wrong: list[str]) -> Flow | None:
         return None
 
 
+def declared_table(name: str, manifest: Manifest, what: str) -> tuple[Pipeline, Table]:
+    """Give the table that a request names, which was checked when it was made.
+
+    :param what: was not done, as the start of a sentence.
+    :raises RequestError: it is not declared any more.
+    """
+    wrong: list[str] = []
+    found = find_table(name, manifest, wrong)
+    refuse(what, wrong)
+    assert found is not None, "what is missing was listed as wrong"
+    return found
+
+
 def find_table(name: Any, manifest: Manifest, wrong: list[str]) -> tuple[Pipeline, Table] | None:
     """Find a table by ``pipeline.table``, or by its own name (no two pipelines have the same); or add to ``wrong`` why there is none."""
     found = [

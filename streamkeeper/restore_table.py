@@ -24,7 +24,7 @@ from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow, Manifest
 from streamkeeper.plans import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recovery_kinds import Kind, StepKind, Work
-from streamkeeper.requests import FormField, approval_fields, find_table, price_field, read_values, refuse, table_names
+from streamkeeper.requests import FormField, approval_fields, declared_table, find_table, price_field, read_values, refuse, table_names
 from streamkeeper.restored_flows import plan_restored
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
@@ -134,12 +134,8 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
     :raises RequestError: there is no such backup or version, or it cannot be put back.
     :raises CheckpointError: where a flow stood then cannot be known.
     """
-    wrong: list[str] = []
-    found = find_table(request.table, manifest, wrong)
-    refuse("The restore was not planned", wrong)
-    assert found is not None, "what is missing was listed as wrong"
-    pipeline, table = found
-    writers = [flow for flow in manifest.flows() if flow.pipeline.name == pipeline.name and flow.declaration.target == table.name]
+    pipeline, table = declared_table(request.table, manifest, "The restore was not planned")
+    writers = manifest.writers(pipeline.name, table.name)
     if request.backup == NEWEST:  # named once: under the hold the newest may be another
         request = replace(request, backup=backups.find(open_storage(settings.state), pipeline.name, table.name, NEWEST).id)
     chosen = _chosen(settings, pipeline, table.name, writers, request)

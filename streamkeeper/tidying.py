@@ -18,7 +18,7 @@ from typing import Any
 
 from streamkeeper import delta_source, locks
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.declarations import AutoCdcFlow, Pipeline, Source, Table
+from streamkeeper.declarations import Pipeline, Source, Table
 from streamkeeper.downstream import readers
 from streamkeeper.errors import RequestError, StreamkeeperError
 from streamkeeper.home import FlowHome
@@ -146,7 +146,7 @@ def property_hours(duration: str) -> float | None:
 
 def _plan(around: _Around, request: TidyRequest, pipeline: Pipeline, table: Table) -> TableTidy:
     path = around.settings.table_path(table.name)
-    keeps_tombstones = any(isinstance(flow, AutoCdcFlow) and flow.target == table.name for flow in pipeline.flows)
+    keeps_tombstones = pipeline.keeps_tombstones(table.name)
     paths = (path, around.settings.tombstones_path(table.name)) if keeps_tombstones else (path,)
     bare = TableTidy(pipeline.name, table.name, paths, keeps_tombstones, None)
     try:

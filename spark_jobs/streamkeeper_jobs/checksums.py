@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType, VariantType
 
 from streamkeeper.backups import Checksum
+from streamkeeper_jobs.cdc.expressions import column
 
 _BINARY = "UTF8_BINARY"
 
@@ -30,7 +31,7 @@ def checksum(frame: DataFrame) -> Checksum:
 
 def hash_of(schema: StructType) -> Column:
     """Give the 64-bit hash of a row with these columns."""
-    parts = [part for field in schema.fields for part in _parts(F.col(_quoted(field.name)), field.dataType)]
+    parts = [part for field in schema.fields for part in _parts(column(field.name), field.dataType)]
     return F.xxhash64(*(parts or [F.lit(0)]))
 
 
@@ -75,7 +76,3 @@ def _named(parts: list[Column]) -> list[Column]:
 
 def _collation(kind: Any) -> str:
     return str(getattr(kind, "collation", _BINARY))
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

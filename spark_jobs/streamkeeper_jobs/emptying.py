@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from delta.tables import DeltaTable
@@ -13,11 +11,10 @@ from streamkeeper import common_steps, delta_log
 from streamkeeper.emptied import app_id, is_emptied
 from streamkeeper.errors import RecoveryError
 from streamkeeper.recovery_kinds import Work
+from streamkeeper_jobs.cdc.commits import carrying
 from streamkeeper_jobs.cdc.steps import CdcTables
 from streamkeeper_jobs.putting_back import shut_flows_out
 from streamkeeper_jobs.session import spark_url
-
-_TRANSACTION = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
 
 
 def empty_tables(spark: SparkSession, work: Work) -> dict[str, Any]:
@@ -55,18 +52,6 @@ def _empty(spark: SparkSession, path: str, recovery_id: str) -> dict[str, Any]:
     if is_emptied(path, recovery_id):
         return {"path": path, "note": "was emptied before this try"}
     before = delta_log.latest_version(path)
-    with _once(spark, app_id(recovery_id)):
+    with carrying(spark, app_id(recovery_id), 0):
         DeltaTable.forPath(spark, spark_url(path)).delete()
     return {"path": path, "version_before": before, "version": delta_log.latest_version(path)}
-
-
-@contextmanager
-def _once(spark: SparkSession, name: str) -> Iterator[None]:
-    """Let the one commit inside carry a transaction: Delta skips it where it was made before, also by a process that was thought gone."""
-    for setting, value in zip(_TRANSACTION, (name, "0"), strict=True):
-        spark.conf.set(setting, value)
-    try:
-        yield
-    finally:
-        for setting in _TRANSACTION:
-            spark.conf.unset(setting)

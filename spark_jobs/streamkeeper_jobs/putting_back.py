@@ -8,7 +8,6 @@ its own afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from streamkeeper.errors import RecoveryError
 from streamkeeper.home import FlowHome, query_id
 from streamkeeper.recovery_kinds import Work
 from streamkeeper_jobs.cdc.steps import CdcTables, app_ids
-from streamkeeper_jobs.session import spark_url
+from streamkeeper_jobs.session import spark_url, with_settings
 from streamkeeper_jobs.shutting_out import not_sealed, write_end
 from streamkeeper_jobs.tables import shut_out
 
@@ -78,22 +77,12 @@ def put_back(spark: SparkSession, backs: Iterable[Back], recovery: str) -> Itera
 
 
 def _restore(spark: SparkSession, back: Back, recovery: str) -> dict[str, Any]:
-    with _marked(spark, table_past.mark(recovery)):
+    with with_settings(spark, {_METADATA: table_past.mark(recovery)}):
         told = DeltaTable.forPath(spark, spark_url(back.path)).restoreToVersion(back.version).first()
     at = table_past.restored_by(back.path, recovery, back.newest)
     if at is None:
         raise RecoveryError(f"RESTORE of {back.path} to version {back.version} left no commit in its log. Run this step again.")
     return {"put_back_at": at, **({} if told is None else told.asDict())}
-
-
-@contextmanager
-def _marked(spark: SparkSession, mark: str) -> Iterator[None]:
-    """Let the commits inside the block carry a mark."""
-    spark.conf.set(_METADATA, mark)
-    try:
-        yield
-    finally:
-        spark.conf.unset(_METADATA)
 
 
 def act(spark: SparkSession, work: Work) -> dict[str, Any]:

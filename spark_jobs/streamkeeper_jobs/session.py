@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pyspark import SparkConf
@@ -72,6 +73,18 @@ class SharedApplication:
                 told = _told()
                 self._application = _open(self._pipeline.name, told, shared_settings(self._settings, self._pipeline, _master(told)))
             return self._application
+
+
+@contextmanager
+def with_settings(session: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """Let what is done inside the block be done with some settings of the session, which are unset afterwards."""
+    for name, value in conf.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in conf:
+            session.conf.unset(name)
 
 
 def spark_url(location: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from streamkeeper_jobs import emptying
+from streamkeeper_jobs.cdc.commits import carrying
 from streamkeeper_jobs.recovery_steps import perform
 
 from streamkeeper import delta_log, emptied, full_refresh, generations, ledger, recoveries, submit
@@ -146,7 +147,7 @@ def test_a_late_commit_under_the_same_mark_is_skipped_by_delta(bed: Flowbed) -> 
     bed.spark.read.json(str(bed.root / "data" / "events"), schema="event_id STRING, user_id INT, n INT, event_time TIMESTAMP").write.format(
         "delta"
     ).mode("append").save(str(bed.table))
-    with emptying._once(bed.spark, emptied.app_id("r1")):
+    with carrying(bed.spark, emptied.app_id("r1"), 0):
         bed.spark.sql(f"DELETE FROM delta.`{bed.table}`")
     bed.holds(bed.events)
 

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from streamkeeper_jobs.cdc.expressions import quoted
-from streamkeeper_jobs.session import spark_url
+from streamkeeper_jobs.session import spark_url, with_settings
 
 _APP, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 _MATERIALIZE = "spark.databricks.delta.merge.materializeSource"
 
 
-@contextmanager
-def merging(session: SparkSession, app_id: str, version: int) -> Iterator[None]:
+def carrying(session: SparkSession, app_id: str, version: int, **more: str) -> AbstractContextManager[None]:
+    """Let the one commit inside the block carry (``app_id``, ``version``): Delta skips it where it was made before."""
+    return with_settings(session, {_APP: app_id, _VERSION: str(version), **more})
+
+
+def merging(session: SparkSession, app_id: str, version: int) -> AbstractContextManager[None]:
     """Let the one MERGE inside the block carry (``app_id``, ``version``). The session must be the calling query's own.
 
     Its source must be materialised already, so Delta need not do so again.
     """
-    conf = {_APP: app_id, _VERSION: str(version), _MATERIALIZE: "none"}
-    for name, value in conf.items():
-        session.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name in conf:
-            session.conf.unset(name)
+    return carrying(session, app_id, version, **{_MATERIALIZE: "none"})
 
 
 def assigned(values: dict[str, Column]) -> dict[str, str | Column]:
