@@ -19,8 +19,16 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 # Fast first; a folder that is not named here comes last. Benchmarks run by `make bench` alone.
+# In several processes (JOBS) a file's tests stay together, and those of the one Airflow of a run: they take longest, so they begin beside
+# Spark's. In one process they come last.
+JOBS ?= 2
 FAST := $(wildcard tests/test_*.py tests/core tests/demo)
+ifeq ($(JOBS),1)
 ORDERED := $(FAST) $(wildcard tests/spark tests/airflow tests/chaos tests/end_to_end)
+else
+ORDERED := $(FAST) $(wildcard tests/airflow tests/end_to_end tests/spark tests/chaos)
+BESIDE := -n $(JOBS) --dist loadscope --no-loadscope-reorder
+endif
 OTHERS := $(sort $(filter-out $(ORDERED) tests/benchmarks,$(patsubst %/,%,$(dir $(wildcard tests/*/test_*.py)))))
 PYTEST := $(PY) -m pytest $(PYTEST_OPTIONS)
 
@@ -35,11 +43,11 @@ setup: java $(PROJECT_STAMP) jars ## make .venv, install the locked packages, fe
 demo: setup ## start Airflow with a streaming flow and new data; STORY=1 plays break and recovery by itself; KAFKA=1 adds Kafka; PORT=…
 	@$(PY) -m demo $(if $(STORY),--story) $(if $(KAFKA),--kafka) $(if $(PORT),--port $(PORT))
 
-test: setup ## run all tests, fast ones first; PYTEST_OPTIONS=… is passed on
-	@$(PYTEST) $(ORDERED) $(OTHERS)
+test: setup ## run all tests, fast ones first, in JOBS=… processes (2); PYTEST_OPTIONS=… is passed on
+	@$(PYTEST) $(BESIDE) $(ORDERED) $(OTHERS)
 
 test-fast: $(PROJECT_STAMP) ## run the tests that need neither Spark nor Airflow
-	@$(PYTEST) $(FAST)
+	@$(PYTEST) $(BESIDE) $(FAST)
 
 check: $(PROJECT_STAMP) ## run the linter, the format check and the type checker
 	@$(PY) -m ruff check .

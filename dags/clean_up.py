@@ -1,5 +1,6 @@
 """The DAG ``clean_up``: old checkpoints, leases and forgotten flows of a pipeline go; AUTO CDC tables forget old deletes. And
-``clean_up_daily``, which triggers it for each pipeline with the form's defaults: nobody is asked, for nothing that is needed goes."""
+``clean_up_daily``, which triggers it with the form's defaults for each pipeline that schedules none itself: nobody is asked, for nothing
+that is needed goes."""
 
 from __future__ import annotations
 
@@ -25,6 +26,8 @@ with DAG(
     doc_md=__doc__,
 ) as daily:
     for pipeline in read_manifest(Settings.from_environment()).pipelines:
+        if any(schedule.recovery == "clean_up" for schedule in pipeline.schedules):
+            continue  # with retentions of its own: dp.schedule("clean_up", …)
         TriggerDagRunOperator(
             task_id=pipeline.name,
             trigger_dag_id="clean_up",

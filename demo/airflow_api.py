@@ -107,6 +107,15 @@ class AirflowApi:
 
         return wait_until(take, timeout, f"task {task_id} of {dag_id} took the answer {option}")
 
+    def parse_again(self) -> None:
+        """Ask for every DAG file to be parsed soon, as the UI's button does. Where one is being parsed already, Airflow forgets it."""
+        for token in {str(dag["file_token"]) for dag in self.call("GET", "/dags?limit=100")["dags"]}:
+            try:
+                self.call("PUT", f"/parseDagFile/{token}")
+            except ApiError as error:
+                if error.status != 409:  # it was asked for before
+                    raise
+
     def clear(self, dag_id: str, run_id: str, task_id: str) -> list[str]:
         """Clear a task of a run and all that comes after it, as the UI's button does; give which tasks that were."""
         body = {"dry_run": False, "dag_run_id": run_id, "task_ids": [task_id], "include_downstream": True, "only_failed": False}

@@ -20,7 +20,7 @@ from demo.airflow_api import AirflowApi, ApiError, reachable, wait_until
 from demo.checks import port_is_free
 from demo.processes import await_end, end_group, end_process, session_members
 from streamkeeper import leases
-from streamkeeper.home import FlowHome
+from streamkeeper.home import kept_flows
 from streamkeeper.leases import Lease, Life
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage
@@ -30,6 +30,9 @@ PARALLELISM, FLOW_SLOTS = 12, 8
 """Tasks at once, and how many of them may be flows: recoveries always have room."""
 USER = "admin"
 HEALTHY_SECONDS = 420.0
+POOL_SECONDS = 180.0
+WRITER_SECONDS = 30
+"""How long who writes to Airflow's database waits for who writes: less than the 60 s that this project's clients wait for an answer."""
 COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 
 
@@ -107,19 +110,10 @@ class AirflowService:
         :raises ServiceError: it ended, or was not healthy in time; the end of its output is in the message.
         """
         self.home.mkdir(parents=True, exist_ok=True)
-        with self.output.open("ab") as output:
-            self._process = subprocess.Popen(
-                [str(Path(sys.executable).with_name("airflow")), "standalone"],
-                env=self.environment(),
-                cwd=self.home,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
         try:
+            self._launch_all()
             wait_until(self._healthy, HEALTHY_SECONDS, "Airflow is healthy")
-            wait_until(self._pool_made, 60, f"Airflow has the pool {POOL}")
+            wait_until(self._pool_made, POOL_SECONDS, f"Airflow has the pool {POOL}")
         except BaseException as error:
             self.stop()
             if isinstance(error, TimeoutError):
@@ -160,6 +154,8 @@ class AirflowService:
             **kept,
             "PATH": os.pathsep.join(paths),
             "AIRFLOW_HOME": str(self.home),
+            # By default a writer waits 5 s for another, after which Airflow answers with 500 (measured on a busy machine).
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home.resolve()}/airflow.db?timeout={WRITER_SECONDS}",
             "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(PROJECT / "plugins"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -185,6 +181,25 @@ class AirflowService:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
 
+    def _launch_all(self) -> None:
+        self._process = self._launched("standalone")
+
+    def _launched(self, command: str) -> subprocess.Popen[bytes]:
+        """Start an ``airflow`` command in a session of its own, which writes to :attr:`output`."""
+        airflow = Path(sys.executable).with_name("airflow")
+        if not os.access(airflow, os.X_OK):
+            raise ServiceError(f"There is no airflow beside {sys.executable}. Run this with the project's own Python, by make.")
+        with self.output.open("ab") as output:
+            return subprocess.Popen(
+                [str(airflow), *command.split()],
+                env=self.environment(),
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
     def _healthy(self) -> bool | None:
         if self._process is not None and self._process.poll() is not None:
             raise ServiceError(f"Airflow ended with exit code {self._process.returncode}. The end of {self.output}:\n{self._last_output()}")
@@ -192,9 +207,11 @@ class AirflowService:
         return True if health and all((health.get(part) or {}).get("status") == "healthy" for part in COMPONENTS) else None
 
     def _pool_made(self) -> bool | None:
-        """Make the pool; None asks to try again, where SQLite was busy with what else Airflow does at its start (measured: 500)."""
+        """Make the pool; None asks to try again, where Airflow is busy with what else it does at its start (seen: 500, or no answer)."""
         try:
             self.api.call("POST", "/pools", {"name": POOL, "slots": FLOW_SLOTS, "description": "One slot a running streaming flow"})
+        except TimeoutError:
+            return None
         except ApiError as error:
             if error.status >= 500:
                 return None
@@ -209,8 +226,7 @@ class AirflowService:
         """Give the lease of every living driver below the state folder, and whether it is stopping already."""
         storage = open_storage(self.settings.state)
         for pipeline in storage.names():
-            for flow in storage.names(pipeline):
-                home = FlowHome(storage, pipeline, flow)
+            for home in kept_flows(storage, pipeline):
                 lease = leases.current(home)
                 if lease is not None and leases.life(home, lease) is Life.ALIVE:
                     beat = leases.read_heartbeat(home, lease.epoch)

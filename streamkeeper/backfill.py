@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper import backups, delta_log, generations, standing
+from streamkeeper import backups, delta_log, generations, prices_backfill, standing
 from streamkeeper.backfill_requests import backfill_form, parse_backfill, request_from_json
 from streamkeeper.backfills import BACKUP, HISTORY, BackfillRequest, name_of, raw_source
 from streamkeeper.backups import TARGET, TOMBSTONES
@@ -13,12 +13,12 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.clock import now
 from streamkeeper.common_steps import LOCK, let_go
 from streamkeeper.declarations import KAFKA, AutoCdcFlow, Source
-from streamkeeper.errors import RecoveryError, RequestError, StorageError
+from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow, Manifest
 from streamkeeper.opening import opened_if_possible
 from streamkeeper.plans import Amount, Plan, Refusal, in_words
-from streamkeeper.probes import amount, list_files
+from streamkeeper.prices_backfill import Reading
 from streamkeeper.recovery_kinds import Kind, StepKind, Work
 from streamkeeper.requests import REPEATS
 from streamkeeper.settings import Settings
@@ -46,7 +46,7 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
     begun = standing.last_begun(home)
     if request.read != BACKUP:
         _check_state(flow, begun[1].operators if begun else ())
-    chosen, details, read = _what(settings, flow, home, request)
+    chosen, details, reading = _what(settings, flow, home, request)
     keyed = isinstance(flow.declaration, AutoCdcFlow)
     return Plan(
         recovery=RECOVERY,
@@ -57,9 +57,9 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
         flows=(),
         steps=KIND.step_names,
         at=now(),
-        details={**details, "flow": flow.full_name, "fingerprint": flow.fingerprint, "reads": asdict(read)},
-        notes=tuple(_notes(flow, chosen, read, keyed)),
-        refusals=() if keyed or REPEATS in request.accept else (_repeats(flow, read),),
+        details={**details, "flow": flow.full_name, "fingerprint": flow.fingerprint, "reads": asdict(reading.amount)},
+        notes=tuple(_notes(flow, chosen, reading, keyed)),
+        refusals=() if keyed or REPEATS in request.accept else (_repeats(flow, reading.amount),),
     )
 
 
@@ -106,7 +106,7 @@ def _check_state(flow: Flow, operators: tuple[str, ...]) -> None:
         )
 
 
-def _what(settings: Settings, flow: Flow, home: FlowHome, request: BackfillRequest) -> tuple[BackfillRequest, dict[str, Any], Amount]:
+def _what(settings: Settings, flow: Flow, home: FlowHome, request: BackfillRequest) -> tuple[BackfillRequest, dict[str, Any], Reading]:
     """Give the request with all that was left open filled in, where a backup lies, and how much is read.
 
     :raises RequestError: it is not there.
@@ -115,38 +115,12 @@ def _what(settings: Settings, flow: Flow, home: FlowHome, request: BackfillReque
         assert request.backup is not None, "it was checked to have one"
         entry = backups.find(open_storage(settings.state), flow.pipeline.name, flow.declaration.target, request.backup)
         paths = {table.what: table.path for table in entry.tables}
-        read = Amount(entry.target.files, entry.target.bytes, entry.target.checksum.rows, at_most=request.predicate is not None)
-        return replace(request, backup=entry.id), {"backup": {what: paths.get(what) for what in (TARGET, TOMBSTONES)}}, read
+        details = {"backup": {what: paths.get(what) for what in (TARGET, TOMBSTONES)}}
+        return replace(request, backup=entry.id), details, prices_backfill.of_backup(entry.target, request)
     declared = next(source for source in flow.pipeline.sources_of(flow.declaration) if source.name == request.source)
     if request.read == HISTORY and declared.format == KAFKA and request.end is None:
         request = replace(request, end=_stands_at(home, declared))
-    source = opened_if_possible(raw_source(declared, request), settings)
-    if source.reads_files:
-        return request, {}, _files(source, request)
-    if source.format == KAFKA:
-        return request, {}, _records(request)
-    if source.path is not None and not delta_log.exists(source.path):
-        raise RequestError(f"There is no Delta table at {source.path}, so there is nothing to read. Check path or table.")
-    return request, {}, Amount(None, 0, None, "a Delta table is counted while it is read")
-
-
-def _files(source: Source, request: BackfillRequest) -> Amount:
-    try:
-        found = list_files(source)
-    except StorageError as error:
-        raise RequestError(f"What is to be read cannot be listed: {error}") from error
-    if not found:
-        raise RequestError(f"There is no file in {source.path}, so there is nothing to read. Check the path.")
-    return replace(amount(source, found.values()), at_most=request.predicate is not None)
-
-
-def _records(request: BackfillRequest) -> Amount:
-    start, end = request.start or {}, request.end or {}
-    known = all(at >= 0 for parts in start.values() for at in parts.values())
-    if not (start and end and known):
-        return Amount(None, 0, None, "how much the topics hold is seen when it is read")
-    pairs = ((parts[part], end[topic][part]) for topic, parts in start.items() for part in parts if part in end.get(topic, {}))
-    return Amount(None, 0, sum(max(0, last - first) for first, last in pairs), at_most=True)
+    return request, {}, prices_backfill.of_source(opened_if_possible(raw_source(declared, request), settings), request)
 
 
 def _stands_at(home: FlowHome, source: Source) -> dict[str, dict[str, int]] | None:
@@ -160,13 +134,14 @@ def _stands_at(home: FlowHome, source: Source) -> dict[str, dict[str, int]] | No
     return found
 
 
-def _notes(flow: Flow, request: BackfillRequest, read: Amount, keyed: bool) -> list[str]:
+def _notes(flow: Flow, request: BackfillRequest, reading: Reading, keyed: bool) -> list[str]:
     target = flow.declaration.target
     what = {HISTORY: f"what the source {request.source} still has", BACKUP: f"the backup {request.backup}"}.get(
         request.read, f"{request.path or request.table}, as rows of the source {request.source}"
     )
     notes = [
-        f"Read are: {in_words(read)}, from {what}{f', where {request.predicate}' if request.predicate else ''}.",
+        f"Read are: {in_words(reading.amount)}, from {what}{f', where {request.predicate}' if request.predicate else ''}.",
+        *reading.notes,
         f"{flow.full_name} runs on; its checkpoint is not touched. The rows come into {target} in chunks, each in the table once.",
     ]
     if request.end:
@@ -184,10 +159,11 @@ def _notes(flow: Flow, request: BackfillRequest, read: Amount, keyed: bool) -> l
 
 
 def _repeats(flow: Flow, read: Amount) -> Refusal:
+    again = read if read.rows is None else Amount(None, 0, read.rows, at_most=True)
     return Refusal(
         REPEATS,
         f"{flow.full_name} appends: what it has read already, or will read, of these rows comes into {flow.declaration.target} a second "
-        f"time; at most {in_words(read)}. Accept `{REPEATS}`, or narrow the backfill to rows that the table lacks.",
+        f"time ({in_words(again)}). Accept `{REPEATS}`, or narrow the backfill to rows that the table lacks.",
         flow.full_name,
     )
 

@@ -10,7 +10,7 @@ from streamkeeper.declarations import DELTA, KAFKA, Source
 from streamkeeper.errors import RequestError
 from streamkeeper.manifest import Flow, Manifest
 from streamkeeper.positions import check_fits
-from streamkeeper.requests import FormField, approval_fields, find_flow, price_field, read_values, refuse
+from streamkeeper.requests import FormField, approval_fields, find_flow, price_field, read_values, refuse, request_of
 
 _BELONGS = {"path": (FILES, TABLE), "table": (TABLE,), "backup": (BACKUP,), "from_offsets": (HISTORY,), "to_offsets": (HISTORY,)}
 """Which fields say more of which reads; elsewhere they are refused, and not ignored."""
@@ -92,7 +92,7 @@ def parse_backfill(values: Mapping[str, Any], manifest: Manifest, by: str) -> Ba
     for name, reads in _BELONGS.items():
         if merged[name] is not None and read in READS and read not in reads:
             wrong.append(
-                f"{name} is given, but read is {read}. It belongs to {' and '.join(reads)}: leave it empty, or choose one of these."
+                f"{name} is {merged[name]!r}, but read is {read}. It goes with {' and '.join(reads)}: leave it empty, or read one of them."
             )
     _check_chunk(merged["chunk"], wrong)
     source = _source(merged["source"], flow, read, wrong) if flow is not None else None
@@ -121,7 +121,7 @@ def parse_backfill(values: Mapping[str, Any], manifest: Manifest, by: str) -> Ba
 
 def request_from_json(value: dict[str, Any]) -> BackfillRequest:
     """Read a request back from a plan."""
-    return BackfillRequest(**{**value, "accept": tuple(value["accept"])})
+    return request_of(BackfillRequest, value)
 
 
 def _source(name: Any, flow: Flow, read: str, wrong: list[str]) -> Source | None:

@@ -28,8 +28,6 @@ NEWEST = "newest"
 """What may be given in place of a backup's id."""
 
 _ENTRY, _REMOVED = ".json", ".removed.json"
-_CLOSED = frozenset({"ended", "given_up"})
-"""Events of a ledger after which a recovery needs nothing any more."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +256,7 @@ def _names(storage: Storage, backup: Backup, recovery: str) -> bool:
 def _is_open(storage: Storage, pipeline: str, recovery: str) -> bool:
     """Whether a recovery was approved or begun, and neither ended nor given up. One that was only planned needs nothing."""
     events = {event.event for event in ledger.open(storage, pipeline, recovery).events()}
-    return any(event.startswith("approved") or event.endswith(".started") for event in events) and not events & _CLOSED
+    return any(event.startswith("approved") or event.endswith(".started") for event in events) and events.isdisjoint(ledger.OVER)
 
 
 def _half_removed(storage: Storage, pipeline: str, table: str) -> list[str]:

@@ -14,18 +14,19 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from streamkeeper import backups, common_steps, generations, ledger, plans
+from streamkeeper import backups, besides, common_steps, generations, ledger, plans
 from streamkeeper.backfills import is_backfill
-from streamkeeper.cleaning import remove, remove_backups
+from streamkeeper.cleaning import give_back_locks, remove, remove_backups, remove_beside
 from streamkeeper.clock import now as in_words
-from streamkeeper.declarations import NAME, OUR_FOLDERS, AutoCdcFlow
+from streamkeeper.declarations import NAME, AutoCdcFlow
 from streamkeeper.delta_log import exists
 from streamkeeper.errors import RequestError
-from streamkeeper.home import FlowHome
+from streamkeeper.home import FlowHome, kept_flows
 from streamkeeper.manifest import Manifest
 from streamkeeper.plans import Plan
-from streamkeeper.recovery_kinds import GIVEN_UP, Kind, StepKind, Work
-from streamkeeper.requests import FormField, approval_fields, read_values, refuse
+from streamkeeper.recovery_kinds import Kind, StepKind, Work
+from streamkeeper.requests import FormField, approval_fields, read_values, refuse, request_of
+from streamkeeper.rewind_window import reach
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 
@@ -35,7 +36,6 @@ EPOCHS = 10
 """So many of a flow's newest leases stay, with what was noted of them."""
 
 _ATTEMPT = re.compile(r"([0-9]{6,})-[0-9]{6,}(?:-listing)?")
-_OVER = ("ended", GIVEN_UP)
 _SMALL = ("generations",)
 """What stays of a flow that is forgotten."""
 
@@ -96,8 +96,8 @@ def parse_clean_up(values: Mapping[str, Any], manifest: Manifest, by: str) -> Cl
             wrong.append(f"{name} is {days!r}. Allowed is a number of days, 1 and above.")
     told = merged["forget_flows"] if isinstance(merged["forget_flows"], str) else ""
     named = [name for name in re.split(r"[,\s]+", told) if name]
-    if bad := [name for name in named if not NAME.fullmatch(name)]:
-        wrong.append(f"forget_flows names {', '.join(map(repr, bad))}. Allowed are names of flows, without their pipeline's.")
+    if not all(NAME.fullmatch(name) for name in named):
+        wrong.append(f"forget_flows is {told!r}. Allowed are names of flows, without their pipeline's, such as `old_flow, other_flow`.")
     declared = {flow.name for flow in manifest.flows() if flow.pipeline.name == merged["pipeline"]}
     if still := sorted(declared & set(named)):
         wrong.append(f"forget_flows names {', '.join(still)}, which the pipeline declares. Only flows that it does not may be forgotten.")
@@ -109,19 +109,20 @@ def parse_clean_up(values: Mapping[str, Any], manifest: Manifest, by: str) -> Cl
 
 def request_from_json(value: dict[str, Any]) -> CleanUpRequest:
     """Read a request back from a plan."""
-    return CleanUpRequest(**{**value, "forget_flows": tuple(value["forget_flows"])})
+    return request_of(CleanUpRequest, value)
 
 
 @dataclass(frozen=True)
 class _Around:
     """Where a plan looks, and what recoveries that are not over need: (flow, generation) → recovery. ``backed`` are the generations, by
-    flow, that backups go back to."""
+    flow, that backups go back to; ``windows`` the moments, by flow's name, back to which it declares that it is rewound."""
 
     storage: Storage
     pipeline: str
     before: float
     needed: Mapping[tuple[str, int], str]
     backed: Mapping[str, set[int]]
+    windows: Mapping[str, float]
 
 
 def plan(settings: Settings, manifest: Manifest, request: CleanUpRequest, recovery_id: str, now: float | None = None) -> Plan:
@@ -133,7 +134,7 @@ def plan(settings: Settings, manifest: Manifest, request: CleanUpRequest, recove
     storage, moment = open_storage(settings.state), time.time() if now is None else now
     pipeline = next(item for item in manifest.pipelines if item.name == request.pipeline)
     declared = {flow.name for flow in pipeline.flows}
-    kept = [name for name in storage.names(pipeline.name) if name not in OUR_FOLDERS and _has_past(storage, pipeline.name, name)]
+    kept = [home.flow for home in kept_flows(storage, pipeline.name) if _has_past(home)]
     if unknown := sorted(set(request.forget_flows) - set(kept)):
         strange = ", ".join(sorted(set(kept) - declared)) or "none"
         raise RequestError(f"forget_flows names {', '.join(unknown)}, of which nothing is kept. Kept and not declared are: {strange}.")
@@ -143,10 +144,11 @@ def plan(settings: Settings, manifest: Manifest, request: CleanUpRequest, recove
         moment - request.keep_days * 86400,
         dict(_needed(storage, pipeline.name)),
         backups.needed_generations(storage),
+        {flow.name: moment - reach(flow.spark_conf, flow.trigger) for flow in pipeline.flows},
     )
     removals: list[dict[str, Any]] = []
     notes: list[str] = []
-    for name in kept:
+    for name in (name for name in kept if not besides.is_beside(name)):
         home = FlowHome(storage, pipeline.name, name)
         if name in declared or name not in request.forget_flows:
             removals += _of_flow(home, around, notes)
@@ -160,6 +162,7 @@ def plan(settings: Settings, manifest: Manifest, request: CleanUpRequest, recove
     before = datetime.fromtimestamp(moment - request.tombstone_days * 86400, timezone.utc).isoformat(timespec="seconds")
     tombstones = [{"table": table, "before": before} for table in keyed if exists(settings.tombstones_path(table))]
     old = (*backups.expired(settings, datetime.fromtimestamp(moment, timezone.utc)), *backups.unfinished(settings))
+    left = list(besides.left_over(settings, pipeline.name))
     copies = [{"table": item.table, "id": item.id, "why": item.why} for item in old if item.pipeline == pipeline.name]
     return Plan(
         recovery=RECOVERY,
@@ -169,8 +172,15 @@ def plan(settings: Settings, manifest: Manifest, request: CleanUpRequest, recove
         request=asdict(request),
         flows=(),
         steps=KIND.step_names,
-        details={"remove": removals, "backups": copies, "tombstones": tombstones},
-        notes=(*(item["why"] for item in removals), *notes, *_backup_notes(copies), *_tombstone_notes(tombstones)),
+        details={"remove": removals, "backups": copies, "tombstones": tombstones, "beside": left},
+        notes=(
+            *(item["why"] for item in removals),
+            *notes,
+            *_backup_notes(copies),
+            *_tombstone_notes(tombstones),
+            *_beside_notes(left),
+            *_strange_notes(storage, manifest),
+        ),
         at=in_words(),
     )
 
@@ -185,17 +195,36 @@ def _backup_notes(copies: list[dict[str, Any]]) -> Iterator[str]:
         yield f"The backup {item['id']} of {item['table']} goes: {item['why']}."
 
 
+def _beside_notes(left: list[str]) -> Iterator[str]:
+    for recovery in left:
+        yield f"What {recovery} built beside a table, and did not put in its place, goes: that recovery is over."
+
+
+def _strange_notes(storage: Storage, manifest: Manifest) -> Iterator[str]:
+    """Name what is kept of pipelines that are declared no more: no clean-up is of them."""
+    declared = {pipeline.name for pipeline in manifest.pipelines}
+    for name in (name for name in storage.names() if name not in declared):
+        flows = [home.flow for home in kept_flows(storage, name) if home.generations() and _has_past(home)]
+        if flows:
+            yield (
+                f"The pipeline {name} is declared no more (renamed, or removed?): what is kept of its flows {', '.join(flows)} stays. "
+                f"Give it its name back, or, if nobody needs its checkpoints and ledgers again, remove {storage.path(name)} by hand."
+            )
+
+
 def _of_flow(home: FlowHome, around: _Around, notes: list[str]) -> Iterator[dict[str, Any]]:
     """Give what goes of one flow: each removal names its folders and files, and the generation that they are the checkpoint of, if any."""
     numbers = home.generations()
     starts = {number: start for number in numbers if (start := generations.read_start(home, number)) is not None}
     folders = home.storage.names(f"{home.root}/checkpoints")
     for number in numbers:
-        mine = [name for name in folders if (match := _ATTEMPT.fullmatch(name)) and int(match[1]) == number]
         start = starts.get(number)
-        if not mine or start is None:
+        if start is None:
             continue
         own = start.checkpoint.rpartition("/")[2]
+        mine = [name for name in folders if name == own or ((match := _ATTEMPT.fullmatch(name)) and int(match[1]) == number)]
+        if not mine:
+            continue
         why = _why_kept(home, number, starts, around)
         if why is None:
             said = f"the checkpoint of generation {number} of {home.full_name} goes: it was left long enough ago."
@@ -233,8 +262,14 @@ def _why_kept(home: FlowHome, number: int, starts: Mapping[int, generations.Star
     if number in around.backed.get(home.full_name, ()):
         return "a backup goes back to it"
     following = min(item for item in starts if item > number)
-    if not _long_ago(starts[following].at, around.before):
-        return f"generation {following} took over at {starts[following].at}, which is within the retention"
+    return _within(home, following, starts[following].at, around)
+
+
+def _within(home: FlowHome, following: int, at: str, around: _Around) -> str | None:
+    """Say which time keeps the checkpoint of the generation that another followed then; None where none does."""
+    for what, before in (("retention", around.before), ("flow's rewind_window", around.windows.get(home.flow, around.before))):
+        if not _long_ago(at, before):
+            return f"generation {following} took over at {at}, which is within the {what}"
     return None
 
 
@@ -242,7 +277,7 @@ def _needed(storage: Storage, pipeline: str) -> Iterator[tuple[tuple[str, int], 
     """Give the generations that recoveries name which were planned and are not over."""
     for recovery in ledger.recoveries(storage, pipeline):
         book = ledger.open(storage, pipeline, recovery)
-        if any(book.find(event) is not None for event in _OVER):
+        if book.end() is not None:
             continue
         planned = book.find("planned")
         if planned is None or "flows" not in planned.evidence:
@@ -274,15 +309,14 @@ def _of_backfill(home: FlowHome, around: _Around) -> Iterator[dict[str, Any]]:
         for name in ledger.recoveries(around.storage, around.pipeline)
         if name.endswith(mark)
     ]
-    ends = [next((found for event in _OVER if (found := book.find(event)) is not None), None) for book in books]
-    if all(end is not None and _long_ago(end.at, around.before) for end in ends):
+    if all((end := book.end()) is not None and _long_ago(end.at, around.before) for book in books):
         names = [f"{home.root}/{name}" for name in home.storage.names(home.root) if name not in _SMALL]
         why = f"What the backfill {home.full_name} worked with goes: it ended long enough ago."
         yield {"flow": home.flow, "generation": None, "forget": True, "names": names, "why": why}
 
 
-def _has_past(storage: Storage, pipeline: str, flow: str) -> bool:
-    return any(name not in _SMALL for name in storage.names(f"{pipeline}/{flow}"))
+def _has_past(home: FlowHome) -> bool:
+    return any(name not in _SMALL for name in home.storage.names(home.root))
 
 
 def _long_ago(at: str, before: float) -> bool:
@@ -310,6 +344,7 @@ KIND = Kind(
             changes=True,
         ),
         StepKind("remove_backups", "remove backups past their retention, and copies that were never finished", "here", remove_backups),
+        StepKind("remove_beside", "remove tables that were built beside by recoveries that are over", "here", remove_beside),
         StepKind(
             "forget_deletes",
             "let AUTO CDC tables forget deletes and truncates that are older than their retention, in the writers' turn",
@@ -318,5 +353,6 @@ KIND = Kind(
             idle=_nothing_to_forget,
         ),
     ),
+    given_up=give_back_locks,
 )
 assert common_steps.HOLD not in KIND.steps, "flows run on while their past is cleaned up"

@@ -6,17 +6,13 @@ the files of a flow go its table's lock is held, so that no recovery is planned 
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-from streamkeeper import backups, generations, leases, locks
+from streamkeeper import backups, besides, generations, leases, ledger, locks, plans
 from streamkeeper.errors import RecoveryError, TableLocked
 from streamkeeper.home import FlowHome
-from streamkeeper.leases import Life
 from streamkeeper.manifest import read_manifest
 from streamkeeper.recovery_kinds import Work
-
-_SILENT_SECONDS = 86400.0
 
 
 def remove(work: Work) -> dict[str, Any]:
@@ -31,7 +27,14 @@ def remove(work: Work) -> dict[str, Any]:
             left[item["flow"]] = why
         else:
             removed += len(item["names"])
+    give_back_locks(work)  # one that a try which was killed had taken, of a flow that is left now
     return {"removed": removed, "left": left}
+
+
+def give_back_locks(work: Work) -> None:
+    """Give the locks back that a clean-up takes for a while: its plan names no table."""
+    for table in locks.tables(work.book.storage, work.plan.pipeline):
+        locks.give_back(work.book.storage, work.plan.pipeline, table, work.plan.recovery_id)
 
 
 def remove_backups(work: Work) -> dict[str, Any]:
@@ -47,13 +50,24 @@ def remove_backups(work: Work) -> dict[str, Any]:
     return {"removed": removed, "left": left}
 
 
+def remove_beside(work: Work) -> dict[str, Any]:
+    """Remove what recoveries that are over have left of the tables that they built beside; nothing of a living driver's goes."""
+    done = {}
+    for recovery in work.plan.details.get("beside", ()):
+        work.check_stop()
+        planned = ledger.open(work.book.storage, work.plan.pipeline, recovery).find("planned")
+        assert planned is not None, "the plan found it"
+        done[recovery] = besides.remove(work.settings, plans.from_json(planned.evidence))
+    return done
+
+
 def _remove(work: Work, item: dict[str, Any], table: str | None) -> str | None:
     """Remove one thing that the plan names; say why not where it is left."""
     plan, home = work.plan, FlowHome(work.book.storage, work.plan.pipeline, item["flow"])
     number = item["generation"]
     if number is not None and _is_in_use(home, number):
         return f"generation {number} is in use again"
-    if item.get("forget") and (table is not None or _runs(home)):
+    if item.get("forget") and (table is not None or leases.may_run(home)):
         return "it is declared again" if table is not None else "a driver of it may be alive"
     if table is None:
         _remove_all(work, home, item)
@@ -84,18 +98,3 @@ def _is_in_use(home: FlowHome, number: int) -> bool:
     return newest == number or (
         generations.read_start(home, newest) is None and decided is not None and number in (decided.previous, decided.start.generation)
     )
-
-
-def _runs(home: FlowHome) -> bool:
-    """Say whether a driver of a flow may be alive; one that cannot be seen from here is, if it beat within a day."""
-    lease = leases.current(home)
-    if lease is None:
-        return False
-    match leases.life(home, lease):
-        case Life.LEFT | Life.DEAD:
-            return False
-        case Life.ALIVE:
-            return True
-        case Life.UNKNOWN:
-            beat = home.storage.modified(home.heartbeat(lease.epoch))
-            return beat is not None and time.time() - beat < _SILENT_SECONDS

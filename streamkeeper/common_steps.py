@@ -5,11 +5,12 @@ Every one may be killed at any moment and run again: what it did to some flows i
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import asdict
 from typing import Any
 
-from streamkeeper import delta_log, generations, holds, leases, locks, plans
+from streamkeeper import delta_log, generations, holds, leases, locks, plans, put_backs, rebuilds
 from streamkeeper.clock import now
 from streamkeeper.errors import PlanRefused, RecoveryError
 from streamkeeper.generations import Generation
@@ -19,11 +20,10 @@ from streamkeeper.plans import FlowPlan, Plan
 from streamkeeper.recovery_kinds import StepKind, Work, kind
 from streamkeeper.settings import Settings
 
-STOP_SECONDS = 300.0
-"""How long drivers may take to end their batch before the hold step gives up; running the step again waits on."""
-
 PROGRESS_SECONDS = 600.0
 """How long new generations may take to show progress before the last step gives up; running it again waits on."""
+
+_LOG = logging.getLogger(__name__)
 
 APPROVED_AGAIN = "approved_again"
 """The event by which someone approved the plan that got worse under the hold."""
@@ -67,7 +67,7 @@ def hold(work: Work) -> dict[str, Any]:
         holds.put(work.home(flow), holds.recovery(plan.recovery_id), f"{plan.recovery} {plan.recovery_id} is at work", plan.by)
     drivers = {}
     for flow in plan.flows:
-        past = leases.wait_until_gone(work.home(flow), STOP_SECONDS, work.settings.lease_term)
+        past = leases.wait_until_gone(work.home(flow), work.settings.stop_timeout, work.settings.lease_term)
         drivers[flow.flow] = leases.describe(past) if past else "there never was one"
     return {"drivers": drivers, "table_versions": {table: _version(work.settings, table) for table in plan.tables}}
 
@@ -79,6 +79,9 @@ def plan_again(work: Work) -> dict[str, Any]:
         _check_same(work.home(flow), flow, plan, manifest)
     of = kind(plan.recovery)
     again = plans.kept(of.plan(work.settings, manifest, of.read_request(plan.request), plan.recovery_id))
+    impossible = [item.message for item in again.refusals if item.price is None]
+    if impossible:
+        raise PlanRefused("\n".join(["Since the plan was approved things have changed, and nothing was touched:", *impossible]))
     why = plans.worse(plan, again)
     return {"worse": bool(why), "why": why, "plan": plans.to_json(again)}
 
@@ -101,10 +104,15 @@ def check_go(work: Work) -> None:
 
 
 def decide(work: Work) -> dict[str, Any]:
-    """Write the next generation of every flow that gets one."""
+    """Write the next generation of every flow that gets one.
+
+    :raises RecoveryError: a table that is to be put back was written to since the plan was made under the hold; nothing was changed.
+    """
     check_go(work)
     # The plan as it was made under the hold: a generation that was only decided when the first one was made may have begun since.
     plan = plan_under_hold(work)
+    if not is_decided(work):
+        put_backs.check_unchanged(work, plan, put_backs.before_decided(plan))
     decided = {}
     for flow in plan.flows:
         if flow.next_generation is not None:
@@ -124,7 +132,10 @@ def is_decided(work: Work) -> bool:
 
 
 def generation_of(plan: Plan, flow: FlowPlan, home: FlowHome) -> Generation:
-    """Give the decision that a plan comes to for one flow."""
+    """Give the decision that a plan comes to for one flow.
+
+    :param plan: made under the hold, if it was made again; what it still asks for then was approved again, and is accepted.
+    """
     assert flow.next_generation is not None, "only flows that get a generation are decided"
     previous = generations.read_start(home, flow.previous) if flow.previous is not None else None
     return generations.with_number(
@@ -140,7 +151,7 @@ def generation_of(plan: Plan, flow: FlowPlan, home: FlowHome) -> Generation:
             fingerprint=flow.fingerprint,
             recovery=plan.recovery_id,
             schemas=previous.schemas if previous is not None and flow.keeps_schemas else {},
-            accepted=plan.accept,
+            accepted=tuple(dict.fromkeys((*plan.accept, *(item.price for item in plan.refusals if item.price is not None)))),
         ),
         home,
         flow.next_generation,
@@ -178,12 +189,20 @@ def release(work: Work) -> dict[str, Any]:
 
 
 def verify_progress(work: Work) -> dict[str, Any]:
-    """Wait until every new generation has looked at its sources, or something says that it will not soon."""
+    """Wait until every new generation has looked at its sources, or something says that it will not soon.
+
+    A state that is rebuilt from history counts as progress with each of its steps.
+    """
     deadline = time.monotonic() + PROGRESS_SECONDS
     waiting = {flow.flow: flow for flow in work.plan.flows if flow.next_generation is not None}
     found: dict[str, Any] = {}
+    rebuilt: dict[str, str] = {}
     while waiting:
         for name, flow in list(waiting.items()):
+            told = rebuilds.how_far(work.home(flow), flow.next_generation or 0)
+            if told is not None and rebuilt.get(name) != told:
+                _LOG.info("%s: %s", name, told)
+                rebuilt[name], deadline = told, time.monotonic() + PROGRESS_SECONDS
             seen = _progress(work.home(flow), flow)
             if seen is not None:
                 found[name] = seen

@@ -54,12 +54,14 @@ class History:
 @dataclass(frozen=True)
 class Commit:
     """What one commit did to rows: ``files`` are what it added, in their order, with their rows (None: unknown); the paths are relative to
-    the table, or absolute. ``removes`` says that rows were changed or deleted, ``has_feed`` that it wrote a change data feed of its own."""
+    the table, or absolute. ``removes`` says that rows were changed or deleted, ``has_feed`` that it wrote a change data feed of its own.
+    ``bytes`` is the size of what it added."""
 
     version: int
     files: tuple[tuple[str, int | None], ...]
     removes: bool
     has_feed: bool
+    bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,11 @@ def is_gone(offset: JsonObject, history: History) -> str | None:
     if not history.holds_from(version):
         return f"version {version} is to be read next, and the log starts at {history.oldest} now: the commits before were cleaned up"
     return None
+
+
+def next_held(offset: JsonObject, history: History) -> int:
+    """Give the version with which a source goes on where what follows its offset is gone: the next that is held, or the one to come."""
+    return min(history.newest + 1, max(history.oldest, int(offset["reservoirVersion"])))
 
 
 def version_at(history: History, moment_ms: int) -> int:
@@ -230,12 +237,14 @@ def _place(offset: JsonObject) -> tuple[int, int]:
 def _commit(storage: Storage, version: int) -> Commit:
     files: list[tuple[str, int | None]] = []
     removes = feed = False
+    size = 0
     for action in _actions(storage, version):
         if "add" in action and action["add"].get("dataChange", True):
             files.append((unquote(action["add"]["path"]), _rows(action["add"])))
+            size += int(action["add"].get("size", 0))
         removes = removes or ("remove" in action and action["remove"].get("dataChange", True))
         feed = feed or "cdc" in action
-    return Commit(version, tuple(files), removes, feed)
+    return Commit(version, tuple(files), removes, feed, size)
 
 
 def _actions(storage: Storage, version: int) -> Iterator[JsonObject]:

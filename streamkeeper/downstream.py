@@ -1,13 +1,15 @@
-"""Who reads a table as a stream: flows of the manifest that will feel it when the table is emptied or put back."""
+"""Who else has to do with a table that is emptied or put back: flows that read it as a stream, and who wrote it and is no flow of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from streamkeeper.declarations import DELTA, Source
 from streamkeeper.manifest import Flow, Manifest
 from streamkeeper.opening import opened_if_possible
+from streamkeeper.plans import Refusal
 from streamkeeper.probes import plain_path
+from streamkeeper.requests import DOWNSTREAM, LOSS, PRICES
 from streamkeeper.settings import Settings
 
 
@@ -28,3 +30,25 @@ def what_it_feels(source: Source) -> str:
     if "true" in (options.get("skipchangecommits"), options.get("ignorechanges"), options.get("ignoredeletes")):
         return "does not see the rows go, and gets what is written again a second time"
     return "fails at the commit that removes rows, and is parked: it needs a reset or a full refresh of its own"
+
+
+def what_readers_feel(settings: Settings, manifest: Manifest, path: str) -> list[str]:
+    """Give what each flow that reads a table will feel, in words."""
+    return [f"{flow.full_name} {what_it_feels(source)}" for flow, source in readers(settings, manifest, path)]
+
+
+def price_of_readers(told: Collection[str], accepted: Collection[str]) -> Iterator[Refusal]:
+    """Give the price of what :func:`what_readers_feel` told, unless it is accepted: rows go, and come again."""
+    if told and DOWNSTREAM not in accepted:
+        said = f"{PRICES[DOWNSTREAM]}: {'; '.join(told)}. To go on all the same, accept `{DOWNSTREAM}`."
+        yield Refusal(DOWNSTREAM, said)
+
+
+def price_of_strangers(strangers: Collection[str], version: int, accepted: Collection[str]) -> Iterator[Refusal]:
+    """Give the price of undoing commits of nobody's flow, unless it is accepted.
+
+    :param version: of the table, after which they came.
+    """
+    if strangers and LOSS not in accepted:
+        said = f"commits that no flow of the table made since version {version} are undone, and nothing brings them back"
+        yield Refusal(LOSS, f"{PRICES[LOSS]}: {said}: {', '.join(strangers)}. To go on all the same, accept `{LOSS}`.")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from streamkeeper import delta_log
+from streamkeeper import delta_log, table_past
 
 
 def app_id(recovery_id: str) -> str:
     """Give the ``txnAppId`` under which a recovery empties its tables: the same commit is never made twice."""
-    return f"{recovery_id}/empty_tables"
+    return f"{recovery_id}{table_past.EMPTIED}"
 
 
 def is_emptied(path: str, recovery_id: str) -> bool:

@@ -24,9 +24,17 @@ Each message says what was found, what is allowed, and what to do next.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from streamkeeper.redaction import redact_text
+
 
 class StreamkeeperError(Exception):
-    """The root of the tree: an error whose message is meant for the user as it stands."""
+    """The root of the tree: an error whose message is meant for the user as it stands, wherever it is shown: without secrets."""
+
+    def __str__(self) -> str:
+        """Give the message without secrets."""
+        return redact_text(super().__str__())
 
 
 class UsageError(StreamkeeperError):
@@ -46,7 +54,14 @@ class SettingsError(UsageError):
 
 
 class RequestError(UsageError):
-    """A recovery was asked for with values that do not fit; the message lists every misfit, not only the first."""
+    """A recovery was asked for with values that do not fit; the message lists every misfit, not only the first.
+
+    :param misfits: a sentence for each; none where the message is all there is to say.
+    """
+
+    def __init__(self, message: str, misfits: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.misfits = tuple(misfits)
 
 
 class CheckpointError(StreamkeeperError):

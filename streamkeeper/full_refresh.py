@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from streamkeeper import common_steps, delta_log, generations, resets
+from streamkeeper import common_steps, delta_log, generations, pinned, resets
 from streamkeeper.clock import now
 from streamkeeper.declarations import DELTA, KAFKA, Pipeline, Source, Table
-from streamkeeper.downstream import readers, what_it_feels
+from streamkeeper.downstream import price_of_readers, what_readers_feel
 from streamkeeper.emptied import is_emptied
 from streamkeeper.errors import CheckpointError, RequestError, StorageError
 from streamkeeper.generations import EARLIEST, REBUILT, StartAt
@@ -24,8 +24,6 @@ from streamkeeper.present import Present, flow_home, look_at
 from streamkeeper.prices import price_of, refusals_of
 from streamkeeper.recovery_kinds import Kind, StepKind, Work
 from streamkeeper.requests import (
-    DOWNSTREAM,
-    PRICES,
     REPEATS,
     FormField,
     approval_fields,
@@ -34,11 +32,13 @@ from streamkeeper.requests import (
     price_field,
     read_values,
     refuse,
+    request_of,
     table_names,
 )
 from streamkeeper.reset_requests import ResetRequest
 from streamkeeper.settings import Settings
 from streamkeeper.standing import last_begun
+from streamkeeper.table_summaries import check_rows_may_go
 
 RECOVERY = "full_refresh"
 HISTORY = "what the sources had and have no more cannot be read again"
@@ -93,14 +93,14 @@ def plan(settings: Settings, manifest: Manifest, request: RefreshRequest, recove
     if delta_log.latest_version(path) is None:
         raise RequestError(f"The table {request.table} is not there yet ({path}), so there is nothing to refresh. Start its flows first.")
     planned = [_plan_flow(settings, flow, request) for flow in manifest.writers(pipeline.name, table.name)]
-    felt = [f"{flow.full_name} {what_it_feels(source)}" for flow, source in readers(settings, manifest, path)]
     refusals = [refusal for _, refused in planned for refusal in refused]
     if len(planned) > 1:
         refusals = [resets.named(refusal) for refusal in refusals]
-    if felt and DOWNSTREAM not in request.accept:
-        said = f"{PRICES[DOWNSTREAM]}: {'; '.join(felt)}. To go on all the same, accept `{DOWNSTREAM}`."
-        refusals.append(Refusal(DOWNSTREAM, said))
+    felt = what_readers_feel(settings, manifest, path)
+    refusals += price_of_readers(felt, request.accept)
     paths = [place for place in _paths(settings, pipeline, table) if delta_log.exists(place)]
+    for place in paths:
+        check_rows_may_go(place)
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -142,7 +142,7 @@ def _plan_flow(settings: Settings, flow: Flow, request: RefreshRequest) -> tuple
         stateful=present.stateful,
         operators_before=present.operators,
         prices=prices,
-        notes=("It runs once, and is run again.",) if flow.declaration.once else (),
+        notes=(*(("It runs once, and is run again.",) if flow.declaration.once else ()), *pinned.changes(flow, present.standing)),
         keeps_schemas=not request.infer_schemas,
         once=flow.declaration.once,
         failure=present.failure,
@@ -192,7 +192,7 @@ def _emptied_any(work: Work) -> bool:
 
 
 def _read_request(value: dict[str, Any]) -> RefreshRequest:
-    return RefreshRequest(**{**value, "accept": tuple(value["accept"])})
+    return request_of(RefreshRequest, value)
 
 
 KIND = Kind(

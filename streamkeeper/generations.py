@@ -27,6 +27,9 @@ TIMESTAMP = "timestamp"
 OFFSETS = "offsets"
 GENERATION = "generation"
 BATCH = "batch"
+BESIDE = "beside"
+"""Where a table that was built beside stands: such a generation is begun by its recovery, and by no driver."""
+ADOPTED = "adopted"
 MODES = (AFTER_LAST, EARLIEST, LATEST, TIMESTAMP, OFFSETS, GENERATION)
 
 REBUILT = "rebuilt"
@@ -41,10 +44,12 @@ COPIED = "copied"
 class StartAt:
     """Where a generation is to start reading.
 
-    ``mode`` is one of :data:`MODES`, or ``batch``. ``timestamp_ms`` (epoch milliseconds) belongs to ``timestamp``; ``offsets`` (by source
-    name: that source's offset as Spark writes it, such as ``{"logOffset": 7}``) to ``offsets``. ``generation`` (asked for, never decided)
-    means after the last batch of one; ``batch`` is after one batch of one. With ``offsets`` it is the one whose offsets they are: by
-    default the one before.
+    ``mode`` is one of :data:`MODES`, ``batch``, ``beside`` or ``adopted``. ``timestamp_ms`` (epoch milliseconds) belongs to ``timestamp``;
+    ``offsets`` (by source name: that source's offset as Spark writes it, such as ``{"logOffset": 7}``) to ``offsets``. ``generation``
+    (asked for, never decided) means after the last batch of one; ``batch`` is after one batch of one. With ``offsets`` it is the one of
+    whose batch a backup has kept them; without it a person gave them, as offsets of the one before. ``adopted`` goes on where a query stood
+    that was none of ours: ``checkpoint`` is where its checkpoint is (path or URL), ``query_id`` its id, ``sources`` give the name that each
+    source of that checkpoint has here.
     """
 
     mode: str
@@ -52,6 +57,9 @@ class StartAt:
     offsets: dict[str, Any] | None = None
     generation: int | None = None
     batch: int | None = None
+    checkpoint: str | None = None
+    query_id: str | None = None
+    sources: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -136,6 +144,12 @@ def read_start(home: FlowHome, number: int) -> Start | None:
         raise StorageError(f"{home.storage.path(home.start(number))} is no generation's start: {error}. Put a copy of it back.") from error
 
 
+def query_id_of(home: FlowHome, number: int) -> str:
+    """Give the query id of a generation, whether its decision is still there or not."""
+    decided = read(home, number)
+    return query_id(home.full_name, number) if decided is None else decided.query_id
+
+
 def first(home: FlowHome, fingerprint: str) -> Generation:
     """Give the decision of a flow's first generation: all that the sources still have."""
     return Generation(
@@ -211,12 +225,23 @@ def committed(home: FlowHome, number: int, last_commit: int | None) -> int | Non
 
     :raises StorageError: what was written when it was shut out is damaged.
     """
-    value = read_json(home.storage, home.over(number))
+    return _last_commit(home, home.over(number), last_commit)
+
+
+def _last_commit(home: FlowHome, name: str, otherwise: int | None) -> int | None:
+    value = read_json(home.storage, name)
     if value is None:
-        return last_commit
-    _check_format(home.storage.path(home.over(number)), value)
+        return otherwise
+    _check_format(home.storage.path(name), value)
     found: int | None = value["last_commit"]
     return found
+
+
+def end_adopted(home: FlowHome, number: int, last_commit: int | None) -> int | None:
+    """As :func:`end`, of the query whose checkpoint a generation adopts: it is shut out before the generation begins."""
+    name = home.adopted(number)
+    home.storage.create(name, to_json({"last_commit": last_commit, "at": now(), "format": FORMAT}))
+    return _last_commit(home, name, last_commit)
 
 
 def is_over(home: FlowHome, number: int) -> bool:

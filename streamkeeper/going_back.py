@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from streamkeeper import plans
+from streamkeeper import generations, pinned, plans, replays
 from streamkeeper.errors import RequestError
 from streamkeeper.generations import BATCH, COPIED, EARLIEST, REBUILT, StartAt
+from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow
 from streamkeeper.opening import opened_if_possible
 from streamkeeper.places import Place, state_from
 from streamkeeper.plans import NONE, FlowPlan, Refusal, SourcePrice
-from streamkeeper.present import Present, look_at
+from streamkeeper.present import Present, flow_home, look_at
 from streamkeeper.prices import price_of, refusals_of
 from streamkeeper.prices_place import Move, price_from
 from streamkeeper.requests import REPEATS
 from streamkeeper.reset_requests import ResetRequest
 from streamkeeper.settings import Settings
+from streamkeeper.standing import last_begun
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ def plan_place(settings: Settings, flow: Flow, place: Place, way: Way) -> Planne
         f"It begins after {place} ({place.found_by}).",
         f"Its state is {state}: {why}.",
         *_table_notes(flow, present, way),
+        *((replays.OWN_STATE,) if present.makes_its_state and state == REBUILT else ()),
+        *(pinned.changes(flow, place.standing) if state != COPIED else ()),
     )
     return _planned(flow, present, place.start_at, state, prices=prices, notes=notes, way=way)
 
@@ -73,7 +77,12 @@ def plan_beginning(settings: Settings, flow: Flow, way: Way) -> Planned:
 
 
 def held_meanwhile(settings: Settings, flow: Flow) -> FlowPlan:
-    """Plan no generation: the flow only stands still while its table is put back to a version that has all that it wrote."""
+    """Plan no generation: the flow only stands still while its table is put back to a version that has all that it wrote.
+
+    One that never began is held, too: what it wrote meanwhile would be undone, and its checkpoint would not know.
+    """
+    if last_begun(flow_home(settings, flow)) is None:
+        return _never_begun(flow_home(settings, flow), flow)
     present = look_at(settings, flow, strict=False)
     generation = present.standing.generation
     return FlowPlan(
@@ -88,6 +97,22 @@ def held_meanwhile(settings: Settings, flow: Flow) -> FlowPlan:
         position=present.standing.evidence(),
         stateful=present.stateful,
         notes=("All that it wrote is in that version: it is held meanwhile, and goes on as it is.",),
+        once=flow.declaration.once,
+    )
+
+
+def _never_begun(home: FlowHome, flow: Flow) -> FlowPlan:
+    newest = generations.latest(home)
+    return FlowPlan(
+        flow=flow.full_name,
+        target=flow.declaration.target,
+        generation=newest.number if newest else None,
+        next_generation=None,
+        previous=None,
+        fingerprint=flow.fingerprint,
+        start=newest.start if newest else StartAt(EARLIEST),
+        state=REBUILT,
+        notes=("It never began: it is held meanwhile, and begins afterwards as it would have.",),
         once=flow.declaration.once,
     )
 

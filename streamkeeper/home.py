@@ -5,6 +5,7 @@
   generations/000007.start.json  what it became: immutable, written by the driver that began the generation
   generations/000007.done.json   that a once flow has read all there was; immutable
   generations/000007.over.json   its last commit when the first driver came to shut it out: immutable
+  generations/000001.adopted.json  what the query had committed whose checkpoint it adopts, before it was shut out: immutable
   generations/000007.gone.json   that its checkpoint was removed, written before it is: immutable (streamkeeper.cleaning)
   checkpoints/000007-000042/     Spark's alone; made by the driver of lease epoch 42
   lease/000042.json              immutable, the highest epoch holds (streamkeeper.leases)
@@ -27,14 +28,17 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from streamkeeper.declarations import OUR_FOLDERS
 from streamkeeper.storage import Storage
 
 CLOCK = "manifests/clock"
 """The file whose modification time, right after it was written, is the storage's time."""
 
 _NUMBERED = re.compile(r"([0-9]{6,})\.json")
+_REPLAY = re.compile(r"([0-9]{6,})\.replay-([0-9]{6,})\.json")
 _NAMESPACE = uuid.UUID("6f1f7d0e-5b0a-5d0c-9a53-7c1b7a4a2f10")
 
 
@@ -68,6 +72,10 @@ class FlowHome:
         """The file that says what a generation had committed when it was about to be shut out of the sink."""
         return f"{self.root}/generations/{number:06d}.over.json"
 
+    def adopted(self, number: int) -> str:
+        """The file that says what the query had committed whose checkpoint a generation adopts, when it was about to be shut out."""
+        return f"{self.root}/generations/{number:06d}.adopted.json"
+
     def gone(self, number: int) -> str:
         """The file that says that a generation's checkpoint is removed, or about to be."""
         return f"{self.root}/generations/{number:06d}.gone.json"
@@ -79,6 +87,10 @@ class FlowHome:
     def checkpoint(self, number: int, epoch: int) -> str:
         """The checkpoint folder that the driver of a lease epoch makes for a generation."""
         return f"{self.root}/checkpoints/{number:06d}-{epoch:06d}"
+
+    def replay(self, number: int, epoch: int) -> str:
+        """The file that says into which steps the driver of a lease epoch cut the history that a generation's state is rebuilt from."""
+        return f"{self.root}/generations/{number:06d}.replay-{epoch:06d}.json"
 
     def lease(self, epoch: int) -> str:
         """The file of a lease epoch."""
@@ -123,6 +135,11 @@ class FlowHome:
         """The numbers of all generations, lowest first."""
         return self._numbers("generations")
 
+    def replays(self, number: int) -> list[int]:
+        """The epochs of the drivers that cut a generation's history into steps, lowest first."""
+        found = (_REPLAY.fullmatch(name) for name in self.storage.names(f"{self.root}/generations"))
+        return sorted(int(match[2]) for match in found if match and int(match[1]) == number)
+
     def epochs(self) -> list[int]:
         """The numbers of all lease epochs, lowest first."""
         return self._numbers("lease")
@@ -136,9 +153,14 @@ class FlowHome:
         return sorted(int(match[1]) for match in found if match)
 
 
+def tables_folder(pipeline: str) -> str:
+    """The folder of what is kept of a pipeline's tables, each in a folder of its name."""
+    return f"{pipeline}/tables"
+
+
 def table_lock(pipeline: str, table: str) -> str:
     """The file of a table's recovery lock."""
-    return f"{pipeline}/tables/{table}/lock/recovery.json"
+    return f"{tables_folder(pipeline)}/{table}/lock/recovery.json"
 
 
 @dataclass(frozen=True)
@@ -180,3 +202,8 @@ def query_id(full_name: str, generation: int) -> str:
     batch id. So it can be sealed even where the checkpoint is beyond reading.
     """
     return str(uuid.uuid5(_NAMESPACE, f"{full_name}/{generation}"))
+
+
+def kept_flows(storage: Storage, pipeline: str) -> Iterator[FlowHome]:
+    """Give all flows of a pipeline that something is kept of, whether they are declared or not."""
+    return (FlowHome(storage, pipeline, name) for name in storage.names(pipeline) if name not in OUR_FOLDERS)

@@ -24,10 +24,19 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True)
 class Topics:
-    """What the topics of one source hold, by topic and partition. ``ids`` tell a topic from one that was made anew under its name."""
+    """What the topics of one source hold, by topic and partition. ``ids`` tell a topic from one that was made anew under its name.
+
+    ``policies`` are the topics' ``cleanup.policy``, as far as they were asked for and told.
+    """
 
     held: Mapping[str, Mapping[str, Held]]
     ids: Mapping[str, str] = field(default_factory=dict)
+    policies: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def compacted(self) -> tuple[str, ...]:
+        """The topics of whose keys only the newest records stay."""
+        return tuple(topic for topic, policy in self.policies.items() if "compact" in policy)
 
     @property
     def earliest(self) -> Offsets:

@@ -49,6 +49,10 @@ class Process:
         return None if started is None else cls(socket.gethostname(), _boot_id(), _pid_namespace(), pid, started)
 
 
+SILENT_SECONDS = 86400.0
+"""After how long without a beat a driver that cannot be seen from here is not taken for alive any more where its files are removed."""
+
+
 @dataclass(frozen=True)
 class Lease:
     """One epoch of a flow's lease. ``log`` is the file that the driver's output goes to, if its supervisor gave one.
@@ -72,8 +76,9 @@ class Lease:
 class Heartbeat:
     """What a driver says of itself. ``count`` changes with every heartbeat.
 
-    ``phase`` is ``starting``, ``seeding``, ``running`` or ``stopping``. ``triggers`` counts the looks for new data that ended well: a
-    committed batch, or nothing new. ``batch`` is the last committed batch, ``rows`` what this driver has read in all.
+    ``phase`` is ``starting``, ``seeding``, ``rebuilding`` (state, from history: ``details`` say how far), ``running`` or ``stopping``.
+    ``triggers`` counts the looks for new data that ended well: a committed batch, or nothing new. ``batch`` is the last committed batch,
+    ``rows`` what this driver has read in all.
     """
 
     epoch: int
@@ -138,6 +143,21 @@ def life(home: FlowHome, lease: Lease) -> Life:
             return Life.UNKNOWN
         case there:
             return Life.ALIVE if there else Life.DEAD
+
+
+def may_run(home: FlowHome) -> bool:
+    """Say whether a driver of a flow may be alive; one that cannot be seen from here is, if it beat within a day."""
+    lease = current(home)
+    if lease is None:
+        return False
+    match life(home, lease):
+        case Life.LEFT | Life.DEAD:
+            return False
+        case Life.ALIVE:
+            return True
+        case Life.UNKNOWN:
+            beat = home.storage.modified(home.heartbeat(lease.epoch))
+            return beat is not None and time.time() - beat < SILENT_SECONDS
 
 
 def runs_here(lease: Lease) -> bool | None:
@@ -260,7 +280,8 @@ def wait_until_gone(
         if monotonic() >= deadline:
             raise LeaseHeld(
                 f"The driver of {home.full_name} ({describe(lease)}) is still there {timeout:g} s after it was asked to stop. It ends "
-                "its batch first: wait for it and run this again, or end that process."
+                "its batch first. Where batches take longer than that, set STREAMKEEPER_STOP_TIMEOUT (seconds), or put a hold "
+                "of your own, wait until it is gone (streamkeeper hold --wait), and begin again; else end that process."
             )
         sleep(min(0.2, term / 4))
 

@@ -16,6 +16,10 @@ from streamkeeper.home import ledger_folder
 from streamkeeper.redaction import redact
 from streamkeeper.storage import Storage, read_json, to_json
 
+ENDED, GIVEN_UP = "ended", "given_up"
+"""The events that end a recovery: after its last step, and before that."""
+OVER = (ENDED, GIVEN_UP)
+
 _FILE = re.compile(r"([0-9]{4,})-([a-z_.]+)\.json")
 
 
@@ -53,6 +57,10 @@ class Ledger:
         named = [found for found in self._names() if found.event == event]
         return self._read(named[-1]) if named else None
 
+    def end(self) -> Event | None:
+        """Give the event with which the recovery was over, or None."""
+        return next((found for event in OVER if (found := self.find(event)) is not None), None)
+
     def events(self) -> list[Event]:
         """Give all events, in the order in which they were written."""
         return [self._read(found) for found in self._names()]
@@ -77,6 +85,12 @@ def open(storage: Storage, pipeline: str, recovery: str) -> Ledger:
 def pipeline_of(storage: Storage, recovery: str) -> str | None:
     """Find the pipeline that a recovery belongs to, declared or not; None if there is no such recovery."""
     return next((name for name in storage.names() if recovery in recoveries(storage, name)), None)
+
+
+def not_over(storage: Storage) -> list[str]:
+    """Give the ids of all recoveries of all pipelines that have neither ended nor been given up."""
+    found = ((name, recovery) for name in storage.names() for recovery in recoveries(storage, name))
+    return [recovery for name, recovery in found if open(storage, name, recovery).end() is None]
 
 
 def recoveries(storage: Storage, pipeline: str) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from streamkeeper.declarations import OUR_FOLDERS, PARK, AnyFlow, AppendFlow, Pipeline, Where, check_name, pipeline_to_json, without_code
 from streamkeeper.errors import DeclarationError
-from streamkeeper.pipelines import DECORATORS, Registry, collecting
+from streamkeeper.registry import DECORATORS, Registry, collecting
 from streamkeeper.syntax import called, hash_of
 
 _DECLARING = ("configure_pipeline", "create_auto_cdc_flow", "create_source", "create_streaming_table", "only_where_set", "schedule")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streamkeeper.clock import now
 from streamkeeper.errors import TableLocked
-from streamkeeper.home import table_lock
+from streamkeeper.home import table_lock, tables_folder
 from streamkeeper.storage import Storage, read_json, to_json
 
 
@@ -12,6 +12,11 @@ def holder(storage: Storage, pipeline: str, table: str) -> str | None:
     """Give the id of the recovery that has the table's lock, or None."""
     value = read_json(storage, table_lock(pipeline, table))
     return str(value["recovery"]) if value else None
+
+
+def tables(storage: Storage, pipeline: str) -> list[str]:
+    """Give the tables of a pipeline that have, or had, a lock."""
+    return storage.names(tables_folder(pipeline))
 
 
 def take(storage: Storage, pipeline: str, table: str, recovery: str) -> None:

@@ -46,6 +46,10 @@ class Place:
         """The version of the state that belongs to it; one less where the batch is to be run again, because only the sink committed it."""
         return self.batch + 1 if self.batch in self.checkpoint.commit_batches() else self.batch
 
+    def lacking_state(self) -> str | None:
+        """Say which file is missing of what a copy of its state needs; None if none is, or there is no state."""
+        return missing_state(self.checkpoint, self.version)
+
     def offsets(self) -> OffsetEntry:
         """Read up to where its batch reads.
 
@@ -157,7 +161,7 @@ def state_from(place: Place, fingerprint: str, wanted: str) -> tuple[str, str]:
         return EMPTY, "as asked for"
     if place.generation.fingerprint != fingerprint:
         return REBUILT, f"the declaration changed since generation {place.generation.number} was decided, so its state may not fit"
-    lacking = missing_state(place.checkpoint, place.version)
+    lacking = place.lacking_state()
     if lacking is not None:
         return REBUILT, f"the state of {place} was removed since ({lacking})"
     return COPIED, f"the checkpoint of generation {place.generation.number} still has all that belongs to batch {place.batch}"

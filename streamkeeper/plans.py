@@ -123,7 +123,8 @@ class Plan:
     """A recovery, planned.
 
     ``request`` is what was asked for, ``details`` what only this kind of recovery knows, both as JSON objects. ``steps`` are names, in
-    their order. ``tables`` are locked while the recovery is at work; they belong to ``pipeline``, as the flows do.
+    their order. ``tables`` are locked while the recovery is at work; they belong to ``pipeline``, as the flows do. ``ways`` say which
+    strategy fits its parked flows (:mod:`streamkeeper.strategies`).
     """
 
     recovery: str
@@ -138,6 +139,7 @@ class Plan:
     details: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    ways: tuple[str, ...] = ()
     format: int = FORMAT
 
     @property
@@ -183,6 +185,7 @@ def from_json(value: dict[str, Any]) -> Plan:
             "steps": tuple(value["steps"]),
             "copies": tuple(CopyPlan(**copy) for copy in value["copies"]),
             "notes": tuple(value["notes"]),
+            "ways": tuple(value.get("ways", ())),
             "refusals": tuple(Refusal(**refusal) for refusal in value["refusals"]),
         }
     )
@@ -205,8 +208,14 @@ def worse(approved: Plan, again: Plan) -> list[str]:
         if old is None:
             found.append(f"flow {flow.flow} was not in the approved plan")
         else:
-            found += [f"flow {flow.flow}, {item}" if several else item for item in _worse_sources(old, flow)]
+            costs = [*_worse_sources(old, flow), *_other_state(old, flow)]
+            found += [f"flow {flow.flow}, {item}" if several else item for item in costs]
     return found
+
+
+def _other_state(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
+    if approved.state != again.state:
+        yield f"the state is {again.state}, and was to be {approved.state}"
 
 
 def _worse_sources(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:

@@ -19,6 +19,16 @@ from streamkeeper.storage import open_storage
 
 _DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
 """Stateful operators that let a row through or not, and never change it."""
+_OWN = frozenset(
+    {
+        "flatMapGroupsWithState",
+        "applyInPandasWithState",
+        "transformWithStateExec",
+        "transformWithStateInPySparkExec",
+        "transformWithStateInPandasExec",
+    }
+)
+"""Stateful operators whose state is made by the pipeline's own code."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,12 @@ class Present:
     stateful: bool | None
     is_safe_to_repeat: bool
     failure: dict[str, Any] | None
+
+    @property
+    def makes_its_state(self) -> bool:
+        """Whether the query, as declared now as far as that is known, keeps a state that the pipeline's own code makes."""
+        declared = (self.failure or {}).get("operators")
+        return not _OWN.isdisjoint(self.operators if declared is None else declared)
 
 
 def flow_home(settings: Settings, flow: Flow) -> FlowHome:
@@ -67,7 +83,7 @@ def look_at(settings: Settings, flow: Flow, strict: bool) -> Present:
         position=_position(standing, strict),
         operators=operators,
         stateful=_is_stateful(park, flow, standing, operators),
-        is_safe_to_repeat=_is_safe_to_repeat(flow, {*operators, *declared}),
+        is_safe_to_repeat=is_safe_to_repeat(flow, {*operators, *declared}),
         failure=park.details if park else None,
     )
 
@@ -105,6 +121,6 @@ def _position(standing: Standing, strict: bool) -> dict[str, Any] | None:
     return entry.sources
 
 
-def _is_safe_to_repeat(flow: Flow, operators: Iterable[str]) -> bool:
+def is_safe_to_repeat(flow: Flow, operators: Iterable[str]) -> bool:
     """Say whether rows that are read again change nothing in the target: changes by key do not, unless state makes other rows of them."""
     return isinstance(flow.declaration, AutoCdcFlow) and _DEDUPE.issuperset(operators)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from streamkeeper import probes_delta
+from streamkeeper import probes_delta, table_past
 from streamkeeper.declarations import Source
-from streamkeeper.delta_source import Between, History, between, is_gone, offset_before, read_history, vacuumed, version_at
+from streamkeeper.delta_source import Between, History, between, is_gone, next_held, offset_before, read_history, vacuumed, version_at
 from streamkeeper.errors import RequestError, SourceError, StorageError
-from streamkeeper.generations import AFTER_LAST, EARLIEST, LATEST, OFFSETS
+from streamkeeper.generations import AFTER_LAST, EARLIEST, LATEST, OFFSETS, StartAt
 from streamkeeper.plans import NONE, Amount, SourcePrice
 from streamkeeper.positions import describe
 from streamkeeper.reset_requests import ResetRequest
@@ -39,6 +39,12 @@ class _Table:
     def between(self, start: dict[str, Any], end: dict[str, Any]) -> Between:
         return between(self.history, start, end, self.source.option("skipChangeCommits") == "true")
 
+    @property
+    def made_anew(self) -> str | None:
+        """Say that the table is another than the one that was read; None where it is the same, or nobody knows."""
+        another = self.offset is not None and self.history.table_id not in (None, self.offset["reservoirId"])
+        return is_gone(self.offset, self.history) if another and self.offset is not None else None
+
     def at(self, version: int) -> dict[str, Any]:
         known = self.history.table_id or (self.offset or {}).get("reservoirId", "")
         return offset_before(known, version)
@@ -58,6 +64,14 @@ def price_of(source: Source, price: SourcePrice, offset: dict[str, Any] | None, 
         return _unseen(price, table, start.mode)
     if start.mode == AFTER_LAST:
         return _after_last(price, table)
+    if table.made_anew is not None:  # nothing of this one was read
+        found = _elsewhere(price, replace(table, offset=None), start)
+        return replace(found, lost=Amount(None, 0, None, table.made_anew), repeated=NONE, notes=(*found.notes, table.made_anew))
+    return _elsewhere(price, table, start)
+
+
+def _elsewhere(price: SourcePrice, table: _Table, start: StartAt) -> SourcePrice:
+    source = table.source
     if start.mode == EARLIEST:
         return replace(price, then="the beginning: the whole table as it is, then what comes", repeated=_read_so_far(table))
     if start.mode == LATEST:
@@ -75,7 +89,11 @@ def price_of(source: Source, price: SourcePrice, offset: dict[str, Any] | None, 
 def with_state(price: SourcePrice, source: Source, offset: dict[str, Any] | None, stateful: bool | None) -> SourcePrice:
     """Add what a rebuild of state from history costs: the table as it was is read once more."""
     table = _look(source, offset)
-    if offset is None or isinstance(table, str) or is_gone(offset, table.history) is not None:
+    if offset is None or isinstance(table, str):
+        return price
+    if table.made_anew is not None:
+        return replace(price, gone=Amount(None, 0, None, f"{table.made_anew}, and so is what was read"))
+    if is_gone(offset, table.history) is not None:
         return price
     version = int(offset["reservoirVersion"]) - (0 if offset.get("isStartingVersion") else 1)
     if not table.history.holds_snapshot(version):
@@ -90,6 +108,28 @@ def with_state(price: SourcePrice, source: Source, offset: dict[str, Any] | None
     return replace(price, replayed=count, notes=(*price.notes, told)) if stateful else price
 
 
+def why_unseen(source: Source) -> str | None:
+    """Say why nobody knows what the table of a source holds; None where its log can be read."""
+    found = _look(source, None)
+    return found if isinstance(found, str) else None
+
+
+def why_not_rebuilt(source: Source, offset: dict[str, Any]) -> str | None:
+    """Say why the driver could not rebuild a state up to where it goes on after an offset; None where it can, or need not.
+
+    Files are looked for where the state is made of the whole table: a source that is declared to start later is replayed by its commits.
+    """
+    table = _look(source, offset)
+    if isinstance(table, str) or table.made_anew is not None:
+        return None
+    upto = offset if is_gone(offset, table.history) is None else table.at(next_held(offset, table.history))
+    version = int(upto["reservoirVersion"]) - (0 if upto.get("isStartingVersion") else 1)
+    if not table.history.holds_snapshot(version):
+        return f"the table of {source.name} cannot be put together as it was at version {version}"
+    lacking = table_past.lacking_files(table.history.path, version) if source.start == "earliest" else []
+    return f"VACUUM removed files that version {version} of the table of {source.name} needs, such as {lacking[0]}" if lacking else None
+
+
 def read_again(source: Source, offset: dict[str, Any] | None, then: dict[str, Any] | None) -> Amount:
     """Give the rows that were read since an earlier offset and are read again; unknown with the reason where its commits are gone.
 
@@ -101,6 +141,8 @@ def read_again(source: Source, offset: dict[str, Any] | None, then: dict[str, An
         return NONE
     if isinstance(table, str):
         return Amount(None, 0, None, table)
+    if table.made_anew is not None:
+        return Amount(None, 0, None, table.made_anew)
     if then is None:
         return _read_so_far(table)
     why = is_gone(then, table.history)

@@ -8,11 +8,13 @@ from typing import Any
 
 from streamkeeper import plans, prices_delta, prices_kafka, probes
 from streamkeeper.declarations import DELTA, KAFKA, Source
+from streamkeeper.file_options import FileOptions
 from streamkeeper.generations import AFTER_LAST, EMPTY, REBUILT, StartAt
 from streamkeeper.places import Place
 from streamkeeper.plans import NONE, Amount, SourcePrice
 from streamkeeper.positions import describe
-from streamkeeper.prices import UNREAD, price_of, processed_files
+from streamkeeper.prices import price_of
+from streamkeeper.prices_files import UNREAD, processed_files, under_other_names
 from streamkeeper.reset_requests import ResetRequest
 from streamkeeper.standing import Standing
 
@@ -50,40 +52,74 @@ def price_from(source: Source, move: Move) -> SourcePrice:
     found = replace(found, now=where, then=f"after {move.place}: {describe(then.get(source.name))}")
     if source.reads_files:
         return _with_files(source, move, found, offset, then.get(source.name))
-    repeated = _repeated(source, move, offset, then.get(source.name))
+    seen = prices_kafka.look(source, move.standing, offset) if source.format == KAFKA else None
+    repeated = _repeated(source, seen, offset, then.get(source.name))
+    if seen is not None and move.restored and not repeated.nothing and seen.holes:
+        found = replace(found, lost=Amount(None, 0, None, seen.holes))
+    if move.restored and then.get(source.name) is not None:
+        found = _before_put_back(source, seen, found, move, then[source.name])
     if position is None:
         repeated = Amount(None, 0, None, "the checkpoint's offsets cannot be read")
     return _read_again(found, repeated, move)
 
 
 def _with_files(source: Source, move: Move, price: SourcePrice, offset: Any, then: Any) -> SourcePrice:
-    before = {probes.plain_path(entry.path) for entry in processed_files(move.place.standing, source, then, everything=False)}
+    listed = {
+        probes.plain_path(entry.path): entry.timestamp_ms for entry in processed_files(move.place.standing, source, then, everything=False)
+    }
     since = {
         path: entry.timestamp_ms
         for entry in processed_files(move.standing, source, offset, everything=move.position is None)
-        if (path := probes.plain_path(entry.path)) not in before
+        if (path := probes.plain_path(entry.path)) not in listed
     }
     present = probes.list_files(source)
+    others = {} if listed else dict(under_other_names(move.place.standing, source, move.place.positions(), present))
+    unlisted = (file for path, file in present.items() if path not in listed)
+    skipped = {file.path for file in FileOptions.of(source).skipped(max(listed.values(), default=None), unlisted)}
     gone = [path for path in since if path not in present]
     anew = sum(path in present and present[path].modified_ms != written for path, written in since.items())
-    waiting = len(present.keys() - before - since.keys())
-    price = replace(price, notes=(f"{waiting:,} {UNREAD}", *(note for note in price.notes if not note.endswith(UNREAD))))
-    found = _read_again(price, probes.amount(source, [present[path] for path in since if path in present]), move)
+    waiting = len(present.keys() - listed.keys() - since.keys() - others.keys() - skipped)
+    # What the table keeps of files that are too old to be read again is not lost.
+    lost = probes.amount(source, [present[path] for path in skipped if move.restored or path not in since])
+    notes = (f"{waiting:,} {UNREAD}", *(note for note in price.notes if not note.endswith(UNREAD)))
+    read = since.keys() - others.keys() if move.restored else since.keys() | others.keys()
+    again = probes.amount(source, [present[path] for path in read if path in present and path not in skipped])
+    found = _read_again(replace(price, lost=lost, notes=notes), again, move)
+    if others and move.restored:  # the table that is put back has them already
+        found = replace(found, repeated=probes.amount(source, [present[path] for path in others]))
     if anew:
         said = f"{anew:,} files were written anew since they were read: they are read as they are now"
         found = replace(found, notes=(*found.notes, said))
     if gone and move.restored:
-        lost = Amount(len(gone), 0, None, f"the files are not there any more, such as {gone[0]}")
+        more = f", and {len(skipped):,} are too old by maxFileAge" if skipped else ""
+        lost = Amount(len(gone) + len(skipped), 0, None, f"the files are not there any more, such as {gone[0]}{more}")
         return replace(found, lost=lost)
     if gone:
         return replace(found, notes=(*found.notes, f"{len(gone):,} files that were read since are gone: they are not read again"))
     return found
 
 
-def _repeated(source: Source, move: Move, offset: Any, then: Any) -> Amount:
+def _before_put_back(source: Source, seen: prices_kafka.Seen | None, price: SourcePrice, move: Move, then: Any) -> SourcePrice:
+    """Ask beforehand for what a driver looks for itself before it begins elsewhere: here the table was put back by then."""
+    rebuilt = move.state == REBUILT and move.stateful is not False
+    unseen = seen.why if seen is not None else prices_delta.why_unseen(source) if source.format == DELTA else None
+    if unseen:
+        lost = Amount(None, 0, None, f"whether all that it has yet to read is still there is unknown: {unseen}")
+        history = Amount(None, 0, None, f"whether all that it has read is still there is unknown: {unseen}")
+        return replace(price, lost=lost, gone=history if rebuilt and seen is not None else price.gone, notes=())
+    why = prices_delta.why_not_rebuilt(source, then) if source.format == DELTA and rebuilt else None
+    if why is None or price.blocked is not None:
+        return price
+    words = f"state cannot be rebuilt: {why}"
+    if move.stateful:
+        return replace(price, blocked=f"{words}. Choose state `empty`")
+    return replace(price, notes=tuple(dict.fromkeys((*price.notes, words))))
+
+
+def _repeated(source: Source, seen: prices_kafka.Seen | None, offset: Any, then: Any) -> Amount:
     """Give what was read of a source that lists no files between a place and now."""
-    if source.format == KAFKA:
-        return prices_kafka.read_again(prices_kafka.look(source, move.standing, offset), then)
+    if seen is not None:
+        return prices_kafka.read_again(seen, then)
     if source.format == DELTA:
         return prices_delta.read_again(source, offset, then)
     return NONE if then == offset else Amount(None, 0, None, f"{source.format} keeps no history to count")

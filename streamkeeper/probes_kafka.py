@@ -31,14 +31,14 @@ _LOGIN = re.compile(r"\.(?:PlainLoginModule|ScramLoginModule)\s.*?\busername=\"(
 
 
 def look_at(source: Source, seconds: float = SECONDS) -> Topics:
-    """Give what the topics of an opened source hold, and their ids.
+    """Give what the topics of an opened source hold, their ids, and how they are cleaned up, where this client may know.
 
     :raises SourceError: the brokers do not answer in time, a topic is not there, or the source's options are only understood with a JVM.
     """
     with _asking(source, seconds) as asked:
         first, end = asked.offsets("earliest"), asked.offsets("latest")
         held = {topic: {part: Held(first[topic][part], end[topic][part]) for part in parts} for topic, parts in asked.parts.items()}
-        return Topics(held, asked.ids())
+        return Topics(held, asked.ids(), asked.policies())
 
 
 def at_time(source: Source, moment_ms: int, seconds: float = SECONDS) -> Offsets:
@@ -69,6 +69,10 @@ def client_options(source: Source, seconds: float) -> dict[str, Any]:
     return options
 
 
+_NOT_ALLOWED = (29, 31)
+"""The codes of Kafka's errors TOPIC_AUTHORIZATION_FAILED and CLUSTER_AUTHORIZATION_FAILED."""
+
+
 class _Asked:
     """A client, and the partitions of the source by topic."""
 
@@ -83,6 +87,22 @@ class _Asked:
             return {}
         found = self._client.describe_topics(self._kafka.TopicCollection(list(self.parts)), request_timeout=self._seconds)
         return {topic: plain_id(str(future.result(self._seconds).topic_id)) for topic, future in found.items()}
+
+    def policies(self) -> dict[str, str]:
+        """Give each topic's ``cleanup.policy``; a client that may read a topic need not be allowed to know it."""
+        kind = self._admin.ConfigResource.Type.TOPIC
+        wanted = {topic: self._admin.ConfigResource(kind, topic) for topic in self.parts}
+        if not wanted:
+            return {}
+        futures = self._client.describe_configs(list(wanted.values()), request_timeout=self._seconds)
+        found = {}
+        for topic, resource in wanted.items():
+            try:
+                found[topic] = str(futures[resource].result(self._seconds)["cleanup.policy"].value)
+            except self._kafka.KafkaException as error:
+                if error.args[0].code() not in _NOT_ALLOWED:
+                    raise
+        return found
 
     def offsets(self, kind: str, *arguments: int) -> Offsets:
         spec = getattr(self._admin.OffsetSpec, kind)(*arguments)

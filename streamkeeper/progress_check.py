@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
-from streamkeeper import generations, leases
+from streamkeeper import generations, leases, rebuilds
 from streamkeeper.alerts import Alert
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.clock import describe_age
@@ -35,12 +35,19 @@ LOOK_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Position:
-    """A flow's last commit: its newest generation that began, and the batch. A seed that stands for what was before is no batch of it."""
+    """A flow's last commit: its newest generation that began, and the batch. A seed that stands for what was before is no batch of it.
+
+    ``rebuilt`` says how far the state of a generation is that has not begun yet, while one is rebuilt from history.
+    """
 
     generation: int | None = None
     batch: int | None = None
+    rebuilt: str | None = None
 
     def __str__(self) -> str:
+        return f"{self._batch()}; {self.rebuilt}" if self.rebuilt else self._batch()
+
+    def _batch(self) -> str:
         if self.generation is None:
             return "no generation begun"
         return f"generation {self.generation}, " + ("no batch committed" if self.batch is None else f"batch {self.batch}")
@@ -170,7 +177,7 @@ def look(home: FlowHome, flow: Flow, now: float, *, monotonic: Callable[[], floa
 
 
 def position(home: FlowHome) -> Position:
-    """Read where a flow stands by its newest checkpoint alone.
+    """Read where a flow stands by its newest checkpoint, and by its driver's heartbeat how far a state is that is rebuilt for the next.
 
     :raises StorageError: a generation's files are damaged.
     """
@@ -180,7 +187,7 @@ def position(home: FlowHome) -> Position:
     start = begun[1]
     last = generations.committed(home, start.number, Checkpoint(home.storage, start.checkpoint).last_commit())
     seeded = last is not None and start.seed_batch is not None and last <= start.seed_batch
-    return Position(start.number, None if seeded else last)
+    return Position(start.number, None if seeded else last, rebuilds.how_far(home, start.number + 1))
 
 
 def is_over(trouble: Alert, present: Position) -> bool:

@@ -6,29 +6,34 @@ Every step may be killed at any moment and run again: what it did is found, not 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable
 from typing import Any
 
-from streamkeeper import ledger, locks, plans
+from streamkeeper import ledger, locks, plans, strategies
 from streamkeeper.common_steps import APPROVED_AGAIN, let_go
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError
+from streamkeeper.ledger import ENDED, GIVEN_UP, OVER
 from streamkeeper.manifest import read_manifest
 from streamkeeper.plans import Plan
-from streamkeeper.recovery_kinds import GIVEN_UP, Kind, StepKind, Work, kind
+from streamkeeper.recovery_kinds import Kind, StepKind, Work, kind
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 
-PLANNED, APPROVED, ENDED = "planned", "approved", "ended"
+PLANNED, APPROVED = "planned", "approved"
 
 InSpark = Callable[[str, Work], dict[str, Any]]
 """Does a step that needs Spark: gets the name of its function and the work, gives the evidence."""
 
 
 def recovery_id(recovery: str, run: str) -> str:
-    """Give the id of a recovery for a run of its DAG, or any text that names the run: the same for the same run."""
+    """Give the id of a recovery for a run of its DAG, or any text that names the run: the same for the same run.
+
+    Its last word tells it from all others, also where runs of two DAGs have one name: a backfill's own flow is named by it.
+    """
     short = re.sub(r"[^0-9A-Za-z]+", "-", run).strip("-")[-40:]
-    return f"{recovery}-{short}-{hashlib.sha256(run.encode()).hexdigest()[:8]}"
+    return f"{recovery}-{short}-{hashlib.sha256(f'{recovery}/{run}'.encode()).hexdigest()[:8]}"
 
 
 def plan(settings: Settings, of: Kind, request: Any, recovery: str) -> Plan:
@@ -38,7 +43,9 @@ def plan(settings: Settings, of: Kind, request: Any, recovery: str) -> Plan:
     :raises RequestError: the request does not fit the flows, or their checkpoints.
     :raises TableLocked: another recovery works on one of the tables.
     """
-    made = plans.kept(of.plan(settings, read_manifest(settings), request, recovery))
+    asked = strategies.advised(settings, of.plan(settings, read_manifest(settings), request, recovery))
+    made = plans.kept(asked)
+    _check_whole(asked, made)
     storage = open_storage(settings.state)
     for table in made.tables:
         locks.check_free(storage, made.pipeline, table, recovery)
@@ -82,7 +89,7 @@ def read_plan(settings: Settings, pipeline: str, recovery: str) -> Plan:
 
 
 def carry_out(settings: Settings, pipeline: str, recovery: str, step: str, in_spark: InSpark | None = None) -> dict[str, Any]:
-    """Carry out one step and give its evidence; a step that is done already only gives its evidence.
+    """Carry out one step and give its evidence as the ledger keeps it; a step that is done already only gives its evidence.
 
     :param in_spark: does the steps that need Spark; only ``spark_jobs/run_recovery.py`` has one.
     :raises StreamkeeperError: the step could not be done; what it says may be mended and the step run again.
@@ -104,9 +111,9 @@ def carry_out(settings: Settings, pipeline: str, recovery: str, step: str, in_sp
     except Exception as error:
         work.book.record(f"{step}.failed", {"error": f"{type(error).__name__}: {error}"})
         raise
-    work.book.record(f"{step}.done", evidence)
+    kept = work.book.record(f"{step}.done", evidence).evidence
     _end(work)
-    return evidence
+    return kept
 
 
 def without_spark(settings: Settings, pipeline: str, recovery: str, step: str) -> dict[str, Any] | None:
@@ -115,11 +122,7 @@ def without_spark(settings: Settings, pipeline: str, recovery: str, step: str) -
     if found is not None:
         return found
     work = _work(settings, read_plan(settings, pipeline, recovery), step)
-    idle = kind(work.plan.recovery).step(step).idle
-    evidence = idle(work) if idle is not None else None
-    if evidence is None:
-        return None
-    return carry_out(settings, pipeline, recovery, step, lambda _act, _work: evidence)
+    return None if _idle(kind(work.plan.recovery).step(step), work) is None else carry_out(settings, pipeline, recovery, step)
 
 
 def evidence_of(settings: Settings, pipeline: str, recovery: str, step: str) -> dict[str, Any] | None:
@@ -160,27 +163,57 @@ def give_up(settings: Settings, pipeline: str, recovery: str, why: str) -> bool:
     work = _work(settings, read_plan(settings, pipeline, recovery))
     if _changed(work):
         return False
-    let_go(work)
-    if work.book.find(GIVEN_UP) is None:
-        work.book.record(GIVEN_UP, {"why": why})
+    _give_up(work, why)
     return True
 
 
 def abandon(settings: Settings, pipeline: str, recovery: str, by: str) -> None:
     """End a recovery wherever it is: its holds and locks go; what it changed stays changed, and a park stays a park."""
     work = _work(settings, read_plan(settings, pipeline, recovery))
+    _give_up(work, f"abandoned by {by}")
+
+
+def _give_up(work: Work, why: str) -> None:
     let_go(work)
-    if work.book.find(GIVEN_UP) is None and work.book.find(ENDED) is None:
-        work.book.record(GIVEN_UP, {"why": f"abandoned by {by}"})
+    if work.book.end() is None:
+        work.book.record(GIVEN_UP, {"why": why})
+    taken_away = kind(work.plan.recovery).given_up
+    if taken_away is not None:
+        taken_away(work)
 
 
 def is_open(settings: Settings, pipeline: str, recovery: str) -> bool:
     """Whether a recovery was begun (its first step started) and neither ended nor given up."""
     names = {event.event for event in ledger.open(open_storage(settings.state), pipeline, recovery).events()}
-    return any(name.endswith(".started") for name in names) and not names & {ENDED, GIVEN_UP}
+    return any(name.endswith(".started") for name in names) and names.isdisjoint(OVER)
+
+
+_TOLD = ("reason", "by")
+"""What a request only tells people; a secret that is taken out of it is no loss."""
+
+
+def _check_whole(asked: Plan, kept: Plan) -> None:
+    """Make sure that a plan can be carried out as it is kept: that nothing it needs was taken out of it as a secret.
+
+    :raises RequestError: something was.
+    """
+    for name, value in asked.request.items():
+        if name not in _TOLD and json.loads(json.dumps(value)) != kept.request[name]:
+            raise RequestError(
+                f"{name} holds what reads like a secret ({kept.request[name]}). Plans and ledgers keep none, so it could not be carried "
+                "out as it was approved; nothing was touched. Put secrets into the environment ({env:NAME} in an option), and write a "
+                "condition on a column of such a name with IN or LIKE."
+            )
+
+
+def _idle(step: StepKind, work: Work) -> dict[str, Any] | None:
+    return step.idle(work) if step.idle is not None else None
 
 
 def _act(step: StepKind, work: Work, in_spark: InSpark | None) -> dict[str, Any]:
+    nothing = _idle(step, work)
+    if nothing is not None:
+        return nothing
     if not isinstance(step.act, str):
         return step.act(work)
     if in_spark is None:

@@ -15,26 +15,25 @@ from typing import Any, Literal
 
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.home import FlowHome
-from streamkeeper.ledger import Ledger
+from streamkeeper.ledger import GIVEN_UP, Ledger
 from streamkeeper.manifest import Manifest
 from streamkeeper.plans import FlowPlan, Plan
 from streamkeeper.requests import FormField
 from streamkeeper.settings import Settings
 
 KINDS: dict[str, str] = {
+    "adopt": "streamkeeper.adopt:KIND",
     "backup_table": "streamkeeper.backup_table:KIND",
     "backfill": "streamkeeper.backfill:KIND",
     "reset_checkpoint": "streamkeeper.resets:KIND",
     "restore_table": "streamkeeper.restore_table:KIND",
     "full_refresh": "streamkeeper.full_refresh:KIND",
+    "full_refresh_beside": "streamkeeper.full_refresh_beside:KIND",
     "full_refresh_with_backup": "streamkeeper.refresh_with_backup:KIND",
     "rewind": "streamkeeper.rewinds:KIND",
     "clean_up": "streamkeeper.clean_up:KIND",
 }
 """Every recovery by its name, and the module and name where its :class:`Kind` is. Imported only when it is asked for."""
-
-GIVEN_UP = "given_up"
-"""The event that ends a recovery before it is done."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -119,6 +118,7 @@ class Kind:
     fields are JSON, with ``by`` and ``reason`` and, where prices can be accepted, ``accept`` among them; it raises RequestError with all
     that is wrong. ``read_request`` makes it of its JSON object again. ``plan(settings, manifest, request, recovery id)`` touches nothing.
     ``shorthand`` makes a form's values of what the command line was given. ``noun`` is what approvals call it: "the reset of …".
+    ``given_up`` takes away what the recovery made for itself, when it is given up or abandoned; it may be called more than once.
     """
 
     name: str
@@ -131,6 +131,7 @@ class Kind:
     steps: tuple[StepKind, ...]
     shorthand: Callable[[dict[str, Any]], dict[str, Any]] = _as_given
     noun: str = ""
+    given_up: Callable[[Work], None] | None = None
 
     def step(self, name: str) -> StepKind:
         """Give a step by its name.

@@ -22,7 +22,18 @@ from streamkeeper.manifest import Flow, Manifest
 from streamkeeper.plans import FlowPlan, Plan, Refusal
 from streamkeeper.present import flow_home, look_at
 from streamkeeper.recovery_kinds import Kind, StepKind, Work
-from streamkeeper.requests import DOWNSTREAM, REPEATS, FormField, approval_fields, find_table, price_field, read_values, refuse, table_names
+from streamkeeper.requests import (
+    DOWNSTREAM,
+    REPEATS,
+    FormField,
+    approval_fields,
+    find_table,
+    price_field,
+    read_values,
+    refuse,
+    request_of,
+    table_names,
+)
 from streamkeeper.reset_requests import ResetRequest
 from streamkeeper.settings import Settings
 
@@ -86,7 +97,7 @@ def parse(values: Mapping[str, Any], manifest: Manifest, by: str) -> Request:
         own = {name: merged[name] for name in ("kept_days", "keep_last")}
         retention = backup_table.parse_backup({"table": merged["table"], **own}, manifest, by) if found else None
     except RequestError as error:
-        wrong += [line.removeprefix("- ") for line in str(error).splitlines() if line.startswith("- ")]
+        wrong += error.misfits
     writers = manifest.writers(found[0].name, found[1].name) if found else []
     if found and not writers:
         wrong.append(f"table is {merged['table']!r}, which no flow writes, so nothing would fill it again.")
@@ -111,7 +122,7 @@ def parse(values: Mapping[str, Any], manifest: Manifest, by: str) -> Request:
 
 def read_request(value: dict[str, Any]) -> Request:
     """Read a request back from a plan."""
-    return Request(**{**value, "accept": tuple(value["accept"])})
+    return request_of(Request, value)
 
 
 def plan(settings: Settings, manifest: Manifest, request: Request, recovery_id: str) -> Plan:

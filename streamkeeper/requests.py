@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import isfinite
+from typing import Any, TypeVar
 
 from streamkeeper.declarations import Pipeline, Table
 from streamkeeper.errors import RequestError
 from streamkeeper.manifest import Flow, Manifest
+
+Asked = TypeVar("Asked")
 
 LOSS = "loss"
 REPEATS = "repeats"
@@ -55,17 +58,23 @@ class FormField:
 
 
 _NAMED = ("flow", "table")
-"""Fields that name something declared: what is wrong with them is said by :func:`find_flow` and :func:`find_table`."""
+"""Fields that name something declared, one of their ``enum``: :func:`find_flow` and :func:`find_table` say what is wrong with them."""
 
 
 def read_values(values: Mapping[str, Any], form: Iterable[FormField]) -> tuple[dict[str, Any], list[str]]:
-    """Give a value for every field of a form, its default where none was given, and what is wrong with the names and types."""
+    """Give a value for every field of a form, and what is wrong with names and types.
+
+    Where none was given, or one of another type, it is the default: who looks on at what the values mean can rely on their types.
+    """
     fields = {field.name: field for field in form}
     unknown = sorted(set(values) - set(fields))
     wrong = [f"Unknown: {', '.join(map(repr, unknown))}. Allowed are {', '.join(fields)}."] if unknown else []
     merged = {name: values.get(name, field.default) for name, field in fields.items()}
     for name, field in fields.items():
-        wrong += check_type(field, merged[name])
+        misfits = check_type(field, merged[name])
+        if misfits:
+            wrong += misfits
+            merged[name] = field.default
     return merged, wrong
 
 
@@ -76,7 +85,16 @@ def refuse(what: str, wrong: Sequence[str]) -> None:
     :raises RequestError: something is; all of it is listed.
     """
     if wrong:
-        raise RequestError("\n".join([f"{what}, and nothing was touched:", *(f"- {item}" for item in wrong)]))
+        raise RequestError("\n".join([f"{what}, and nothing was touched:", *(f"- {item}" for item in wrong)]), wrong)
+
+
+def request_of(kind: type[Asked], value: Mapping[str, Any], **read: Any) -> Asked:
+    """Make a request anew from what the ledger keeps of it.
+
+    :param kind: a dataclass, whose sequences are tuples; JSON has lists for them.
+    :param read: fields that are no plain values.
+    """
+    return kind(**{**{name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}, **read})
 
 
 def check_type(field: FormField, value: Any) -> list[str]:
@@ -92,9 +110,14 @@ def check_type(field: FormField, value: Any) -> list[str]:
     }
     if field.many and isinstance(value, tuple):
         value = list(value)
+    named = field.name in _NAMED and field.enum is not None
     if not isinstance(value, kinds[field.type]) or (field.type == "number" and isinstance(value, bool)):
-        return [] if field.name in _NAMED else [f"{field.name} is {value!r}; it must be of type {field.type}."]
-    if field.name in _NAMED or field.enum is None:
+        among = f" Allowed are {', '.join(field.enum)}." if field.enum else ""
+        lacking = f" {field.description}{among}" if value is None else ""
+        return [] if named else [f"{field.name} is {value!r}; it must be of type {field.type}.{lacking}"]
+    if isinstance(value, float) and not isfinite(value):
+        return [f"{field.name} is {value!r}; it must be a number that is finite."]
+    if named or field.enum is None:
         return []
     bad = [item for item in (value if field.many else [value]) if item not in field.enum]
     return [f"{field.name} is {value!r}; allowed are {', '.join(field.enum)}."] if bad else []

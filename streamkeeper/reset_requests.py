@@ -14,7 +14,7 @@ from streamkeeper.errors import RequestError
 from streamkeeper.generations import AFTER_LAST, EARLIEST, GENERATION, LATEST, MODES, OFFSETS, REBUILT, STATES, TIMESTAMP, StartAt
 from streamkeeper.manifest import Flow, Manifest
 from streamkeeper.positions import check_fits
-from streamkeeper.requests import FormField, approval_fields, find_flow, price_field, read_values, refuse
+from streamkeeper.requests import FormField, approval_fields, find_flow, price_field, read_values, refuse, request_of
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,7 @@ def start_of(start: StartAt, flow: Flow) -> StartAt:
 
 def request_from_json(value: dict[str, Any]) -> ResetRequest:
     """Read a request back from a plan."""
-    listed = {"flows": tuple(value["flows"]), "accept": tuple(value["accept"])}
-    return ResetRequest(**{**value, **listed, "start": StartAt(**value["start"])})
+    return request_of(ResetRequest, value, start=StartAt(**value["start"]))
 
 
 def reset_form(manifest: Manifest) -> tuple[FormField, ...]:
@@ -158,6 +157,10 @@ def parse_flows(values: Mapping[str, Any], manifest: Manifest, wrong: list[str])
             f"The flows belong to several pipelines: {', '.join(pipelines)}. One recovery is of one pipeline: trigger one for each of them."
         )
     return tuple(found.values())
+
+
+STARTS_WITH_VALUE = ("timestamp:2026-11-21T10:00:00Z", 'offsets:{"events_raw": {"logOffset": 7}}', "generation:3")
+"""How ``--from`` says what the form has fields of their own for."""
 
 
 def values_from_command_line(start: str) -> dict[str, Any]:

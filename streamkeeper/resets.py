@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper import common_steps
+from streamkeeper import common_steps, pinned, replays
 from streamkeeper.clock import now
 from streamkeeper.generations import AFTER_LAST, EMPTY, GENERATION
 from streamkeeper.going_back import Way, plan_place
@@ -79,7 +79,11 @@ def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> tuple[Fl
         stateful=stateful,
         operators_before=present.operators,
         prices=prices,
-        notes=tuple(_notes(flow, standing, request, stateful, position, safe)),
+        notes=(
+            *_notes(flow, standing, request, stateful, position, safe),
+            *((replays.OWN_STATE,) if present.makes_its_state and request.state != EMPTY else ()),
+            *pinned.changes(flow, standing),
+        ),
         keeps_schemas=not request.infer_schemas,
         once=flow.declaration.once,
         failure=present.failure,

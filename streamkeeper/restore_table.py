@@ -6,17 +6,17 @@ put back, each in one commit, and compared again; the flows stay held until all 
 
 from __future__ import annotations
 
-import time
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from streamkeeper import backups, common_steps, delta_log, table_past
+from streamkeeper import backups, common_steps, delta_log, put_backs, table_past
 from streamkeeper.backup_table import unit_of
 from streamkeeper.backups import NEWEST, TARGET, TOMBSTONES, Backup
 from streamkeeper.clock import now
 from streamkeeper.declarations import Pipeline
-from streamkeeper.downstream import readers
+from streamkeeper.downstream import price_of_readers, price_of_strangers, what_readers_feel
 from streamkeeper.errors import RequestError
 from streamkeeper.generations import REBUILT, STATES
 from streamkeeper.going_back import Way, held_meanwhile
@@ -24,11 +24,22 @@ from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow, Manifest
 from streamkeeper.plans import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recovery_kinds import Kind, StepKind, Work
-from streamkeeper.requests import FormField, approval_fields, declared_table, find_table, price_field, read_values, refuse, table_names
+from streamkeeper.requests import (
+    FormField,
+    approval_fields,
+    declared_table,
+    find_table,
+    price_field,
+    read_values,
+    refuse,
+    request_of,
+    table_names,
+)
 from streamkeeper.restored_flows import plan_restored
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
-from streamkeeper.table_copies import FIRST_COMMIT, Progress, copy_files, files_of
+from streamkeeper.table_copies import FIRST_COMMIT
+from streamkeeper.table_summaries import check_may_become, newest_summary
 from streamkeeper.table_versions import FlowAt, WritersAt, flow_at
 
 RECOVERY = "restore_table"
@@ -110,14 +121,15 @@ def parse_restore(values: Mapping[str, Any], manifest: Manifest, by: str) -> Res
 
 def read_request(value: dict[str, Any]) -> RestoreRequest:
     """Read a request back from its JSON object."""
-    return RestoreRequest(**{**value, "accept": tuple(value["accept"])})
+    return request_of(RestoreRequest, value)
 
 
 @dataclass(frozen=True)
 class _Chosen:
     """What is put back: for each table of the unit a JSON object of where it comes from, and where each flow stood in it.
 
-    ``untouched`` are flows that wrote nothing for as long as the log reaches back: nothing of theirs is undone.
+    ``untouched`` are flows that wrote nothing for as long as the log reaches back: nothing of theirs is undone. ``strangers`` are commits
+    after ``version`` of the table that changed rows and are no flow's, in words.
     """
 
     words: str
@@ -125,6 +137,8 @@ class _Chosen:
     flows: dict[str, FlowAt]
     untouched: frozenset[str] = frozenset()
     copies: tuple[CopyPlan, ...] = ()
+    version: int = 0
+    strangers: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -146,7 +160,12 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
         else plan_restored(settings, flow, chosen.flows.get(flow.full_name), way)
         for flow in writers
     ]
-    refusals: tuple[Refusal, ...] = tuple(refusal for _, refused in planned for refusal in refused)
+    felt = what_readers_feel(settings, manifest, settings.table_path(table.name))
+    refusals: tuple[Refusal, ...] = (
+        *(refusal for _, refused in planned for refusal in refused),
+        *price_of_strangers(chosen.strangers, chosen.version, request.accept),
+        *price_of_readers(felt, request.accept),
+    )
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -158,25 +177,14 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
         at=now(),
         copies=chosen.copies,
         details={"backup": request.backup, "tables": list(chosen.tables), "words": chosen.words},
-        notes=(*_notes(settings, manifest, table.name, chosen, [flow for flow, _ in planned]), *chosen.notes),
+        notes=tuple(_notes(table.name, chosen, [flow for flow, _ in planned], felt)),
         refusals=refusals,
     )
 
 
 def copy_back(work: Work) -> dict[str, Any]:
     """Copy the files of a backup into the table's folder, where nothing names them yet; what is there already is left."""
-    return {"tables": [_copy_back(work, table) for table in work.plan.details["tables"] if table["from"] != table["path"]]}
-
-
-def _copy_back(work: Work, table: dict[str, Any]) -> dict[str, Any]:
-    source, target = open_storage(table["from"]), open_storage(table["path"])
-    commit = source.read(FIRST_COMMIT)
-    if commit is None:
-        raise RequestError(f"{source.path(FIRST_COMMIT)} is gone: the backup was removed. Give this recovery up, and restore another.")
-    began, lines = time.monotonic(), commit.decode().splitlines()
-    progress = Progress(lambda **numbers: work.progress(what=table["what"], **numbers), work.check_stop, table["files"])
-    done = copy_files(source, target, files_of(lines), progress)
-    return {"what": table["what"], **asdict(done), "seconds": round(time.monotonic() - began, 2)}
+    return {"tables": [put_backs.bring(work, table) for table in work.plan.details["tables"] if table["from"] != table["path"]]}
 
 
 def _chosen(settings: Settings, pipeline: Pipeline, table: str, writers: list[Flow], request: RestoreRequest) -> _Chosen:
@@ -194,12 +202,15 @@ def _of_backup(unit: dict[str, str], backup: Backup) -> _Chosen:
             f"The backup {backup.id} holds no tombstones, and {backup.table} is written by AUTO CDC: deleted keys could come back. Restore "
             "a backup that holds both."
         )
+    for found in (item for item in backup.tables if item.what in unit):
+        _check_replaceable(unit[found.what], found.path)
     tables = tuple(
         {
             "what": found.what,
             "path": unit[found.what],
             "from": found.path,
             "from_version": 0,
+            "newest": delta_log.latest_version(unit[found.what]),
             "files": found.files,
             "checksum": asdict(found.checksum),
             "schema": found.schema,
@@ -213,7 +224,8 @@ def _of_backup(unit: dict[str, str], backup: Backup) -> _Chosen:
         if found.what in unit
     )
     words = f"the backup {backup.id} of {backup.at}, version {backup.target.version} of the table then"
-    return _Chosen(words, tables, {flow.flow: flow for flow in backup.flows}, copies=copies)
+    rest = "Rows that others than its flows wrote since then go, too, and nothing brings them back."
+    return _Chosen(words, tables, {flow.flow: flow for flow in backup.flows}, copies=copies, notes=(rest,))
 
 
 def _of_version(settings: Settings, table: str, unit: dict[str, str], writers: list[Flow], version: int) -> _Chosen:
@@ -226,7 +238,7 @@ def _of_version(settings: Settings, table: str, unit: dict[str, str], writers: l
     wrote = WritersAt(path, version)
     past = table_past.look_back(table, path, version, homes)
     untouched = {found.flow for found in past.flows if not found.known and not found.undone}
-    flows = {home.full_name: flow_at(home, wrote) for home in homes if home.full_name not in untouched}
+    flows = {home.full_name: flow_at(home, wrote, wrote.changed_later) for home in homes if home.full_name not in untouched}
     versions = {TARGET: version}
     if TOMBSTONES in unit and delta_log.exists(unit[TOMBSTONES]):
         found = table_past.tombstones_version(past, unit[TOMBSTONES], homes)
@@ -243,24 +255,37 @@ def _of_version(settings: Settings, table: str, unit: dict[str, str], writers: l
         {"what": what, "path": unit[what], "from": unit[what], "from_version": number, "newest": delta_log.latest_version(unit[what])}
         for what, number in versions.items()
     )
-    strangers = f"What others than the flows wrote since goes too: {', '.join(past.strangers)}." if past.strangers else None
     words = f"version {version} of the table; its newest is {newest}"
-    return _Chosen(words, tables, flows, frozenset(untouched), notes=(strangers,) if strangers else ())
+    return _Chosen(words, tables, flows, frozenset(untouched), version=version, strangers=past.strangers)
 
 
-def _notes(settings: Settings, manifest: Manifest, table: str, chosen: _Chosen, flows: list[FlowPlan]) -> Iterator[str]:
+def _check_replaceable(path: str, copy: str) -> None:
+    """Make sure that Delta lets a backup take a table's place, as far as that is known without Spark; check_copy looks again.
+
+    :raises RequestError: it does not; nothing was touched.
+    """
+    present = newest_summary(path)
+    if present is not None:
+        check_may_become(path, present.metadata, _metadata_of(copy) or present.metadata)
+
+
+def _metadata_of(copy: str) -> dict[str, Any] | None:
+    commit = open_storage(copy).read(FIRST_COMMIT) or b""
+    found = (json.loads(line).get("metaData") for line in commit.splitlines() if line.startswith(b'{"metaData"'))
+    return next(found, None)
+
+
+def _notes(table: str, chosen: _Chosen, flows: list[FlowPlan], felt: list[str]) -> Iterator[str]:
     yield f"Replaced are all rows, columns and properties of {table}, by {chosen.words}."
     if any(item["what"] == TOMBSTONES for item in chosen.tables):
         yield "The tombstones are put back with it: a key that was deleted since is not deleted any more until its delete is read again."
     stay = [flow.flow for flow in flows if flow.next_generation is None]
     if stay:
         yield f"These flows had read all there was by then, or never began; they get no new generation: {', '.join(stay)}."
-    feel = sorted({flow.full_name for flow, _ in readers(settings, manifest, settings.table_path(table))})
-    if feel:
-        yield (
-            f"These flows read the table as a stream and will feel it: {', '.join(feel)}. A commit that removes rows stops a plain Delta "
-            "source (unless it has skipChangeCommits), and a change feed brings every difference."
-        )
+    yield from (f"It is read as a stream: {reader}." for reader in felt)
+    if chosen.strangers:
+        yield f"What others than the flows wrote since goes too: {', '.join(chosen.strangers)}."
+    yield from chosen.notes
     yield "Earlier versions of the table stay in its history: what was there before can be put back by restore_table, too."
 
 

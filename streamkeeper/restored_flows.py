@@ -7,18 +7,18 @@ they are read in that generation's checkpoint, whose list of processed files the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from streamkeeper import generations, places
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
 from streamkeeper.errors import RequestError
-from streamkeeper.generations import COPIED, EARLIEST, OFFSETS, REBUILT, StartAt
+from streamkeeper.generations import OFFSETS, StartAt
 from streamkeeper.going_back import Planned, Way, held_meanwhile, plan_beginning, plan_place
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow
 from streamkeeper.places import Place
-from streamkeeper.plans import FlowPlan, Refusal
+from streamkeeper.plans import Refusal
 from streamkeeper.requests import PRICES, UNKNOWN_PRICE
 from streamkeeper.settings import Settings
 from streamkeeper.standing import last_begun
@@ -28,7 +28,7 @@ from streamkeeper.table_versions import FlowAt
 
 @dataclass(frozen=True)
 class KeptPlace(Place):
-    """A place whose offsets a backup has kept. ``kept`` are they, by the names of all sources of the flow; None is a source's beginning."""
+    """A place whose offsets a backup has kept: ``kept``, by the names that the flow's sources had then."""
 
     kept: dict[str, Any] = field(default_factory=dict)
     watermark_ms: int = 0
@@ -37,6 +37,10 @@ class KeptPlace(Place):
     def start_at(self) -> StartAt:
         """The start of a generation that begins there."""
         return StartAt(OFFSETS, offsets=self.kept, generation=self.generation.number)
+
+    def lacking_state(self) -> str | None:
+        """Give the file of its offsets: without it no checkpoint can be copied, whatever there is of the state."""
+        return self.checkpoint.path(f"offsets/{self.batch}")
 
     def offsets(self) -> OffsetEntry:
         """Give up to where its batch reads."""
@@ -53,7 +57,7 @@ def plan_restored(settings: Settings, flow: Flow, stood: FlowAt | None, way: Way
     """
     home = FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
     if last_begun(home) is None:
-        return _never_begun(home, flow), ()
+        return held_meanwhile(settings, flow), ()
     if stood is not None and stood.done and flow.declaration.once and generations.finished(home) is not None:
         return held_meanwhile(settings, flow), ()
     if stood is None or stood.generation is None or stood.batch is None:
@@ -62,30 +66,27 @@ def plan_restored(settings: Settings, flow: Flow, stood: FlowAt | None, way: Way
     try:
         return plan_place(settings, flow, places.at_batch(home, path, stood.generation, stood.batch), way)
     except RequestError:
-        place = _kept(home, flow, stood)
+        place = _kept(home, stood)
         if place is None:
             raise
         return _with_kept(plan_place(settings, flow, place, way), place, way)
 
 
-def _kept(home: FlowHome, flow: Flow, stood: FlowAt) -> KeptPlace | None:
+def _kept(home: FlowHome, stood: FlowAt) -> KeptPlace | None:
     """Give the place that the kept offsets say; None where nothing was kept, or the checkpoint that they speak of is gone."""
     assert stood.generation is not None and stood.batch is not None, "a flow that had written something stood after a batch"
     generation, start = generations.read(home, stood.generation), generations.read_start(home, stood.generation)
     if not stood.offsets or generation is None or start is None:
         return None
-    checkpoint = Checkpoint(home.storage, start.checkpoint)
-    if not checkpoint.exists():
+    if stood.generation not in places.begun(home):
         return None
-    offsets = {source.name: stood.offsets.get(source.name) for source in flow.pipeline.sources_of(flow.declaration)}
     said = "its offsets were kept with the backup"
-    return KeptPlace(generation, start, checkpoint, stood.batch, said, offsets, stood.watermark_ms)
+    return KeptPlace(generation, start, Checkpoint(home.storage, start.checkpoint), stood.batch, said, stood.offsets, stood.watermark_ms)
 
 
 def _with_kept(planned: Planned, place: KeptPlace, way: Way) -> Planned:
-    """Rebuild the state, since that of the batch is not in the checkpoint any more."""
+    """Ask for what a query may emit once more: the watermark that it had by then is not gone on with."""
     flow, refused = planned
-    flow = replace(flow, state=REBUILT if flow.state == COPIED else flow.state)
     if not place.watermark_ms or flow.stateful is False or UNKNOWN_PRICE in way.accept:
         return flow, refused
     said = (
@@ -93,20 +94,3 @@ def _with_kept(planned: Planned, place: KeptPlace, way: Way) -> Planned:
         f"emitted by then may be emitted once more. To go on all the same, accept `{UNKNOWN_PRICE}`."
     )
     return flow, (*refused, Refusal(UNKNOWN_PRICE, said, flow.flow))
-
-
-def _never_begun(home: FlowHome, flow: Flow) -> FlowPlan:
-    """Plan no generation: the flow is held meanwhile, and begins afterwards as it would have."""
-    newest = generations.latest(home)
-    return FlowPlan(
-        flow=flow.full_name,
-        target=flow.declaration.target,
-        generation=newest.number if newest else None,
-        next_generation=None,
-        previous=None,
-        fingerprint=flow.fingerprint,
-        start=newest.start if newest else StartAt(EARLIEST),
-        state=REBUILT,
-        notes=("It never began: it is held meanwhile, and begins afterwards as it would have.",),
-        once=flow.declaration.once,
-    )

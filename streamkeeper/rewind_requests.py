@@ -10,7 +10,7 @@ from typing import Any
 
 from streamkeeper.generations import BATCH, OFFSETS, REBUILT, STATES, TIMESTAMP, StartAt
 from streamkeeper.manifest import Flow, Manifest
-from streamkeeper.requests import FormField, approval_fields, find_flow, price_field, read_values, refuse
+from streamkeeper.requests import FormField, approval_fields, find_flow, price_field, read_values, refuse, request_of
 from streamkeeper.reset_requests import parse_start
 
 KEPT, RESTORED = "kept", "restored"
@@ -41,8 +41,7 @@ class RewindRequest:
 
 def request_from_json(value: dict[str, Any]) -> RewindRequest:
     """Read a request back from a plan."""
-    listed = {"along": tuple(value["along"]), "accept": tuple(value["accept"])}
-    return RewindRequest(**{**value, **listed, "to": StartAt(**value["to"])})
+    return request_of(RewindRequest, value, to=StartAt(**value["to"]))
 
 
 def rewind_form(manifest: Manifest) -> tuple[FormField, ...]:

@@ -25,9 +25,19 @@ def batches_to_retain(window: float, trigger: str) -> int:
     :param window: seconds.
     :param trigger: as it is declared, such as ``10 seconds``.
     """
+    return min(MOST, max(LEAST, math.ceil(window / _seconds(trigger))))
+
+
+def reach(conf: Mapping[str, str], trigger: str) -> float:
+    """Give how many seconds a flow's checkpoint reaches back at the least, where that was asked for: a batch a trigger; else 0."""
+    kept = conf.get(RETAIN, "")
+    return int(kept) * _seconds(trigger) if kept.isdigit() else 0.0
+
+
+def _seconds(trigger: str) -> float:
     found = _TRIGGER.fullmatch(trigger)
     assert found is not None, f"the trigger {trigger!r} was checked when the flow was declared"
-    return min(MOST, max(LEAST, math.ceil(window / (int(found[1]) * _SECONDS[found[2]]))))
+    return int(found[1]) * _SECONDS[found[2]]
 
 
 def with_window(conf: Mapping[str, str], flow: str, window: float | None, trigger: str, *, once: bool, where: Where) -> dict[str, str]:

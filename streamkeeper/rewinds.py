@@ -12,7 +12,7 @@ from typing import Any
 from streamkeeper import common_steps, delta_log, places, resets, table_past
 from streamkeeper.clock import now
 from streamkeeper.declarations import AutoCdcFlow
-from streamkeeper.downstream import readers, what_it_feels
+from streamkeeper.downstream import price_of_readers, price_of_strangers, what_readers_feel
 from streamkeeper.errors import RequestError
 from streamkeeper.generations import EARLIEST, OFFSETS, TIMESTAMP
 from streamkeeper.going_back import Planned, Way, held_meanwhile, plan_beginning, plan_place
@@ -22,7 +22,6 @@ from streamkeeper.places import Place
 from streamkeeper.plans import Plan, Refusal
 from streamkeeper.present import flow_home
 from streamkeeper.recovery_kinds import Kind, StepKind, Work
-from streamkeeper.requests import DOWNSTREAM, LOSS, PRICES
 from streamkeeper.reset_requests import ResetRequest
 from streamkeeper.rewind_requests import RESTORED, RewindRequest, parse_rewind, request_from_json, rewind_form
 from streamkeeper.settings import Settings
@@ -66,9 +65,8 @@ def plan(settings: Settings, manifest: Manifest, request: RewindRequest, recover
     table = _Table(settings, siblings, target)
     planned, details, notes, refusals = _planned(table, flow, request)
     if details["put_back"]:
-        found = readers(settings, manifest, table.path)
-        felt = [f"{reader.full_name} {what_it_feels(source)}" for reader, source in found]
-        notes, refusals = (*notes, *felt), (*refusals, *_felt(felt, request))
+        felt = what_readers_feel(settings, manifest, table.path)
+        notes, refusals = (*notes, *felt), (*refusals, *price_of_readers(felt, request.accept))
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -127,9 +125,7 @@ def _others(table: _Table, flow: Flow, past: PastVersion, request: RewindRequest
     stood = {item.flow: item for item in past.flows}
     for other in (item for item in table.flows if item.full_name != flow.full_name):
         found = stood.get(other.full_name)
-        if found is None:
-            continue
-        if not found.undone:
+        if found is None or not found.undone:  # one that the table's past does not know has never begun
             planned.append((held_meanwhile(table.settings, other), ()))
         elif other.full_name not in request.along:
             said = (
@@ -174,19 +170,7 @@ def _table_refusals(past: PastVersion, backs: list[dict[str, Any]], request: Rew
                 f"It cannot be carried out: VACUUM removed files that version {back['version']} of {back['path']} needs, such as "
                 f"{lacking[0]}. Name a newer batch, keep the target, or put a backup back with restore_table.",
             )
-    if past.strangers and LOSS not in request.accept:
-        yield Refusal(
-            LOSS,
-            f"{PRICES[LOSS]}: commits that no flow of the table made since version {past.version} are undone, and nothing brings them back"
-            f": {', '.join(past.strangers)}. To go on all the same, accept `{LOSS}`.",
-        )
-
-
-def _felt(felt: list[str], request: RewindRequest) -> Iterator[Refusal]:
-    """Give the price of the streams that read a table that is put back: rows go, and come again."""
-    if felt and DOWNSTREAM not in request.accept:
-        said = f"{PRICES[DOWNSTREAM]}: {'; '.join(felt)}. To go on all the same, accept `{DOWNSTREAM}`."
-        yield Refusal(DOWNSTREAM, said)
+    yield from price_of_strangers(past.strangers, past.version, request.accept)
 
 
 def _table_notes(past: PastVersion, backs: list[dict[str, Any]]) -> Iterator[str]:

@@ -119,14 +119,11 @@ def dag_id(pipeline: Pipeline, schedule: Schedule) -> str:
 
 def conf_of(pipeline: Pipeline, schedule: Schedule) -> dict[str, Any]:
     """Give the form's values that a scheduled recovery is triggered with: names are whole, and nobody is asked."""
-    values = dict(schedule.values)
-    for key in ("table", "flow"):
-        if isinstance(values.get(key), str):
-            values[key] = _whole(pipeline, values[key])
-    for key in ("tables", "flows"):
-        if isinstance(values.get(key), list):
-            values[key] = [_whole(pipeline, name) for name in values[key]]
-    if values.get("flows") and "flow" not in values and _asks_for_one_flow(schedule.recovery):
+    values, names = dict(schedule.values), _naming(schedule.recovery)
+    for key in names & values.keys():
+        given = values[key]
+        values[key] = [_whole(pipeline, name) for name in given] if isinstance(given, list) else _whole(pipeline, given)
+    if values.get("flows") and "flow" not in values and "flow" in names:
         values["flow"], *values["flows"] = values["flows"]
     return {"reason": f"scheduled: {schedule.cron}", **values, _APPROVAL: False}
 
@@ -146,12 +143,13 @@ def check_schedules(pipeline: Pipeline, manifest: Manifest) -> None:
             raise DeclarationError(f"{schedule.where}: the schedule {schedule.name} of {schedule.recovery}: {error}") from error
 
 
-def _asks_for_one_flow(recovery: str) -> bool:
-    """Whether a recovery's form has a first flow, which Airflow lets nobody leave out, and further ones."""
+def _naming(recovery: str) -> set[str]:
+    """Give the fields of a recovery's form that name declared flows or tables. A backfill's ``table`` is any of the warehouse."""
     from streamkeeper.manifest import Manifest
     from streamkeeper.recovery_kinds import kind
 
-    return any(field.name == "flow" for field in kind(recovery).form(Manifest("", (), {}, {})))
+    form = kind(recovery).form(Manifest("", (), {}, {}))
+    return {field.name for field in form if field.enum is not None and field.name in ("flow", "flows", "table", "tables")}
 
 
 def _whole(pipeline: Pipeline, name: Any) -> Any:

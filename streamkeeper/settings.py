@@ -41,6 +41,8 @@ class Settings:
     """Seconds without a beat of its supervising task after which a driver that was started for one stops by itself."""
     log_retention: float = 30 * 86400.0
     """Seconds that a driver's log is kept after it was last written; that of a living driver is kept whatever its age."""
+    stop_timeout: float = 300.0
+    """Seconds that a recovery waits at a time for drivers that end their batch; Airflow tries so three times."""
     backups: str = ""
     """Folder or URL of the copies of tables; none means a folder in the warehouse."""
 
@@ -63,6 +65,7 @@ class Settings:
             heartbeat_interval=_seconds("STREAMKEEPER_HEARTBEAT_INTERVAL", env, cls.heartbeat_interval),
             supervisor_timeout=_seconds("STREAMKEEPER_SUPERVISOR_TIMEOUT", env, cls.supervisor_timeout),
             log_retention=_seconds("STREAMKEEPER_LOG_RETENTION", env, cls.log_retention),
+            stop_timeout=_seconds("STREAMKEEPER_STOP_TIMEOUT", env, cls.stop_timeout),
             backups=_location("STREAMKEEPER_BACKUPS", env.get("STREAMKEEPER_BACKUPS"), ""),
         )
         if settings.lease_term < 2 * settings.heartbeat_interval:
@@ -90,6 +93,7 @@ class Settings:
             "STREAMKEEPER_HEARTBEAT_INTERVAL": str(self.heartbeat_interval),
             "STREAMKEEPER_SUPERVISOR_TIMEOUT": str(self.supervisor_timeout),
             "STREAMKEEPER_LOG_RETENTION": str(self.log_retention),
+            "STREAMKEEPER_STOP_TIMEOUT": str(self.stop_timeout),
             "STREAMKEEPER_BACKUPS": self.backups,
         }
 

@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from streamkeeper import generations, holds, leases
+from streamkeeper import generations, holds, leases, rebuilds
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.clock import describe_age
 from streamkeeper.home import FlowHome
@@ -77,7 +77,9 @@ def _state(home: FlowHome, flow: Flow) -> tuple[str, str]:
         return "down", f"its driver {life.value if life else 'is gone'}: {leases.describe(lease)}"
     beat = leases.read_heartbeat(home, lease.epoch)
     state = "running" if beat and beat.phase == "running" else "starting"
-    return (state, leases.describe(lease)) if life is Life.ALIVE else _far_away(home, lease, state)
+    told = rebuilds.told_by(beat)
+    detail = f"{leases.describe(lease)}; {told}" if told else leases.describe(lease)
+    return (state, detail) if life is Life.ALIVE else _far_away(home, lease, state)
 
 
 def _far_away(home: FlowHome, lease: Lease, state: str) -> tuple[str, str]:

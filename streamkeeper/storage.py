@@ -64,6 +64,14 @@ class Storage(Protocol):
         """
         ...
 
+    def share(self, source: Storage, name: str, target: str) -> None:
+        """Let this storage have one file of another that never changes under a name of its own, as :meth:`bring` does; where both are
+        folders of one disk no byte is copied: the file is there until its last name is removed.
+
+        :raises StorageError: there is no such file, or it cannot be written here.
+        """
+        ...
+
     def open(self, name: str) -> BinaryIO:
         """Open a file to read it piece by piece.
 
@@ -190,7 +198,8 @@ class LocalStorage:
         path = Path(self.path(target))
         aside = path.with_name(f"{_ASIDE}{uuid.uuid4().hex}")
         with or_storage_error(source.path(name), f"copied to {path}", _MUST_BE_WRITABLE):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.parent.is_dir():
+                path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 if isinstance(source, LocalStorage):
                     shutil.copyfile(source.path(name), aside)  # the kernel copies; nothing of it comes through here
@@ -200,8 +209,21 @@ class LocalStorage:
                 with aside.open("rb") as file:
                     os.fsync(file.fileno())
                 aside.replace(path)
-            finally:
+            except BaseException:
                 aside.unlink(missing_ok=True)
+                raise
+
+    def share(self, source: Storage, name: str, target: str) -> None:
+        path = Path(self.path(target))
+        if isinstance(source, LocalStorage):
+            aside = path.with_name(f"{_ASIDE}{uuid.uuid4().hex}")
+            with contextlib.suppress(OSError):  # another disk, or one without links: it is copied, and what is wrong is said there
+                path.parent.mkdir(parents=True, exist_ok=True)
+                os.link(source.path(name), aside)
+                aside.replace(path)
+                aside.unlink(missing_ok=True)  # where both names were of one file already, nothing was renamed
+                return
+        self.bring(source, name, target)
 
     def copy(self, name: str, target: str) -> None:
         source, destination = Path(self.path(name)), Path(self.path(target))
@@ -305,6 +327,9 @@ class RemoteStorage:
                 return
             with source.open(name) as found, self._fs.open(self._key(target), "wb") as file:
                 shutil.copyfileobj(found, file, _PIECE)
+
+    def share(self, source: Storage, name: str, target: str) -> None:
+        self.bring(source, name, target)
 
     def copy(self, name: str, target: str) -> None:
         source, destination = self._key(name), self._key(target)

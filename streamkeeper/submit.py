@@ -170,11 +170,15 @@ def _application(settings: Settings, declared: Mapping[str, str], master: str) -
 
 
 def _on_one_machine(cores: str | None) -> dict[str, str]:
-    """Suit one machine: Spark's 200 shuffle partitions and Delta's 50 snapshot partitions are for clusters; here they cost seconds."""
+    """Suit one machine: Spark's 200 shuffle partitions and Delta's 50 snapshot partitions are for clusters; here they cost seconds.
+
+    So do the 10,000 tasks in which VACUUM looks through a table's folders, however few there are.
+    """
     partitions = str(os.cpu_count() or 1) if cores == "*" else cores or "1"
     return {
         "spark.sql.shuffle.partitions": partitions,
         "spark.databricks.delta.snapshotPartitions": partitions,
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": partitions,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }

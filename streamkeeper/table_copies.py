@@ -133,21 +133,22 @@ def files_of(commit: Iterable[str]) -> Iterator[CopiedFile]:
             yield CopiedFile(vector, None)
 
 
-def copy_files(source: Storage, target: Storage, files: Iterable[CopiedFile], progress: Progress) -> Copied:
+def copy_files(source: Storage, target: Storage, files: Iterable[CopiedFile], progress: Progress, share: bool = False) -> Copied:
     """Copy files under their own names. One that is there with the right size is left: each comes whole or not at all, and never changes.
 
+    :param share: copy no byte where the storage can let both have a file.
     :raises RecoveryError: a file is not there any more; what was copied stays, and a copy begun again goes on from it.
     :raises StorageError: one cannot be read or written.
     """
     pending = iter(files)
     with ThreadPoolExecutor(THREADS) as pool:
         while group := list(islice(pending, _IN_HAND)):
-            for size, found in pool.map(lambda file: _copy_file(source, target, file), group):
+            for size, found in pool.map(lambda file: _copy_file(source, target, file, share), group):
                 progress.add(size, found)
     return progress.so_far()
 
 
-def _copy_file(source: Storage, target: Storage, file: CopiedFile) -> tuple[int, bool]:
+def _copy_file(source: Storage, target: Storage, file: CopiedFile, share: bool) -> tuple[int, bool]:
     size = source.size(file.name) if file.size is None else file.size
     if size is not None and target.size(file.name) == size:
         return size, True
@@ -158,7 +159,7 @@ def _copy_file(source: Storage, target: Storage, file: CopiedFile) -> tuple[int,
             f"{source.path(file.name)} {what}: VACUUM, DROP or something else took it while it was copied. Make a new plan: the table as "
             "it is now can be copied."
         )
-    target.bring(source, file.name, file.name)
+    (target.share if share else target.bring)(source, file.name, file.name)
     return there, False
 
 

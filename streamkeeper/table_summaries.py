@@ -6,18 +6,28 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from streamkeeper import delta_log
+from streamkeeper.errors import RequestError
 from streamkeeper.storage import open_storage
+
+_APPEND_ONLY = "delta.appendOnly"
+MAPPED, UNMAPPED = "delta.columnMapping.mode", "none"
+"""Under which a table says how its columns are mapped, and what it is without."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a version of a table comes to: its active files and their bytes; ``protocol`` and ``metadata`` as they stand in the log."""
+    """What a version of a table comes to: its active files and their bytes; ``protocol`` and ``metadata`` as they stand in the log.
+
+    ``deleted`` are the rows of these files that deletion vectors take away; None where the writer does not say.
+    """
 
     version: int
     files: int
     bytes: int
     protocol: dict[str, Any]
     metadata: dict[str, Any]
+    deleted: int | None = None
 
 
 def read_summary(path: str, version: int) -> Summary | None:
@@ -27,6 +37,50 @@ def read_summary(path: str, version: int) -> Summary | None:
         return None
     try:
         value = json.loads(content)
-        return Summary(version, int(value["numFiles"]), int(value["tableSizeBytes"]), value["protocol"], value["metadata"])
+        told = value.get("numDeletedRecordsOpt")
+        deleted = None if told is None else int(told)
+        return Summary(version, int(value["numFiles"]), int(value["tableSizeBytes"]), value["protocol"], value["metadata"], deleted)
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def newest_summary(path: str) -> Summary | None:
+    """Read the summary of a table's newest version; None where there is no table, or none that can be read."""
+    version = delta_log.latest_version(path)
+    return None if version is None else read_summary(path, version)
+
+
+def mapping_of(metadata: dict[str, Any]) -> str:
+    """Give how a table maps its columns, by its metadata as in the log: ``name``, ``id`` or :data:`UNMAPPED`."""
+    return str(metadata.get("configuration", {}).get(MAPPED, UNMAPPED))
+
+
+def check_rows_may_go(path: str, metadata: dict[str, Any] | None = None) -> None:
+    """Make sure that rows of a table can be removed or replaced.
+
+    :param metadata: as in its log; that of its newest summary by default, if there is one.
+    :raises RequestError: they cannot; nothing was touched.
+    """
+    if metadata is None:
+        summary = newest_summary(path)
+        metadata = {} if summary is None else summary.metadata
+    if metadata.get("configuration", {}).get(_APPEND_ONLY) == "true":
+        raise RequestError(
+            f"{path} has the property {_APPEND_ONLY}, so no row of it can be replaced. Nothing was touched. Unset the property "
+            f"(ALTER TABLE … UNSET TBLPROPERTIES), and plan again."
+        )
+
+
+def check_may_become(path: str, present: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Make sure that Delta lets a table become, in one commit, what another is: a backup of it.
+
+    :param present: the table's metadata as in its log, and ``wanted`` that of the other.
+    :raises RequestError: it does not; nothing was touched.
+    """
+    check_rows_may_go(path, present)
+    has, gets = mapping_of(present), mapping_of(wanted)
+    if gets not in (has, UNMAPPED):
+        raise RequestError(
+            f"{path} has {MAPPED}={has}, and the backup has {MAPPED}={gets}; Delta lets no commit that replaces a table change that. "
+            f"Nothing was touched. Set it to {gets} (ALTER TABLE … SET TBLPROPERTIES), and plan again."
+        )

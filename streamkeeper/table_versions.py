@@ -7,17 +7,19 @@ version is read from the log as far as that version, and the flow goes on under 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from streamkeeper import delta_source, generations
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.delta_log import SEAL, Transactions
 from streamkeeper.errors import CheckpointError, RecoveryError, RequestError
-from streamkeeper.generations import AFTER_LAST, Start, StartAt
+from streamkeeper.generations import AFTER_LAST, Start
 from streamkeeper.home import FlowHome
 from streamkeeper.storage import open_storage, read_json
+from streamkeeper.table_past import changed_after, taken_over
 
 _LOG = "_delta_log"
 
@@ -52,7 +54,7 @@ class WritersAt:
         if history is None or not history.oldest <= version <= history.newest:
             held = "there is no table" if history is None else f"its log holds commits {history.oldest} to {history.newest}"
             raise RequestError(f"What the table at {path} held at version {version} cannot be told: {held}. Choose a version that is held.")
-        self._path, self._next, self._oldest = path, version, history.oldest
+        self._path, self._version, self._next, self._oldest = path, version, version, history.oldest
         self._found: dict[str, int] = {}
         self._sealed: dict[str, int] = {}
 
@@ -67,6 +69,11 @@ class WritersAt:
         complete = self._oldest == 0 or app_id in self._found
         return Transactions(self._found.get(app_id), self._sealed.get(app_id), complete)
 
+    @cached_property
+    def changed_later(self) -> frozenset[str]:
+        """The recoveries that changed all of the table after the version."""
+        return changed_after(self._path, self._version)
+
 
 def query_ids(home: FlowHome) -> dict[int, str]:
     """Give the query id of each generation of a flow that a driver began, by its number, lowest first."""
@@ -75,34 +82,56 @@ def query_ids(home: FlowHome) -> dict[int, str]:
     return {number: generation.query_id for number, generation in decided if generation is not None}
 
 
-def flow_at(home: FlowHome, wrote: Callable[[str], Transactions]) -> FlowAt:
+def flow_at(home: FlowHome, wrote: Callable[[str], Transactions], changed_later: Collection[str] = ()) -> FlowAt:
     """Say what a flow had done by a version.
 
     The newest generation that had committed by then rules. Where it was sealed by then the next one had taken over, and stood where it
-    began: perhaps further back, as after a restore.
+    began: perhaps further back, as after a restore. But a recovery seals first, and changes the table afterwards: in between the flow still
+    stood after its last batch, since the table held that.
 
     :param wrote: gives what a query id had committed by that version.
+    :param changed_later: the recoveries that changed all of the table after it; none where it is the newest.
     :raises CheckpointError: it cannot be known, or the offsets of that batch are not in the checkpoint any more.
     :raises RecoveryError: the generation that takes over has not begun yet, and where it begins is not known before.
     """
     newer: int | None = None
+    unsure: int | None = None
     for number, query_id in reversed(query_ids(home).items()):
         last = wrote(query_id)
-        if last.sealed and newer is not None:
-            return _where_begun(home, newer)
-        if last.sealed and (decided := _decided_after(home, number)) is not None:
-            return decided
+        if last.sealed and (followed := _followed(home, number, changed_later)) is not None:
+            return followed
         if last.version is not None:
             start = _started(home, number)
             found = _after(home, start, last.version, query_id)
             return replace(found, done=_was_done(home, number, last))
-        if not last.complete:
-            raise CheckpointError(
-                f"The log of the table that {home.full_name} writes does not reach back far enough to tell what its generation {number} "
-                "had written by that version. Choose a newer version, or a backup."
-            )
+        # A generation commits only after those before it were sealed. So where one of those was not sealed yet, or its seal is in the log,
+        # the log tells all that this one had committed.
+        unsure = number if unsure is None and not last.complete else unsure
         newer = number
+    if unsure is not None:
+        raise CheckpointError(
+            f"The log of the table that {home.full_name} writes does not reach back far enough to tell what its generation {unsure} "
+            "had written by that version. Choose a newer version, or a backup."
+        )
     return FlowAt(home.full_name, None, None, None) if newer is None else _where_begun(home, newer)
+
+
+def _followed(home: FlowHome, number: int, changed_later: Collection[str]) -> FlowAt | None:
+    """Say where a flow stood one of whose generations was sealed; None where that was still after the last batch of that one.
+
+    :raises RecoveryError: where the next begins is found when it begins.
+    """
+    following = taken_over(home, number, changed_later)
+    if following is None:
+        return None
+    if generations.read_start(home, following.number) is not None:
+        return _where_begun(home, following.number)
+    if following.start.mode == AFTER_LAST:
+        return None
+    raise RecoveryError(
+        f"Generation {following.number} of {home.full_name} is decided ({following.start.mode}) and no driver began it yet, so it is not "
+        "known where the flow stands. Let the flow run, then back the table up again."
+    )
 
 
 def _where_begun(home: FlowHome, number: int) -> FlowAt:
@@ -111,21 +140,6 @@ def _where_begun(home: FlowHome, number: int) -> FlowAt:
     if start.seed_batch is None or decided is None:
         return FlowAt(home.full_name, None, None, None)
     return _after(home, start, start.seed_batch, decided.query_id)
-
-
-def _decided_after(home: FlowHome, number: int) -> FlowAt | None:
-    """Say what a flow has done whose next generation is decided and not begun; None where that goes on after the last batch.
-
-    :raises RecoveryError: where the next begins is found when it begins.
-    """
-    following = [generation for later in home.generations() if later > number and (generation := generations.read(home, later))]
-    start = following[-1].start if following else StartAt(AFTER_LAST)
-    if start.mode == AFTER_LAST:
-        return None
-    raise RecoveryError(
-        f"Generation {following[-1].number} of {home.full_name} is decided ({start.mode}) and no driver began it yet, so it is not known "
-        "where the flow stands. Let the flow run, then back the table up again."
-    )
 
 
 def _transactions(path: str, number: int) -> Iterator[tuple[str, int]]:

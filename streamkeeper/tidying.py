@@ -150,10 +150,10 @@ def _plan(around: _Around, request: TidyRequest, pipeline: Pipeline, table: Tabl
     paths = (path, around.settings.tombstones_path(table.name)) if keeps_tombstones else (path,)
     bare = TableTidy(pipeline.name, table.name, paths, keeps_tombstones, None)
     try:
-        recovery = locks.holder(around.storage, pipeline.name, table.name)
+        at_work = recovery_at_work(around.storage, bare)
         history = delta_source.read_history(path)
-        if recovery is not None:
-            return _left(bare, f"the recovery {recovery} works on it")
+        if at_work is not None:
+            return _left(bare, at_work)
         if history is None:
             return _left(bare, "there is no table yet")
         if not request.vacuum:
@@ -163,6 +163,12 @@ def _plan(around: _Around, request: TidyRequest, pipeline: Pipeline, table: Tabl
         return _left(bare, f"what must stay cannot be known: {error}")
     kept = max([request.retention_hours, *(hours for hours, _ in needs)])
     return TableTidy(pipeline.name, table.name, paths, keeps_tombstones, kept, tuple(note for _, note in needs))
+
+
+def recovery_at_work(storage: Storage, tidy: TableTidy) -> str | None:
+    """Say which recovery works on a table now, if one does: a plan may be hours old when its turn comes."""
+    recovery = locks.holder(storage, tidy.pipeline, tidy.table)
+    return None if recovery is None else f"the recovery {recovery} works on it"
 
 
 def _left(tidy: TableTidy, why: str) -> TableTidy:

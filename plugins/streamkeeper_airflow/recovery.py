@@ -39,7 +39,7 @@ def recovery_dag(name: str, **more: Any) -> DAG:
         tasks: list[BaseOperator] = [PlanRecovery(task_id="plan", of=of.name), PlanApproval(task_id="approve", retries=ASKS)]
         for step in of.steps:
             tasks.append(_task(of, step))
-            if step is common_steps.PLAN_AGAIN:
+            if step.name == common_steps.PLAN_AGAIN.name:
                 tasks.append(WorsePriceApproval(task_id="approve_again", retries=ASKS))
         chain(*tasks)
         by_name = {task.task_id: task for task in tasks}

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from streamkeeper import delta_log
-from streamkeeper.generations import Generation
+from streamkeeper.generations import ADOPTED, Generation
 from streamkeeper_jobs.operators import check_appends
 from streamkeeper_jobs.query import writer_of
 from streamkeeper_jobs.session import spark_url
@@ -33,7 +33,8 @@ class AppendSink:
 
     def make(self, frame: DataFrame, generation: Generation) -> None:
         job = self._job
-        ensure_table(job.spark, job.table_path, job.table, frame.schema, by_batch=generation.number == 1 and not job.shares_table)
+        alone = generation.number == 1 and generation.start.mode != ADOPTED and not job.shares_table
+        ensure_table(job.spark, job.table_path, job.table, frame.schema, by_batch=alone)
 
     def update(self, frame: DataFrame, generation: Generation) -> None:
         """Nothing: a batch that does not fit fails."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from streamkeeper import generations
 from streamkeeper.clock import now
 from streamkeeper.declarations import Source
-from streamkeeper.generations import COPIED, Generation, Start
+from streamkeeper.generations import ADOPTED, COPIED, Generation, Start
 from streamkeeper_jobs.job import Job, say
 from streamkeeper_jobs.ledger_note import note_in_ledger
 from streamkeeper_jobs.listing import Looks
@@ -19,11 +19,7 @@ from streamkeeper_jobs.seeding import NewCheckpoint, keep_schema_logs, plant
 from streamkeeper_jobs.shutting_out import evidence, seal_earlier, stood
 from streamkeeper_jobs.sources import infer_schema, is_empty, is_there
 from streamkeeper_jobs.taking_over import copy_from
-from streamkeeper_jobs.watch import Order, Reason, Stopped
-
-
-class NothingYet(Exception):
-    """A source has nothing yet to tell its schema by, and the driver was not to wait."""
+from streamkeeper_jobs.watch import NothingYet, Order, Reason, Stopped
 
 
 def begin(job: Job, generation: Generation) -> Start:
@@ -51,7 +47,7 @@ def begin(job: Job, generation: Generation) -> Start:
     new = NewCheckpoint(folder, generation, schemas, operators)
     if generation.state == COPIED and where is not None and where.batch is not None:
         seed_batch, positions = copy_from(job, new, where)
-        topics = where.start.evidence.get("topics", {})
+        topics = looks.topic_ids() if generation.start.mode == ADOPTED else where.start.evidence.get("topics", {})
     else:
         origin = find_origin(generation, job.sources, where, looks)
         keep_schema_logs(job, generation, where, folder)
@@ -67,13 +63,13 @@ def begin(job: Job, generation: Generation) -> Start:
         state=generation.state if operators and seed_batch is not None else None,
         epoch=job.lease.epoch,
         at=now(),
-        evidence={**found, "notes": list(notes), **({"topics": topics} if topics else {})},
+        evidence={**found, **_origin_of(generation), "notes": list(notes), **({"topics": topics} if topics else {})},
     )
     job.watch.obey()
     if generations.begin(job.home, start) != start:
         raise Stopped(Order(Reason.LEASE_LOST, f"Another driver began generation {generation.number} first. This one stops."))
     note_in_ledger(job.home, generation.recovery, "driver.began", {**start.evidence, "checkpoint": folder, "seed_batch": seed_batch})
-    say(_describe(job, start, found["ruled_by"]))
+    say(_describe(job, generation, start, found["ruled_by"]))
     return start
 
 
@@ -114,11 +110,19 @@ def _schema(job: Job, source: Source, known: dict[str, str]) -> str | None:
     return source.schema or known.get(source.name) or infer_schema(job.spark, source)
 
 
-def _describe(job: Job, start: Start, ruled_by: str | None) -> str:
+def _origin_of(generation: Generation) -> dict[str, str]:
+    """Give what an adopted generation has of its own to tell: whose checkpoint it goes on with."""
+    if generation.start.mode != ADOPTED:
+        return {}
+    return {"adopted": str(generation.start.checkpoint), "query_id": str(generation.start.query_id)}
+
+
+def _describe(job: Job, generation: Generation, start: Start, ruled_by: str | None) -> str:
     words = f"Generation {start.number} of {job.flow.full_name} begins"
     found = start.evidence
     if start.seed_batch is None:
         return f"{words} with all that its sources have."
     if found["batch"] is not None:
-        words += f" where the one before it stood: batch {found['batch']}, as the {ruled_by} has it"
+        before = f"the query of {generation.start.checkpoint}" if generation.start.mode == ADOPTED else "the one before it"
+        words += f" where {before} stood: batch {found['batch']}, as the {ruled_by} has it"
     return f"{words}; state {start.state}." if start.state else f"{words}."

@@ -43,10 +43,13 @@ class CdcSink:
         check_appends(frame)
 
     def make(self, frame: DataFrame, generation: Generation) -> None:
+        from streamkeeper_jobs.cdc_order import order_beside  # it needs the job, which needs this
+
         job = self._job
+        order = order_beside(job, self._flow)
         turn = writers_turn(job, generation, self.app_ids, writes=False)
         with self._placed():
-            prepare(job.spark, frame.schema, self._flow.spec, self._tables, job.table, turn)
+            prepare(job.spark, frame.schema, self._flow.spec, self._tables, job.table, turn, order)
 
     def update(self, frame: DataFrame, generation: Generation) -> None:
         self.make(frame, generation)

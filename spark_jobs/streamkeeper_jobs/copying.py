@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +21,16 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.entries import damaged
 from streamkeeper.checkpoint.stores import VERSIONED, WHOLE
 from streamkeeper.positions import FILES, kind_of
+from streamkeeper.storage import Storage
+from streamkeeper_jobs.session import spark_url
 
 _SHARED = (("sstFiles", "SSTs", "dfsSstFileName"), ("logFiles", "logs", "dfsLogFileName"))
 """What a RocksDB version shares with others: the list in its metadata, the folder, the name's key (Spark 4.2.0, RocksDBFileManager)."""
 _SCHEMA_LOG = "_schema_log"
 """How the folders begin that Delta keeps of a source's schemas (Delta 4.4.0, DeltaSourceMetadataTrackingLog)."""
 _AT_ONCE = 8
+_OWN_PATH = re.compile(rb'"[^"]*/(state/[0-9]+/[^"]*)"')
+"""How a stateful operator's metadata name files of its own (Spark 4.2.0, ``stateSchemaFilePaths``)."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +42,28 @@ class Copied:
     files: int
 
 
-def copy_checkpoint(old: Checkpoint, batch: int, folder: str, query_id: str, before_each: Callable[[], None]) -> Copied:
+def copy_checkpoint(  # noqa: PLR0917 - what is copied, and where to
+    old: Checkpoint,
+    batch: int,
+    folder: str,
+    query_id: str,
+    before_each: Callable[[], None],
+    into: Storage | None = None,
+    *,
+    sources: bool = True,
+) -> Copied:
     """Copy a checkpoint up to and with one batch that is in the sink, into a folder with nothing in it.
 
     What it costs is proportional to the state at that batch and to the newest two compacted lists of processed files, not to history.
 
     :param batch: a batch that the checkpoint has planned; one that only the sink has committed is left to be run again.
-    :param folder: a name in the same storage.
+    :param into: the storage that the copy goes to; by default that of the old checkpoint.
+    :param folder: a name in it.
     :param before_each: called between two files; may end the copying by raising.
+    :param sources: copy what the sources keep of their own, too.
     :raises CheckpointError: the checkpoint lacks what the batch needs.
     """
-    storage = old.storage
+    storage = into or old.storage
     commits = old.commit_batches()
     committed = batch in commits
     version = batch + 1 if committed else batch
@@ -55,12 +71,12 @@ def copy_checkpoint(old: Checkpoint, batch: int, folder: str, query_id: str, bef
     names += [f"commits/{number}" for number in commits if batch - 1 <= number <= batch]
     if f"offsets/{batch}" not in names:
         old.read(f"offsets/{batch}")  # says what is missing, and what to do
-    names += _sources(old, batch)
+    names += _sources(old, batch) if sources else ()
     names += _state(old, version)
     storage.overwrite(f"{folder}/metadata", json.dumps({"id": query_id}, separators=(",", ":")).encode())
     with ThreadPoolExecutor(_AT_ONCE, "streamkeeper-copy") as pool:
         try:
-            for _ in pool.map(lambda name: copy_file(old, name, folder), names):
+            for _ in pool.map(lambda name: copy_file(old, name, storage, folder), names):
                 before_each()
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -75,14 +91,24 @@ def schema_logs(old: Checkpoint, source: str) -> Iterator[str]:
         yield from (f"{kept}/{log}/{name}" for name in _visible(old, f"{kept}/{log}"))
 
 
-def copy_file(old: Checkpoint, name: str, folder: str) -> None:
+def copy_file(old: Checkpoint, name: str, storage: Storage, folder: str) -> None:
     """Copy one file; a stateful operator's own metadata, and the log of a source's schemas, name files by their full path, which has to
-    lead into the new folder."""
+    lead into the new folder. The offset log is copied as the checkpoint reads: that of an adopted one says other names."""
     if "/_metadata/" in name or f"/{_SCHEMA_LOG}" in name:
-        content = old.read(name).replace(f"/{old.folder}/".encode(), f"/{folder}/".encode())
-        old.storage.overwrite(f"{folder}/{name}", content)
+        storage.overwrite(f"{folder}/{name}", _led_into(old, old.read(name), storage, folder))
+    elif name.startswith("offsets/"):
+        storage.overwrite(f"{folder}/{name}", old.read(name))
     else:
-        old.storage.copy(old.name(name), f"{folder}/{name}")
+        storage.bring(old.storage, old.name(name), f"{folder}/{name}")
+
+
+def _led_into(old: Checkpoint, content: bytes, storage: Storage, folder: str) -> bytes:
+    """Let the paths that a file of a checkpoint names lead into its copy, however they were spelled in another storage."""
+    if storage.root == old.storage.root:
+        return content.replace(f"/{old.folder}/".encode(), f"/{folder}/".encode())
+    url = spark_url(storage.path(folder))
+    root = url if "://" in url else f"file:{url}"
+    return _OWN_PATH.sub(lambda match: b'"' + root.encode() + b"/" + match[1] + b'"', content)
 
 
 def _sources(old: Checkpoint, batch: int) -> Iterator[str]:

@@ -42,7 +42,7 @@ from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.submit import LOG_VARIABLE
 from streamkeeper_jobs.agreement import check_agreement, check_sources
-from streamkeeper_jobs.beginning import NothingYet, begin, learn_schemas
+from streamkeeper_jobs.beginning import begin, learn_schemas
 from streamkeeper_jobs.causes import causes_of
 from streamkeeper_jobs.changes import Declaration
 from streamkeeper_jobs.headers import pin_state_partitions
@@ -52,7 +52,7 @@ from streamkeeper_jobs.operators import stateful_operators
 from streamkeeper_jobs.progress import Progress
 from streamkeeper_jobs.query import follow
 from streamkeeper_jobs.taking_over import own_generation
-from streamkeeper_jobs.watch import Reason, Stopped, Watch
+from streamkeeper_jobs.watch import NothingYet, Reason, Stopped, Watch
 
 UNREADABLE = "unreadable"
 """What stands for the fingerprint of a flow whose pipeline file raises."""

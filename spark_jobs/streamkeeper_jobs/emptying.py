@@ -29,12 +29,13 @@ def empty_tables(spark: SparkSession, work: Work) -> dict[str, Any]:
     for path in paths:
         _check_may_be_emptied(spark, path)
     (table,) = plan.tables
+    before = {path: delta_log.latest_version(path) for path in paths}
     tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
     shut_flows_out(spark, [(work.home(flow), flow.next_generation) for flow in plan.flows if flow.next_generation], tables, work.check_stop)
     done = []
     for number, path in enumerate(paths, start=1):
         work.check_stop()
-        done.append(_empty(spark, path, plan.recovery_id))
+        done.append({"path": path, **_empty(spark, path, plan.recovery_id, before[path])})
         work.progress(table=number, of=len(paths), path=path)
     return {"tables": done}
 
@@ -48,10 +49,9 @@ def _check_may_be_emptied(spark: SparkSession, path: str) -> None:
         )
 
 
-def _empty(spark: SparkSession, path: str, recovery_id: str) -> dict[str, Any]:
+def _empty(spark: SparkSession, path: str, recovery_id: str, before: int | None) -> dict[str, Any]:
     if is_emptied(path, recovery_id):
-        return {"path": path, "note": "was emptied before this try"}
-    before = delta_log.latest_version(path)
+        return {"note": "was emptied before this try"}
     with carrying(spark, app_id(recovery_id), 0):
         DeltaTable.forPath(spark, spark_url(path)).delete()
-    return {"path": path, "version_before": before, "version": delta_log.latest_version(path)}
+    return {"version_before": before, "version": delta_log.latest_version(path)}

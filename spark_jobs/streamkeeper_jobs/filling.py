@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,16 +11,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
-from streamkeeper import backfills, generations, holds, leases, standing
+from streamkeeper import backfills, generations, standing
 from streamkeeper.backfill_requests import request_from_json
 from streamkeeper.backfills import HISTORY, KIND, SEQUENCE, BackfillRequest, Backup, Filters
 from streamkeeper.backups import TARGET, TOMBSTONES
 from streamkeeper.cdc import BOOKKEEPING
 from streamkeeper.declarations import KAFKA, AutoCdcFlow
-from streamkeeper.errors import LeaseHeld, RecoveryError, RequestError
+from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.home import FlowHome
 from streamkeeper.kafka_positions import LATEST
-from streamkeeper.leases import Lease
 from streamkeeper.loading import load_pipeline
 from streamkeeper.manifest import Flow
 from streamkeeper.opening import opened
@@ -33,16 +30,10 @@ from streamkeeper_jobs.cdc.columns import SEQUENCE as AT
 from streamkeeper_jobs.cdc.events import KEY
 from streamkeeper_jobs.cdc.events import KIND as KIND_OF_CHANGE
 from streamkeeper_jobs.cdc.expressions import column
-from streamkeeper_jobs.changes import Declaration
-from streamkeeper_jobs.driver import Asked, declared_in, drive, find
+from streamkeeper_jobs.driver import declared_in, find
+from streamkeeper_jobs.driving_aside import Tell, drive_aside
 from streamkeeper_jobs.kafka_topics import look_at
-from streamkeeper_jobs.saying import say
 from streamkeeper_jobs.session import open_session, spark_url
-from streamkeeper_jobs.watch import Watch
-
-Tell = Callable[[dict[str, int]], None]
-"""Is told how far a backfill is: ``batch``, the last chunk that is in the table, and ``rows``, what this run has read."""
-TELL_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -130,54 +121,14 @@ def _with_all_partitions(spark: SparkSession, settings: Settings, request: Backf
 
 
 def _drive(settings: Settings, home: FlowHome, derived: Flow, tell: Tell) -> None:
-    holds.release(home, holds.PARK)  # of a run before, which failed and is run again
-    lease = _lease(home, settings)
-    declaration = _Settled(settings, home.full_name)
-    declaration.fingerprint = derived.fingerprint
-    watch = _Telling(home, lease, settings.heartbeat_interval, declaration, tell)
-    asked = Asked(settings, home, declaration, True, derived)
-    outcome = drive(asked, lease, watch, partial(open_session, settings))
-    if outcome is Outcome.DONE:
+    ended = drive_aside(settings, home, derived, tell, partial(open_session, settings))
+    if ended.outcome is Outcome.DONE:
         return
-    park = holds.parked(home)
-    why = f"{park.reason}: {park.details.get('message')}" if park else f"it ended ({outcome.name.lower().replace('_', ' ')})"
+    why = ended.why or f"it ended ({ended.outcome.name.lower().replace('_', ' ')})"
     raise RecoveryError(
-        f"The backfill of {derived.declaration.target} stopped after batch {watch.heartbeat.batch}: {why}\nWhat it filled in stays. Put "
-        "right what is said, and run this step again: it goes on from there."
+        f"The backfill of {derived.declaration.target} stopped after batch {ended.batch}: {why}\nWhat it filled in stays. Put right what "
+        "is said, and run this step again: it goes on from there."
     )
-
-
-def _lease(home: FlowHome, settings: Settings) -> Lease:
-    """Take the lease of a backfill's own flow; where the run before was interrupted, its driver may still be ending a chunk."""
-    try:
-        return leases.acquire(home, 1, settings.lease_term)
-    except LeaseHeld as held:
-        say(f"{held} Waiting for it.")
-        leases.wait_until_gone(home, 24 * 3600.0, settings.lease_term)
-        return leases.acquire(home, 1, settings.lease_term)
-
-
-class _Settled(Declaration):
-    """A declaration that is not looked at any more: a backfill ends as it was planned."""
-
-    def files_changed(self) -> bool:
-        return False
-
-
-class _Telling(Watch):
-    """A watch that also tells the ledger how far the backfill is, now and then."""
-
-    def __init__(self, home: FlowHome, lease: Lease, interval: float, declaration: Declaration, tell: Tell) -> None:
-        super().__init__(home, lease, interval, declaration)
-        self._tell, self._at, self._batch = tell, float("-inf"), -1
-
-    def tell(self, **changes: object) -> None:
-        super().tell(**changes)
-        said = self.heartbeat
-        if said.batch is None or said.batch == self._batch or time.monotonic() - self._at < TELL_SECONDS:
-            return
-        self._at, self._batch = time.monotonic(), said.batch
-        self._tell({"batch": said.batch, "rows": said.rows})
 
 
 def _only(request: BackfillRequest, flow: Flow, frame: DataFrame) -> DataFrame:

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
-from streamkeeper_jobs.in_flight import PARTITIONS
+from streamkeeper.checkpoint.entries import PARTITIONS
+from streamkeeper_jobs.jvm import classes
 
 STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
 
 
 def session_header(spark: SparkSession, entry: OffsetEntry) -> OffsetEntry:
     """Give an entry with this session's settings and time in its header, as Spark itself would write it, and with what Spark leaves out."""
-    jvm: Any = spark._jvm
-    metadata = jvm.org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
-    header = json.loads(metadata.apply(0, jvm.java.lang.System.currentTimeMillis(), spark._jsparkSession.conf()).json())
+    java = classes(spark)
+    metadata = java("org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata")
+    header = json.loads(metadata.apply(0, java("java.lang.System").currentTimeMillis(), spark._jsparkSession.conf()).json())
     conf = {name: value for name, value in header["conf"].items() if value is not None}
     return replace(entry, timestamp_ms=int(header["batchTimestampMs"]), conf={**conf, PARTITIONS: _asked(spark)})
 

@@ -3,7 +3,8 @@
 Offset log v2 does not write ``spark.sql.shuffle.partitions`` down, and Spark 4.2.0 compares that very setting of the batch in flight
 and of the one before it as soon as a query starts (``OfflineStateRepartitionUtils.isRepartitionBatch``, an ``Option.get`` of nothing). So a
 query that was stopped between the two logs, by kill -9 or in good order, can never be started again: ``NoSuchElementException: None.get``.
-Written into both headers the number is equal, which is what Spark asks; nothing else reads it there. Later sources of Spark ask no more.
+Written into both headers the number is equal, which is what Spark asks. It goes for the number of state partitions then, too, whatever the
+session says: so it must be the one that the state was made with. Later sources of Spark ask no more.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from dataclasses import replace
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.checksums import twin_of
-from streamkeeper.checkpoint.entries import write_offsets
+from streamkeeper.checkpoint.entries import PARTITIONS, write_offsets
 from streamkeeper.storage import Storage
-
-PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def pin_partitions(storage: Storage, folder: str, partitions: str) -> list[int]:
     """Write the number of partitions into the offset log's header of the batch in flight and of the one before it, where it is missing.
+
+    :param partitions: what is written for a query that has no state yet; else it is the number of partitions of its state.
 
     Only the driver that has the lease may do this, before it starts the query. Gives the batches that were rewritten; none where no batch
     is in flight. Each file is replaced whole, so a kill in between leaves nothing to mend but by doing it again.
@@ -30,6 +31,8 @@ def pin_partitions(storage: Storage, folder: str, partitions: str) -> list[int]:
     planned, committed = checkpoint.offset_batches(), checkpoint.last_commit()
     if not planned or planned[-1] == 0 or committed == planned[-1]:
         return []
+    made_with = max((operator.partitions for operator in checkpoint.operators()), default=0)
+    partitions = str(made_with) if made_with else partitions
     wanted = [batch for batch in (planned[-1] - 1, planned[-1]) if batch in planned]
     rewritten = []
     for entry in map(checkpoint.offsets, wanted):

@@ -13,6 +13,7 @@ from streamkeeper.declarations import Source
 from streamkeeper.errors import SourceError
 from streamkeeper.kafka_positions import Held, Offsets, Topics
 from streamkeeper.kafka_sources import admin_options, assigned, plain_id
+from streamkeeper_jobs.jvm import classes
 
 SECONDS = 30
 
@@ -44,13 +45,13 @@ def at_time(spark: SparkSession, source: Source, moment_ms: int) -> Offsets:
 
 @contextmanager
 def _admin(spark: SparkSession, source: Source) -> Iterator[Any]:
-    jvm: Any = spark._jvm
-    properties = jvm.java.util.Properties()
+    java = classes(spark)
+    properties = java("java.util.Properties")()
     for name, value in admin_options(source, SECONDS).items():
         properties.setProperty(name, value)
     admin = None
     try:
-        admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
+        admin = java("org.apache.kafka.clients.admin.Admin").create(properties)
         yield admin
     except Py4JJavaError as error:
         raise SourceError(
@@ -58,16 +59,16 @@ def _admin(spark: SparkSession, source: Source) -> Iterator[Any]:
         ) from error
     finally:
         if admin is not None:
-            admin.close(jvm.java.time.Duration.ofSeconds(1))
+            admin.close(java("java.time.Duration").ofSeconds(1))
 
 
 def _described(spark: SparkSession, admin: Any, source: Source) -> dict[str, tuple[str, list[str]]]:
     """Give each topic's id and partitions."""
-    jvm: Any = spark._jvm
-    names = jvm.java.util.ArrayList()
+    java = classes(spark)
+    names = java("java.util.ArrayList")()
     for name in _names(spark, admin, source):
         names.add(name)
-    found = admin.describeTopics(names).allTopicNames().get(SECONDS, jvm.java.util.concurrent.TimeUnit.SECONDS)
+    found = admin.describeTopics(names).allTopicNames().get(SECONDS, java("java.util.concurrent.TimeUnit").SECONDS)
     wanted = assigned(source)
     described = {}
     for name in sorted(found.keySet()):
@@ -80,10 +81,10 @@ def _described(spark: SparkSession, admin: Any, source: Source) -> dict[str, tup
 
 
 def _names(spark: SparkSession, admin: Any, source: Source) -> list[str]:
-    jvm: Any = spark._jvm
+    java = classes(spark)
     if pattern := source.option("subscribePattern"):
-        compiled = jvm.java.util.regex.Pattern.compile(pattern)
-        there = admin.listTopics().names().get(SECONDS, jvm.java.util.concurrent.TimeUnit.SECONDS)
+        compiled = java("java.util.regex.Pattern").compile(pattern)
+        there = admin.listTopics().names().get(SECONDS, java("java.util.concurrent.TimeUnit").SECONDS)
         return [name for name in there if compiled.matcher(name).matches()]
     return list(assigned(source)) or [part.strip() for part in source.option("subscribe").split(",")]
 
@@ -92,15 +93,15 @@ def _listed(
     spark: SparkSession, admin: Any, source: Source, described: dict[str, tuple[str, list[str]]], kind: str, *arguments: int
 ) -> Offsets:
     """Ask for one offset of each partition; a consumer of committed transactions has its end before those that are open."""
-    jvm: Any = spark._jvm
-    spec = getattr(jvm.org.apache.kafka.clients.admin.OffsetSpec, kind)(*arguments)
-    asked = jvm.java.util.HashMap()
+    java = classes(spark)
+    spec = getattr(java("org.apache.kafka.clients.admin.OffsetSpec"), kind)(*arguments)
+    asked = java("java.util.HashMap")()
     for topic, (_, parts) in described.items():
         for part in parts:
-            asked.put(jvm.org.apache.kafka.common.TopicPartition(topic, int(part)), spec)
+            asked.put(java("org.apache.kafka.common.TopicPartition")(topic, int(part)), spec)
     level = source.option("kafka.isolation.level", "read_uncommitted").upper()
-    options = jvm.org.apache.kafka.clients.admin.ListOffsetsOptions(jvm.org.apache.kafka.common.IsolationLevel.valueOf(level))
-    found = admin.listOffsets(asked, options).all().get(SECONDS, jvm.java.util.concurrent.TimeUnit.SECONDS)
+    options = java("org.apache.kafka.clients.admin.ListOffsetsOptions")(java("org.apache.kafka.common.IsolationLevel").valueOf(level))
+    found = admin.listOffsets(asked, options).all().get(SECONDS, java("java.util.concurrent.TimeUnit").SECONDS)
     offsets: Offsets = {topic: {} for topic in described}
     for partition in found.keySet():
         offsets[partition.topic()][str(partition.partition())] = int(found.get(partition).offset())

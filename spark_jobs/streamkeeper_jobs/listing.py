@@ -17,13 +17,13 @@ from streamkeeper import generations
 from streamkeeper.checkpoint import Checkpoint, FileEntry
 from streamkeeper.declarations import KAFKA, Source
 from streamkeeper.delta_source import History, require_history
-from streamkeeper.generations import EARLIEST
+from streamkeeper.generations import ADOPTED, EARLIEST
 from streamkeeper.kafka_positions import Offsets, Topics
 from streamkeeper_jobs import kafka_topics
 from streamkeeper_jobs.job import Job
 from streamkeeper_jobs.query import run_muted
-from streamkeeper_jobs.session import spark_url
 from streamkeeper_jobs.sources import is_there, read_stream
+from streamkeeper_jobs.tables import delta_log_of
 
 Found = TypeVar("Found")
 
@@ -74,6 +74,8 @@ class Looks:
             decided, start = generations.read(self._job.home, number), generations.read_start(self._job.home, number)
             if decided is None or start is None:
                 continue
+            if decided.start.mode == ADOPTED:
+                return None  # what it goes on after was read by somebody else's query
             if decided.previous is None:
                 begun = start.positions.get(source.name)
                 return None if begun is None else int(begun["reservoirVersion"])
@@ -112,6 +114,4 @@ def _history(spark: SparkSession, source: Source) -> History:
     found = require_history(source.path, source.name)
     if found.table_id is not None:
         return found
-    jvm: Any = spark._jvm
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, spark_url(source.path))
-    return replace(found, table_id=str(log.tableId()))
+    return replace(found, table_id=str(delta_log_of(spark, source.path).tableId()))

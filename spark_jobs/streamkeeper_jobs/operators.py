@@ -11,6 +11,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from streamkeeper_jobs.jvm import classes
+
 _NAMES = {
     "Deduplicate": "dedupe",
     "Distinct": "dedupe",
@@ -36,9 +38,9 @@ def check_appends(frame: DataFrame) -> None:
 
     :raises AnalysisException: it cannot; Spark's own message says why.
     """
-    jvm: Any = frame.sparkSession._jvm
-    append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
-    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    java = classes(frame.sparkSession)
+    append = java("org.apache.spark.sql.streaming.OutputMode").Append()
+    checker = java("org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker")
     checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), append)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from streamkeeper.checkpoint import Checkpoint, FileEntry
 from streamkeeper.declarations import DELTA, KAFKA, Source
 from streamkeeper.errors import CheckpointError, RecoveryError
-from streamkeeper.generations import AFTER_LAST, BATCH, EARLIEST, LATEST, OFFSETS, TIMESTAMP, Generation
+from streamkeeper.generations import AFTER_LAST, BATCH, BESIDE, EARLIEST, LATEST, OFFSETS, TIMESTAMP, Generation
 from streamkeeper.positions import check_fits
 from streamkeeper.standing import Standing
 from streamkeeper_jobs import origins_delta, origins_kafka
@@ -79,8 +79,16 @@ def _find(generation: Generation, sources: tuple[Source, ...], where: Standing |
             assert start.timestamp_ms is not None, "a decision by timestamp has one"
             moment = start.timestamp_ms
             return Origin({source.name: found for source in sources if (found := _at_moment(source, where, looks, moment))})
+        case mode if mode == OFFSETS and start.generation is not None:  # a backup kept them: a plan asked for what going on costs
+            assert where is not None, "the generation whose offsets they are was found"
+            return _after_kept(sources, start.offsets or {}, where, looks, generation.accepted)
         case mode if mode == OFFSETS:
             return _explicit(start.offsets or {}, sources, where, looks)
+        case mode if mode == BESIDE:
+            raise RecoveryError(
+                f"Generation {generation.number} goes on where a table was built beside, and {generation.recovery} ended before it was put "
+                "in place. Run that recovery on; if it was abandoned, reset the flow from the generation before: reset_checkpoint."
+            )
         case mode:
             raise RecoveryError(f"Generation {generation.number} was decided to start from {mode!r}, which this release does not know.")
 
@@ -94,15 +102,39 @@ def _after_last(sources: tuple[Source, ...], where: Standing | None, looks: Look
         notes = ["nothing was processed before"]
     elif offsets.version == 2:
         notes += [f"source {name} is not read any more" for name in offsets.sources if name not in names]
+    stood = {name: offsets.sources[key] for name, key in keys.items()} if offsets is not None else {}
+    found, said = _all_onward(sources, stood, keys, where, looks=looks, accepted=accepted)
+    return Origin(found, offsets.watermark_ms if offsets is not None else 0, (*notes, *said))
+
+
+def _after_kept(sources: tuple[Source, ...], kept: Mapping[str, Any], where: Standing, looks: Looks, accepted: tuple[str, ...]) -> Origin:
+    """Go on after the offsets that a backup kept of a batch, as after the last one; the watermark that it had is not gone on with."""
+    names, read = {source.name for source in sources}, {name for name, offset in kept.items() if offset is not None}
+    notes = [f"source {name} is new: read from its beginning" for name in sorted(names - read)]
+    notes += [f"source {name} is not read any more" for name in sorted(read - names)]
+    found, said = _all_onward(sources, kept, _folders(sources, where.checkpoint), where, looks=looks, accepted=accepted)
+    return Origin(found, notes=(*notes, *said))
+
+
+def _all_onward(
+    sources: tuple[Source, ...],
+    stood: Mapping[str, Any],
+    keys: Mapping[str, str],
+    where: Standing | None,
+    *,
+    looks: Looks,
+    accepted: tuple[str, ...],
+) -> tuple[dict[str, SourceOrigin], list[str]]:
+    """Go on in every source after ``stood``, what was processed of it; ``keys`` are its names in the checkpoint. Both go by its name."""
     found: dict[str, SourceOrigin] = {}
+    notes: list[str] = []
     for source in sources:
         key = keys.get(source.name, source.name)
-        offset = offsets.sources.get(key) if offsets is not None else None
-        origin, said = _onward(source, key, offset, where, looks=looks, accepted=accepted)
+        origin, said = _onward(source, key, stood.get(source.name), where, looks=looks, accepted=accepted)
         notes += said
         if origin is not None:
             found[source.name] = origin
-    return Origin(found, offsets.watermark_ms if offsets is not None else 0, tuple(notes))
+    return found, notes
 
 
 def _onward(
@@ -172,8 +204,7 @@ def _explicit(wanted: Mapping[str, Any], sources: tuple[Source, ...], where: Sta
         )
     if where is None:
         raise RecoveryError("There is no earlier generation that explicit offsets could be offsets of. Start from earliest or latest.")
-    kept = where.checkpoint.sources()
-    keys = {source.name: source.name if source.name in kept else str(index) for index, source in enumerate(sources)}
+    keys = _folders(sources, where.checkpoint)
     found: dict[str, SourceOrigin] = {}
     for source in sources:
         offset = wanted[source.name]
@@ -194,6 +225,12 @@ def _explicit(wanted: Mapping[str, Any], sources: tuple[Source, ...], where: Sta
 def _listed(source: Source, looks: Looks, before_ms: int | None = None) -> FilesOrigin:
     files = [entry for entry in looks.files(source) if before_ms is None or entry.timestamp_ms < before_ms]
     return FilesOrigin(lambda: files)
+
+
+def _folders(sources: tuple[Source, ...], checkpoint: Checkpoint) -> dict[str, str]:
+    """Give the name by which a checkpoint keeps what is each source's own: the source's, or in an old one without names its number."""
+    kept = checkpoint.sources()
+    return {source.name: source.name if source.name in kept else str(index) for index, source in enumerate(sources)}
 
 
 def _initial(where: Standing | None, key: str) -> Any | None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from streamkeeper.declarations import Source
-from streamkeeper.delta_source import History, is_gone, offset_before, vacuumed, version_at
+from streamkeeper.delta_source import History, commits, is_gone, next_held, offset_before, vacuumed, version_at
 from streamkeeper.errors import RecoveryError
 from streamkeeper.kafka_sources import fails_on_loss
+from streamkeeper.replays import Bound, cut_files, cut_versions, own_files
 from streamkeeper.requests import LOSS
 from streamkeeper.source_checks import moment_ms
+from streamkeeper_jobs.session import spark_url
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ def after_last(source: Source, offset: dict[str, Any], history: History, accepte
         )
     if offset["reservoirId"] != history.table_id:
         return None, [f"source {source.name}: {why}; the new table is read from its beginning"]
-    version = min(history.newest + 1, max(history.oldest, int(offset["reservoirVersion"])))
+    version = next_held(offset, history)
     return DeltaOrigin(_before(history, version)), [f"source {source.name}: {why}; it goes on with version {version}"]
 
 
@@ -116,6 +120,27 @@ def as_declared(source: Source, history: History) -> DeltaOrigin | None:
             )
         return DeltaOrigin(_before(history, int(rest)))
     return None
+
+
+def delta_ends(spark: SparkSession, source: Source, origin: DeltaOrigin, history: History, bound: Bound) -> list[dict[str, Any]]:
+    """Cut what a replay reads up to the offset into steps; give the offset after each, the last of which is the origin's own.
+
+    A table is read file by file as it was at one version, and Spark counts its files; commits are read version by version.
+    """
+    if origin.first_read is not None:
+        first = min(origin.first_read, origin.version)
+        sizes = {commit.version: commit.bytes for commit in commits(history, first, origin.version - 1)}
+        versions = cut_versions(first, origin.version, sizes, bound)
+        return [*(_before(history, version) for version in versions[:-1]), origin.offset]
+    version, snapshot = origin.replayed_version, bool(origin.offset.get("isStartingVersion"))
+    assert source.path is not None, "an opened Delta source has a path"
+    table: Any = spark.read.format("delta").option("versionAsOf", version).load(spark_url(source.path))
+    files = len(table.inputFiles())
+    each = int(str(table._jdf.queryExecution().analyzed().stats().sizeInBytes())) // max(1, files)
+    count = min(files, int(origin.offset["index"]) + 1) if snapshot else files
+    ends = cut_files([each] * count, bound, own_files(source))[:-1]
+    within = {**_before(history, version), "isStartingVersion": True}
+    return [*({**within, "index": end - 1} for end in ends), origin.offset]
 
 
 def _before(history: History, version: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from streamkeeper.declarations import Source
@@ -48,8 +48,14 @@ def after_last(
         )
     if offset is None:
         return KafkaOrigin(None, onward.offsets, onward.offsets), notes
-    first = {**(initial or {}), **{topic: topics.earliest[topic] for topic in onward.anew}}
-    return _at(onward.offsets, first, topics), notes
+    first = topics.earliest if initial is None else initial
+    read = {topic: parts for topic, parts in offset.items() if topic in topics.held and topic not in onward.anew}
+    began = {
+        topic: {part: first.get(topic, {}).get(part, 0) if part in read.get(topic, {}) else after for part, after in parts.items()}
+        for topic, parts in onward.offsets.items()
+    }
+    _, gone = history_of(first, read, topics)  # what expired before it was read is a loss, and no history
+    return replace(_at(onward.offsets, began, topics), gone=gone), notes
 
 
 def at(source: Source, wanted: Offsets, initial: Offsets | None, topics: Topics) -> KafkaOrigin:

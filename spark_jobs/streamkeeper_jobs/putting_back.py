@@ -1,5 +1,6 @@
 """Putting the table of a rewind back to an earlier version: first every flow that writes it is shut out, then Delta's RESTORE, once.
 
+RESTORE undoes whatever the table holds by then, so right before it is looked at what was written since the plan (streamkeeper.put_backs).
 What was put back is found by the recovery's mark in the commit, so a step that was killed goes on where it was. RESTORE takes no
 transaction back: batches that it undoes are never written again under their old query ids, which is why each flow begins a generation of
 its own afterwards.
@@ -14,9 +15,10 @@ from typing import Any
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
-from streamkeeper import common_steps, delta_log, generations, table_past
+from streamkeeper import common_steps, delta_log, generations, put_backs, table_past
 from streamkeeper.errors import RecoveryError
-from streamkeeper.home import FlowHome, query_id
+from streamkeeper.home import FlowHome
+from streamkeeper.plans import Plan
 from streamkeeper.recovery_kinds import Work
 from streamkeeper_jobs.cdc.steps import CdcTables, app_ids
 from streamkeeper_jobs.session import spark_url, with_settings
@@ -44,20 +46,20 @@ def shut_flows_out(spark: SparkSession, flows: Iterable[tuple[FlowHome, int]], t
     for home, following in flows:
         numbers = not_sealed(home, following, None)
         for number in numbers:
-            decided = generations.read(home, number)
-            writer = query_id(home.full_name, number) if decided is None else decided.query_id
             write_end(home, number)
-            for path, app_id in app_ids(tables, writer):
+            for path, app_id in app_ids(tables, generations.query_id_of(home, number)):
                 if delta_log.exists(path):
                     shut_out(spark, path, app_id, before_each)
 
 
-def put_back(spark: SparkSession, backs: Iterable[Back], recovery: str) -> Iterator[dict[str, Any]]:
+def put_back(spark: SparkSession, work: Work, plan: Plan, backs: Iterable[Back]) -> Iterator[dict[str, Any]]:
     """Put tables back one after the other; give the evidence of each. One that this recovery has put back already is left as it is.
 
-    :raises RecoveryError: files that a version needs are gone; looked at for all tables before the first is touched.
+    :param plan: made under the hold.
+    :raises RecoveryError: files that a version needs are gone, which is looked at for all tables before the first is touched; or somebody
+        wrote to a table since the plan was made.
     """
-    wanted = list(backs)
+    wanted, recovery = list(backs), plan.recovery_id
     found = {back.path: table_past.restored_by(back.path, recovery, back.newest) for back in wanted}
     for back in wanted:
         lacking = table_past.lacking_files(back.path, back.version) if found[back.path] is None else []
@@ -70,7 +72,9 @@ def put_back(spark: SparkSession, backs: Iterable[Back], recovery: str) -> Itera
         evidence: dict[str, Any] = {"path": back.path, "version": back.version, "from_version": back.newest}
         if found[back.path] is not None:
             yield {**evidence, "put_back_at": found[back.path], "note": "was put back before this try"}
-        elif back.version == back.newest:
+            continue
+        late = put_backs.written_late(work, plan, back.path, back.newest, put_backs.once_decided(plan))
+        if back.version == back.newest and not late:
             yield {**evidence, "put_back_at": None, "note": "nothing was written since"}
         else:
             yield {**evidence, **_restore(spark, back, recovery)}
@@ -94,5 +98,6 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     (table,) = plan.tables
     tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
     flows = [(work.home(flow), flow.next_generation) for flow in plan.flows if flow.next_generation is not None]
+    put_backs.check_unchanged(work, plan, put_backs.once_decided(plan))
     shut_flows_out(spark, flows, tables, work.check_stop)
-    return {"tables": list(put_back(spark, backs, plan.recovery_id))}
+    return {"tables": list(put_back(spark, work, plan, backs))}

@@ -9,10 +9,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from streamkeeper.checkpoint.entries import PARTITIONS
 from streamkeeper.storage import open_storage
-from streamkeeper_jobs.in_flight import PARTITIONS, pin_partitions
+from streamkeeper_jobs.in_flight import pin_partitions
 from streamkeeper_jobs.session import spark_url
-from streamkeeper_jobs.watch import Order, Stopped, Watch
+from streamkeeper_jobs.watch import Order, Orders, Stopped
 
 POLL_SECONDS = 0.25
 """How long at most an order waits to be seen, and how stale the heartbeat's batch may be."""
@@ -30,16 +31,18 @@ def writer_of(frame: DataFrame, name: str, checkpoint: str, trigger: str | None)
     return writer.trigger(availableNow=True) if trigger is None else writer.trigger(processingTime=trigger)
 
 
-def run_muted(frame: DataFrame, name: str, checkpoint: str, watch: Watch) -> None:
-    """Run one batch into nowhere: the one that the checkpoint has planned, or else all that is there.
+def run_muted(frame: DataFrame, name: str, checkpoint: str, watch: Orders) -> int:
+    """Run one batch into nowhere: the one that the checkpoint has planned, or else all that is there. Give how many rows it read.
 
     :raises Stopped: an order ended it.
     """
     writer = frame.writeStream.format("noop").outputMode("append").queryName(name).option("checkpointLocation", spark_url(checkpoint))
-    follow(writer.trigger(once=True).start(), watch)
+    query = writer.trigger(once=True).start()
+    follow(query, watch)
+    return sum(int(progress["numInputRows"]) for progress in query.recentProgress)
 
 
-def follow(query: StreamingQuery, watch: Watch, look: Callable[[StreamingQuery], None] | None = None) -> None:
+def follow(query: StreamingQuery, watch: Orders, look: Callable[[StreamingQuery], None] | None = None) -> None:
     """Wait until a query ends by itself, or end it when there is an order.
 
     :param look: called a few times a second while it runs.
@@ -55,7 +58,7 @@ def follow(query: StreamingQuery, watch: Watch, look: Callable[[StreamingQuery],
             raise Stopped(order)
 
 
-def _end(query: StreamingQuery, order: Order, watch: Watch) -> None:
+def _end(query: StreamingQuery, order: Order, watch: Orders) -> None:
     watch.tell(phase="stopping")
     if not order.at_once:
         _await_end_of_batch(query)

@@ -10,19 +10,23 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from streamkeeper import common_steps, delta_log
+from streamkeeper import common_steps, delta_log, put_backs
 from streamkeeper.backups import TARGET, Checksum, checksum_of
 from streamkeeper.errors import RecoveryError
+from streamkeeper.plans import Plan
 from streamkeeper.recovery_kinds import Work
 from streamkeeper.storage import open_storage
 from streamkeeper.table_copies import FIRST_COMMIT
+from streamkeeper.table_summaries import check_may_become
 from streamkeeper_jobs.cdc.steps import CdcTables
+from streamkeeper_jobs.jvm import classes, scala_object, scala_seq
 from streamkeeper_jobs.putting_back import Back, shut_flows_out
 from streamkeeper_jobs.putting_back import put_back as put_version_back
 from streamkeeper_jobs.saying import say
-from streamkeeper_jobs.snapshots import JsonObject, Snapshot, read_snapshot
+from streamkeeper_jobs.snapshots import JsonObject, Snapshot, read_metadata, read_snapshot, snapshot_of
 from streamkeeper_jobs.table_copies import commit_of, describe, read_checksum, read_version
 from streamkeeper_jobs.tables import delta_log_of, last_written
 
@@ -33,13 +37,15 @@ _OF_ROWS = ("baseRowId", "defaultRowCommitVersion")
 
 
 def check_copy(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Read what is to be put back, before anything is touched, and compare it with the catalog.
+    """Read what is to be put back, before anything is touched, and compare it with the catalog; see that Delta will put it back.
 
     :raises RecoveryError: it is not what was entered; nothing was touched.
+    :raises RequestError: Delta would refuse it; nothing was touched.
     """
     found = {}
     for table in common_steps.plan_under_hold(work).details["tables"]:
         work.check_stop()
+        _check_replaceable(spark, table)
         checked = read_checksum(read_version(spark, table["from"], table["from_version"]), table["from"])
         if "checksum" in table:
             _compare(table["from"], checked, checksum_of(table["checksum"]), "Nothing was touched. Restore another backup.")
@@ -48,13 +54,18 @@ def check_copy(spark: SparkSession, work: Work) -> dict[str, Any]:
 
 
 def put_back(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Put each table back in one commit, which carries the recovery's id: one that is there already is left as it is."""
+    """Put each table back in one commit, which carries the recovery's id: one that is there already is left as it is.
+
+    :raises RecoveryError: somebody wrote to a table since the plan was made under the hold; it was not put back.
+    """
     common_steps.check_go(work)
-    [table] = work.plan.tables
+    plan = common_steps.plan_under_hold(work)
+    put_backs.check_unchanged(work, plan, put_backs.once_decided(plan))
+    [table] = plan.tables
     tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
-    flows = [(work.home(flow), flow.next_generation) for flow in work.plan.flows if flow.next_generation is not None]
+    flows = [(work.home(flow), flow.next_generation) for flow in plan.flows if flow.next_generation is not None]
     shut_flows_out(spark, flows, tables, work.check_stop)
-    return {"tables": [_put_back(spark, work, item) for item in _tombstones_first(common_steps.plan_under_hold(work).details["tables"])]}
+    return {"tables": [_put_back(spark, work, plan, item) for item in _tombstones_first(plan.details["tables"])]}
 
 
 def verify_rows(spark: SparkSession, work: Work) -> dict[str, Any]:
@@ -72,6 +83,13 @@ def verify_rows(spark: SparkSession, work: Work) -> dict[str, Any]:
     return {"tables": found}
 
 
+def _check_replaceable(spark: SparkSession, table: JsonObject) -> None:
+    """Make sure that Delta lets a backup take the table's place, if there is a table. RESTORE of a version of its own refuses nothing."""
+    if table["from"] != table["path"] and delta_log.exists(table["path"]):
+        present, wanted = read_metadata(spark, table["path"]), read_metadata(spark, table["from"], table["from_version"])
+        check_may_become(table["path"], present, wanted)
+
+
 def _tombstones_first(tables: list[JsonObject]) -> list[JsonObject]:
     """Give the tables in the order in which a batch writes them: none is ever missing that the target needs."""
     return sorted(tables, key=lambda table: table["what"] == TARGET)
@@ -83,33 +101,51 @@ def _compare(path: str, found: Checksum, wanted: Checksum, then: str) -> None:
     say(f"{path}: {describe(found)}, as it was entered.")
 
 
-def _put_back(spark: SparkSession, work: Work, table: JsonObject) -> JsonObject:
+def _put_back(spark: SparkSession, work: Work, plan: Plan, table: JsonObject) -> JsonObject:
     if table["from"] == table["path"]:
         back = Back(table["path"], table["from_version"], table["newest"])
-        return {"what": table["what"], **next(put_version_back(spark, [back], work.plan.recovery_id))}
-    path, app_id = table["path"], f"{work.plan.recovery_id}/put-back"
-    evidence: JsonObject = {"what": table["what"], "path": path, "version_before": delta_log.latest_version(path)}
-    if evidence["version_before"] is None:
-        return {**evidence, "version": _make(spark, work, table), "made": True}
+        return {"what": table["what"], **next(put_version_back(spark, work, plan, [back]))}
+    put_backs.bring(work, table)
+    evidence: JsonObject = {"what": table["what"], "path": table["path"], **_put_backup_back(spark, work, plan, table)}
+    put_backs.bring(work, table)  # a VACUUM that began before may have taken files that lay there unnamed: none that is named is missing
+    return evidence
+
+
+def _put_backup_back(spark: SparkSession, work: Work, plan: Plan, table: JsonObject) -> JsonObject:
+    path, before = table["path"], delta_log.latest_version(table["path"])
+    if "newest" in table:  # a plan of an earlier release does not say it
+        put_backs.written_late(work, plan, path, table["newest"], put_backs.once_decided(plan))
+    if before is None:
+        return {"version_before": None, "version": _make(spark, work, table), "made": True}
     wanted = read_snapshot(spark, table["from"], table["from_version"])
+    numbers = replace_table(spark, path, wanted, put_backs.app_id(plan.recovery_id))
+    return {"version_before": before, **numbers, "version": delta_log.latest_version(path), "made": False}
+
+
+def replace_table(spark: SparkSession, path: str, wanted: Snapshot, app_id: str, others: Iterable[JsonObject] = ()) -> JsonObject:
+    """Make a table what a snapshot of another with the same files in its folder is; where ``app_id`` has done so, nothing is done again.
+
+    :param others: further actions of that commit.
+    :raises RecoveryError: Delta refuses it; nothing was changed.
+    """
+    numbers: JsonObject = {}
     if last_written(spark, path, app_id) is None:
-        numbers = replace_content(spark, path, wanted, app_id)
-        say(f"{path} was put back: {numbers['added']:,} files added, {numbers['removed']:,} removed.")
-        evidence |= numbers
+        numbers = replace_content(spark, path, wanted, app_id, others)
+        say(f"{path} was replaced: {numbers['added']:,} files added, {numbers['removed']:,} removed.")
     _turn_feed_on(spark, path, wanted)
-    return {**evidence, "version": delta_log.latest_version(path), "made": False}
+    return numbers
 
 
 def _make(spark: SparkSession, work: Work, table: JsonObject) -> int:
     """Make a table that is not there: its files were copied, and one commit names them."""
     wanted = read_snapshot(spark, table["from"], table["from_version"])
     told = {"source": table["from"], "sourceVersion": str(wanted.version), "recovery": work.plan.recovery_id}
-    lines = commit_of(wanted, str(uuid.uuid4()), told)
+    lines = [*commit_of(wanted, str(uuid.uuid4()), told), json.dumps(_transaction(put_backs.app_id(work.plan.recovery_id)))]
     open_storage(table["path"]).create(FIRST_COMMIT, ("\n".join(lines) + "\n").encode())
     return 0
 
 
-def replace_content(spark: SparkSession, path: str, wanted: Snapshot, app_id: str) -> dict[str, int]:
+def replace_content(spark: SparkSession, path: str, wanted: Snapshot, app_id: str, others: Iterable[JsonObject] = ()) -> dict[str, int]:
     """Make a table, in one commit of (``app_id``, 1), what a snapshot of another with the same files in its folder is.
 
     The table keeps its id and its history. Files that both have stay as they are, so that nobody who reads changes sees those. Delta lets
@@ -118,24 +154,28 @@ def replace_content(spark: SparkSession, path: str, wanted: Snapshot, app_id: st
 
     :raises RecoveryError: Delta refuses it; nothing was changed.
     """
-    present = read_snapshot(spark, path)
+    transaction, present = _begin(spark, path)
     actions = [*_changed_files(present, wanted), *_domains(present, wanted)]
-    actions.append({"txn": {"appId": app_id, "version": 1, "lastUpdated": int(time.time() * 1000)}})
+    actions += [*others, _transaction(app_id)]
     metadata = _metadata(present, wanted)
     if _has_feed(wanted) and metadata["schemaString"] != present.metadata["schemaString"]:
         metadata = {**metadata, "configuration": {**metadata["configuration"], _FEED: "false"}}
     try:
-        _commit(spark, path, replace(wanted, metadata=metadata), actions)
-    except Py4JError as error:
-        raise RecoveryError(f"Delta refused to put {path} back, and nothing was changed: {str(error)[:1500]}") from error
+        _commit(spark, transaction, replace(wanted, metadata=metadata), actions)
+    except (Py4JError, PySparkException) as error:
+        raise RecoveryError(f"Delta refused to replace what {path} holds, and nothing was changed: {str(error)[:1500]}") from error
     return {"added": sum("add" in action for action in actions), "removed": sum("remove" in action for action in actions)}
+
+
+def _transaction(app_id: str) -> JsonObject:
+    return {"txn": {"appId": app_id, "version": 1, "lastUpdated": int(time.time() * 1000)}}
 
 
 def _turn_feed_on(spark: SparkSession, path: str, wanted: Snapshot) -> None:
     """Turn a table's change data feed on again, where it had to be turned off to put the table back."""
-    present = read_snapshot(spark, path)
+    transaction, present = _begin(spark, path)
     if _has_feed(wanted) and not _has_feed(present):
-        _commit(spark, path, replace(wanted, metadata=_metadata(present, wanted)), [])
+        _commit(spark, transaction, replace(wanted, metadata=_metadata(present, wanted)), [])
 
 
 def _has_feed(snapshot: Snapshot) -> bool:
@@ -148,23 +188,20 @@ def _metadata(present: Snapshot, wanted: Snapshot) -> JsonObject:
     return {**wanted.metadata, **own}
 
 
-def _commit(spark: SparkSession, path: str, wanted: Snapshot, actions: Iterable[JsonObject]) -> None:
-    jvm: Any = spark._jvm
-    read = jvm.org.apache.spark.sql.delta.actions.Action.fromJson
+def _begin(spark: SparkSession, path: str) -> tuple[Any, Snapshot]:
+    """Begin a transaction, and read what it finds: what others commit from then on is held against it by Delta when it commits."""
     transaction = delta_log_of(spark, path).startTransaction()
-    merged = transaction.protocol().merge(_scala_seq(spark, [read(json.dumps({"protocol": wanted.protocol}))]))
+    return transaction, snapshot_of(spark, transaction.snapshot())
+
+
+def _commit(spark: SparkSession, transaction: Any, wanted: Snapshot, actions: Iterable[JsonObject]) -> None:
+    java = classes(spark)
+    read = java("org.apache.spark.sql.delta.actions.Action").fromJson
+    merged = transaction.protocol().merge(scala_seq(java, [read(json.dumps({"protocol": wanted.protocol}))]))
     transaction.updateProtocol(merged)
     transaction.updateMetadataForTableOverwrite(read(json.dumps({"metaData": wanted.metadata})))
-    operation = getattr(getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
-    transaction.commit(_scala_seq(spark, [read(json.dumps(action)) for action in actions]), operation)
-
-
-def _scala_seq(spark: SparkSession, items: Iterable[Any]) -> Any:
-    jvm: Any = spark._jvm
-    found = jvm.java.util.ArrayList()
-    for item in items:
-        found.add(item)
-    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
+    operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
+    transaction.commit(scala_seq(java, [read(json.dumps(action)) for action in actions]), operation)
 
 
 def _changed_files(present: Snapshot, wanted: Snapshot) -> Iterator[JsonObject]:

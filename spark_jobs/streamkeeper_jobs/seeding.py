@@ -3,39 +3,38 @@
 What was measured (FACTS-spark, "Starting a new checkpoint"): a checkpoint with ``metadata``, the processed files as batch 0 of each
 files log, and ``offsets/0`` continues exactly. With ``commits/0`` as well no run is needed, if the query keeps no state. A query that
 keeps state replays batch 0 once into nowhere, which makes its state: empty if no row is let through, rebuilt from history if they are.
+A long history is cut into several such batches (streamkeeper_jobs.replaying).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from streamkeeper.checkpoint import (
-    CommitEntry,
-    FileEntry,
-    OffsetEntry,
-    write_commit,
-    write_files_log,
-    write_initial_offsets,
-    write_offsets,
-)
+from streamkeeper.checkpoint import CommitEntry, OffsetEntry, write_commit, write_initial_offsets, write_offsets
 from streamkeeper.declarations import Source
 from streamkeeper.generations import AFTER_LAST, BATCH, REBUILT, Generation
+from streamkeeper.replays import Bound, cut_offsets, spread
 from streamkeeper.standing import Standing
-from streamkeeper.storage import LocalStorage, Storage
 from streamkeeper_jobs.copying import copy_file, schema_logs
 from streamkeeper_jobs.headers import pin_state_partitions, session_header
 from streamkeeper_jobs.histories import check_history
 from streamkeeper_jobs.job import Job
 from streamkeeper_jobs.listing import Looks
 from streamkeeper_jobs.origins import FilesOrigin, Origin, RateOrigin
-from streamkeeper_jobs.origins_delta import DeltaOrigin
+from streamkeeper_jobs.origins_delta import DeltaOrigin, delta_ends
 from streamkeeper_jobs.origins_kafka import KafkaOrigin
 from streamkeeper_jobs.query import run_muted
+from streamkeeper_jobs.replaying import Replay, Step, carry_out
+from streamkeeper_jobs.source_logs import FilesLog, write_in_steps
 from streamkeeper_jobs.sources import base_url
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
 
 
 @dataclass(frozen=True)
@@ -64,38 +63,39 @@ def plant(job: Job, new: NewCheckpoint, origin: Origin, looks: Looks) -> tuple[i
     storage, folder = job.home.storage, new.folder
     pin_state_partitions(job.spark, None)
     storage.overwrite(f"{folder}/metadata", json.dumps({"id": new.generation.query_id}, separators=(",", ":")).encode())
-    positions = _write_sources(job, new, origin)
-    if not positions:
-        return None, {}
-    if new.rebuilds:
+    if new.rebuilds and origin.sources:
         check_history(job, new.generation, origin, looks)
-    entry = session_header(
-        job.spark, OffsetEntry(0, 2, 0 if new.rebuilds else origin.watermark_ms, 0, {}, positions, {"sourceMetadataInfo": {}})
-    )
-    storage.overwrite(f"{folder}/offsets/0", write_offsets(entry))
-    if not new.operators:
-        storage.overwrite(f"{folder}/commits/0", write_commit(CommitEntry(0, 1, origin.watermark_ms)))
-    else:
-        _replay(_reading(job, new, origin, looks), new)
-    # What history had emitted by the old watermark was emitted then: let it be emitted into nowhere, so that it is not emitted again.
-    emits_again = new.rebuilds and origin.watermark_ms > 0
-    if not emits_again and not _reads_tables(origin):
-        return 0, positions
-    storage.overwrite(f"{folder}/offsets/1", write_offsets(replace(entry, batch=1, watermark_ms=origin.watermark_ms)))
+    made_of = hashlib.sha256()
+    steps = _steps(new, origin, spread(_write_sources(job, new, origin, looks, made_of)))
+    if not steps:
+        return None, {}
+    positions = dict(steps[-1].positions)
+    entry = session_header(job.spark, OffsetEntry(0, 2, 0, 0, {}, positions, {"sourceMetadataInfo": {}}))
     if new.operators:
-        _replay(job, new)
-    else:
-        storage.overwrite(f"{folder}/commits/1", write_commit(CommitEntry(1, 1, origin.watermark_ms)))
-    return 1, positions
+        reading = _reading(job, new, origin, looks)
+        run = partial(_run, job, reading, new)
+        carry_out(job, Replay(folder, new.generation, steps, entry, made_of.hexdigest(), run))
+        return len(steps) - 1, positions
+    for batch, step in enumerate(steps):
+        written = replace(entry, batch=batch, watermark_ms=step.watermark_ms)
+        storage.overwrite(f"{folder}/offsets/{batch}", write_offsets(written))
+        storage.overwrite(f"{folder}/commits/{batch}", write_commit(CommitEntry(batch, 1, step.watermark_ms)))
+    return len(steps) - 1, positions
 
 
-def _reads_tables(origin: Origin) -> bool:
-    """Whether a Delta source has a position.
+def _steps(new: NewCheckpoint, origin: Origin, ends: list[dict[str, Any]]) -> tuple[Step, ...]:
+    """Give the batches that stand for everything before; none where nothing was processed before.
 
-    Spark asks such a source, at each start, for its last batch once more, from the batch before. Where there is none that would be the
-    whole table, and fails if the version before the position cannot be put together any more; so the position is there twice.
+    History is replayed under watermark 0, or some of it would be late. What it had emitted by the old watermark was emitted then: one
+    more step lets it be emitted into nowhere, so that it is not emitted again. A Delta source has its position twice, too: Spark asks it,
+    at each start, for its last batch once more, from the batch before. Where there is none that would be the whole table, and fails if the
+    version before the position cannot be put together any more.
     """
-    return any(isinstance(found, DeltaOrigin) for found in origin.sources.values())
+    steps = tuple(Step(end, 0 if new.rebuilds else origin.watermark_ms) for end in ends)
+    reads_tables = any(isinstance(found, DeltaOrigin) for found in origin.sources.values())
+    if steps and (reads_tables or (new.rebuilds and origin.watermark_ms > 0)):
+        return (*steps, Step(ends[-1], origin.watermark_ms, as_history=False))
+    return steps
 
 
 def _reading(job: Job, new: NewCheckpoint, origin: Origin, looks: Looks) -> Job:
@@ -113,34 +113,39 @@ def _reading(job: Job, new: NewCheckpoint, origin: Origin, looks: Looks) -> Job:
     return replace(job, flow=replace(job.flow, pipeline=replace(pipeline, sources=tuple(map(set_for_replay, pipeline.sources)))))
 
 
-def _replay(job: Job, new: NewCheckpoint) -> None:
-    """Run the one batch that is planned and not committed into nowhere, which leaves its state behind."""
-    name = f"{job.flow.full_name} (state {new.generation.state})"
-    run_muted(job.frame(new.schemas, not new.rebuilds, new.folder), name, job.home.storage.path(new.folder), job.watch)
+def _run(job: Job, reading: Job, new: NewCheckpoint, step: Step) -> int:
+    """Run the one batch that is planned and not committed into nowhere, which leaves its state behind; give how many rows it read."""
+    frame = (reading if step.as_history else job).frame(new.schemas, not new.rebuilds, new.folder)
+    return run_muted(frame, f"{job.flow.full_name} (state {new.generation.state})", job.home.storage.path(new.folder), job.watch)
 
 
-def _write_sources(job: Job, new: NewCheckpoint, origin: Origin) -> dict[str, Any]:
-    """Write what each source keeps of its own; give the positions after it."""
+def _write_sources(job: Job, new: NewCheckpoint, origin: Origin, looks: Looks, made_of: Hash) -> dict[str, list[Any]]:
+    """Write what each source keeps of its own; give the ends of its steps, the last of which is the position after it.
+
+    :param made_of: gets what tells this history from others, as far as the positions do not.
+    """
     storage, folder = job.home.storage, new.folder
-    positions: dict[str, Any] = {}
+    ends: dict[str, list[Any]] = {}
     for source in job.sources:
+        bound = Bound.of(job.spark.conf.get).of_source(source) if new.rebuilds else None
         match origin.sources.get(source.name):
             case FilesOrigin(entries):
-                if _write_log(storage, f"{folder}/sources/{source.name}/0", _of_batch_0(entries(), base_url(job.spark, source))):
-                    positions[source.name] = {"logOffset": 0}
+                log = FilesLog(f"{folder}/sources/{source.name}", source, base_url(job.spark, source), entries)
+                if found := write_in_steps(storage, log, bound, made_of):
+                    ends[source.name] = found
             case RateOrigin(started, seconds):
                 storage.overwrite(f"{folder}/sources/{source.name}/0", started)
-                positions[source.name] = seconds
+                ends[source.name] = [seconds]
             case KafkaOrigin(offsets, initial, replay_from):
                 first = replay_from if new.rebuilds and offsets is not None else initial
                 storage.overwrite(f"{folder}/sources/{source.name}/0", write_initial_offsets(first))
                 if offsets is not None:
-                    positions[source.name] = offsets
-            case DeltaOrigin(offset):
-                positions[source.name] = offset
+                    ends[source.name] = cut_offsets(first, offsets, bound.records) if bound else [offsets]
+            case DeltaOrigin(offset) as found:
+                ends[source.name] = delta_ends(job.spark, source, found, looks.history(source), bound) if bound else [offset]
             case None:
                 pass
-    return positions
+    return ends
 
 
 def keep_schema_logs(job: Job, generation: Generation, where: Standing | None, folder: str) -> None:
@@ -150,36 +155,4 @@ def keep_schema_logs(job: Job, generation: Generation, where: Standing | None, f
     for source in job.sources:
         for name in schema_logs(where.checkpoint, source.name) if source.track_schema else ():
             job.watch.obey()
-            copy_file(where.checkpoint, name, folder)
-
-
-def _of_batch_0(entries: Iterable[FileEntry], base: str) -> Iterator[FileEntry]:
-    """Give the files as batch 0; those outside of the source's folder (its path was changed) can never be found there again."""
-    return (replace(entry, batch=0) for entry in entries if entry.path.startswith(base) or any(sign in base for sign in "*?{["))
-
-
-def _write_log(storage: Storage, name: str, entries: Iterable[FileEntry]) -> int:
-    """Write one file of a files log, piece by piece on a local disk; give how many files it lists. Nothing is written for none."""
-    counted = _Counted(entries)
-    if isinstance(storage, LocalStorage):
-        target = Path(storage.path(name))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as file:
-            file.writelines(write_files_log(counted))
-    else:
-        storage.overwrite(name, b"".join(write_files_log(counted)))
-    if not counted.count:
-        storage.remove(name)
-    return counted.count
-
-
-class _Counted:
-    """Entries that are counted as they pass."""
-
-    def __init__(self, entries: Iterable[FileEntry]) -> None:
-        self._entries, self.count = entries, 0
-
-    def __iter__(self) -> Iterator[FileEntry]:
-        for entry in self._entries:
-            self.count += 1
-            yield entry
+            copy_file(where.checkpoint, name, job.home.storage, folder)

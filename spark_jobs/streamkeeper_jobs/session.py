@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
@@ -16,6 +15,7 @@ from streamkeeper.manifest import Flow
 from streamkeeper.settings import Settings
 from streamkeeper.sharing import FAIR, own_conf
 from streamkeeper.submit import OURS, check_allowed, shared_settings, spark_settings
+from streamkeeper_jobs.jvm import classes
 
 POOL = "spark.scheduler.pool"
 
@@ -62,8 +62,8 @@ class SharedApplication:
         session = self._open().newSession()
         for name, value in own_conf(flow.declaration, self._pipeline.flows).items():
             session.conf.set(name, value)
-        jvm: Any = session._jvm
-        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
+        java = classes(session)
+        java("org.apache.spark.sql.classic.SparkSession").setActiveSession(session._jsparkSession)
         session.sparkContext.setLocalProperty(POOL, flow.name)
         return session
 
@@ -113,6 +113,6 @@ def _open(name: str, told: Mapping[str, str], wanted: Mapping[str, str]) -> Spar
 
 def _quiet(session: SparkSession) -> None:
     """Leave out the warnings that Spark repeats with every batch; its errors, and every other warning, stay."""
-    jvm: Any = session._jvm
+    java = classes(session)
     for logger in _REPEATED:
-        jvm.org.apache.logging.log4j.core.config.Configurator.setLevel(logger, jvm.org.apache.logging.log4j.Level.ERROR)
+        java("org.apache.logging.log4j.core.config.Configurator").setLevel(logger, java("org.apache.logging.log4j.Level").ERROR)

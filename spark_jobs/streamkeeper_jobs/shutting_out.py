@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from streamkeeper import delta_log, generations, places
+from streamkeeper import adopted, delta_log, generations, places
 from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.declarations import AutoCdcFlow
+from streamkeeper.delta_log import Transactions
 from streamkeeper.errors import RecoveryError, RequestError
-from streamkeeper.generations import AFTER_LAST, BATCH, EARLIEST, OFFSETS, Generation, Start
+from streamkeeper.generations import ADOPTED, AFTER_LAST, BATCH, EARLIEST, OFFSETS, Generation, Start
 from streamkeeper.home import FlowHome, query_id
+from streamkeeper.requests import REPEATS
 from streamkeeper.standing import Standing
 from streamkeeper_jobs.job import Job
-from streamkeeper_jobs.tables import seal, shut_out
+from streamkeeper_jobs.tables import last_written, seal, shut_out
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ def stood(job: Job, generation: Generation, sealed: Sealed) -> Standing | None:
         that it is to begin after is gone.
     """
     found = _begun_behind(job.home, generation, sealed)
+    if generation.start.mode == ADOPTED:
+        return _adopted(job, generation)
     if generation.start.mode == BATCH:
         return _at_place(job, generation)
     if generation.start.mode == OFFSETS and generation.start.generation is not None:
@@ -78,6 +83,29 @@ def stood(job: Job, generation: Generation, sealed: Sealed) -> Standing | None:
     if before.number not in sealed.last:
         last = _seal(job, before.query_id)
     return Standing(before, start, checkpoint, generations.committed(job.home, before.number, checkpoint.last_commit()), last, sealed=True)
+
+
+def _adopted(job: Job, generation: Generation) -> Standing:
+    """Shut the query out whose checkpoint the generation adopts, and find where it stood.
+
+    What it had committed is written down before: what it commits afterwards, should it still run, the table has not.
+
+    :raises RecoveryError: a batch of it was under way, nothing says whether the table has it, and nobody accepted that it may come again.
+    """
+    query_id = generation.start.query_id
+    checkpoint = adopted.open_adopted(generation.start)
+    assert query_id is not None, "a decision to adopt says what"
+    last = generations.end_adopted(job.home, generation.number, checkpoint.last_commit())
+    under_way = max(checkpoint.offset_batches(), default=-1)
+    may_repeat = REPEATS in generation.accepted or isinstance(job.flow.declaration, AutoCdcFlow)  # keyed: the plan asked where it harms
+    if under_way > (-1 if last is None else last) and not may_repeat and last_written(job.spark, job.table_path, query_id) is None:
+        raise RecoveryError(
+            f"{checkpoint.path()} has planned batch {under_way} and committed {last}, and the table at {job.table_path} knows nothing of "
+            f"its query: it may have that batch or not. Plan the adoption again, and accept `{REPEATS}`, or let the old job end its batch."
+        )
+    wrote = _seal(job, query_id)
+    where = adopted.standing_of(checkpoint, query_id, last, Transactions(wrote, None, complete=True))
+    return replace(where, sealed=True)
 
 
 def evidence(where: Standing | None, sealed: Sealed) -> dict[str, Any]:

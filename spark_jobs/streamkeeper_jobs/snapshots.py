@@ -45,18 +45,35 @@ def read_snapshot(spark: SparkSession, path: str, version: int | None = None) ->
 
     :raises Py4JJavaError: the log does not hold it any more.
     """
-    log = delta_log_of(spark, path)
-    if version is None:
-        found = log.update(*(getattr(log, f"update$default${argument}")() for argument in (1, 2, 3)))
-    else:
-        found = log.getSnapshotAt(version, *(getattr(log, f"getSnapshotAt$default${argument}")() for argument in (2, 3, 4)))
+    return snapshot_of(spark, _find(spark, path, version))
+
+
+def read_metadata(spark: SparkSession, path: str, version: int | None = None) -> JsonObject:
+    """Read the metadata of a version alone, whose cost does not grow with its files; else as :func:`read_snapshot`."""
+    return _metadata(_find(spark, path, version))
+
+
+def snapshot_of(spark: SparkSession, found: Any) -> Snapshot:
+    """Read a snapshot of Delta's own, such as the one that a transaction reads."""
     return Snapshot(
         int(found.version()),
         json.loads(found.protocol().json())["protocol"],
-        json.loads(found.metadata().json())["metaData"],
+        _metadata(found),
         tuple(json.loads(action.json()) for actions in (found.setTransactions(), found.domainMetadata()) for action in _each(actions)),
         tuple(_adds(spark, found)),
     )
+
+
+def _find(spark: SparkSession, path: str, version: int | None) -> Any:
+    log = delta_log_of(spark, path)
+    if version is None:
+        return log.update(*(getattr(log, f"update$default${argument}")() for argument in (1, 2, 3)))
+    return log.getSnapshotAt(version, *(getattr(log, f"getSnapshotAt$default${argument}")() for argument in (2, 3, 4)))
+
+
+def _metadata(found: Any) -> JsonObject:
+    metadata: JsonObject = json.loads(found.metadata().json())["metaData"]
+    return metadata
 
 
 def _adds(spark: SparkSession, found: Any) -> Iterator[JsonObject]:

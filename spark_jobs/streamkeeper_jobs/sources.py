@@ -12,6 +12,7 @@ from streamkeeper import delta_log
 from streamkeeper.declarations import DELTA, KAFKA, Source
 from streamkeeper.kafka_sources import start_options
 from streamkeeper.probes import iterate_files
+from streamkeeper_jobs.jvm import classes
 from streamkeeper_jobs.session import spark_url
 
 _NOTHING_THERE = ("UNABLE_TO_INFER_SCHEMA", "PATH_NOT_FOUND")
@@ -71,6 +72,6 @@ def base_url(spark: SparkSession, source: Source) -> str:
 
 def hadoop_path(spark: SparkSession, location: str) -> tuple[Any, Any]:
     """Give a location as Hadoop's ``Path``, and the file system that it is on."""
-    jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(spark_url(location))
+    java = classes(spark)
+    path = java("org.apache.hadoop.fs.Path")(spark_url(location))
     return path, path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())

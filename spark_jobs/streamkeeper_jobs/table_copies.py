@@ -38,14 +38,22 @@ def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
 
     Target and tombstones are chosen in the writers' turn, so that no batch is in the one and not in the other. The turn is given back
     before anything is read.
+
+    :raises TableLocked: a recovery works on the table, or began to while the turn was waited for; nothing was copied.
     """
     plan = work.plan
     [table] = plan.tables
-    locks.check_free(work.book.storage, plan.pipeline, table, plan.recovery_id)
+
+    def check_free() -> None:
+        locks.check_free(work.book.storage, plan.pipeline, table, plan.recovery_id)
+
+    check_free()
     unit: dict[str, str] = plan.details["unit"]
     turn = turn_on(spark, work.settings, plan.pipeline, table, plan.recovery) if TOMBSTONES in unit else nullcontext
     with turn():
+        check_free()  # the turn may have been long in coming, and a recovery that puts tables back takes none
         versions = {what: delta_log.latest_version(path) for what, path in unit.items()}
+        check_free()
     found = {what: _read(spark, path, versions[what]) for what, path in unit.items()}
     flows = [asdict(flow) for flow in _flows(work, table, found[TARGET])]
     return {"tables": [_pin(work, what, path, found[what]) for what, path in unit.items()], "flows": flows}

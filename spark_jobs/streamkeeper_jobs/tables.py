@@ -14,6 +14,7 @@ from streamkeeper import delta_log
 from streamkeeper.declarations import Table
 from streamkeeper.delta_log import SEAL
 from streamkeeper.errors import CheckpointError, DeclarationError
+from streamkeeper_jobs.jvm import Classes, classes, scala_object, scala_seq
 from streamkeeper_jobs.session import spark_url
 
 _MAKING = threading.Lock()
@@ -91,6 +92,12 @@ def last_written(spark: SparkSession, path: str, app_id: str) -> int | None:
     return _transaction(snapshot, app_id)
 
 
+def set_transaction(java: Classes, app_id: str, version: int) -> Any:
+    """Give Delta's action that says of a commit that it is (``app_id``, ``version``)."""
+    now = java("scala.Option").apply(java("java.lang.System").currentTimeMillis())
+    return java("org.apache.spark.sql.delta.actions.SetTransaction")(app_id, version, now)
+
+
 def _commit_seal(spark: SparkSession, path: str, app_id: str) -> None:
     """Commit (``app_id``, 2^62) and nothing else, through Delta's own transaction: what an append of no rows comes to, without its job.
 
@@ -98,12 +105,10 @@ def _commit_seal(spark: SparkSession, path: str, app_id: str) -> None:
     driver that still writes could keep its own seal out for as long as it likes. A batch does ask, so the seal makes one that is under
     way fail.
     """
-    jvm: Any = spark._jvm
+    java = classes(spark)
     transaction = delta_log_of(spark, path).startTransaction()
-    now = jvm.scala.Option.apply(jvm.java.lang.System.currentTimeMillis())
-    actions = jvm.java.util.Collections.singletonList(jvm.org.apache.spark.sql.delta.actions.SetTransaction(app_id, SEAL, now))
-    operation = getattr(getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
-    transaction.commit(jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq(), operation)
+    operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
+    transaction.commit(scala_seq(java, [set_transaction(java, app_id, SEAL)]), operation)
 
 
 def _version_before(spark: SparkSession, path: str, app_id: str, sealed_at: int | None) -> int | None:
@@ -127,5 +132,5 @@ def _transaction(snapshot: Any, app_id: str) -> int | None:
 
 def delta_log_of(spark: SparkSession, path: str) -> Any:
     """Give Delta's own log of the table at a path or URL."""
-    jvm: Any = spark._jvm
-    return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, spark_url(path))
+    java = classes(spark)
+    return java("org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, spark_url(path))

@@ -11,12 +11,13 @@ from typing import Any
 
 from streamkeeper import generations
 from streamkeeper.checkpoint import Checkpoint, CommitEntry, write_commit
+from streamkeeper.checkpoint.entries import PARTITIONS
 from streamkeeper.errors import SinkDisagrees
 from streamkeeper.generations import Generation, Start
 from streamkeeper.standing import Standing
 from streamkeeper_jobs.copying import copy_checkpoint
 from streamkeeper_jobs.headers import pin_state_partitions
-from streamkeeper_jobs.in_flight import PARTITIONS, pin_partitions
+from streamkeeper_jobs.in_flight import pin_partitions
 from streamkeeper_jobs.job import Job, say
 from streamkeeper_jobs.origins import source_keys
 from streamkeeper_jobs.query import run_muted
@@ -67,7 +68,7 @@ def copy_from(job: Job, new: NewCheckpoint, where: Standing) -> tuple[int, dict[
             "(the table may then get rows twice: empty it before), a timestamp or latest."
         )
     storage, folder = job.home.storage, new.folder
-    copied = copy_checkpoint(where.checkpoint, entry.batch, folder, new.generation.query_id, job.watch.obey)
+    copied = copy_checkpoint(where.checkpoint, entry.batch, folder, new.generation.query_id, job.watch.obey, storage)
     if not copied.committed and new.operators:
         pin_partitions(storage, folder, str(job.spark.conf.get(PARTITIONS)))
         pin_state_partitions(job.spark, Checkpoint(storage, folder))

@@ -23,8 +23,8 @@ from streamkeeper.errors import StreamkeeperError, TableLocked
 from streamkeeper.home import TableTurns
 from streamkeeper.leases import Process
 from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
-from streamkeeper.tidying import TableTidy, property_hours
+from streamkeeper.storage import Storage, open_storage
+from streamkeeper.tidying import TableTidy, property_hours, recovery_at_work
 from streamkeeper.turns import Holder, WritersTurn, describe
 from streamkeeper_jobs.saying import say
 from streamkeeper_jobs.session import spark_url
@@ -56,26 +56,33 @@ def tidy_all(spark: SparkSession, settings: Settings, tidies: tuple[TableTidy, .
 
 
 def _tidy(spark: SparkSession, settings: Settings, tidy: TableTidy, path: str) -> dict[str, Any]:
+    """Tidy one table; what a recovery works on is left for another day, which is looked at again right before each change."""
+    state = open_storage(settings.state)
     table = DeltaTable.forPath(spark, spark_url(path))
     turn = turn_on(spark, settings, tidy.pipeline, tidy.table, "tidy_tables") if tidy.turn else nullcontext
     with turn():
+        if (at_work := recovery_at_work(state, tidy)) is not None:  # the turn may have been long in coming
+            return {"path": path, "left_alone": at_work}
         compacted = table.optimize().executeCompaction().select("metrics.*").first()
     assert compacted is not None, "OPTIMIZE gives one row"
     found: dict[str, Any] = {"path": path, "files_added": compacted["numFilesAdded"], "files_removed": compacted["numFilesRemoved"]}
-    return {**found, **_vacuum(table, tidy.retention_hours)}
+    return {**found, **_vacuum(table, state, tidy)}
 
 
-def _vacuum(table: DeltaTable, hours: float | None) -> dict[str, Any]:
+def _vacuum(table: DeltaTable, state: Storage, tidy: TableTidy) -> dict[str, Any]:
     """Vacuum with the plan's retention, or the table's own where that is longer."""
-    if hours is None:
+    if tidy.retention_hours is None:
         return {"vacuumed": None}
     detail = table.detail().select("properties").first()
     declared = detail["properties"].get(_RETENTION) if detail is not None else None
     own = property_hours(declared) if declared is not None else 0.0
     if own is None:
         return {"vacuumed": None, "why": f"the table's {_RETENTION} is {declared!r}, which is no number of hours, days or weeks"}
-    table.vacuum(max(hours, own))
-    return {"vacuumed": max(hours, own)}
+    if (at_work := recovery_at_work(state, tidy)) is not None:
+        return {"vacuumed": None, "why": at_work}
+    hours = max(tidy.retention_hours, own)
+    table.vacuum(hours)
+    return {"vacuumed": hours}
 
 
 def turn_on(spark: SparkSession, settings: Settings, pipeline: str, table: str, who: str) -> Callable[[], AbstractContextManager[None]]:

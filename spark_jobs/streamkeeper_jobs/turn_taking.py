@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
@@ -14,6 +14,7 @@ from streamkeeper.generations import Generation
 from streamkeeper.home import FlowHome, TableTurns
 from streamkeeper.leases import Process
 from streamkeeper.turns import Holder, WritersTurn, describe
+from streamkeeper_jobs.jvm import classes
 from streamkeeper_jobs.saying import say
 from streamkeeper_jobs.tables import shut_out
 from streamkeeper_jobs.watch import Order, Reason, Stopped
@@ -58,8 +59,8 @@ def writers_turn(job: Job, generation: Generation, app_ids: AppIds, writes: bool
 
 def jvm_process(spark: SparkSession) -> Process | None:
     """Describe the JVM that commits to the tables; None where it cannot be seen from here."""
-    jvm: Any = spark._jvm
-    return Process.of(int(jvm.java.lang.ProcessHandle.current().pid()))
+    java = classes(spark)
+    return Process.of(int(java("java.lang.ProcessHandle").current().pid()))
 
 
 def _shut_out(job: Job, holder: Holder, app_ids: AppIds) -> None:

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import TracebackType
+from typing import Protocol
 
 from streamkeeper import holds, leases
 from streamkeeper.clock import now
@@ -51,6 +52,22 @@ class Stopped(Exception):
     def __init__(self, order: Order) -> None:
         super().__init__(order.words)
         self.order = order
+
+
+class NothingYet(Exception):
+    """What a flow begins with cannot be told yet, such as the schema of a source that has nothing; and the driver was not to wait."""
+
+
+class Orders(Protocol):
+    """Who gives orders to a running query, and is told how it goes."""
+
+    def order(self) -> Order | None:
+        """Give the order, if there is one."""
+        ...
+
+    def tell(self, **changes: object) -> None:
+        """Hear how the query goes (``phase``, ``batch``, …)."""
+        ...
 
 
 class Watch:

@@ -16,6 +16,8 @@ from streamkeeper.errors import CheckpointError
 JsonObject = dict[str, Any]
 NONE = "-"
 """What stands in the offset log for a source that has given no offset yet."""
+PARTITIONS = "spark.sql.shuffle.partitions"
+"""The setting that v1 of the offset log pins, and v2 does not."""
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,8 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
     if newest.number != start.number:
         lines.append(f"next            generation {newest.number} is decided ({newest.why}, by {newest.by}), and no driver began it yet")
     lines += [f"why             {begun[0].why}, by {begun[0].by}; start {begun[0].start.mode}; state {_state(start)}"]
+    if begun[0].start.checkpoint is not None:
+        lines.append(f"adopted         {begun[0].start.checkpoint}, query {begun[0].start.query_id}, after its batch {start.seed_batch}")
     lines += [f"schema          {name}: {schema} (inferred)" for name, schema in start.schemas.items()]
     try:
         found = inspect(home.storage, start.checkpoint, home, count_files=files)

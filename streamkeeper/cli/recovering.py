@@ -91,7 +91,10 @@ def _recover_command(of: Kind) -> Callable[..., None]:
         if resume:
             plan = recoveries.read_plan(settings, _pipeline_of(settings, resume), resume)
             if plan.recovery != of.name:
-                raise RequestError(f"The recovery {resume} is a {plan.recovery}, no {of.name}. Go on with the right command.")
+                raise RequestError(
+                    f"The recovery {resume} is a {plan.recovery}, no {of.name}. Go on with: "
+                    f"streamkeeper recover {plan.recovery} --resume {resume}"
+                )
         else:
             plan = recoveries.plan(settings, of, _request(settings, of, values), _new_id(of))
         session = Session(settings, plan, yes, json)
@@ -137,13 +140,32 @@ def _with_options(run: Callable[..., None], of: Kind, more: dict[str, Any]) -> C
 
 def _option(field: FormField) -> tuple[Any, Any]:
     """Give the annotation and the default of the option of a field. What was not given is None: then the form's own default holds."""
-    name = f"--{(field.option or field.name).replace('_', '-')}"
+    name = _flag(field)
     if field.type == "boolean":
-        return Annotated[bool | None, typer.Option(f"{name}/--no-{name[2:]}", help=field.description)], None
+        return Annotated[bool | None, typer.Option(f"{name}/--no-{name[2:]}", help=_told(field))], None
     if field.many:
-        return Annotated[list[str] | None, typer.Option(name, help=field.description)], None
-    said = f"{field.description} As JSON." if field.type == "object" else field.description
-    return Annotated[_TYPES[field.type] | None, typer.Option(name, help=said)], None
+        return Annotated[list[str] | None, typer.Option(name, help=_told(field))], None
+    return Annotated[_TYPES[field.type] | None, typer.Option(name, help=_told(field))], None
+
+
+def _flag(field: FormField) -> str:
+    return f"--{(field.option or field.name).replace('_', '-')}"
+
+
+def _told(field: FormField) -> str:
+    """Give an option's help: what the form says, what is allowed, and what holds if it is not given."""
+    said = [field.description]
+    if field.option == "from":
+        from streamkeeper.reset_requests import STARTS_WITH_VALUE
+
+        said.append(f"With a value: {', '.join(STARTS_WITH_VALUE)}.")
+    if field.type == "object":
+        said.append("As JSON.")
+    if field.enum:
+        said.append(f"One of {', '.join(map(str, field.enum))}.")
+    if field.default not in (None, "", (), []) and field.type != "boolean":
+        said.append(f"Else {field.default}.")
+    return " ".join(said)
 
 
 def _request(settings: Settings, of: Kind, values: dict[str, Any]) -> Any:
@@ -165,16 +187,21 @@ def _value(field: FormField, value: Any) -> Any:
     try:
         return jsonlib.loads(value)
     except ValueError as error:
-        raise RequestError(f"--{field.name.replace('_', '-')} {value!r} is no JSON ({error}).") from error
+        raise RequestError(
+            f"{_flag(field)} {value!r} is no JSON ({error}). Give an object in quotes that the shell "
+            """leaves alone, such as '{"name": {"0": 17}}'."""
+        ) from error
 
 
 def _pipeline_of(settings: Settings, recovery: str) -> str:
     from streamkeeper import ledger
     from streamkeeper.storage import open_storage
 
-    pipeline = ledger.pipeline_of(open_storage(settings.state), recovery)
+    storage = open_storage(settings.state)
+    pipeline = ledger.pipeline_of(storage, recovery)
     if pipeline is None:
-        raise RequestError(f"There is no recovery {recovery!r}. The holds that `streamkeeper flows` shows name those that are at work.")
+        found = ", ".join(ledger.not_over(storage)) or "none"
+        raise RequestError(f"There is no recovery {recovery!r}. Those that are not over: {found}.")
     return pipeline
 
 

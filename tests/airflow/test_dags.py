@@ -110,6 +110,7 @@ def test_every_kind_of_recovery_has_a_dag_with_its_form_and_its_steps_in_their_o
     )
     held = any(step.name in ("hold", "lock") for step in of.steps)
     assert ("give_up" in dag.task_dict) == held, "what is held or locked is let go where nothing was changed"
+    assert ("approve_again" in dag.task_dict) == ("plan_again" in of.step_names), "a price that got worse is asked about"
     assert list(dag.params) == [field.name for field in of.form(read_manifest(Settings.from_environment()))]
     assert (dag.description, dag.catchup) == (of.description, False)
 

@@ -134,8 +134,8 @@ def main() -> None:
     spark = open_session()
     print(f"batches of {ROWS:,}, {DELETES:.0%} deletes, {BATCHES} batches, {ROUNDS} rounds, local[2]\n{HEADER}", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
-        warm = Bench(spark, Path(scratch) / "warm-up", 100_000, False)
-        measure(warm)
+        for recent in (False, True):
+            measure(Bench(spark, Path(scratch) / f"warm-up-{recent}", 100_000, recent))
         for size in SIZES:
             for recent in (False, True):
                 rates: tuple[list[float], list[float], list[float]] = ([], [], [])

@@ -3,6 +3,9 @@
 Each round processes a history, adds one file, and then measures both: the bare query started again on its checkpoint, and the reset's steps
 (hold, plan again, decide, verify, release) with the flow's next driver. Aim: ≤1.5. ``stateless`` is the story: dropDuplicates is gone;
 ``rebuilt`` keeps it, so that the whole history is replayed into the new state.
+
+``growth`` resets one flow that has read and written ``GROWTH_ROWS`` rows (1 million) and one of ten times as many, in turn. Aim: no growth,
+which is 1.0; a state that is rebuilt grows with its history by its nature, and is not in it.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from streamkeeper.resets import KIND
 from tests.benchmarks.flows_side_by_side import HEADER, NAME, Bench, commits_with_data, ratio_row, write_files
 
 FILES, ROWS, PER_TRIGGER = 40, 5_000, 10
+GROWTH_ROWS, GROWTH_FILE, GROWTH_FACTOR = int(os.environ.get("GROWTH_ROWS", "1000000")), 50_000, 10
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 
 
@@ -39,6 +43,29 @@ def reset(bench: Bench, number: int) -> float:
             recoveries.carry_out(settings, "events", plan.recovery_id, step)
     bench.run_flow()
     return began
+
+
+def growth() -> None:
+    """Measure resets of a flow with a small history and of one with a large one, in turn, and print their ratio."""
+    with tempfile.TemporaryDirectory() as scratch:
+        beds = {}
+        for name, rows in (("small", GROWTH_ROWS), ("large", GROWTH_ROWS * GROWTH_FACTOR)):
+            bench = Bench(Path(scratch) / name, PER_TRIGGER)
+            write_files(bench.root / "data" / "events", 0, rows // GROWTH_FILE, GROWTH_FILE, age=3600)
+            bench.declare("plain")
+            bench.flow()
+            bench.run_flow()
+            beds[name] = bench
+        took: dict[str, list[float]] = {name: [] for name in beds}
+        for number in range(ROUNDS):
+            for name in ("small", "large") if number % 2 else ("large", "small"):
+                bench = beds[name]
+                write_files(bench.root / "data" / "events", 100_000 + number, 1, 5_000)
+                seen = len(commits_with_data(bench.table))
+                began = reset(bench, number)
+                took[name].append(commits_with_data(bench.table)[seen] - began)
+        said = f"stateless: {GROWTH_ROWS * GROWTH_FACTOR:,} rows (ours) by {GROWTH_ROWS:,} (bare)"
+        print(ratio_row(said, took["large"], took["small"], "s", "1.0"), flush=True)
 
 
 def main() -> None:
@@ -63,6 +90,7 @@ def main() -> None:
                     new = commits_with_data(bench.bare_table)[bare_seen] if side else commits_with_data(bench.table)[seen]
                     (bare if side else ours).append(new - began)
         print(ratio_row(f"{name}: reset to first new commit", ours, bare, "s", "≤1.5"), flush=True)
+    growth()
 
 
 if __name__ == "__main__":

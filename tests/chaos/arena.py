@@ -19,6 +19,7 @@ from streamkeeper.storage import open_storage
 from tests.chaos.auditor import Auditor
 from tests.chaos.components import SHORT, SplitAirflow
 from tests.events_producer import Producer
+from tests.postgres import airflow_database
 
 FLOW, DAG = "events.clean_events", "flow__events__clean_events"
 EVERY = 1.0
@@ -109,9 +110,12 @@ def arena(root: Path, mark: str, seed: int) -> Iterator[Arena]:
     producer = Producer(Path(settings.data) / "events", seed)
     producer.write(1)
     home = FlowHome(open_storage(settings.state), *FLOW.split("."))
-    service = SplitAirflow(root / "airflow", settings, extra={**SHORT, MARK: mark})
     try:
-        with service, Auditor(home, Path(settings.table_path("events"))) as auditor:
+        with (
+            airflow_database() as database,
+            SplitAirflow(root / "airflow", settings, extra={**SHORT, **database, MARK: mark}) as service,
+            Auditor(home, Path(settings.table_path("events"))) as auditor,
+        ):
             yield Arena(settings, service, producer, auditor, home)
     finally:
         end_marked(mark)

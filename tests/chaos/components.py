@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from demo.airflow_api import wait_until
-from demo.airflow_service import HEALTHY_SECONDS, AirflowService, ServiceError
+from demo.airflow_service import AirflowService, ServiceError
 from demo.processes import end_group, started
 
 API, SCHEDULER, PROCESSOR, TRIGGERER = "api-server", "scheduler", "dag-processor", "triggerer"
@@ -43,41 +39,12 @@ class SplitAirflow(AirflowService):
     components: dict[str, Component] = field(default_factory=dict)
     _left: list[int] = field(default_factory=list)
 
-    def start(self) -> SplitAirflow:
-        """Make the database, start the components, and wait until each is healthy.
-
-        :raises ServiceError: the database could not be made, a component ended, or they were not healthy in time.
-        """
-        self.home.mkdir(parents=True, exist_ok=True)
-        assert self.password, "made before the API server looks for it"
-        try:
-            self._migrate()
-            for name in (API, SCHEDULER, PROCESSOR, TRIGGERER):
-                self.launch(name)
-            wait_until(self._healthy, HEALTHY_SECONDS, "Airflow is healthy")
-            wait_until(self._pool_made, 60, "Airflow has the pool of the flows")
-        except BaseException as error:
-            self.stop()
-            if isinstance(error, TimeoutError):
-                raise ServiceError(f"{error} The end of {self.output}:\n{self._last_output()}") from error
-            raise
-        return self
-
     def launch(self, name: str) -> Component:
         """Start a component, for the first time or again."""
         before = self.components.get(name)
         if before is not None:
             self._left.append(before.process.pid)
-        with self.output.open("ab") as output:
-            process = subprocess.Popen(
-                [_airflow(), name],
-                env=self.environment(),
-                cwd=self.home,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        process = self._launched(name)
         self.components[name] = Component(name, process, started(process.pid) or 0)
         return self.components[name]
 
@@ -92,20 +59,15 @@ class SplitAirflow(AirflowService):
         super().stop()
 
     def __enter__(self) -> SplitAirflow:
-        return self.start()
+        self.start()
+        return self
 
-    def _migrate(self) -> None:
-        with self.output.open("ab") as output:
-            code = subprocess.run(
-                [_airflow(), "db", "migrate"],
-                env=self.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                check=False,
-            ).returncode
+    def _launch_all(self) -> None:
+        code = self._launched("db migrate").wait()
         if code:
             raise ServiceError(f"airflow db migrate ended with exit code {code}. The end of {self.output}:\n{self._last_output()}")
+        for name in (API, SCHEDULER, PROCESSOR, TRIGGERER):
+            self.launch(name)
 
     def _healthy(self) -> bool | None:
         for component in self.components.values():
@@ -115,10 +77,3 @@ class SplitAirflow(AirflowService):
                     f"{self._last_output()}"
                 )
         return super()._healthy()
-
-
-def _airflow() -> str:
-    beside = Path(sys.executable).with_name("airflow")
-    if not os.access(beside, os.X_OK):
-        raise ServiceError(f"There is no airflow beside {sys.executable}. Run this with the project's own Python: make chaos.")
-    return str(beside)

@@ -69,9 +69,9 @@ def targets(victim: Victim, home: FlowHome, service: SplitAirflow, dag_id: str) 
         case Victim.DRIVER:
             pids = session_members(os.getsid(_driver(home)))
         case Victim.TASK:
-            pids = _titled(f"airflow worker -- {_task_id(service.api, dag_id)}")
+            pids = titled(f"airflow worker -- {_task_id(service.api, dag_id)}")
         case Victim.WORKER:
-            pids = _titled(f"airflow worker -- LocalExecutor: {_task_id(service.api, dag_id)}")
+            pids = titled(f"airflow worker -- LocalExecutor: {_task_id(service.api, dag_id)}")
         case Victim.SCHEDULER:
             pids = [scheduler]
         case Victim.SCHEDULER_GROUP:
@@ -138,7 +138,7 @@ def _task_id(api: AirflowApi, dag_id: str) -> str:
     raise NothingToStrike(f"no task run of {dag_id} is running")
 
 
-def _titled(title: str) -> list[int]:
+def titled(title: str) -> list[int]:
     """Give the processes whose command line, which Airflow sets, is this title."""
     found = []
     for entry in Path("/proc").iterdir():

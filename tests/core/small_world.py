@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkeeper import generations, holds
-from streamkeeper.checkpoint import CommitEntry, FileEntry, OffsetEntry, write_commit, write_files_log, write_offsets
+from streamkeeper.checkpoint import CommitEntry, FileEntry, OffsetEntry, write_commit, write_files_log, write_initial_offsets, write_offsets
 from streamkeeper.generations import Generation, Start
 from streamkeeper.home import FlowHome, query_id
 from streamkeeper.manifest import Flow, read_manifest, write_manifest
@@ -37,6 +37,17 @@ dp.create_auto_cdc_flow(name="clean_events", target="events", source="events_raw
 """
 """The same flow, by AUTO CDC; ``CHANGES % ", once=True"`` runs once."""
 
+READER = """
+from streamkeeper import pipelines as dp
+dp.create_source("theirs", format="delta", table="events")
+dp.create_streaming_table("copies")
+
+@dp.append_flow(name="copy_events", target="copies", sources=["theirs"])
+def copy_events(theirs):
+    return theirs
+"""
+"""A flow that reads the table of the first as a stream."""
+
 Tree = dict[str, str]
 
 
@@ -44,7 +55,8 @@ Tree = dict[str, str]
 class World:
     """Folders of one test. ``clock_ms`` is the modification time that the next data file gets; each takes a minute.
 
-    ``name`` is the flow of the pipeline ``events`` that is driven and looked at, ``table`` the table that it writes.
+    ``name`` is the flow of the pipeline ``events`` that is driven and looked at, ``table`` the table that it writes;
+    ``more`` are further settings.
     """
 
     root: Path
@@ -52,6 +64,7 @@ class World:
     files: list[Path] = field(default_factory=list)
     name: str = "clean_events"
     table: str = "events"
+    more: dict[str, str] = field(default_factory=dict)
 
     @property
     def settings(self) -> Settings:
@@ -63,7 +76,7 @@ class World:
         """The environment variables that make another process live in this world."""
         named = {name: str(self.root / name) for name in ("pipelines", "state", "warehouse", "data", "jars")}
         short = {"STREAMKEEPER_LEASE_TERM": "0.6", "STREAMKEEPER_HEARTBEAT_INTERVAL": "0.1"}
-        return {**{f"STREAMKEEPER_{name.upper()}": path for name, path in named.items()}, **short}
+        return {**{f"STREAMKEEPER_{name.upper()}": path for name, path in named.items()}, **short, **self.more}
 
     @property
     def home(self) -> FlowHome:
@@ -133,6 +146,24 @@ class World:
         groups = [self.add_files(per_batch) for _ in range(batches)]
         done = batches if committed is None else committed
         return self.begin(groups, done, done if transactions is None else transactions, **begin)
+
+    def committed(self, text: str, batch: int, offset: Any, initial: Any = None, **evidence: Any) -> None:
+        """Declare a flow of any kind of source, ``events_raw``, and let it have committed up to a batch, which read up to an offset.
+
+        :param initial: where it was first read from, for Kafka.
+        """
+        self.declare(text)
+        write_manifest(self.settings)
+        generation = generations.decide(self.home, generations.first(self.home, self.flow.fingerprint))
+        folder, storage = self.home.checkpoint(1, 1), self.home.storage
+        generations.begin(self.home, Start(1, folder, None, {}, {}, (), None, 1, "2026-11-21T10:00:00+00:00", evidence))
+        storage.overwrite(f"{folder}/metadata", json.dumps({"id": generation.query_id}).encode())
+        entry = OffsetEntry(batch, 2, 0, 1, {}, {"events_raw": offset}, {"sourceMetadataInfo": {}})
+        storage.overwrite(f"{folder}/offsets/{batch}", write_offsets(entry))
+        storage.overwrite(f"{folder}/commits/{batch}", write_commit(CommitEntry(batch, 1, 0)))
+        if initial is not None:
+            storage.overwrite(f"{folder}/sources/events_raw/0", write_initial_offsets(initial))
+        self.write_table(generation.query_id, batch + 1)
 
     def tree(self) -> Tree:
         """Hash every file of the world but the manifests, which are made by looking, and the recoveries' own ledgers."""

@@ -66,7 +66,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown source": ({"source": "other"}, "source is 'other'; events.clean_events reads events_raw"),
     "files without a path": ({"read": "files"}, "no path is given"),
     "a relative path": ({"read": "files", "path": "old"}, "neither absolute nor a URL"),
-    "a path for the history": ({"path": "/x"}, "path is given, but read is history. It belongs to files and table"),
+    "a path for the history": ({"path": "/x"}, "path is '/x', but read is history. It goes with files and table"),
     "a table and a path": ({"read": "table", "table": "t", "path": "/x"}, "both path and table are given"),
     "no table": ({"read": "table"}, "neither path nor table is given"),
     "its own table": ({"read": "table", "table": "events"}, "would be filled with its own rows"),

@@ -11,20 +11,19 @@ from typing import Any
 
 import pytest
 
-from streamkeeper import backups, generations, ledger, locks, plans, recoveries, restore_table
+from streamkeeper import backups, delta_log, generations, ledger, locks, plans, recoveries, restore_table, table_past
 from streamkeeper.backup_table import KIND, BackupRequest, parse_backup
 from streamkeeper.backups import NEWEST, Backup, Checksum, TableBackup
 from streamkeeper.delta_log import SEAL
 from streamkeeper.errors import CheckpointError, RecoveryError, RequestError, TableLocked
 from streamkeeper.generations import BATCH, EARLIEST, OFFSETS, REBUILT, StartAt
-from streamkeeper.home import query_id
 from streamkeeper.manifest import read_manifest
-from streamkeeper.requests import UNKNOWN_PRICE
+from streamkeeper.requests import DOWNSTREAM, LOSS, UNKNOWN_PRICE
 from streamkeeper.restore_table import RestoreRequest, parse_restore
 from streamkeeper.storage import LocalStorage, open_storage, to_json
 from streamkeeper.table_copies import FIRST_COMMIT, CopiedFile, Progress, check_copyable, copy_files, files_of
 from streamkeeper.table_versions import FlowAt, WritersAt, flow_at
-from tests.core.small_world import CHANGES, World
+from tests.core.small_world import CHANGES, READER, World
 
 TABLE = "events.events"
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
@@ -250,26 +249,37 @@ def test_what_a_backup_that_was_given_up_left_behind_is_named_and_can_be_removed
 
 def log(world: World, *transactions: tuple[str, int]) -> None:
     """Append commits of these (app id, version) to the table's log."""
+    for app_id, version in transactions:
+        commit(world, {"txn": {"appId": app_id, "version": version}})
+
+
+def commit(world: World, action: dict[str, Any]) -> None:
     folder = world.root / "warehouse" / "events" / "_delta_log"
     folder.mkdir(parents=True, exist_ok=True)
-    for app_id, version in transactions:
-        number = len(list(folder.glob("*.json")))
-        (folder / f"{number:020d}.json").write_text(json.dumps({"txn": {"appId": app_id, "version": version}}) + "\n")
+    (folder / f"{len(list(folder.glob('*.json'))):020d}.json").write_text(json.dumps(action) + "\n")
+
+
+def lose(world: World, before: int) -> None:
+    """Remove the oldest commits of the table's log, as Delta does in time."""
+    for number in range(before):
+        (world.root / "warehouse" / "events" / "_delta_log" / f"{number:020d}.json").unlink(missing_ok=True)
 
 
 def stood(world: World, version: int) -> FlowAt:
-    return flow_at(world.home, WritersAt(world.settings.table_path("events"), version))
+    wrote = WritersAt(world.settings.table_path("events"), version)
+    return flow_at(world.home, wrote, wrote.changed_later)
 
 
-def next_generation(world: World, start: StartAt, begun: int | None = None, files: int = 1) -> str:
-    """Decide generation 2 and, with ``begun``, let it begin with that seed batch; give its query id."""
+def next_generation(world: World, start: StartAt, begun: int | None = None, files: int = 1, number: int = 2) -> str:
+    """Decide a generation, the second by the recovery ``r``, and, with ``begun``, let it begin with that seed batch; give its query id."""
     first = generations.read(world.home, 1)
     assert first is not None
-    decided = replace(first, number=2, previous=1, start=start, query_id=query_id("events.clean_events", 2), recovery="r")
-    generations.decide(world.home, decided)
+    recovery = "r" if number == 2 else f"r{number}"
+    decided = replace(first, previous=number - 1, start=start, recovery=recovery)
+    decided = generations.decide(world.home, generations.with_number(decided, world.home, number))
     if begun is not None:
-        made = world.begin([world.add_files(files) for _ in range(begun + 1)], begun + 1, 0, number=2)
-        world.home.storage.overwrite(world.home.start(2), to_json({**asdict(made), "seed_batch": begun}))
+        made = world.begin([world.add_files(files) for _ in range(begun + 1)], begun + 1, 0, number=number)
+        world.home.storage.overwrite(world.home.start(number), to_json({**asdict(made), "seed_batch": begun}))
     return decided.query_id
 
 
@@ -281,12 +291,51 @@ def test_a_flow_stood_after_the_batch_that_the_version_holds_last(world: World) 
     assert stood(world, 0) == FlowAt("events.clean_events", None, None, None)
 
 
-def test_where_a_generation_was_sealed_the_next_one_had_taken_over(world: World) -> None:
+def test_where_a_generation_was_sealed_and_no_recovery_changed_the_table_the_next_one_had_taken_over(world: World) -> None:
     world.processed(3)
     second = next_generation(world, StartAt(EARLIEST), begun=1)
-    log(world, (world.query_id, SEAL))
+    log(world, (world.query_id, SEAL), ("another/empty_tables", 0))
     assert stood(world, 3).generation == 1
     assert stood(world, 4) == FlowAt("events.clean_events", 2, 1, second, {"events_raw": {"logOffset": 1}})
+
+
+CHANGED: dict[str, dict[str, Any]] = {
+    "emptied": {"txn": {"appId": "r/empty_tables", "version": 0}},
+    "a backup put back": {"txn": {"appId": "r/put-back", "version": 1}},
+    "another put in its place": {"txn": {"appId": "r/put_in_place", "version": 1}},
+    "a version put back": {"commitInfo": {"operation": "RESTORE", "userMetadata": table_past.mark("r")}},
+}
+
+
+@pytest.mark.parametrize("action", CHANGED.values(), ids=CHANGED)
+@pytest.mark.parametrize("begun", [None, 0])
+def test_between_the_seal_and_the_change_of_its_table_a_flow_still_stood_after_its_last_batch(
+    world: World, action: dict[str, Any], begun: int | None
+) -> None:
+    world.processed(3)
+    log(world, (world.query_id, SEAL), ("somebody", 1))
+    commit(world, action)
+    second = next_generation(world, StartAt(EARLIEST), begun)
+    last = FlowAt("events.clean_events", 1, 2, world.query_id, {"events_raw": {"logOffset": 2}})
+    assert [stood(world, version) for version in (3, 4, 5)] == [last, last, last]
+    if begun is None:
+        with pytest.raises(RecoveryError, match="is decided"):
+            stood(world, 6)
+    else:
+        assert stood(world, 6) == FlowAt("events.clean_events", 2, 0, second, {"events_raw": {"logOffset": 0}})
+        assert plan_restore(world, version=5).flows[0].start == StartAt(BATCH, generation=1, batch=2)
+
+
+def test_a_generation_that_wrote_nothing_and_was_sealed_stood_where_it_began_until_the_next_change(world: World) -> None:
+    """Version 5 empties the table for generation 2, which is sealed in 6; version 7 empties it again for generation 3."""
+    world.processed(3)
+    log(world, (world.query_id, SEAL), ("r/empty_tables", 0))
+    second = next_generation(world, StartAt(EARLIEST), begun=1)
+    log(world, (second, SEAL), ("r3/empty_tables", 0))
+    third = next_generation(world, StartAt(EARLIEST), begun=0, number=3)
+    found = [stood(world, version) for version in (4, 5, 6, 7)]
+    assert [(at.generation, at.batch) for at in found] == [(1, 2), (2, 1), (2, 1), (3, 0)]
+    assert found[-1].query_id == third
 
 
 def test_where_the_next_generation_has_not_begun_it_is_after_the_last_batch_or_not_known_yet(world: World) -> None:
@@ -300,14 +349,37 @@ def test_where_the_next_generation_has_not_begun_it_is_after_the_last_batch_or_n
 
 def test_what_a_log_does_not_reach_back_to_is_said_and_not_guessed(world: World) -> None:
     world.processed(3)
-    folder = world.root / "warehouse" / "events" / "_delta_log"
     log(world, ("somebody", 1))
-    for number in range(4):
-        (folder / f"{number:020d}.json").unlink()
+    lose(world, 4)
     with pytest.raises(CheckpointError, match="does not reach back far enough"):
         stood(world, 4)
     with pytest.raises(RequestError, match="its log holds commits 4 to 4"):
         stood(world, 3)
+
+
+def test_a_log_that_was_cleaned_tells_what_came_before_a_reset_as_long_as_it_holds_that(world: World) -> None:
+    """Versions 1 to 3 are batches of generation 1, 4 is its seal, 5 and 6 are somebody's, 7 is a batch of generation 2."""
+    world.processed(3)
+    second = next_generation(world, StartAt(EARLIEST), begun=0)
+    log(world, (world.query_id, SEAL), ("somebody", 1), ("somebody", 2), (second, 1))
+    lose(world, 2)
+    assert [(stood(world, version).generation, stood(world, version).batch) for version in (2, 3, 4)] == [(1, 1), (1, 2), (2, 0)]
+    assert plan_restore(world, version=3).flows[0].start == StartAt(BATCH, generation=1, batch=2)
+    lose(world, 4)
+    assert stood(world, 5).generation == 2, "the seal is in the log, so that nothing of the next generation came before"
+    lose(world, 5)
+    with pytest.raises(CheckpointError, match="to tell what its generation 2 had written"):
+        stood(world, 6)
+
+
+def test_a_last_batch_that_was_cleaned_from_the_log_before_the_change_of_the_table_is_not_guessed(world: World) -> None:
+    world.processed(3)
+    log(world, (world.query_id, SEAL), ("r/empty_tables", 0))
+    next_generation(world, StartAt(EARLIEST), begun=0)
+    lose(world, 4)
+    assert stood(world, 5).generation == 2
+    with pytest.raises(CheckpointError, match="does not reach back far enough"):
+        stood(world, 4)
 
 
 def test_a_once_flow_is_done_in_a_version_that_holds_its_last_batch(world: World) -> None:
@@ -448,6 +520,30 @@ def test_a_plan_of_a_restore_names_the_backup_what_is_replaced_and_where_each_fl
     assert world.tree() == before
 
 
+def test_a_stream_that_reads_the_table_is_a_price_of_a_restore(world: World) -> None:
+    world.processed(3)
+    world.declare(READER, "copies.py")
+    backups.enter(world.home.storage, entry("b1", flows=(stood(world, 2),)))
+    found = plan_restore(world, backup="b1")
+    assert [item.price for item in found.refusals] == [DOWNSTREAM]
+    assert "copies.copy_events fails at the commit that removes rows" in found.refusals[0].message
+    assert plan_restore(world, backup="b1", accept=[DOWNSTREAM]).refusals == ()
+
+
+def test_what_others_wrote_since_is_a_price_of_a_version(world: World) -> None:
+    world.processed(3)
+    log = world.root / "warehouse" / "events" / "_delta_log"
+    newest = delta_log.latest_version(world.settings.table_path("events"))
+    assert newest is not None
+    deleted = [{"commitInfo": {"operation": "DELETE"}}, {"remove": {"path": "x", "dataChange": True}}]
+    (log / f"{newest + 1:020d}.json").write_text("".join(json.dumps(line) + "\n" for line in deleted))
+    (world.root / "warehouse" / "events" / "x").write_text("x")
+    found = plan_restore(world, version=newest)
+    assert [item.price for item in found.refusals] == [LOSS]
+    assert f"since version {newest} are undone, and nothing brings them back: version {newest + 1} (DELETE)" in found.refusals[0].message
+    assert plan_restore(world, version=newest, accept=[LOSS]).refusals == ()
+
+
 def test_where_spark_removed_a_batch_the_offsets_that_were_kept_are_gone_on_from(world: World) -> None:
     start = world.processed(3)
     kept = stood(world, 1)
@@ -499,6 +595,5 @@ def test_a_version_that_is_not_there_is_refused_with_what_is(world: World) -> No
 def test_a_flow_that_wrote_nothing_for_as_long_as_the_log_reaches_back_is_only_held(world: World) -> None:
     world.processed(2)
     log(world, ("somebody", 1), ("somebody", 2))
-    for number in range(3):
-        (world.root / "warehouse" / "events" / "_delta_log" / f"{number:020d}.json").unlink()
+    lose(world, 3)
     assert plan_restore(world, version=3).flows[0].next_generation is None

@@ -90,6 +90,27 @@ def test_what_stays_is_said_with_the_reason(stands: World) -> None:
     assert not kept(found, "generation 4 of")
 
 
+def test_what_a_flow_declares_to_be_rewound_to_stays_longer(stands: World) -> None:
+    """Batches of an hour's trigger: 240 of them are ten days, and Spark keeps them."""
+    hourly = 'sources=["events_raw"], trigger="1 hour", rewind_window="10 days"'
+    stands.declare(EVENTS.replace('sources=["events_raw"]', hourly))
+    found = plan(stands, 1)
+    assert goes(found) == ["000001-000001"], "the second took over on the 10th, eleven days ago"
+    assert kept(found, "generation 3 took over at 2026-11-15T12:00:00+00:00, which is within the flow's")
+
+
+def test_what_is_left_of_a_pipeline_that_is_declared_no_more_is_named(stands: World) -> None:
+    stands.declare(EVENTS.replace('"events"', '"others"').replace("clean_events", "clean_others"), "others.py")
+    (stands.root / "pipelines" / "events.py").unlink()
+    chosen, manifest = kind("clean_up"), read_manifest(stands.settings)
+    found = chosen.plan(stands.settings, manifest, chosen.parse({"pipeline": "others"}, manifest, "ada"), "c1")
+    assert kept(found, "The pipeline events is declared no more")
+    assert kept(found, "flows clean_events stays. Give it its name back, or, if nobody needs its checkpoints and ledgers again, remove")
+    assert kept(found, f"{stands.settings.state}/events by hand")
+    stands.declare(EVENTS)
+    assert not kept(plan(stands), "declared no more")
+
+
 def test_what_is_decided_to_begin_from_an_earlier_one_keeps_it(stands: World) -> None:
     start = StartAt("batch", generation=2, batch=0)
     generations.decide(stands.home, Generation(5, 4, start, REBUILT, "q", "", "", "2026-11-21T11:00:00+00:00", "f", "r"))
@@ -239,7 +260,7 @@ def test_it_stays_while_a_driver_of_it_lives(renamed: World) -> None:
     ("values", "said"),
     [
         ({"forget_flows": "clean_events"}, "forget_flows names clean_events, which the pipeline declares"),
-        ({"forget_flows": "no/name"}, "forget_flows names 'no/name'. Allowed are names of flows"),
+        ({"forget_flows": "no/name"}, "forget_flows is 'no/name'. Allowed are names of flows"),
         ({"forget_flows": "unknown"}, "forget_flows names unknown, of which nothing is kept. Kept and not declared are: old_events"),
         ({"keep_days": 0.5}, "keep_days is 0.5. Allowed is a number of days, 1 and above"),
         ({"tombstone_days": "x"}, "tombstone_days is 'x'; it must be of type number"),

@@ -155,6 +155,7 @@ BAD: dict[str, tuple[str, int, str]] = {
         2,
         "the table name 'a.t__Tombstones' ends in __tombstones",
     ),
+    "table where backups lie": ('dp.create_streaming_table("__Backups.t")', 2, "the table name '__Backups' cannot be used"),
     "table is no text": ("dp.create_streaming_table(None)", 2, "the table name None cannot be used"),
     "table twice": ('dp.create_streaming_table("t")\ndp.create_streaming_table("t")', 3, "the table t is declared at p.py, line 2 already"),
     "table in a table": (

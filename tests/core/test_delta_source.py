@@ -22,11 +22,21 @@ from streamkeeper.errors import SourceError
 
 ID = "7c0ffee0-0000-4000-8000-000000000001"
 START_MS = 1_790_000_000_000
+PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+METADATA = {
+    "metaData": {
+        "id": ID,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": '{"type": "struct", "fields": [{"name": "event_id", "type": "string", "nullable": true, "metadata": {}}]}',
+        "partitionColumns": [],
+        "configuration": {},
+    }
+}
 
 
 def add(path: str, rows: int | None = 2, **more: Any) -> dict[str, Any]:
     stats = {} if rows is None else {"stats": json.dumps({"numRecords": rows})}
-    return {"add": {"path": path, "size": 10, "dataChange": True, **stats, **more}}
+    return {"add": {"path": path, "partitionValues": {}, "size": 10, "modificationTime": 1, "dataChange": True, **stats, **more}}
 
 
 class Table:
@@ -36,7 +46,7 @@ class Table:
         self.root, self.log = root, root / "_delta_log"
         self.log.mkdir(parents=True)
         self.version = -1
-        self.commit({"metaData": {"id": ID}}, add("a0", 2), add("a1", 3))
+        self.commit(PROTOCOL, METADATA, add("a0", 2), add("a1", 3))
 
     def commit(self, *actions: dict[str, Any]) -> None:
         self.version += 1

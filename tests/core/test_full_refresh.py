@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,16 @@ def test_what_the_sources_still_have_is_read_again_and_costs_nothing(stands: Wor
     assert flow.prices[0].notes[0] == "3 files, 120 B, 6 rows of what was read before are read again"
     assert (found.tables, found.details["paths"]) == (("events",), [stands.settings.table_path("events")])
     assert "is at version 3: until VACUUM takes its files it can be put back by restore_table." in " ".join(found.notes)
+
+
+def test_a_table_that_takes_appends_only_is_refused_before_anybody_is_asked(stands: World) -> None:
+    metadata = {"configuration": {"delta.appendOnly": "true"}}
+    summary = {"numFiles": 1, "tableSizeBytes": 1, "protocol": {}, "metadata": metadata}
+    (stands.root / "warehouse" / "events" / "_delta_log" / f"{3:020d}.crc").write_text(json.dumps(summary))
+    with pytest.raises(
+        RequestError, match=r"events has the property delta\.appendOnly, so no row of it can be replaced\. Nothing was touched"
+    ):
+        plan(stands)
 
 
 @pytest.mark.parametrize("how", ["gone", "written anew"])

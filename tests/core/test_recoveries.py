@@ -15,7 +15,7 @@ from streamkeeper import common_steps, generations, holds, leases, ledger, locks
 from streamkeeper.errors import LeaseHeld, PlanRefused, RecoveryError, RequestError, TableLocked
 from streamkeeper.generations import Start, StartAt
 from streamkeeper.leases import Heartbeat, Lease, Process
-from streamkeeper.plans import Plan
+from streamkeeper.plans import Plan, Refusal
 from streamkeeper.requests import LOSS, REPEATS
 from streamkeeper.reset_requests import ResetRequest
 from streamkeeper.resets import KIND
@@ -314,6 +314,12 @@ def test_a_price_that_got_worse_under_the_hold_is_asked_for_again(parked: World)
     assert parked.home.generations() == [1, 2]
 
 
+def test_a_price_that_was_approved_again_is_accepted_by_the_generation(parked: World) -> None:
+    """Else its driver would refuse what somebody said yes to."""
+    again = replace(plan(parked, accept=(LOSS,)), refusals=(Refusal(REPEATS, "rows come twice"), Refusal(LOSS, "rows are lost")))
+    assert common_steps.generation_of(again, again.flows[0], parked.home).accepted == (LOSS, REPEATS)
+
+
 def test_files_that_came_after_the_plan_do_not_make_a_reset_after_the_last_processed_worse(parked: World) -> None:
     plan(parked)
     parked.add_files(3)
@@ -336,8 +342,8 @@ def test_the_hold_waits_until_the_driver_has_left(parked: World) -> None:
     assert f"pid {os.getpid()}" in evidence["drivers"][FLOW]
 
 
-def test_a_driver_that_does_not_stop_is_told_and_the_step_can_be_run_again(parked: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common_steps, "STOP_SECONDS", 0.3)
+def test_a_driver_that_does_not_stop_is_told_and_the_step_can_be_run_again(parked: World) -> None:
+    parked.more["STREAMKEEPER_STOP_TIMEOUT"] = "0.3"
     lease = leases.acquire(parked.home, 1, 1.0)
     plan(parked)
     with pytest.raises(LeaseHeld, match=r"is still there 0.3 s after it was asked to stop"):

@@ -19,10 +19,14 @@ SECRETS = (
     "password", "PASSWORD", "db_password", "kafka.ssl.keystore.password", "ssl.key.password", "token", "accessToken", "oauth.token",
     "client_secret", "clientSecret", "kafka.sasl.jaas.config", "fs.s3a.secret.key", "fs.s3a.access.key", "aws_secret_access_key",
     "aws_access_key_id", "fs.azure.account.key", "private_key", "api-key", "apiKey", "credentials", "spark.ssl.keytab", "Authorization",
+    "fs.azure.account.key.lake.dfs.core.windows.net", "fs.azure.account.oauth2.client.secret.lake.dfs.core.windows.net",
+    "fs.azure.sas.raw.lake.blob.core.windows.net", "fs.azure.sas.fixed.token.lake.dfs.core.windows.net",
+    "spark.hadoop.fs.s3a.bucket.raw.secret.key", "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net",
 )  # fmt: skip
 PLAIN = (
     "password_resets", "tokens_raw", "secretary", "path", "subscribe", "key", "keys", "event_key", "logOffset", "maxFilesPerTrigger",
     "kafka.bootstrap.servers", "compass", "partition.key", "keyspace", "sequence",
+    "fs.azure.account.auth.type.lake.dfs.core.windows.net", "fs.s3a.bucket.raw.endpoint",
 )  # fmt: skip
 
 
@@ -52,6 +56,15 @@ TEXTS = {
     "address": f"cannot reach https://ada:{SECRET}@host:8080/x",
     "header": f"Authorization: Bearer {SECRET}",
     "s3": f"fs.s3a.secret.key={SECRET}",
+    "azure": f"--conf spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net={SECRET} --name x",
+    "azure bus": f"Endpoint=sb://x.servicebus.windows.net/;SharedAccessKeyName=root;SharedAccessKey={SECRET};EntityPath=e",
+    "odbc": f"Driver=x;Server=y;UID=ada;PWD={SECRET};",
+    "jdbc": f"jdbc:postgresql://host/db?user=ada&password={SECRET}&ssl=true",
+    "a password with an at": f"amqp://ada:p@{SECRET}@host/x",
+    "a signed address": f"https://lake.blob.core.windows.net/raw/x?sv=2024-01-01&sig={SECRET}&se=2026",
+    "a signed address of s3": f"https://b.s3.amazonaws.com/x?X-Amz-Expires=60&X-Amz-Signature={SECRET}",
+    "private key": f"-----BEGIN RSA PRIVATE KEY-----\nabc\n{SECRET}\n-----END RSA PRIVATE KEY-----",
+    "json": f'{{"user": "ada", "password": "{SECRET}"}}',
 }
 
 
@@ -69,6 +82,8 @@ def test_a_secret_in_a_text_is_taken_out(text: str) -> None:
         "The source password_resets: files log 7 (42K03)",
         "s3://bucket/token/_delta_log: 3 files, 1.2 kB",
         "token: a batch, 3 secrets were found; 10:30 at host:9092",
+        "http://host:8080/x and ada@example.org",
+        "s3a://bucket:80/a/b?c=d",
     ],
 )
 def test_a_text_without_secrets_stays(text: str) -> None:

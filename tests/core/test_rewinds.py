@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,15 @@ import pytest
 
 from streamkeeper import explain, generations, plans, recoveries, table_past
 from streamkeeper.delta_log import SEAL
-from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.errors import PlanRefused, RecoveryError, RequestError
 from streamkeeper.generations import COPIED, EARLIEST, REBUILT, StartAt
 from streamkeeper.home import FlowHome, query_id
 from streamkeeper.manifest import read_manifest
 from streamkeeper.plans import Plan
-from streamkeeper.recovery_kinds import kind
+from streamkeeper.recovery_kinds import Work, kind
 from streamkeeper.requests import LOSS, MISSING_HISTORY, REPEATS
 from streamkeeper.rewind_requests import parse_rewind
-from tests.core.small_world import CHANGES, EVENTS, World, write_checkpoint
+from tests.core.small_world import CHANGES, EVENTS, READER, World, write_checkpoint
 
 FLOW = "events.clean_events"
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
@@ -160,17 +161,6 @@ def test_a_commit_of_nobodys_is_undone_only_with_a_yes(stands: World) -> None:
     assert refused(plan(stands, batch="1", target="restored", accept=[LOSS])) == []
 
 
-READER = """
-from streamkeeper import pipelines as dp
-dp.create_source("theirs", format="delta", table="events")
-dp.create_streaming_table("copies")
-
-@dp.append_flow(name="copy_events", target="copies", sources=["theirs"])
-def copy_events(theirs):
-    return theirs
-"""
-
-
 def test_a_stream_that_reads_the_table_feels_that_it_is_put_back(stands: World) -> None:
     stands.declare(READER, "copies.py")
     found = plan(stands, batch="1", target="restored")
@@ -186,6 +176,15 @@ def test_a_stream_that_reads_the_table_feels_that_it_is_put_back(stands: World) 
 OTHER = """
 dp.create_source("more", format="json", path="{data}/more", schema="event_id STRING, n INT", options={})
 dp.create_auto_cdc_flow(name="other", target="events", source="more", keys=["event_id"], sequence_by="n")
+"""
+
+
+MORE = """
+dp.create_source("more", format="json", path="{data}/more", schema="event_id STRING, n INT", options={})
+
+@dp.append_flow(name="more_events", target="events", sources=["more"])
+def more_events(more):
+    return more
 """
 
 
@@ -217,6 +216,17 @@ def shared(world: World) -> World:
     return world
 
 
+def one_batch_more(shared: World) -> None:
+    """The first flow has a batch 4, too, after all that the other one wrote."""
+    commit(shared, [{"txn": {"appId": query_id(FLOW, 1), "version": 4}}])
+    start = generations.read_start(shared.home, 1)
+    assert start is not None
+    for name in ("offsets", "commits", "sources/events_raw"):
+        content = shared.home.storage.read(f"{start.checkpoint}/{name}/3")
+        assert content is not None
+        shared.home.storage.overwrite(f"{start.checkpoint}/{name}/4", content.replace(b'"logOffset":3', b'"logOffset":4'))
+
+
 def test_a_flow_that_wrote_since_must_be_named(shared: World) -> None:
     found = plan(shared, batch="1", target="restored")
     assert refused(found) == [None]
@@ -236,16 +246,30 @@ def test_a_flow_that_had_written_nothing_then_begins_from_its_beginning(shared: 
 
 
 def test_a_flow_that_has_written_nothing_since_is_only_held(shared: World) -> None:
-    commit(shared, [{"txn": {"appId": query_id(FLOW, 1), "version": 4}}])
-    start = generations.read_start(shared.home, 1)
-    assert start is not None
-    for name in ("offsets", "commits", "sources/events_raw"):
-        content = shared.home.storage.read(f"{start.checkpoint}/{name}/3")
-        assert content is not None
-        shared.home.storage.overwrite(f"{start.checkpoint}/{name}/4", content.replace(b'"logOffset":3', b'"logOffset":4'))
+    one_batch_more(shared)
     commit(shared, [{"txn": {"appId": query_id(FLOW, 1), "version": SEAL}}])
     found = plan(shared, batch="4", target="restored")
     assert [(flow.flow, flow.next_generation) for flow in found.flows] == [(FLOW, 2), ("events.other", None)]
+
+
+def test_a_flow_that_wrote_nothing_since_its_table_was_emptied_must_be_named(shared: World) -> None:
+    """Held only, it would read again what the version that is put back has of it."""
+    for name in (FLOW, "events.other"):
+        commit(shared, [{"txn": {"appId": query_id(name, 1), "version": SEAL}}], "Manual Update")
+    commit(shared, [{"txn": {"appId": "r0/empty_tables", "version": 0}}, {"remove": {"path": "x"}}], "DELETE")
+    (shared.root / "warehouse" / "events" / "x").write_text("x")
+    for home in (shared.home, FlowHome(shared.home.storage, "events", "other")):
+        first = generations.read(home, 1)
+        assert first is not None
+        decided = generations.with_number(replace(first, previous=1, start=StartAt(EARLIEST), recovery="r0"), home, 2)
+        generations.begin(home, generations.Start(2, home.checkpoint(2, 1), None, {}, {}, (), None, 1, "2026-11-21T11:00:00+00:00"))
+        write_checkpoint(home.storage, home.checkpoint(2, 1), generations.decide(home, decided), [], 0)
+    found = plan(shared, batch="1/3", target="restored")
+    assert refused(found) == [None]
+    assert "events.other" in found.refusals[0].message
+    found = plan(shared, batch="1/3", target="restored", along=["events.other"])
+    assert refused(found) == []
+    assert [flow.start for flow in found.flows] == [StartAt("batch", generation=1, batch=3), StartAt("batch", generation=1, batch=0)]
 
 
 def test_a_table_by_key_that_is_kept_gets_nothing_twice_and_asks_nothing(shared: World) -> None:
@@ -268,12 +292,49 @@ def carry_out(world: World, *steps: str) -> None:
         recoveries.carry_out(world.settings, "events", "r1", step)
 
 
+def test_what_cannot_be_carried_out_any_more_under_the_hold_is_asked_about_nobody(shared: World) -> None:
+    """The other flow writes while the approval waits: to undo its batch is a price that nobody can accept."""
+    one_batch_more(shared)
+    chosen = kind("rewind")
+    request = chosen.parse({"flow": FLOW, "batch": "4", "target": "restored"}, read_manifest(shared.settings), "ada")
+    recoveries.propose(shared.settings, recoveries.plan(shared.settings, chosen, request, "r1"))
+    recoveries.approve(shared.settings, "events", "r1", "ada")
+    carry_out(shared, "hold")
+    commit(shared, [{"txn": {"appId": query_id("events.other", 1), "version": 2}}])
+    with pytest.raises(PlanRefused, match=r"nothing was touched:\nIt cannot be carried out: events\.other wrote 1 batches"):
+        carry_out(shared, "plan_again")
+    assert recoveries.give_up(shared.settings, "events", "r1", "refused")
+    assert (shared.home.generations(), shared.home.owners()) == ([1], [])
+
+
+def test_a_flow_that_never_began_is_held_while_its_table_is_put_back(stands: World) -> None:
+    """Its first batch would be undone, and its checkpoint would count it as done."""
+    stands.declare(EVENTS + MORE)
+    found = plan(stands, batch="1", target="restored")
+    assert [(flow.flow, flow.next_generation) for flow in found.flows] == [(FLOW, 2), ("events.more_events", None)]
+    home = FlowHome(stands.home.storage, "events", "more_events")
+    generations.decide(home, generations.first(home, read_manifest(stands.settings).find("events.more_events").fingerprint))
+    found = plan(stands, batch="1", target="restored")
+    assert [(flow.flow, flow.generation, flow.next_generation) for flow in found.flows][1] == ("events.more_events", 1, None)
+    assert any("It never began" in note for note in found.flows[1].notes)
+
+
 def test_no_spark_is_started_where_the_target_is_kept(stands: World) -> None:
     held(stands, accept=[REPEATS])
     found = recoveries.without_spark(stands.settings, "events", "r1", "put_back")
     assert found == {"tables": [], "note": "the target is kept as it is"}
     carry_out(stands, "put_back", "verify_tables", "release")
     assert stands.home.owners() == []
+
+
+def test_a_step_without_anything_to_do_does_nothing_where_spark_is_started_for_it_all_the_same(stands: World) -> None:
+    held(stands, accept=[REPEATS])
+
+    def act(_name: str, _work: Work) -> dict[str, Any]:
+        raise AssertionError("there is nothing to do")
+
+    found = recoveries.carry_out(stands.settings, "events", "r1", "put_back", act)
+    assert found == {"tables": [], "note": "the target is kept as it is"}
 
 
 def test_spark_is_needed_where_it_is_put_back(stands: World) -> None:

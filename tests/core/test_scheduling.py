@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from streamkeeper import scheduling
+from streamkeeper.backfill_requests import parse_backfill
 from streamkeeper.declarations import Where
 from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest import read_manifest
@@ -48,12 +49,22 @@ def test_of_several_flows_the_first_goes_where_the_form_must_have_one(world: Wor
     assert scheduling.conf_of(pipeline, pipeline.schedules[0]) == conf, "what was declared is not changed by looking"
 
 
+def test_the_table_of_a_scheduled_backfill_is_any_of_the_warehouse_and_not_its_own(world: World) -> None:
+    world.declare(EVENTS + BACKFILL.format(table="archive"))
+    manifest = read_manifest(world.settings)
+    [pipeline] = manifest.pipelines
+    conf = scheduling.conf_of(pipeline, pipeline.schedules[0])
+    assert (conf["flow"], conf["table"]) == ("events.clean_events", "archive")
+    assert parse_backfill(conf, manifest, "ada").table == "archive"
+
+
 def test_a_schedule_changes_no_flow(world: World) -> None:
     before = world.flow.fingerprint
     world.declare(EVENTS + NIGHTLY)
     assert world.flow.fingerprint == before
 
 
+BACKFILL = 'dp.schedule("backfill", flow="clean_events", read="table", table="{table}", accept=["repeats"], cron="@weekly")\n'
 BAD: dict[str, tuple[str, str]] = {
     "unknown recovery": (
         'dp.schedule("repair", cron="@daily")',
@@ -67,6 +78,7 @@ BAD: dict[str, tuple[str, str]] = {
     "no JSON": ('dp.schedule("reset_checkpoint", flow="clean_events", offsets={1, 2}, cron="@daily")', "a value that is no JSON"),
     "bad name": ('dp.schedule("reset_checkpoint", flow="clean_events", name="a b", cron="@daily")', "name 'a b' cannot be used"),
     "twice": (NIGHTLY + NIGHTLY, "reset_checkpoint__clean_events is declared at events.py, line 10 already. Give one of them a name="),
+    "its own table": (BACKFILL.format(table="events"), "table is events, which events.clean_events writes"),
     "bad cron": ('dp.schedule("reset_checkpoint", flow="clean_events", cron="daily")', "has cron 'daily'. Give five fields"),
 }
 

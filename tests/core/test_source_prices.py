@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from streamkeeper import generations, probes_kafka, recoveries, resets, rewinds
-from streamkeeper.checkpoint import CommitEntry, OffsetEntry, write_commit, write_initial_offsets, write_offsets
+from streamkeeper import probes_kafka, recoveries, resets, rewinds
+from streamkeeper.checkpoint import CommitEntry, OffsetEntry, write_commit, write_offsets
 from streamkeeper.declarations import Source, Where
 from streamkeeper.delta_source import offset_before
 from streamkeeper.errors import NotAskable, RequestError, SourceError
-from streamkeeper.generations import Start, StartAt
+from streamkeeper.generations import StartAt
 from streamkeeper.kafka_positions import Held, Offsets, Topics
-from streamkeeper.manifest import write_manifest
 from streamkeeper.plans import Amount, Plan, SourcePrice, from_json, in_words, to_json, worse
 from streamkeeper.requests import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
 from streamkeeper.reset_requests import ResetRequest
@@ -35,18 +34,7 @@ HELD = Topics({"orders": {"0": Held(0, 10), "1": Held(2, 3)}}, {"orders": "id-1"
 
 def begun(world: World, text: str, offset: Any, initial: Any = None, **evidence: Any) -> World:
     """Let the flow have committed one batch up to an offset of its source ``events_raw``."""
-    world.declare(text)
-    write_manifest(world.settings)
-    generation = generations.decide(world.home, generations.first(world.home, world.flow.fingerprint))
-    folder, storage = world.home.checkpoint(1, 1), world.home.storage
-    generations.begin(world.home, Start(1, folder, None, {}, {}, (), None, 1, "2026-11-21T10:00:00+00:00", evidence))
-    storage.overwrite(f"{folder}/metadata", json.dumps({"id": generation.query_id}).encode())
-    entry = OffsetEntry(0, 2, 0, 1, {}, {"events_raw": offset}, {"sourceMetadataInfo": {}})
-    storage.overwrite(f"{folder}/offsets/0", write_offsets(entry))
-    storage.overwrite(f"{folder}/commits/0", write_commit(CommitEntry(0, 1, 0)))
-    if initial is not None:
-        storage.overwrite(f"{folder}/sources/events_raw/0", write_initial_offsets(initial))
-    world.write_table(generation.query_id, 1)
+    world.committed(text, 0, offset, initial, **evidence)
     return world
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from streamkeeper import generations, places, table_past
+from streamkeeper import besides, emptied, generations, places, table_past
 from streamkeeper.delta_log import SEAL
 from streamkeeper.errors import RequestError
-from streamkeeper.generations import AFTER_LAST, EARLIEST, REBUILT, Generation, Start, StartAt
+from streamkeeper.generations import AFTER_LAST, BATCH, BESIDE, EARLIEST, REBUILT, Generation, Start, StartAt
 from streamkeeper.home import FlowHome, query_id
 from streamkeeper.places import Place
 from streamkeeper.storage import LocalStorage
@@ -45,6 +45,11 @@ class Log:
         app = query_id(f"shop.{flow}", number) + (table_past.TOMBSTONES_OF if tombstones else "")
         return self.commit({"txn": {"appId": app, "version": SEAL}}, operation="Manual Update")
 
+    def of_recovery(self, end: str, recovery: str = "r2", *actions: dict[str, Any]) -> int:
+        """What a recovery does to a whole table, under a ``txnAppId`` that ends so."""
+        removed = {"remove": {"path": f"{recovery}.{self.count}", "dataChange": True}}
+        return self.commit({"txn": {"appId": f"{recovery}{end}", "version": 0}}, removed, *actions, operation="DELETE")
+
     def lose(self, before: int) -> None:
         for version in range(before):
             (self.path / "_delta_log" / f"{version:020d}.json").unlink()
@@ -67,11 +72,11 @@ class Shop:
     def homes(self) -> list[FlowHome]:
         return [self.home("a"), self.home("b")]
 
-    def begin(self, flow: str, number: int, seed: int | None) -> None:
+    def begin(self, flow: str, number: int, seed: int | None, mode: str = AFTER_LAST) -> None:
         home = self.home(flow)
         app = query_id(home.full_name, number)
         previous = number - 1 or None
-        generations.decide(home, Generation(number, previous, StartAt(AFTER_LAST), REBUILT, app, "", "", NOW, "f", f"r{number}"))
+        generations.decide(home, Generation(number, previous, StartAt(mode), REBUILT, app, "", "", NOW, "f", f"r{number}"))
         generations.begin(home, Start(number, home.checkpoint(number, 1), seed, {}, {}, (), None, 1, NOW))
 
     def place(self, flow: str, number: int, batch: int) -> Place:
@@ -123,6 +128,15 @@ def test_a_generation_that_has_committed_nothing_of_its_own_stands_before_its_fi
     log.batch("b", 1, 2)
     log.batch("a", 2, 1)
     assert table_past.version_after(shop.place("a", 2, 0), str(log.path)) == 7
+
+
+def test_a_generation_that_never_committed_anything_ends_where_it_was_sealed(shop: Shop, log: Log) -> None:
+    log.seal("a", 1)
+    shop.begin("a", 2, seed=0)
+    sealed = log.seal("a", 2)
+    shop.begin("a", 3, seed=0)
+    log.batch("a", 3, 1)
+    assert table_past.version_after(shop.place("a", 2, 0), str(log.path)) == sealed - 1
 
 
 def test_a_batch_that_the_log_does_not_name_any_more_is_refused(shop: Shop, log: Log) -> None:
@@ -181,6 +195,46 @@ def test_commits_that_are_no_flows_are_named_if_they_changed_rows(shop: Shop, lo
     assert back(shop, log, 7).strangers == ("version 9 (RESTORE)",)
 
 
+ENDS = (emptied.app_id(""), besides.app_id(""), "/put-back")
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_a_recovery_did_to_the_whole_table_is_no_strangers(end: str, shop: Shop, log: Log) -> None:
+    log.of_recovery(end)
+    assert back(shop, log, 3).strangers == ()
+    log.of_recovery("/anything")
+    assert back(shop, log, 3).strangers == ("version 7 (DELETE)",)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_until_a_recovery_changed_the_table_a_flow_that_it_sealed_stood_after_its_last_batch(end: str, shop: Shop, log: Log) -> None:
+    sealed = [log.seal(flow, 1) for flow in ("a", "b")][-1]
+    at = log.of_recovery(end)
+    shop.begin("a", 2, seed=None, mode=EARLIEST)
+    shop.begin("b", 2, seed=0, mode=BATCH)
+    assert stood(back(shop, log, sealed))["a"][0] == after(1, 2)
+    assert stood(back(shop, log, sealed))["b"][0] == after(1, 1)
+    assert stood(back(shop, log, at)) == {"a": (StartAt(EARLIEST), 0), "b": (after(2, 0), 0)}
+
+
+def test_a_flow_whose_rows_a_recovery_has_changed_goes_back_along_though_it_wrote_nothing_since(shop: Shop, log: Log) -> None:
+    for flow in ("a", "b"):
+        log.seal(flow, 1)
+        shop.begin(flow, 2, seed=None, mode=EARLIEST)
+    assert stood(back(shop, log, 5))["b"] == (after(1, 1), 0), "a reset that keeps the table changes none"
+    log.of_recovery("/empty_tables")
+    log.batch("a", 2, 0)
+    assert stood(back(shop, log, 5)) == {"a": (after(1, 2), 1), "b": (after(1, 1), 1)}
+
+
+def test_a_flow_that_goes_on_where_it_was_does_not_go_back_along(shop: Shop, log: Log) -> None:
+    """As where a table is emptied and filled again from its backup."""
+    log.seal("b", 1)
+    log.of_recovery("/empty_tables")
+    shop.begin("b", 2, seed=1)
+    assert stood(back(shop, log, 5))["b"] == (after(1, 1), 0)
+
+
 # --- tombstones
 
 
@@ -207,6 +261,54 @@ def test_tombstones_of_a_batch_that_never_reached_the_table_go(shop: Shop, log: 
     assert table_past.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == 3
 
 
+def test_tombstones_of_a_batch_that_the_table_had_stay_though_a_batch_was_left_half_done_before_it(
+    shop: Shop, log: Log, tombstones: Log
+) -> None:
+    """a3 is killed between its tombstones and its target, b2 is done, a3 comes again, and then a4."""
+    tombstones.batch("a", 1, 3, tombstones=True)
+    of_b2 = tombstones.batch("b", 1, 2, tombstones=True)
+    b2 = log.batch("b", 1, 2)
+    again = tombstones.batch("a", 1, 3, tombstones=True)
+    a3 = log.batch("a", 1, 3)
+    tombstones.batch("a", 1, 4, tombstones=True)
+    log.batch("a", 1, 4)
+
+    def belongs(to: int) -> int | None:
+        return table_past.tombstones_version(back(shop, log, to), str(tombstones.path), shop.homes)
+
+    assert [belongs(to) for to in (5, b2, a3)] == [3, of_b2, again]
+
+
+def test_upkeep_of_tombstones_after_the_batches_that_the_table_had_stays(shop: Shop, log: Log, tombstones: Log) -> None:
+    forgotten = tombstones.commit({"remove": {"path": "x", "dataChange": True}}, operation="DELETE")
+    compacted = tombstones.commit({"remove": {"path": "y", "dataChange": False}}, operation="OPTIMIZE")
+    assert table_past.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == compacted
+    tombstones.batch("a", 1, 3, tombstones=True)
+    log.batch("a", 1, 3)
+    assert table_past.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == compacted
+    assert table_past.tombstones_version(back(shop, log, 4), str(tombstones.path), shop.homes) == forgotten - 2
+
+
+def test_tombstones_that_were_put_back_later_are_not_taken_for_those_of_then(shop: Shop, log: Log, tombstones: Log) -> None:
+    """a3 is left half done, r2 puts both tables back and lets a begin again, and b goes on as it was."""
+    ahead = tombstones.batch("a", 1, 3, tombstones=True)
+    of_b2 = tombstones.batch("b", 1, 2, tombstones=True)
+    b2 = log.batch("b", 1, 2)
+    for made in (tombstones, log):
+        made.seal("a", 1, tombstones=made is tombstones)
+        made.commit(operation="RESTORE", mark=table_past.mark("r2"))
+    shop.begin("a", 2, seed=1, mode=BATCH)
+    of_b3 = tombstones.batch("b", 1, 3, tombstones=True)
+    b3 = log.batch("b", 1, 3)
+    tombstones.batch("a", 2, 2, tombstones=True)
+    log.batch("a", 2, 2)
+
+    def belongs(to: int) -> int | None:
+        return table_past.tombstones_version(back(shop, log, to), str(tombstones.path), shop.homes)
+
+    assert [belongs(to) for to in (5, b2, b3)] == [ahead - 1, of_b2 + 1, of_b3], "a seal changes no tombstones"
+
+
 def test_tombstones_that_were_put_back_with_the_table_are_taken_from_there(shop: Shop, log: Log, tombstones: Log) -> None:
     for made in (log, tombstones):
         made.commit(operation="RESTORE", mark=table_past.mark("r1"))
@@ -217,6 +319,51 @@ def test_tombstones_that_were_put_back_with_the_table_are_taken_from_there(shop:
     tombstones.batch("a", 2, 3, tombstones=True)
     assert table_past.tombstones_version(back(shop, log, version), str(tombstones.path), shop.homes) == third
     assert table_past.tombstones_version(back(shop, log, 3), str(tombstones.path), shop.homes) == 1
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_tombstones_from_before_a_recovery_changed_both_tables_are_those_of_then(end: str, shop: Shop, log: Log, tombstones: Log) -> None:
+    """Both are sealed first, the tombstones are changed before the table, and a new generation writes both."""
+    before = [tombstones.seal(flow, 1, tombstones=True) for flow in ("a", "b")][-1]
+    sealed = [log.seal(flow, 1) for flow in ("a", "b")][-1]
+    emptied = tombstones.of_recovery(end)
+    changed = log.of_recovery(end)
+    for flow in ("a", "b"):
+        shop.begin(flow, 2, seed=None, mode=EARLIEST)
+    first = tombstones.batch("a", 2, 0, tombstones=True)
+    version = log.batch("a", 2, 0)
+    tombstones.batch("a", 2, 1, tombstones=True)
+
+    def belongs(to: int) -> int | None:
+        return table_past.tombstones_version(back(shop, log, to), str(tombstones.path), shop.homes)
+
+    assert [belongs(to) for to in (4, 5, sealed, changed, version)] == [2, before, before, emptied, first]
+
+
+def test_tombstones_that_are_put_in_place_with_batches_of_their_new_flows_are_taken_whole(shop: Shop, log: Log, tombstones: Log) -> None:
+    app = query_id("shop.a", 2)
+    for made, writer in ((tombstones, app + table_past.TOMBSTONES_OF), (log, app)):
+        made.seal("a", 1, tombstones=made is tombstones)
+        last = made.of_recovery("/put_in_place", "r2", {"txn": {"appId": writer, "version": 7}})
+    shop.begin("a", 2, seed=None, mode=BESIDE)
+    put, version = tombstones.count - 1, last
+    log.batch("a", 2, 8)
+    assert table_past.tombstones_version(back(shop, log, version), str(tombstones.path), shop.homes) == put
+    assert table_past.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == put - 1
+
+
+def test_tombstones_that_were_put_back_under_a_table_that_stayed_as_it_was_are_taken_from_there(
+    shop: Shop, log: Log, tombstones: Log
+) -> None:
+    """Those of a batch that never reached the table were put back; the table was at its newest version."""
+    ahead = tombstones.batch("a", 1, 3, tombstones=True)
+    log.seal("a", 1)
+    tombstones.commit(operation="RESTORE", mark=table_past.mark("r2"))
+    shop.begin("a", 2, seed=2, mode=BATCH)
+    third = tombstones.batch("a", 2, 3, tombstones=True)
+    version = log.batch("a", 2, 3)
+    assert table_past.tombstones_version(back(shop, log, version), str(tombstones.path), shop.homes) == third
+    assert table_past.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == ahead - 1
 
 
 def test_tombstones_whose_log_does_not_reach_back_are_refused(shop: Shop, log: Log, tombstones: Log) -> None:

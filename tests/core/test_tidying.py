@@ -165,7 +165,7 @@ def test_no_table_means_all(manifest: Manifest) -> None:
         ({"tables": ["events.nothing"]}, "events.nothing"),
         ({"table": "events.events"}, "Unknown: 'table'. Allowed are tables, vacuum, retention_hours, dry_run"),
         ({"retention_hours": 24}, "168 and above"),
-        ({"retention_hours": float("nan")}, "168 and above"),
+        ({"retention_hours": float("nan")}, "retention_hours is nan; it must be a number that is finite"),
         ({"retention_hours": "long"}, "retention_hours"),
         ({"vacuum": "yes"}, "vacuum"),
     ],

@@ -28,12 +28,12 @@ def home(world: World) -> FlowHome:
     return FlowHome(world.home.storage, "members", "members_snapshot")
 
 
-def arrive(world: World, name: str, *numbers: int) -> None:
-    folder = Path(world.settings.data) / "members"
-    folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / f".{name}"
+def arrive(world: World, name: str, *numbers: int, folder: str = "members") -> None:
+    into = Path(world.settings.data) / folder
+    into.mkdir(parents=True, exist_ok=True)
+    aside = into / f".{name}"
     aside.write_text("".join(json.dumps({"id": number, "name": f"n{number}"}) + "\n" for number in numbers))
-    aside.rename(folder / name)
+    aside.rename(into / name)
 
 
 def states(world: World) -> list[str] | None:
@@ -48,7 +48,7 @@ def states(world: World) -> list[str] | None:
 
 def test_a_once_flow_is_done_and_its_reset_runs_it_again(world: World, home: FlowHome) -> None:
     arrive(world, "1.json", 1, 2)
-    (world.settings.pipelines / "members.py").write_text(PIPELINE)
+    world.declare("members", PIPELINE)
     wait_until(lambda: states(world) == ["success"] or None, STARTING, "its one run has succeeded")
     assert generations.finished(home) == 1
     arrive(world, "2.json", 3)
@@ -62,4 +62,4 @@ def test_a_once_flow_is_done_and_its_reset_runs_it_again(world: World, home: Flo
     assert world.api.wait_for_run(DAG, recovery, ENDING) == "success"
     assert generations.finished(home) == 2
     assert TableWatch(world.settings.table_path("members")).rows() == 3
-    (world.settings.pipelines / "members.py").unlink()
+    world.withdraw("members")

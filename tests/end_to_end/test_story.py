@@ -12,8 +12,7 @@ from urllib.parse import quote
 from demo import evidence
 from demo.airflow_api import wait_until
 from demo.tables import TableWatch
-from streamkeeper import generations, holds
-from streamkeeper.checkpoint import Checkpoint
+from streamkeeper import holds
 from tests import events_evidence
 from tests.end_to_end.browser import Person
 from tests.end_to_end.world import DAG, ENDING, FLOW, RESET, STARTING, World
@@ -57,10 +56,7 @@ def test_a_driver_outlives_its_task_and_the_next_try_attaches_to_it(world: World
 
 def test_a_bad_change_parks_the_flow_and_the_run_says_what_broke_and_what_fits(world: World) -> None:
     world.await_flow("running", generation=1, batch=1)
-    text = world.pipeline_file.read_text()
-    aside = world.pipeline_file.with_suffix(".new")
-    aside.write_text(DEDUPLICATION.sub("", text))
-    aside.replace(world.pipeline_file)
+    world.declare("events", DEDUPLICATION.sub("", world.pipeline_file.read_text()))
     park = world.await_parked()
     assert park.details["sql_state"] == "42K03"
     failed = wait_until(lambda: next((run for run in world.api.runs(DAG) if run["state"] == "failed"), None), ENDING, "the run is red")
@@ -124,16 +120,7 @@ def test_a_reset_with_approval_brings_it_back_exactly(world: World) -> None:
 
 
 def test_the_table_is_what_the_oracle_says(world: World) -> None:
-    world.generator.stop()
-    paths = evidence.present(f"{world.settings.data}/events")
-    start = generations.read_start(world.home, 2)
-    assert start is not None
-    checkpoint = Checkpoint(world.home.storage, start.checkpoint)
-
-    def all_processed() -> bool | None:
-        return paths <= evidence.committed_files(checkpoint, events_evidence.SOURCE) or None
-
-    wait_until(all_processed, STARTING, f"all {len(paths)} files are processed")
+    paths = world.await_all_processed()
     before = evidence.read_handover(world.home, 2, events_evidence.SOURCE).old
     wanted = events_evidence.expected(before, sorted(paths - set(before)))
     assert evidence.differences(wanted, events_evidence.actual(world.table)) == []

@@ -64,14 +64,11 @@ class Pair:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.file = world.settings.pipelines / "pair.py"
         self.folder = Path(world.settings.data) / "numbers"
         self.produced: list[int] = []
 
     def declare(self, text: str) -> None:
-        aside = self.file.with_suffix(".new")
-        aside.write_text(text)
-        aside.replace(self.file)
+        self.world.declare("pair", text)
 
     def produce(self, *numbers: int) -> None:
         """Let one file with these numbers appear, whole."""

@@ -6,16 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from demo import evidence
 from demo.airflow_api import AirflowApi, wait_until
 from demo.airflow_service import AirflowService
 from demo.generator import Generator
 from streamkeeper import generations, holds, ledger, locks, status
+from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.holds import Hold
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow, read_manifest
 from streamkeeper.settings import Settings
 from streamkeeper.status import FlowStatus
 from streamkeeper.storage import open_storage
+from tests import events_evidence
 from tests.airflow.listeners import Inbox
 
 FLOW, DAG, RESET = "events.clean_events", "flow__events__clean_events", "reset_checkpoint"
@@ -57,6 +60,19 @@ class World:
     def look(self) -> FlowStatus:
         return status.look(self.home.storage, self.flow())
 
+    def declare(self, pipeline: str, text: str) -> None:
+        """Write a pipeline's file, whole, and let Airflow parse its DAGs for it."""
+        file = self.settings.pipelines / f"{pipeline}.py"
+        aside = file.with_suffix(".new")
+        aside.write_text(text)
+        aside.replace(file)
+        self.api.parse_again()
+
+    def withdraw(self, pipeline: str) -> None:
+        """Remove a pipeline's file; Airflow's DAGs of it go, too."""
+        (self.settings.pipelines / f"{pipeline}.py").unlink()
+        self.api.parse_again()
+
     def await_flow(self, state: str, generation: int | None = None, batch: int = 0, timeout: float = STARTING) -> FlowStatus:
         """Wait until the flow has a state, on a generation, at a batch or later."""
 
@@ -77,6 +93,20 @@ class World:
         """Let one more file of events arrive; the generator, if it still runs, writes none beside it."""
         self.generator.stop()
         self.generator.producer.write(self.generator.producer.last_number() + 1)
+
+    def await_all_processed(self) -> frozenset[str]:
+        """Stop the generator, wait until the newest generation has committed every file that is there, and give these files."""
+        self.generator.stop()
+        paths = evidence.present(f"{self.settings.data}/events")
+        start = generations.read_start(self.home, self.home.generations()[-1])
+        assert start is not None, "the newest generation has begun"
+        checkpoint = Checkpoint(self.home.storage, start.checkpoint)
+
+        def look() -> bool | None:
+            return paths <= evidence.committed_files(checkpoint, events_evidence.SOURCE) or None
+
+        wait_until(look, 2 * ENDING, f"all {len(paths)} files are processed")
+        return paths
 
     def footprint(self) -> dict[str, Any]:
         """Give all that a recovery could have changed, but for what a running driver writes."""

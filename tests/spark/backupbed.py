@@ -16,10 +16,7 @@ from streamkeeper.manifest import read_manifest
 from streamkeeper.plans import Plan
 from streamkeeper.recovery_kinds import Work, kind
 from streamkeeper.settings import Settings
-
-
-class Killed(BaseException):
-    """Ends a step as a kill does: nobody catches it."""
+from tests.killing import Killed
 
 
 @dataclass

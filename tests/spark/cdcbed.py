@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 from streamkeeper_jobs.cdc import CdcTables, Step, apply_changes, prepare
@@ -27,10 +28,31 @@ SCHEMA = "id INT, at BIGINT, op STRING, name STRING, city STRING"
 TABLE = Table("customers", None, {}, (), Where("customers.py", 1))
 
 
+_TARGET_COMMITS = ("replacing._merge", "newest.merging", "newest.append", "by_value.merging", "history.merging")
+"""What a batch calls last before the one commit of its target, each in the module that calls it."""
+
+
+class Killed(Exception):
+    """Stands for the end of the process between two commits."""
+
+
 @contextmanager
 def alone() -> Iterator[None]:
     """Give the turn to the only writer."""
     yield
+
+
+@contextmanager
+def killed_before_the_target() -> Iterator[None]:
+    """Let the batch that is applied inside the block die when its tombstones are written and its target is not."""
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
+        for place in _TARGET_COMMITS:
+            patched.setattr(f"streamkeeper_jobs.cdc.{place}", die)
+        yield
 
 
 @dataclass

@@ -166,7 +166,10 @@ def test_a_range_of_kafka_is_read_between_its_ends_and_through_every_step(kafka:
     assert bed.run() is Outcome.STOPPED
     spark.sql(f"DELETE FROM delta.`{bed.table}`")
     ends = {"from_offsets": {flow.topic: {"0": 1}}, "to_offsets": {flow.topic: {"0": 4}}}
-    request = KIND.parse({"flow": NAME, "chunk": 2, "accept": ["repeats"], **ends}, write_manifest(bed.settings), "ada")
+    manifest = write_manifest(bed.settings)
+    everything = recoveries.plan(bed.settings, KIND, KIND.parse({"flow": NAME, "accept": ["repeats"]}, manifest, "ada"), RECOVERY)
+    assert (everything.details["reads"]["rows"], everything.details["reads"]["at_most"]) == (8, True)
+    request = KIND.parse({"flow": NAME, "chunk": 2, "accept": ["repeats"], **ends}, manifest, "ada")
     plan = recoveries.plan(bed.settings, KIND, request, RECOVERY)
     assert plan.details["reads"]["rows"] == 3
     recoveries.propose(bed.settings, plan)

@@ -219,6 +219,17 @@ def test_maps_arrays_and_odd_names_are_stored_and_tied_rows_of_them_compared(spe
     assert (by_id[2]["tags"], by_id[2]["items"], by_id[2]["odd.name"]) == ({}, [], None)
 
 
+@pytest.mark.parametrize("spec", [SPEC, replace(SPEC, scd_type=2, apply_as_truncates=None, ignore_null_updates=True)])
+def test_a_null_variant_is_smaller_than_any_other(spec: CdcSpec, make: Callable[..., CdcBed]) -> None:
+    bed = make(spec, "id INT, at BIGINT, op STRING, v VARIANT")
+
+    for number, text in enumerate(("1", "2")):
+        texts = bed.spark.createDataFrame([(text,), (None,)], "text STRING")
+        rows = texts.selectExpr("1 AS id", "CAST(1 AS BIGINT) AS at", "'U' AS op", "parse_json(text) AS v")
+        apply_changes(rows, spec, bed.tables, Step(bed.query_id, number), alone)
+    assert [row["text"] for row in bed.table().selectExpr("to_json(v) AS text").collect()] == ["2"]
+
+
 def test_several_sequence_columns_are_compared_in_order_and_a_literal_comes_first(make: Callable[..., CdcBed]) -> None:
     schema = "id INT, day DATE, n FLOAT, op STRING, name STRING"
     spec = replace(SPEC, sequence_by=("day", "n"), except_column_list=("op", "day", "n"))
@@ -276,6 +287,28 @@ def test_a_flow_that_does_not_fit_its_table_is_refused_before_anything_is_touche
         CdcBed(bed.spark, bed.root / "other").prepare(Table("t", None, {}, ("day",), TABLE.where))
     assert bed.versions() == 1
     assert not (bed.root / "other").exists()
+
+
+def test_other_tracked_columns_are_refused_since_versions_that_are_shown_would_go(make: Callable[..., CdcBed]) -> None:
+    history = replace(SPEC, scd_type=2, apply_as_truncates=None)
+    bed = make(history)
+    bed.apply((1, 1, "U", "a", "x"), (1, 3, "U", "a", "y"))
+    shown = bed.rows()
+    named, unnamed = (
+        replace(history, track_history_column_list=("name",)),
+        replace(history, track_history_except_column_list=("City", "name")),
+    )
+    with pytest.raises(DeclarationError, match=r"tracks all columns in its history, and the flow declares only name\. Versions"):
+        CdcBed(bed.spark, bed.root, named).prepare()
+    assert (bed.rows(), bed.versions()) == (shown, 2)
+    earlier = f"ALTER TABLE delta.`{bed.tables.target}` UNSET TBLPROPERTIES ('streamkeeper.trackedHistory')"
+    bed.spark.sql(earlier)
+    CdcBed(bed.spark, bed.root, unnamed).prepare()
+    with pytest.raises(DeclarationError, match="tracks all but city, name in its history, and the flow declares all columns"):
+        bed.prepare()
+    before = bed.versions()
+    CdcBed(bed.spark, bed.root, replace(unnamed, track_history_except_column_list=("NAME", "city")), SCHEMA + ", more INT").prepare()
+    assert bed.versions() == before + 1, "the column alone was added"
 
 
 def test_a_target_whose_tombstones_are_gone_is_refused(make: Callable[..., CdcBed]) -> None:

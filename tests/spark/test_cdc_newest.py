@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from streamkeeper_jobs.cdc import by_value, newest
 
-from tests.spark.cdcbed import CdcBed
+from streamkeeper.cdc import CdcSpec
+from tests.spark.cdcbed import SPEC, CdcBed
 
 U, D = "U", "D"
 Batch = list[tuple[int, str, str | None]]
@@ -76,3 +79,15 @@ def test_a_batch_that_comes_again_changes_nothing(spark: SparkSession, tmp_path:
     bed.apply((1, 2, "U", "never", "x"), batch=0)
     assert bed.versions() == before
     assert bed.rows() == [{"id": 1, "name": "a", "city": "x"}]
+
+
+@pytest.mark.parametrize("spec", [SPEC, replace(SPEC, ignore_null_updates=True)], ids=["ties", "by value"])
+def test_a_batch_of_more_rows_than_are_sent_around_comes_to_the_same(
+    spec: CdcSpec, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (by_value, newest):
+        monkeypatch.setattr(module, "BROADCAST_ROWS", 0)
+    bed = CdcBed(spark, tmp_path, spec).prepare()
+    bed.apply((1, 1, "U", "a", "x"), (2, 1, "U", "b", "x"), (3, 1, "U", "c", "x"))
+    bed.apply((1, 1, "U", "z", "x"), (2, 2, "U", "d", "x"), (3, 2, "D", None, None), (4, 1, "U", "e", "x"))
+    assert {row["id"]: row["name"] for row in bed.rows()} == {1: "z", 2: "d", 4: "e"}

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,18 @@ from streamkeeper_jobs import emptying
 from streamkeeper_jobs.cdc.commits import carrying
 from streamkeeper_jobs.recovery_steps import perform
 
-from streamkeeper import delta_log, emptied, full_refresh, generations, ledger, recoveries, submit
+from streamkeeper import delta_log, emptied, full_refresh, generations, ledger, recoveries, restore_table, submit
+from streamkeeper.backups import TOMBSTONES
 from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.generations import BATCH, StartAt
 from streamkeeper.ledger import Ledger
 from streamkeeper.outcomes import Outcome
+from streamkeeper.plans import Plan
 from streamkeeper.recovery_kinds import Work
+from streamkeeper.restore_table import RestoreRequest
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
+from tests.killing import Killed, dying
 from tests.oracle import first_per
 from tests.spark.customersbed import INCREMENTAL, SNAPSHOT, CustomersBed, delete, upsert
 from tests.spark.flowbed import Flowbed, pipeline
@@ -59,36 +63,28 @@ def test_a_refreshed_table_is_what_the_new_declaration_makes_of_all_events(bed: 
     bed.declare(pipeline(view='.dropDuplicates(["event_id"]).where("n > 1")'))
     bed.arrive(4, 5)
     approve(bed.settings, "events.events")
-    carry_out(bed.settings, bed.spark, "events", "hold", "plan_again", "empty_tables")
+    before = delta_log.latest_version(str(bed.table))
+    [emptied_table] = carry_out(bed.settings, bed.spark, "events", "hold", "plan_again", "empty_tables")["tables"]
+    assert emptied_table["version_before"] == before, "before the seals, too"
     assert rows_of(bed.spark, str(bed.table)) == 0
     carry_out(bed.settings, bed.spark, "events", *UNTIL_RELEASED[3:])
     assert bed.run() is Outcome.STOPPED
     bed.holds([event for event in first_per(bed.events, ["event_id"]) if event["n"] > 1])
     assert bed.start(2).seed_batch is None
+    assert before is not None
+    for version in (before, before + 1):  # the newest of generation 1, and its seal
+        [flow] = back_to(bed.settings, "events.events", version).flows
+        assert flow.start == StartAt(BATCH, generation=1, batch=bed.checkpoint(1).last_commit())
     bed.arrive(5, 6)
     assert bed.run() is Outcome.STOPPED
     bed.holds([event for event in first_per(bed.events, ["event_id"]) if event["n"] > 1])
 
 
-class Killed(BaseException):
-    """Ends a step as a kill does: no ``except Exception`` sees it."""
-
-
-def dying(target: Any, name: str, at: int, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> None:
-    """Let the n-th call of a function be the last thing that happens."""
-    original: Callable[..., Any] = getattr(target, name)
-    count = iter(range(1, 1_000))
-
-    def call(*arguments: Any, **named: Any) -> Any:
-        last = next(count) == at
-        if last and not after:
-            raise Killed
-        result = original(*arguments, **named)
-        if last:
-            raise Killed
-        return result
-
-    monkeypatch.setattr(target, name, call)
+def back_to(settings: Settings, table: str, version: int) -> Plan:
+    """Plan to put a version of a table back, which loses nothing of anybody's."""
+    found = recoveries.plan(settings, restore_table.KIND, RestoreRequest(table, version=version, by="ada"), "r2")
+    assert found.refusals == ()
+    return found
 
 
 def test_both_flows_of_a_table_by_key_are_refreshed_together_killed_in_the_middle_of_every_part(
@@ -102,7 +98,8 @@ def test_both_flows_of_a_table_by_key_are_refreshed_together_killed_in_the_middl
     approve(bed.settings, "customers.customers")
     carry_out(bed.settings, spark, "customers", "hold", "plan_again")
     table, tombstones = bed.settings.table_path("customers"), bed.settings.tombstones_path("customers")
-    assert rows_of(spark, tombstones) > 0
+    deleted, filled = rows_of(spark, tombstones), delta_log.latest_version(table)
+    assert deleted > 0 and filled is not None
     parts = [
         (emptying, "_check_may_be_emptied", 2, False),
         (emptying, "shut_flows_out", 1, True),
@@ -125,15 +122,18 @@ def test_both_flows_of_a_table_by_key_are_refreshed_together_killed_in_the_middl
     assert (bed.run(SNAPSHOT), bed.run(INCREMENTAL)) == (Outcome.DONE, Outcome.STOPPED)
     bed.is_exact()
     assert generations.finished(bed.home(SNAPSHOT)) == 2
+    [then] = [item for item in back_to(bed.settings, "customers.customers", filled).details["tables"] if item["what"] == TOMBSTONES]
+    assert spark.read.format("delta").option("versionAsOf", then["from_version"]).load(tombstones).count() == deleted
 
 
-def test_a_table_that_takes_appends_only_is_refused_before_anything_is_changed(bed: Flowbed) -> None:
+def test_a_table_that_takes_appends_only_since_the_plan_is_refused_before_anything_is_changed(bed: Flowbed) -> None:
     bed.arrive(1)
     assert bed.run() is Outcome.STOPPED
-    bed.spark.sql(f"ALTER TABLE delta.`{bed.table}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
     approve(bed.settings, "events.events")
+    carry_out(bed.settings, bed.spark, "events", "hold", "plan_again")
+    bed.spark.sql(f"ALTER TABLE delta.`{bed.table}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
     with pytest.raises(RecoveryError, match=r"has the property delta.appendOnly.*Nothing was changed"):
-        carry_out(bed.settings, bed.spark, "events", "hold", "plan_again", "empty_tables")
+        carry_out(bed.settings, bed.spark, "events", "empty_tables")
     assert recoveries.give_up(bed.settings, "events", "r1", "rejected")
     bed.arrive(2)
     assert bed.run() is Outcome.STOPPED
@@ -143,7 +143,7 @@ def test_a_table_that_takes_appends_only_is_refused_before_anything_is_changed(b
 def test_a_late_commit_under_the_same_mark_is_skipped_by_delta(bed: Flowbed) -> None:
     bed.arrive(1, 2)
     assert bed.run() is Outcome.STOPPED
-    emptying._empty(bed.spark, str(bed.table), "r1")
+    emptying._empty(bed.spark, str(bed.table), "r1", None)
     bed.spark.read.json(str(bed.root / "data" / "events"), schema="event_id STRING, user_id INT, n INT, event_time TIMESTAMP").write.format(
         "delta"
     ).mode("append").save(str(bed.table))

@@ -56,5 +56,7 @@ def test_nothing_is_rewritten_where_no_batch_is_in_flight(bed: Flowbed) -> None:
     assert bed.run() is Outcome.STOPPED
     assert pin_partitions(bed.home.storage, bed.start(1).checkpoint, "2") == []
     forget_last_commit(bed)
-    assert pin_partitions(bed.home.storage, bed.start(1).checkpoint, "2") == [0, 1]
+    assert pin_partitions(bed.home.storage, bed.start(1).checkpoint, "7") == [0, 1]
+    pinned = [bed.checkpoint(1).offsets(batch).conf["spark.sql.shuffle.partitions"] for batch in (0, 1)]
+    assert pinned == ["2", "2"], "the number that the state was made with, not the session's: it goes for the state's, too"
     assert pin_partitions(bed.home.storage, bed.start(1).checkpoint, "2") == []

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit, window
 
-from streamkeeper import delta_log
+from streamkeeper import delta_log, pinned
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.home import query_id
 from streamkeeper.outcomes import Outcome
@@ -90,6 +90,8 @@ def test_the_seeded_header_is_the_one_that_spark_writes(bed: Flowbed) -> None:
     assert bed.start(2).seed_batch == 0
     by_spark, by_us = bed.checkpoint(1).offsets(0), bed.checkpoint(2).offsets(0)
     assert by_us.conf == {**by_spark.conf, ASKED: "2"}
+    assert {**by_spark.conf, **pinned.DEFAULTS} == by_spark.conf
+    assert by_spark.conf.keys() - pinned.DEFAULTS.keys() == {"spark.sql.streaming.queryEvolution.enableSourceEvolution"}
     assert (by_us.version, by_us.header) == (by_spark.version, by_spark.header)
     assert bed.checkpoint(1).read("metadata") == json.dumps({"id": query_id(NAME, 1)}, separators=(",", ":")).encode()
 

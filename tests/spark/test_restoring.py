@@ -16,7 +16,8 @@ from streamkeeper.errors import RecoveryError
 from streamkeeper.generations import OFFSETS
 from streamkeeper.home import FlowHome
 from streamkeeper.outcomes import Outcome
-from tests.spark.backupbed import Killed, Recoverer, copy_of
+from tests.killing import Killed
+from tests.spark.backupbed import Recoverer, copy_of
 from tests.spark.customersbed import INCREMENTAL, SNAPSHOT, CustomersBed, delete, truncate, upsert
 from tests.spark.flowbed import Flowbed
 

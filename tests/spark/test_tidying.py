@@ -7,13 +7,16 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
+from streamkeeper_jobs import tidying
 from streamkeeper_jobs.tidying import tidy_all
 from streamkeeper_jobs.turn_taking import jvm_process
 
+from streamkeeper import locks
 from streamkeeper.clock import now
 from streamkeeper.home import TableTurns
 from streamkeeper.leases import Process
@@ -82,6 +85,33 @@ def test_a_table_that_is_left_alone_is_not_touched(spark: SparkSession, settings
     write_small_files(spark, path, 2)
     assert tidy_all(spark, settings, (TableTidy("events", "events", (path,), False, None, (), "a recovery works on it"),))
     assert files_of(spark, path) == 2
+
+
+@pytest.mark.parametrize("begins", ["before", "between"])
+def test_a_recovery_that_began_since_the_plan_has_the_table_to_itself(
+    spark: SparkSession, settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, begins: str
+) -> None:
+    path = settings.table_path("events")
+    write_small_files(spark, path, 3)
+    real = tidying._vacuum
+
+    def begin(*arguments: Any) -> dict[str, Any]:
+        locks.take(open_storage(settings.state), "events", "events", "r1")
+        return real(*arguments)
+
+    if begins == "before":
+        locks.take(open_storage(settings.state), "events", "events", "r1")
+    else:
+        monkeypatch.setattr(tidying, "_vacuum", begin)
+    assert tidy_all(spark, settings, (TableTidy("events", "events", (path,), False, 168.0),))
+    found = said_of(capsys, path)
+    if begins == "before":
+        assert found == {"path": path, "left_alone": "the recovery r1 works on it"}
+        assert files_of(spark, path) == 3
+    else:
+        assert (found["files_added"], found["vacuumed"], found["why"]) == (1, None, "the recovery r1 works on it")
+    done = {row.operation for row in DeltaTable.forPath(spark, path).history().select("operation").collect()}
+    assert done == ({"WRITE"} if begins == "before" else {"WRITE", "OPTIMIZE"})
 
 
 def test_compaction_waits_for_its_turn_and_gives_it_back(spark: SparkSession, settings: Settings) -> None:

@@ -3,7 +3,18 @@
 from streamkeeper.errors import ChangeRefused
 from streamkeeper_jobs.cdc.applying import apply_changes
 from streamkeeper_jobs.cdc.columns import check_spec, target_schema
-from streamkeeper_jobs.cdc.preparing import prepare
+from streamkeeper_jobs.cdc.preparing import check_tables, prepare
 from streamkeeper_jobs.cdc.steps import CdcTables, Step, Turn, app_ids
 
-__all__ = ["CdcTables", "ChangeRefused", "Step", "Turn", "app_ids", "apply_changes", "check_spec", "prepare", "target_schema"]
+__all__ = [
+    "CdcTables",
+    "ChangeRefused",
+    "Step",
+    "Turn",
+    "app_ids",
+    "apply_changes",
+    "check_spec",
+    "check_tables",
+    "prepare",
+    "target_schema",
+]

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from streamkeeper.cdc import CdcSpec
 from streamkeeper_jobs.cdc.by_value import apply_by_value
 from streamkeeper_jobs.cdc.columns import layout_of
-from streamkeeper_jobs.cdc.commits import table_at
+from streamkeeper_jobs.cdc.commits import partitions_of, table_at
 from streamkeeper_jobs.cdc.events import Work, changes
 from streamkeeper_jobs.cdc.history import apply_history
 from streamkeeper_jobs.cdc.newest import apply_newest
@@ -64,7 +64,7 @@ def _apply_once(batch: DataFrame, spec: CdcSpec, tables: CdcTables, step: Step) 
         # Nothing of it is wanted. But Spark lets no batch of a stateful query pass that has not made its state (STATE_STORE_COMMIT_…).
         batch.write.format("noop").mode("overwrite").save()
         return
-    layout = layout_of(table_at(session, tables.target).toDF().schema, spec.keys)
+    layout = layout_of(table_at(session, tables.target).toDF().schema, spec.keys, partitions_of(session, tables.target))
     found, work = changes(batch, spec, layout), Work(layout, tables, step)
     if layout.history:
         apply_history(found, spec, work)

@@ -13,7 +13,21 @@ from pyspark.sql.types import MapType, StringType
 from streamkeeper.cdc import BOOKKEEPING
 from streamkeeper_jobs.cdc.columns import COLUMNS, SEQUENCE, Layout
 from streamkeeper_jobs.cdc.commits import assigned, merging, table_at
-from streamkeeper_jobs.cdc.events import AT, DELETE, KEY, KIND, ROW, UPSERT, Facts, Work, facts_of, materialised, nearby, unusable_of_group
+from streamkeeper_jobs.cdc.events import (
+    AT,
+    BROADCAST_ROWS,
+    DELETE,
+    KEY,
+    KIND,
+    ROW,
+    UPSERT,
+    Facts,
+    Work,
+    facts_of,
+    materialised,
+    nearby,
+    unusable_of_group,
+)
 from streamkeeper_jobs.cdc.expressions import column, orderable, ordered
 from streamkeeper_jobs.cdc.newest import (
     CHANGE,
@@ -39,8 +53,7 @@ def apply_by_value(changes: DataFrame, work: Work) -> None:
     """Apply the changes of one batch to an SCD type 1 target that ignores nulls, its tombstones first."""
     values = values_of(work.layout.values)
     with ExitStack() as kept:
-        reduced = kept.enter_context(materialised(reduce(changes, values)))
-        facts = facts_of(reduced, work.layout)
+        reduced, facts = kept.enter_context(facts_of(reduce(changes, values), work.layout))
         cut = cut_off(reduced, _deaths(reduced, facts), work, facts, kept)
         if cut is not None:
             _write(cut, values, work, facts, kept)
@@ -132,7 +145,7 @@ def _replace(target: Opened, source: DataFrame, rules: _Rules, kept: ExitStack) 
     """Look once at the rows that the target has of the keys, and put them together with the changes."""
     changes, stored = source.select(KEY, F.struct("*").alias(CHANGE)), target.placed(F.struct("*").alias(TARGET))
     fate = F.when(rules.updates, UPSERT).when(~rules.lives, DELETE)
-    met = stored.join(nearby(changes, rules.facts), same_key(rules.layout, rules.facts))
+    met = stored.join(nearby(changes, rules.facts, BROADCAST_ROWS), same_key(rules.layout, rules.facts))
     found = kept.enter_context(materialised(met.select(KEY, PLACE, fate.alias(FATE), _row(rules.joined).alias(ROW))))
     new = changes.where(rules.there).join(nearby(found.select(KEY), rules.facts), KEY, "left_anti").select(_row(rules.alone).alias(ROW))
     rows = found.where(F.col(FATE) == UPSERT).select(ROW).unionByName(new)

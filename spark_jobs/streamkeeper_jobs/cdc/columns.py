@@ -43,7 +43,8 @@ COLUMNS = "columns"
 class Layout:
     """A target as it stands: its keys, all its declared columns (the keys among them), the type of its sequences, and what it keeps.
 
-    ``by_value`` says that it keeps a sequence for each value (``ignore_null_updates``), ``history`` that it is SCD type 2.
+    ``by_value`` says that it keeps a sequence for each value (``ignore_null_updates``), ``history`` that it is SCD type 2. ``partitions``
+    are the names of the columns that it is partitioned by.
     """
 
     keys: tuple[StructField, ...]
@@ -51,12 +52,17 @@ class Layout:
     sequence: DataType
     by_value: bool
     history: bool
+    partitions: tuple[str, ...] = ()
 
     @property
     def values(self) -> tuple[StructField, ...]:
         """The declared columns besides the keys."""
         names = {field.name for field in self.keys}
         return tuple(field for field in self.stored.fields if field.name not in names)
+
+    def loses_empty_text(self, column: StructField) -> bool:
+        """Say whether Delta writes an empty text of a column as null: where the table is partitioned by it (delta-io/delta#2100)."""
+        return isinstance(column.dataType, StringType) and column.name in self.partitions
 
 
 def check_spec(schema: StructType, spec: CdcSpec) -> None:
@@ -80,9 +86,12 @@ def check_spec(schema: StructType, spec: CdcSpec) -> None:
     _check_condition(schema, "apply_as_truncates", spec.apply_as_truncates)
 
 
-def target_schema(schema: StructType, spec: CdcSpec) -> StructType:
-    """Give the columns of the target: what is stored, with SCD type 2 when each version began and ended, and the bookkeeping last."""
-    sequence = sequence_type(schema, spec)
+def target_schema(schema: StructType, spec: CdcSpec, order: DataType | None = None) -> StructType:
+    """Give the columns of the target: what is stored, with SCD type 2 when each version began and ended, and the bookkeeping last.
+
+    :param order: the type of the sequences, where the flow's own is a literal and other flows say it.
+    """
+    sequence = sequence_type(schema, spec) if order is None else order
     bookkeeping = [StructField(SEQUENCE, sequence)]
     if spec.ignore_null_updates and spec.scd_type == 1:
         bookkeeping.append(StructField(COLUMNS, MapType(StringType(), sequence)))
@@ -109,17 +118,18 @@ def sequence_type(schema: StructType, spec: CdcSpec) -> DataType:
     return fields[0].dataType if len(fields) == 1 else StructType([StructField(field.name, field.dataType) for field in fields])
 
 
-def layout_of(table: StructType, keys: Sequence[str]) -> Layout:
-    """Read a target's layout back from its schema."""
+def layout_of(table: StructType, keys: Sequence[str], partitions: Sequence[str] = ()) -> Layout:
+    """Read a target's layout back from its schema; comments, defaults and constraints of its columns are no part of it."""
     bookkeeping = table[BOOKKEEPING].dataType
     assert isinstance(bookkeeping, StructType), "prepare() made it, or refused the table"
-    stored = StructType([field for field in table.fields if field.name not in RESERVED])
+    stored = StructType([StructField(field.name, field.dataType) for field in table.fields if field.name not in RESERVED])
     return Layout(
         keys=tuple(field_of(stored, name, "keys") for name in keys),
         stored=stored,
         sequence=bookkeeping[SEQUENCE].dataType,
         by_value=COLUMNS in bookkeeping.fieldNames(),
         history=START_AT in table.fieldNames(),
+        partitions=tuple(partitions),
     )
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import Any
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from streamkeeper_jobs.cdc.expressions import quoted
+from streamkeeper_jobs.jvm import classes, python_list, scala_seq
 from streamkeeper_jobs.session import spark_url, with_settings
+from streamkeeper_jobs.tables import delta_log_of, set_transaction
 
 _APP, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 _MATERIALIZE = "spark.databricks.delta.merge.materializeSource"
@@ -36,6 +39,25 @@ def append(rows: DataFrame, path: str, app_id: str, version: int) -> None:
     """Append rows, perhaps none, in one commit of (``app_id``, ``version``)."""
     writer = rows.write.format("delta").mode("append").option("txnAppId", app_id).option("txnVersion", str(version))
     writer.save(spark_url(path))
+
+
+def append_again(rows: DataFrame, transaction: Any, app_id: str, version: int) -> None:
+    """Append rows in one more commit of (``app_id``, ``version``), which the table has already.
+
+    :param transaction: Delta's own, which was asked for the id's version: so a seal that comes after the look keeps it out.
+    :raises DeltaConcurrentModificationException: another commit got in between; one of its kinds.
+    """
+    java = classes(rows.sparkSession)
+    added, none = transaction.writeFiles(rows._jdf), java("scala.Option").empty()
+    mode = java("org.apache.spark.sql.SaveMode").Append
+    operation = java("org.apache.spark.sql.delta.DeltaOperations$Write")(mode, *[none] * 8)
+    transaction.commit(scala_seq(java, [set_transaction(java, app_id, version)]).appendedAll(added), operation)
+
+
+def partitions_of(session: SparkSession, path: str) -> tuple[str, ...]:
+    """Give the names of the columns that a Delta table is partitioned by, as its newest snapshot that is known here has it."""
+    names = delta_log_of(session, path).unsafeVolatileSnapshot().metadata().partitionColumns()
+    return tuple(str(name) for name in python_list(classes(session), names))
 
 
 def table_at(session: SparkSession, path: str) -> DeltaTable:

@@ -9,15 +9,18 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from streamkeeper.cdc import CdcSpec
 from streamkeeper.errors import ChangeRefused, DeclarationError
 from streamkeeper_jobs.cdc.columns import Layout, field_of, holds, sequence_type, stored_fields
 from streamkeeper_jobs.cdc.expressions import all_of, column, conformed, literal, portable, struct_of, whole_number
 from streamkeeper_jobs.cdc.steps import CdcTables, Step
+from streamkeeper_jobs.jvm import classes
 
 UPSERT, DELETE, TRUNCATE = "upsert", "delete", "truncate"
+
+_MEASURED = "measured"
 
 KEY, AT, KIND, ROW, UNUSABLE = "key", "sequence", "kind", "row", "unusable"
 """Columns of a frame of changes. ``row`` holds all declared columns, ``unusable`` an example of a row without key or sequence."""
@@ -35,7 +38,7 @@ def changes(batch: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     key = F.struct(*[column(field.name).cast(field.dataType).alias(field.name) for field in layout.keys])
     kind = F.when(_holds(spec.apply_as_truncates), TRUNCATE).when(_holds(spec.apply_as_deletes), DELETE).otherwise(UPSERT)
     lacks_sequence = ~all_of([column(name).isNotNull() for name in spec.sequence_by])
-    lacks_key = ~all_of([column(field.name).isNotNull() for field in layout.keys])
+    lacks_key = ~all_of([_identifies(field, layout) for field in layout.keys])
     example = F.to_json(F.struct(*[column(name) for name in batch.columns]), {"ignoreNullFields": "false"})
     return batch.select(
         key.alias(KEY),
@@ -56,8 +59,8 @@ def sequence(schema: StructType, spec: CdcSpec, layout: Layout) -> Column:
     return columns[0].cast(layout.sequence)
 
 
-BROADCAST_KEYS = 1_000_000
-"""Up to so many keys of a batch are held by every executor at once: some tens of megabytes."""
+BROADCAST_KEYS, BROADCAST_ROWS = 1_000_000, 100_000
+"""Up to so many keys of a batch, or whole rows of it, are held by every executor at once: some tens of megabytes."""
 
 
 @dataclass(frozen=True)
@@ -83,15 +86,16 @@ class Facts:
     highest: Any
 
 
-def facts_of(reduced: DataFrame, layout: Layout) -> Facts:
-    """Look through the reduced changes of a batch: columns ``key``, ``deleted``, ``truncated``, ``unusable``, ``rows_unusable``.
+@contextmanager
+def facts_of(reduced: DataFrame, layout: Layout) -> Iterator[tuple[DataFrame, Facts]]:
+    """Compute the reduced changes (columns ``key``, ``deleted``, ``truncated``, ``unusable``, ``rows_unusable``), and say what is there.
 
     :raises ChangeRefused: some rows have no key or no sequence.
     """
     first = layout.keys[0]
     bound = portable(column(KEY, first.name), first.dataType)
     keyed = column(KEY, first.name).isNotNull()
-    found = reduced.agg(
+    aggregates = (
         F.count_if(keyed).alias("keys"),
         F.count("deleted").alias("deletes"),
         portable(F.max("truncated"), layout.sequence).alias("truncated"),
@@ -100,10 +104,11 @@ def facts_of(reduced: DataFrame, layout: Layout) -> Facts:
         F.max(bound).alias("highest"),
         F.sum("rows_unusable").alias("rows_unusable"),
         F.min(UNUSABLE).alias(UNUSABLE),
-    ).first()
-    assert found is not None, "an aggregate without groups has one row"
-    _check_usable(found, layout)
-    return Facts(found["keys"], found["deletes"], found["truncated"] if found["truncates"] else None, found["lowest"], found["highest"])
+    )
+    with measured(reduced, *aggregates) as (kept, found):
+        _check_usable(found, layout)
+        truncated = found["truncated"] if found["truncates"] else None
+        yield kept, Facts(found["keys"], found["deletes"], truncated, found["lowest"], found["highest"])
 
 
 def unusable_of_group() -> tuple[Column, Column]:
@@ -122,15 +127,42 @@ def materialised(frame: DataFrame) -> Iterator[DataFrame]:
         plan.rdd().unpersist(False)
 
 
+@contextmanager
+def measured(frame: DataFrame, *aggregates: Column) -> Iterator[tuple[DataFrame, Row]]:
+    """Compute a frame once, as :func:`materialised` does, and aggregates over it in passing: no job of their own goes through it again."""
+    observed = frame.observe(_MEASURED, *aggregates)
+    with materialised(observed) as kept:
+        # By the plan that was run, and not by an Observation: that one waits for an event, which a busy listener bus may drop.
+        seen: Any = observed._jdf.queryExecution().observedMetrics()
+        if seen.contains(_MEASURED):
+            session: Any = frame.sparkSession
+            rows = classes(session)("java.util.ArrayList")()
+            rows.add(seen.apply(_MEASURED))
+            found = DataFrame(session._jsparkSession.createDataFrame(rows, seen.apply(_MEASURED).schema()), session).first()
+        else:  # a plan that turned out to be empty while it ran may have dropped them
+            found = kept.agg(*aggregates).first()
+        assert found is not None, "an aggregate without groups has one row"
+        yield kept, found
+
+
 def within(path: Sequence[str], key: StructField, facts: Facts) -> Column:
     """Bound a column by the batch's lowest and highest first key, by which Delta can leave files aside."""
     value = column(*path)
     return value.between(literal(facts.lowest, key.dataType), literal(facts.highest, key.dataType))
 
 
-def nearby(frame: DataFrame, facts: Facts) -> DataFrame:
-    """Let a frame with a row for each key of the batch be sent to where it is joined, unless the batch is a big one."""
-    return F.broadcast(frame) if facts.keys <= BROADCAST_KEYS else frame
+def nearby(frame: DataFrame, facts: Facts, most: int = BROADCAST_KEYS) -> DataFrame:
+    """Let a frame with a row for each key of the batch be sent to where it is joined, unless the batch has more keys than ``most``."""
+    return F.broadcast(frame) if facts.keys <= most else frame
+
+
+def _identifies(key: StructField, layout: Layout) -> Column:
+    """Say whether a row can be found again by a key's value."""
+    value = column(key.name)
+    if not isinstance(key.dataType, StringType):
+        return value.isNotNull()
+    valid = value.isNotNull() & F.is_valid_utf8(value)
+    return valid & (value != "") if layout.loses_empty_text(key) else valid
 
 
 def _holds(condition: str | None) -> Column:
@@ -139,7 +171,9 @@ def _holds(condition: str | None) -> Column:
 
 def _row(schema: StructType, spec: CdcSpec, layout: Layout) -> Column:
     given = StructType(stored_fields(schema, spec))
-    return conformed(F.struct(*[column(field.name) for field in given.fields]), given, layout.stored)
+    lost = {field.name.lower() for field in layout.stored.fields if layout.loses_empty_text(field)}
+    values = [F.nullif(column(field.name), F.lit("")) if field.name.lower() in lost else column(field.name) for field in given.fields]
+    return conformed(struct_of(given.fields, values), given, layout.stored)
 
 
 def _check_fits(schema: StructType, spec: CdcSpec, layout: Layout) -> None:
@@ -157,9 +191,16 @@ def _check_fits(schema: StructType, spec: CdcSpec, layout: Layout) -> None:
 def _check_usable(found: Row, layout: Layout) -> None:
     count = found["rows_unusable"] or 0
     if count:
-        keys = ", ".join(field.name for field in layout.keys)
         raise ChangeRefused(
-            f"{count} row{'s' if count > 1 else ''} of the batch {'have' if count > 1 else 'has'} a null key ({keys}) or a null sequence, "
+            f"{count} row{'s' if count > 1 else ''} of the batch {'have' if count > 1 else 'has'} {_unusable(layout)}, "
             f"such as {found[UNUSABLE]}. Each row needs both (a truncate its sequence only), or nobody could tell what it replaces. "
             "Filter such rows out in the view, or give them a value; nothing of the batch was written."
         )
+
+
+def _unusable(layout: Layout) -> str:
+    texts = [field.name for field in layout.keys if isinstance(field.dataType, StringType)]
+    broken = f", a key that is not valid UTF-8 ({', '.join(texts)})," if texts else ""
+    parts = [field.name for field in layout.keys if layout.loses_empty_text(field)]
+    empty = f" an empty text in a key by which the table is partitioned, which Delta keeps as null ({', '.join(parts)})," if parts else ""
+    return f"a null key ({', '.join(field.name for field in layout.keys)}){broken}{empty} or a null sequence"

@@ -9,15 +9,25 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    ByteType,
     DataType,
     DateType,
+    DecimalType,
+    IntegerType,
     MapType,
+    ShortType,
     StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
     VariantType,
 )
+
+_BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32}
+_SECONDS, _SECONDS_OF_INTERVAL = (2**63 - 1) // 1_000_000, 10**12 - 1
+"""How far from 1970 a timestamp can be, and one that is reckoned with an interval."""
+_YEAR_1, _YEAR_9999 = -719_162, 2_932_896
+"""The first and the last day that Python can have, since 1970."""
 
 
 def column(*path: str) -> Column:
@@ -63,7 +73,7 @@ def ordered(value: Column, dtype: DataType) -> Column:
         case ArrayType():
             return F.transform(value, lambda item: ordered(item, dtype.elementType))
         case _:
-            return F.to_json(F.struct(value.alias("value")))
+            return F.when(value.isNotNull(), F.to_json(F.struct(value.alias("value"))))
 
 
 def portable(value: Column, dtype: DataType) -> Column:
@@ -106,6 +116,24 @@ def whole_number(number: int, dtype: DataType) -> Column:
             return F.date_from_unix_date(F.lit(number).cast("int"))
         case _:
             return F.lit(number).cast(dtype)
+
+
+def whole_numbers(dtype: DataType) -> tuple[int, int]:
+    """Give the least and the greatest whole number that :func:`whole_number` can give as a sequence of a type."""
+    match dtype:
+        case StructType():
+            return whole_numbers(dtype.fields[0].dataType)
+        case DecimalType():
+            return 1 - 10 ** (dtype.precision - dtype.scale), 10 ** (dtype.precision - dtype.scale) - 1
+        case TimestampType():
+            return -_SECONDS, _SECONDS
+        case TimestampNTZType():
+            return -_SECONDS_OF_INTERVAL, _SECONDS_OF_INTERVAL
+        case DateType():
+            return _YEAR_1, _YEAR_9999
+        case _:
+            bits = _BITS.get(type(dtype), 64)
+            return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
 
 def conformed(value: Column, given: DataType, wanted: DataType) -> Column:

@@ -46,8 +46,7 @@ def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
     """Apply the changes of one batch to an SCD type 2 target, the sibling first."""
     layout = work.layout
     with ExitStack() as kept:
-        reduced = kept.enter_context(materialised(reduce(changes, spec, layout)))
-        facts = facts_of(reduced, layout)
+        reduced, facts = kept.enter_context(facts_of(reduce(changes, spec, layout), layout))
         if not facts.keys:
             commit_nothing(reduced.sparkSession, work)
             return

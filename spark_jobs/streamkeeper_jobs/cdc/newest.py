@@ -14,6 +14,7 @@ from streamkeeper_jobs.cdc.columns import SEQUENCE, Layout
 from streamkeeper_jobs.cdc.commits import append, assigned, merging, table_at
 from streamkeeper_jobs.cdc.events import (
     AT,
+    BROADCAST_ROWS,
     DELETE,
     KEY,
     KIND,
@@ -24,6 +25,7 @@ from streamkeeper_jobs.cdc.events import (
     Work,
     facts_of,
     materialised,
+    measured,
     nearby,
     unusable_of_group,
     within,
@@ -49,8 +51,7 @@ class Cut:
 def apply_newest(changes: DataFrame, work: Work) -> None:
     """Apply the changes of one batch to an SCD type 1 target, its tombstones first."""
     with ExitStack() as kept:
-        reduced = kept.enter_context(materialised(reduce(changes, work.layout)))
-        facts = facts_of(reduced, work.layout)
+        reduced, facts = kept.enter_context(facts_of(reduce(changes, work.layout), work.layout))
         cut = cut_off(reduced, _deaths(reduced, facts), work, facts, kept)
         if cut is not None:
             _write(cut, work, facts, kept)
@@ -117,8 +118,9 @@ def open_target(session: SparkSession, work: Work, facts: Facts) -> Opened | Non
 def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitStack) -> None:
     """Look once at the rows that the target has of the keys; mark those that are replaced or end, and append what is newer."""
     living = _living(cut)
-    found = kept.enter_context(materialised(_fates(target, living, cut.truncated, layout, facts)))
-    fates = {row[FATE] for row in found.select(FATE).distinct().collect()}
+    each = (F.count_if(F.col(FATE) == fate).alias(fate) for fate in (GOES, TIED, STANDS))
+    found, numbers = kept.enter_context(measured(_fates(target, living, cut.truncated, layout, facts), *each))
+    fates = {fate for fate, number in numbers.asDict().items() if number}
     if TIED in fates:
         found = kept.enter_context(materialised(_ties_broken(target, living, found, layout, facts)))
     upserts = living.where(F.col("latest").isNotNull())
@@ -152,7 +154,9 @@ def _ties_broken(target: Opened, living: DataFrame, found: DataFrame, layout: La
     changes = living.join(nearby(found.where(tied).select(KEY), facts), KEY, "left_semi").select(KEY, column("latest", ROW).alias(ROW))
     stored = target.placed(_key_of_target(layout).alias("own"), _row_of_target(layout).alias("stored"))
     larger = ordered(F.col(ROW), layout.stored) > ordered(F.col("stored"), layout.stored)
-    broken = stored.join(nearby(changes, facts), _own_key(layout)).select(KEY, PLACE, F.when(larger, GOES).otherwise(STANDS).alias(FATE))
+    broken = stored.join(nearby(changes, facts, BROADCAST_ROWS), _own_key(layout)).select(
+        KEY, PLACE, F.when(larger, GOES).otherwise(STANDS).alias(FATE)
+    )
     return found.where(~tied).unionByName(broken)
 
 

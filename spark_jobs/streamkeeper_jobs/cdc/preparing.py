@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from delta.tables import DeltaTable
@@ -25,15 +25,18 @@ from streamkeeper_jobs.cdc.columns import (
 )
 from streamkeeper_jobs.cdc.commits import table_at
 from streamkeeper_jobs.cdc.events import AT, KEY, KIND, ROW
-from streamkeeper_jobs.cdc.expressions import quoted
+from streamkeeper_jobs.cdc.expressions import quoted, whole_numbers
 from streamkeeper_jobs.cdc.steps import CdcTables, Turn
 from streamkeeper_jobs.cdc.tombstones import tombstones_schema
+from streamkeeper_jobs.jvm import classes
 from streamkeeper_jobs.session import spark_url
 
 KEYS_PROPERTY = "streamkeeper.keys"
 """The table property that says by which columns the flows of a target find its rows."""
 NULLS_PROPERTY = "streamkeeper.ignoreNullUpdates"
 """The table property that says whether its flows ignore nulls."""
+TRACKED_PROPERTY = "streamkeeper.trackedHistory"
+"""The table property that says by which columns versions are told apart, with SCD type 2; tables of earlier releases have none yet."""
 DELETION_VECTORS = "delta.enableDeletionVectors"
 """On unless the declaration says otherwise: a batch then marks the rows that it replaces, and rewrites no file."""
 
@@ -47,23 +50,29 @@ class Addition:
     after: str | None
 
 
+@dataclass(frozen=True)
+class Lack:
+    """What a table lacks of a flow: columns and fields, and the properties that a release before did not give it."""
+
+    columns: Sequence[Addition]
+    properties: Mapping[str, str]
+
+
 def prepare(  # noqa: PLR0917 - it mirrors apply_changes
-    spark: SparkSession, schema: StructType, spec: CdcSpec, tables: CdcTables, table: Table, turn: Turn
+    spark: SparkSession, schema: StructType, spec: CdcSpec, tables: CdcTables, table: Table, turn: Turn, order: DataType | None = None
 ) -> None:
     """Make a target and its tombstones if absent, else add the columns that they lack. Done again, it changes nothing.
 
+    :param order: the type of the sequences in a table that is made, where the flow's own is a literal and other flows say it.
     :raises DeclarationError: the declaration does not fit its source, or the target that is there; nothing was touched.
     """
     check_spec(schema, spec)
     with turn():
         there = delta_log.exists(tables.target)
-        additions = _fit(spark, schema, spec, tables, table) if there else []
-        if not there:
-            _check_partitions(schema, spec, table)
-        made = table_at(spark, tables.target).toDF().schema if there else target_schema(schema, spec)
-        _check_tombstones(spark, tables, layout_of(made, spec.keys), there)
-        if additions:
-            _add(spark, tables.target, additions)
+        made, lack = _check_tables(spark, schema, spec, tables, table, there, order)
+        _set(spark, tables.target, lack.properties)
+        if lack.columns:
+            _add(spark, tables.target, lack.columns)
             made = table_at(spark, tables.target).toDF().schema
         _prepare_tombstones(spark, tables.tombstones, tombstones_schema(layout_of(made, spec.keys)))
         if not there:
@@ -71,12 +80,35 @@ def prepare(  # noqa: PLR0917 - it mirrors apply_changes
             _make(spark, tables.target, made, table, spec)
 
 
+def check_tables(spark: SparkSession, schema: StructType, spec: CdcSpec, tables: CdcTables, table: Table) -> None:
+    """Make sure that a flow can write its target and tombstones, as they are or as they would be made; nothing is changed.
+
+    :raises DeclarationError: the declaration does not fit its source, or the tables that are there.
+    """
+    check_spec(schema, spec)
+    _check_tables(spark, schema, spec, tables, table, delta_log.exists(tables.target))
+
+
+def _check_tables(  # noqa: PLR0917 - it mirrors prepare
+    spark: SparkSession, schema: StructType, spec: CdcSpec, tables: CdcTables, table: Table, there: bool, order: DataType | None = None
+) -> tuple[StructType, Lack]:
+    """Give the target's columns, or those that it would have, and what it lacks of the flow's."""
+    lack = _fit(spark, schema, spec, tables, table) if there else Lack((), {})
+    if not there:
+        _check_partitions(schema, spec, table)
+    made = table_at(spark, tables.target).toDF().schema if there else target_schema(schema, spec, order)
+    layout = layout_of(made, spec.keys)
+    _check_literal(spec, layout, table)
+    _check_tombstones(spark, tables, layout, there)
+    return made, lack
+
+
 def _make(spark: SparkSession, path: str, schema: StructType, table: Table, spec: CdcSpec) -> None:
     builder = DeltaTable.createIfNotExists(spark).location(spark_url(path)).addColumns(schema)
     if table.comment:
         builder = builder.comment(table.comment)
-    properties = {DELETION_VECTORS: "true", **table.properties, KEYS_PROPERTY: _spelled(schema, spec), NULLS_PROPERTY: _ignores(spec)}
-    for name, value in properties.items():
+    own = {KEYS_PROPERTY: _spelled(schema, spec), NULLS_PROPERTY: _ignores(spec), **_tracked(spec)}
+    for name, value in {DELETION_VECTORS: "true", **table.properties, **own}.items():
         builder = builder.property(name, value)
     if table.partition_cols:
         builder = builder.partitionedBy(*table.partition_cols)
@@ -112,14 +144,14 @@ def _check_tombstones(spark: SparkSession, tables: CdcTables, layout: Layout, ta
         return
     found, wanted = table_at(spark, tables.tombstones).toDF().schema, tombstones_schema(layout)
     for name in (KEY, AT):
-        if name not in found.fieldNames() or found[name].dataType != wanted[name].dataType:
+        if name not in found.fieldNames() or found[name].dataType.simpleString() != wanted[name].dataType.simpleString():
             raise DeclarationError(
                 f"The tombstones at {tables.tombstones} have another {name} than the table {tables.target}: they belong to another table. "
                 "Restore both together, or move the tombstones away."
             )
 
 
-def _fit(spark: SparkSession, schema: StructType, spec: CdcSpec, tables: CdcTables, table: Table) -> list[Addition]:
+def _fit(spark: SparkSession, schema: StructType, spec: CdcSpec, tables: CdcTables, table: Table) -> Lack:
     """Give what a target lacks for a flow.
 
     :raises DeclarationError: it is no AUTO CDC target, or one of another kind.
@@ -145,7 +177,24 @@ def _fit(spark: SparkSession, schema: StructType, spec: CdcSpec, tables: CdcTabl
         if has != gives:
             raise DeclarationError(f"{says} {what} {has}, and the flow declares {gives}. All flows of a table must agree, for good.")
     _check_sequence(schema, spec, layout, says)
-    return list(_lacking(layout.stored, StructType(stored_fields(schema, spec)), (), says))
+    columns = list(_lacking(layout.stored, StructType(stored_fields(schema, spec)), (), says))
+    return Lack(columns, _check_tracked(spec, properties, says))
+
+
+def _check_tracked(spec: CdcSpec, properties: Mapping[str, str], says: str) -> dict[str, str]:
+    """Give the property that says what is tracked, if the table has none yet.
+
+    :raises DeclarationError: it tracks other columns: its versions would be taken together or apart in another way than they were shown.
+    """
+    declared = _tracked(spec)
+    for name, value in declared.items():
+        if properties.get(name, value) != value:
+            raise DeclarationError(
+                f"{says} tracks {properties[name]} in its history, and the flow declares {value}. Versions that are shown would go. "
+                "Declare track_history_column_list and track_history_except_column_list as they were, in all flows of the table, or build "
+                "it anew: full_refresh_beside with the definition 'declared'."
+            )
+    return {name: value for name, value in declared.items() if name not in properties}
 
 
 def _check_sequence(schema: StructType, spec: CdcSpec, layout: Layout, says: str) -> None:
@@ -154,6 +203,17 @@ def _check_sequence(schema: StructType, spec: CdcSpec, layout: Layout, says: str
         raise DeclarationError(
             f"{says} is ordered by {layout.sequence.simpleString()}, and sequence_by gives {given.simpleString()}. "
             "Flows of one table are ordered by the same types: cast the column in the view."
+        )
+
+
+def _check_literal(spec: CdcSpec, layout: Layout, table: Table) -> None:
+    if spec.sequence_literal is None:
+        return
+    least, most = whole_numbers(layout.sequence)
+    if not least <= spec.sequence_literal <= most:
+        raise DeclarationError(
+            f"{table.where}: the table {table.name} is ordered by {layout.sequence.simpleString()}, and sequence_by is the literal "
+            f"{spec.sequence_literal}. Allowed are {least} to {most}. Give one of those, or cast the other flows' columns in a view."
         )
 
 
@@ -189,7 +249,13 @@ def _lacking_fields(found: StructType, wanted: StructType, path: tuple[str, ...]
             last = field.name
 
 
-def _add(spark: SparkSession, path: str, additions: list[Addition]) -> None:
+def _set(spark: SparkSession, path: str, properties: Mapping[str, str]) -> None:
+    for name, value in properties.items():
+        said = value.replace("\\", "\\\\").replace("'", "\\'")
+        spark.sql(f"ALTER TABLE delta.{quoted(spark_url(path))} SET TBLPROPERTIES ('{name}' = '{said}')")
+
+
+def _add(spark: SparkSession, path: str, additions: Sequence[Addition]) -> None:
     if not additions:
         return
     columns = []
@@ -200,12 +266,22 @@ def _add(spark: SparkSession, path: str, additions: list[Addition]) -> None:
 
 
 def _sql(spark: SparkSession, dtype: DataType) -> str:
-    assert spark._jvm is not None, "a classic session has a JVM"
-    return str(spark._jvm.org.apache.spark.sql.types.DataType.fromJson(dtype.json()).sql())
+    return str(classes(spark)("org.apache.spark.sql.types.DataType").fromJson(dtype.json()).sql())
 
 
 def _spelled(schema: StructType, spec: CdcSpec) -> str:
     return ",".join(field_of(schema, name, "keys").name for name in spec.keys)
+
+
+def _tracked(spec: CdcSpec) -> dict[str, str]:
+    """Give the property that says what is tracked, as it is declared: a column that comes later does not change it."""
+    if spec.scd_type == 1:
+        return {}
+    words = "all columns"
+    for what, names in (("only", spec.track_history_column_list), ("all but", spec.track_history_except_column_list)):
+        if names is not None:
+            words = f"{what} {', '.join(sorted(name.lower() for name in names))}"
+    return {TRACKED_PROPERTY: words}
 
 
 def _ignores(spec: CdcSpec) -> str:

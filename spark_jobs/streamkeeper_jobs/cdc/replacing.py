@@ -7,7 +7,6 @@ the caller who looks for rows, once, and reads the columns that it needs. This l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,8 @@ from pyspark.sql import functions as F
 
 from streamkeeper_jobs.cdc.expressions import column
 from streamkeeper_jobs.cdc.steps import Step
-from streamkeeper_jobs.session import spark_url
+from streamkeeper_jobs.jvm import Classes, classes, python_list, scala_object, scala_seq
+from streamkeeper_jobs.tables import delta_log_of, set_transaction
 
 PLACE, FILE, INDEX = "place", "file", "index"
 """Where a row of a target lies: a struct of its file, and of its number in there."""
@@ -49,54 +49,54 @@ class Opened:
         """
         if self._transaction.txnVersion(self.step.query_id) >= self.step.batch_id:
             return
-        jvm: Any = rows.sparkSession._jvm
+        java = classes(rows.sparkSession)
         added = self._transaction.writeFiles(self._laid_out(rows)._jdf)
-        marked, count = self._mark(gone) if gone is not None else (_seq(jvm, []), 0)
+        marked, count = self._mark(gone) if gone is not None else (scala_seq(java, []), 0)
         self._say_how_much(rows.sparkSession, added, count)
-        now = jvm.scala.Option.apply(jvm.java.lang.System.currentTimeMillis())
-        step = jvm.org.apache.spark.sql.delta.actions.SetTransaction(self.step.query_id, self.step.batch_id, now)
-        self._transaction.commit(_seq(jvm, [step]).appendedAll(added).appendedAll(marked), _merge(jvm))
+        step = set_transaction(java, self.step.query_id, self.step.batch_id)
+        self._transaction.commit(scala_seq(java, [step]).appendedAll(added).appendedAll(marked), _merge(java))
 
     def _laid_out(self, rows: DataFrame) -> DataFrame:
         """Bring the rows of each partition together, as MERGE does: else each task would write a file into each."""
-        jvm: Any = rows.sparkSession._jvm
-        names = [column(str(name)) for name in _list(jvm, self._transaction.metadata().partitionColumns())]
+        java = classes(rows.sparkSession)
+        names = [column(str(name)) for name in python_list(java, self._transaction.metadata().partitionColumns())]
         return rows.repartition(*names) if names else rows
 
     def _mark(self, gone: DataFrame) -> tuple[Any, int]:
         """Write deletion vectors; give the actions that put them in force, and how many rows they mark."""
-        jvm: Any = gone.sparkSession._jvm
-        session, delta = gone.sparkSession._jsparkSession, jvm.org.apache.spark.sql.delta
-        found = delta.commands.DeletionVectorBitmapGenerator.buildRowIndexSetsForFilesMatchingCondition(
+        java = classes(gone.sparkSession)
+        session = gone.sparkSession._jsparkSession
+        found = java("org.apache.spark.sql.delta.commands.DeletionVectorBitmapGenerator").buildRowIndexSetsForFilesMatchingCondition(
             session,
             self._transaction,
             True,
             gone._jdf,
             self._files,
-            jvm.org.apache.spark.sql.catalyst.expressions.Literal.TrueLiteral(),
-            jvm.scala.Option.apply(column(PLACE, FILE)._jc),
-            jvm.scala.Option.apply(column(PLACE, INDEX)._jc),
+            java("org.apache.spark.sql.catalyst.expressions.Literal").TrueLiteral(),
+            java("scala.Option").apply(column(PLACE, FILE)._jc),
+            java("scala.Option").apply(column(PLACE, INDEX)._jc),
         )
-        vectors, snapshot = delta.commands.DMLWithDeletionVectorsHelper, self._transaction.snapshot()
+        vectors, snapshot = java("org.apache.spark.sql.delta.commands.DMLWithDeletionVectorsHelper"), self._transaction.snapshot()
         by_name = vectors.generateCandidateFileMap(self._transaction.deltaLog().dataPath(), self._files)
         touched = vectors.findFilesWithMatchingRows(self._transaction, by_name, found)
-        length = delta.stats.StatsCollectionUtils.getDataSkippingStringPrefixLength(session, snapshot.metadata())
+        statistics = java("org.apache.spark.sql.delta.stats.StatsCollectionUtils")
+        length = statistics.getDataSkippingStringPrefixLength(session, snapshot.metadata())
         done = vectors.processUnmodifiedData(session, touched, snapshot, length)
         return done._1(), int(done._2().apply("numModifiedRows"))
 
     def _say_how_much(self, session: SparkSession, added: Any, gone: int) -> None:
         """Give the transaction the numbers that the table's history shows: an updated row counts as one deleted and one inserted."""
-        jvm: Any = session._jvm
-        files = _list(jvm, added)
+        java = classes(session)
+        files = python_list(java, added)
         written = sum(int(file.numLogicalRecords().get()) for file in files)
         numbers = {"numTargetRowsInserted": written, "numTargetRowsDeleted": gone, "numTargetFilesAdded": len(files)}
-        metrics = jvm.java.util.HashMap()
+        metrics = java("java.util.HashMap")()
         for name, number in {**numbers, "operationNumSourceRows": written}.items():
-            metric = jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(session._jsparkSession.sparkContext(), name)
+            metric = java("org.apache.spark.sql.execution.metric.SQLMetrics").createMetric(session._jsparkSession.sparkContext(), name)
             metric.set(number)
             metrics.put(name, metric)
-        to_map = getattr(getattr(jvm.scala.collection.immutable, "Map$"), "MODULE$")
-        as_map = to_map.__getattr__("from")(jvm.scala.jdk.javaapi.CollectionConverters.asScala(metrics))
+        to_map = scala_object(java, "scala.collection.immutable.Map")
+        as_map = to_map.__getattr__("from")(java("scala.jdk.javaapi.CollectionConverters").asScala(metrics))
         self._transaction.registerSQLMetrics(session._jsparkSession, as_map)
 
 
@@ -106,36 +106,25 @@ def opened(session: SparkSession, path: str, step: Step, bounds: Column) -> Open
     That is where the table does not mark rows by deletion vectors, or keeps more of a row than its columns: a change feed, row tracking.
     (Where rows lie is in Spark's ``_metadata``, unless a column has taken that name.)
     """
-    jvm: Any = session._jvm
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, spark_url(path))
+    java = classes(session)
+    log = delta_log_of(session, path)
     transaction = log.startTransaction()
-    properties = jvm.scala.jdk.javaapi.CollectionConverters.asJava(transaction.metadata().configuration())
+    properties = java("scala.jdk.javaapi.CollectionConverters").asJava(transaction.metadata().configuration())
     taken = "_metadata" in list(transaction.metadata().schema().fieldNames())
     if properties.get(_VECTORS) != "true" or any(properties.get(name) == "true" for name in _MORE_THAN_ROWS) or taken:
         return None
 
     def reading(files: Any) -> DataFrame:
-        none = jvm.scala.Option.empty()
+        none = java("scala.Option").empty()
         return DataFrame(log.createDataFrame(transaction.snapshot(), files, False, none), session).where(bounds)
 
-    analyzed: Any = reading(_seq(jvm, []))._jdf.queryExecution().analyzed()
-    folded = jvm.org.apache.spark.sql.catalyst.optimizer.ConstantFolding.apply(analyzed)
-    files = transaction.filterFiles(_seq(jvm, [folded.condition()]), True)
+    analyzed: Any = reading(scala_seq(java, []))._jdf.queryExecution().analyzed()
+    folded = java("org.apache.spark.sql.catalyst.optimizer.ConstantFolding").apply(analyzed)
+    files = transaction.filterFiles(scala_seq(java, [folded.condition()]), True)
     return Opened(reading(files), step, transaction, files)
 
 
-def _merge(jvm: Any) -> Any:
+def _merge(java: Classes) -> Any:
     """Name the commit as what it is to readers of the history."""
-    none, nothing = jvm.scala.Option.empty(), _seq(jvm, [])
-    return getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Merge")(none, none, none, none, nothing, nothing, nothing)
-
-
-def _seq(jvm: Any, items: Iterable[Any]) -> Any:
-    made = jvm.java.util.ArrayList()
-    for item in items:
-        made.add(item)
-    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(made).toSeq()
-
-
-def _list(jvm: Any, items: Any) -> list[Any]:
-    return list(jvm.scala.jdk.javaapi.CollectionConverters.asJava(items))
+    none, nothing = java("scala.Option").empty(), scala_seq(java, [])
+    return java("org.apache.spark.sql.delta.DeltaOperations$Merge")(none, none, none, none, nothing, nothing, nothing)

@@ -10,18 +10,21 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
+from streamkeeper.cdc import START_AT
 from streamkeeper.delta_log import SEAL
 from streamkeeper_jobs.cdc.columns import Layout
-from streamkeeper_jobs.cdc.commits import append, table_at
-from streamkeeper_jobs.cdc.events import AT, DELETE, KEY, KIND, ROW, TRUNCATE, Facts, Work, nearby, within
-from streamkeeper_jobs.cdc.expressions import literal, portable
+from streamkeeper_jobs.cdc.commits import append, append_again, table_at
+from streamkeeper_jobs.cdc.events import AT, DELETE, KEY, KIND, ROW, TRUNCATE, UPSERT, Facts, Work, nearby, within
+from streamkeeper_jobs.cdc.expressions import all_of, column, literal, ordered, portable
 from streamkeeper_jobs.cdc.steps import CdcTables, Turn, tombstones_app
+from streamkeeper_jobs.cdc.values import values_of
 from streamkeeper_jobs.session import spark_url
-from streamkeeper_jobs.tables import last_written
+from streamkeeper_jobs.tables import delta_log_of, last_written
 
 WRITTEN_AT = "written_at"
 
@@ -48,10 +51,32 @@ def remember(rows: DataFrame, work: Work) -> bool:
 
     Delta skips what a sealed generation sends, in silence. The tombstones are sealed before the target, so without this look a batch could
     still reach the target whose deletes nobody remembers.
+
+    Delta skips a step that is there, too. But a batch that comes again may have more to remember than when it was left half done: what SCD
+    type 2 hides depends on what other flows did meanwhile, and the tombstones may have been put back. So what is lacking is added.
     """
-    app_id = tombstones_app(work.step.query_id)
-    append(rows.withColumn(WRITTEN_AT, F.current_timestamp()), work.tables.tombstones, app_id, work.step.batch_id)
-    return last_written(rows.sparkSession, work.tables.tombstones, app_id) != SEAL
+    session, path, app_id = rows.sparkSession, work.tables.tombstones, tombstones_app(work.step.query_id)
+    dated = rows.withColumn(WRITTEN_AT, F.current_timestamp())
+    transaction = delta_log_of(session, path).startTransaction()
+    last = int(transaction.txnVersion(app_id))
+    if last < work.step.batch_id:
+        append(dated, path, app_id, work.step.batch_id)
+    elif last < SEAL:
+        lacking = _lacking(dated, work)
+        if not lacking.isEmpty():
+            append_again(lacking, transaction, app_id, last)
+    return last_written(session, path, app_id) != SEAL
+
+
+def _lacking(rows: DataFrame, work: Work) -> DataFrame:
+    """Give those of some changes that the tombstones do not have."""
+    stored = read(rows.sparkSession, work.tables).rows
+
+    def same(side: str) -> Column:
+        row = [ordered(column(side, ROW), work.layout.stored)] if work.layout.history else []
+        return F.struct(*[column(side, name) for name in (KIND, KEY, AT)], *row)
+
+    return rows.alias("rows").join(stored.alias("stored"), same("rows").eqNullSafe(same("stored")), "left_anti")
 
 
 @dataclass(frozen=True)
@@ -102,14 +127,42 @@ def later(one: Any, other: Any, layout: Layout) -> Column | None:
 def forget(session: SparkSession, tables: CdcTables, before: datetime, turn: Turn) -> int:
     """Remove what was written before a moment (with a time zone), and give how many rows went; what was written right then stays.
 
-    A change that arrives later than this and is older than a removed delete of its key, or a removed truncate, is taken for a new one.
+    A change that arrives later than this and is older than a removed delete of its key, or a removed truncate, is taken for a new one. With
+    SCD type 2 those upserts stay that a change needs which is newer than all that was removed of its key.
     """
     if before.tzinfo is None:
         raise ValueError(f"before is {before}, without a time zone. Give one, such as datetime.now(timezone.utc).")
-    moment = F.lit(before.astimezone(timezone.utc).isoformat()).cast("timestamp")
+    old = F.col(WRITTEN_AT) < F.lit(before.astimezone(timezone.utc).isoformat()).cast("timestamp")
     with turn():
         table = table_at(session, tables.tombstones)
-        old = table.toDF().where(F.col(WRITTEN_AT) < moment).count()
-        if old:
-            table.delete(F.col(WRITTEN_AT) < moment)
-    return old
+        if ROW in table.toDF().columns:
+            return _forget_changes(table, old, table_at(session, tables.target).toDF())
+        count = table.toDF().where(old).count()
+        if count:
+            table.delete(old)
+    return count
+
+
+def _forget_changes(table: DeltaTable, old: Column, target: DataFrame) -> int:
+    """Remove what is old and not needed from the sibling of an SCD type 2 target.
+
+    A change in time is newer than all that is old of its key. The version that it splits ends with the newest change before it, so that one
+    is needed; with ``ignore_null_updates`` also the newest of each value, and the first of the version, which shows values of its last.
+    """
+    stored = table.toDF().where(old)
+    row = stored.schema[ROW].dataType
+    assert isinstance(row, StructType), "tombstones_schema made it"
+    names = stored.select(f"{KEY}.*").columns
+    begins = target.select(F.struct(*[column(name) for name in names]).alias(KEY), F.col(START_AT).alias(AT), F.lit(True).alias("begins"))
+    upsert = F.col(KIND) == UPSERT
+    wanted = (F.lit(True), F.col("begins"), *(value.of(ROW).isNotNull() for value in values_of(row.fields)))
+    newest = F.array(*[F.max(F.when(upsert & each, F.col(AT))) for each in wanted])
+    deleted = F.max(F.when(F.col(KIND) == DELETE, F.col(AT)))
+    keys = stored.join(begins, [KEY, AT], "left").groupBy(KEY).agg(F.array_compact(newest).alias("newest"), deleted.alias("deleted"))
+    stays = upsert & F.array_contains("newest", F.col(AT)) & F.coalesce(F.col(AT) > F.col("deleted"), F.lit(True))
+    gone = stored.join(keys, KEY).where(~stays).select(KEY, KIND, AT, WRITTEN_AT)
+    count = gone.count()
+    if count:
+        same = [column("stored", name) == column("gone", name) for name in gone.columns]
+        table.alias("stored").merge(gone.distinct().alias("gone"), all_of(same)).whenMatchedDelete().execute()
+    return count

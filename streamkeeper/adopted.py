@@ -1,0 +1,92 @@
+"""The checkpoint of a query that was none of ours, read as if it were one of a flow's. Nothing of it is ever changed.
+
+Spark tells the sources of such a query apart by their order: ``0``, ``1``, … in offset log v1, and in v2 where they have no names. A flow's
+sources have names. Here each is found under the name that the flow gives it, and the offset log reads as v2 with these names, so that
+whoever copies it file by file gets a checkpoint that the flow's query goes on with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from streamkeeper.checkpoint import Checkpoint, write_offsets
+from streamkeeper.checkpoint.entries import PARTITIONS, parse_offsets
+from streamkeeper.delta_log import Transactions
+from streamkeeper.errors import CheckpointError
+from streamkeeper.generations import EARLIEST, REBUILT, Generation, Start, StartAt
+from streamkeeper.standing import Standing
+from streamkeeper.storage import open_storage
+
+EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+
+
+@dataclass(frozen=True)
+class AdoptedCheckpoint(Checkpoint):
+    """A checkpoint whose sources go by other names than in its files: ``names`` gives the flow's name of each, by the checkpoint's own."""
+
+    names_by_key: Mapping[str, str] = field(default_factory=dict)
+
+    def name(self, name: str = "") -> str:
+        folder, _, rest = name.partition("/")
+        source, slash, below = rest.partition("/")
+        if folder == "sources" and source:
+            return super().name(f"sources/{self._key(source)}{slash}{below}")
+        return super().name(name)
+
+    def read(self, name: str) -> bytes:
+        """Read a file of the checkpoint; one of the offset log as v2, by the flow's names of the sources."""
+        content = super().read(name)
+        if not name.startswith("offsets/"):
+            return content
+        entry = parse_offsets(content, int(name.removeprefix("offsets/")), self.path(name))
+        # v2 does not pin the partitions (the state's own metadata do), and one batch with them beside one without would stop a restart.
+        conf = {setting: value for setting, value in entry.conf.items() if setting != PARTITIONS}
+        sources = {self.names_by_key.get(key, key): offset for key, offset in entry.sources.items()}
+        named = replace(entry, version=2, sources=sources, conf={**conf, EVOLUTION: "true"}, header={"sourceMetadataInfo": {}})
+        return write_offsets(named)
+
+    def sources(self) -> tuple[str, ...]:
+        return tuple(self.names_by_key.get(key, key) for key in super().sources())
+
+    def _key(self, name: str) -> str:
+        return next((key for key, known in self.names_by_key.items() if known == name), name)
+
+
+def normal_place(place: str) -> str:
+    """Give a path or URL of a checkpoint as it is kept: without ``file:`` and a ``/`` at the end, ``s3://`` for ``s3a://``."""
+    plain = place.strip()
+    if plain.startswith("file:"):
+        plain = "/" + plain.removeprefix("file:").lstrip("/")
+    if "://" in plain:
+        return plain.replace("s3a://", "s3://", 1).rstrip("/")
+    return str(Path(plain).resolve()) if plain.startswith("/") else plain
+
+
+def open_adopted(start: StartAt) -> AdoptedCheckpoint:
+    """Open the checkpoint that a generation adopts, by its decision.
+
+    :raises CheckpointError: there is none any more, or it is another query's by now.
+    """
+    assert start.checkpoint is not None and start.query_id is not None, "a decision to adopt says what"
+    checkpoint = AdoptedCheckpoint(open_storage(start.checkpoint), "", start.sources or {})
+    checkpoint.require()
+    found = checkpoint.query_id()
+    if found != start.query_id:
+        raise CheckpointError(
+            f"The checkpoint at {start.checkpoint} is of the query {found} now; it was of {start.query_id} when its adoption was decided. "
+            "Nothing was copied. Put the one that was there back, or plan the adoption of this one."
+        )
+    return checkpoint
+
+
+def standing_of(checkpoint: Checkpoint, query_id: str, last_commit: int | None, sink: Transactions) -> Standing:
+    """Give where the query of a checkpoint stands that was none of ours, as of a generation 0.
+
+    Where the table's log does not know the query, nothing can be said of what the table has: the checkpoint rules.
+    """
+    nobody = Generation(0, None, StartAt(EARLIEST), REBUILT, query_id, "none of ours", "somebody", "", "")
+    start = Start(0, checkpoint.path(), None, {}, {}, (), None, 0, "")
+    known = sink.complete and sink.version is not None
+    return Standing(nobody, start, checkpoint, last_commit, sink.version, sink.sealed, sink_known=known)

@@ -1,0 +1,241 @@
+"""``full_refresh_beside``: a table is built anew next to the old one, while readers and flows go on, and put in its place by one commit.
+
+Readers see the old table, whole, until that commit, and the new one from then on. The flows are held only for what came while the last
+round of reading ran, and for the commit; they go on in the checkpoints by which the new table was built, and Delta's log knows its batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from streamkeeper import besides, common_steps, delta_log, full_refresh, plans
+from streamkeeper.backup_table import unit_of
+from streamkeeper.backups import TARGET, TOMBSTONES
+from streamkeeper.besides import DECLARED, DEFINITIONS, KEPT, RECOVERY
+from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.full_refresh import RefreshRequest
+from streamkeeper.manifest import Manifest, read_manifest
+from streamkeeper.plans import CopyPlan, FlowPlan, Plan
+from streamkeeper.recovery_kinds import Kind, StepKind, Work, kind
+from streamkeeper.requests import FormField, declared_table, read_values, refuse, request_of
+from streamkeeper.settings import Settings
+from streamkeeper.table_summaries import newest_summary
+
+BUILD, PUT_IN_PLACE, REMOVE = "build", "put_in_place", "remove_beside"
+BEHIND = 5
+"""How many batches a round of reading may find that is the last before the flows are held, unless it is said."""
+
+
+@dataclass(frozen=True)
+class BesideRequest:
+    """What was asked for. ``table`` is ``pipeline.table``; ``behind`` a number of batches; ``definition`` one of ``DEFINITIONS``."""
+
+    table: str
+    behind: int = BEHIND
+    definition: str = KEPT
+    accept: tuple[str, ...] = ()
+    infer_schemas: bool = False
+    reason: str = ""
+    by: str = "someone"
+
+
+def beside_form(manifest: Manifest) -> tuple[FormField, ...]:
+    """Give the fields of the form, in the order in which a person reads them."""
+    table, *others = full_refresh.refresh_form(manifest)
+    said = "The table that is built anew; every flow that writes it reads its sources from the beginning, beside the table as it is."
+    return (
+        replace(table, description=said),
+        FormField(
+            "behind",
+            "number",
+            "May be behind by",
+            "Batches. What is read beside is read in rounds, each of all that is there; after one that had no more batches than this, the "
+            "flows are held, the rest is read, and the table is put in place. 0: after a round that found nothing.",
+            BEHIND,
+        ),
+        FormField(
+            "definition",
+            "string",
+            "Definition",
+            f"`{KEPT}`: columns, partitions or clustering, properties and constraints are those of the table as it is. `{DECLARED}`: the "
+            "table is made as a new one would be, for flows that give other columns; what was set by hand is gone then.",
+            KEPT,
+            DEFINITIONS,
+        ),
+        *others,
+    )
+
+
+def parse_beside(values: Mapping[str, Any], manifest: Manifest, by: str) -> BesideRequest:
+    """Make a request of a form's values; missing ones take the form's default.
+
+    :raises RequestError: any value does not fit; all misfits are listed.
+    """
+    merged, wrong = read_values(values, beside_form(manifest))
+    behind = merged["behind"]
+    if isinstance(behind, (int, float)) and not isinstance(behind, bool) and (behind < 0 or behind != int(behind)):
+        wrong.append(f"behind is {behind!r}; it must be a whole number of batches, 0 or more.")
+    refreshed = {name: merged[name] for name in ("table", "accept", "infer_schemas", "reason")}
+    request = None
+    try:
+        request = full_refresh.parse_refresh(refreshed, manifest, by)
+    except RequestError as error:
+        wrong += [item for item in error.misfits if item not in wrong]
+    refuse("The full refresh was not planned", wrong)
+    assert request is not None, "what is missing was listed as wrong"
+    own = {"behind": int(behind), "definition": merged["definition"]}
+    return BesideRequest(request.table, **own, accept=request.accept, infer_schemas=request.infer_schemas, reason=request.reason, by=by)
+
+
+def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recovery_id: str) -> Plan:
+    """Plan it; nothing is touched.
+
+    :raises RequestError: there is no table yet, or it is of a kind that another's files cannot be put in the place of.
+    :raises CheckpointError: the checkpoint of one of its flows cannot be listed.
+    """
+    asked = RefreshRequest(request.table, request.accept, request.infer_schemas, request.reason, request.by)
+    refresh = full_refresh.plan(settings, manifest, asked, recovery_id)
+    pipeline, table = declared_table(request.table, manifest, "The full refresh was not planned")
+    unit = unit_of(settings, pipeline, table.name)
+    if request.definition == KEPT and TOMBSTONES in unit and not delta_log.exists(unit[TOMBSTONES]):
+        raise RequestError(
+            f"The tombstones of {unit[TARGET]} are gone: {unit[TOMBSTONES]} is no Delta table, so its definition cannot be kept. Nothing "
+            f"was touched. Choose the definition {DECLARED!r}."
+        )
+    beside = besides.unit_beside(settings, unit, table.name, recovery_id)
+    copies = tuple(_copy(what, unit[what], beside[what], request.definition) for what in unit if delta_log.exists(unit[what]))
+    return replace(
+        refresh,
+        recovery=RECOVERY,
+        request=asdict(request),
+        flows=tuple(_with_generation(flow) for flow in refresh.flows),
+        steps=KIND.step_names,
+        copies=copies,
+        details={"unit": unit, "beside": beside, "readers": refresh.details["readers"]},
+        notes=tuple(_notes(request, beside[TARGET], refresh.details["readers"])),
+    )
+
+
+def plan_again(work: Work) -> dict[str, Any]:
+    """Make the plan again, now that nothing moves, and compare it with the approved one.
+
+    What the sources had when that was made was read since: its prices stay. A driver that took over from one that may still live has
+    begun another generation meanwhile: that is followed, since nothing of the old ones is gone on from.
+
+    :raises RecoveryError: the declaration of a flow changed, or other flows write the table now.
+    """
+    plan, manifest = work.plan, read_manifest(work.settings)
+    of = kind(plan.recovery)
+    again = plans.kept(of.plan(work.settings, manifest, of.read_request(plan.request), plan.recovery_id))
+    before = {flow.flow: flow for flow in plan.flows}
+    now = {flow.flow: flow for flow in again.flows}
+    changed = sorted(name for name in before.keys() | now.keys() if _fingerprint(before.get(name)) != _fingerprint(now.get(name)))
+    if changed:
+        raise RecoveryError(
+            f"What is declared of {', '.join(changed)} changed since the plan was made, so the table that was built beside is not what it "
+            f"would be now. Nothing was changed. Give this recovery up (streamkeeper abandon {plan.recovery_id}) and plan anew."
+        )
+    again = replace(
+        again,
+        flows=tuple(replace(flow, prices=before[flow.flow].prices) for flow in again.flows),
+        refusals=tuple(item for item in again.refusals if item.flow is None),
+    )
+    why = plans.worse(plan, again)
+    return {"worse": bool(why), "why": why, "plan": plans.to_json(again)}
+
+
+def is_decided(work: Work) -> bool:
+    """Say whether the generation of any flow was written by this recovery: from then on it can only be run on."""
+    return common_steps.is_decided(replace(work, plan=common_steps.plan_under_hold(work)))
+
+
+def remove_beside(work: Work) -> dict[str, Any]:
+    """Remove what was built, which is in the table's place by now; the checkpoints stay where the flows go on in them."""
+    return besides.remove(work.settings, work.plan)
+
+
+def given_up(work: Work) -> None:
+    """Remove what was built. What a driver that may still live works on is left to ``clean_up``."""
+    besides.remove(work.settings, work.plan)
+
+
+def _fingerprint(flow: FlowPlan | None) -> str | None:
+    return flow.fingerprint if flow else None
+
+
+def _with_generation(flow: FlowPlan) -> FlowPlan:
+    """Give the plan of a flow with a generation for it in any case: one that never began goes on where it was built beside, too."""
+    if flow.next_generation is not None:
+        return flow
+    return replace(flow, next_generation=(flow.generation or 0) + 1, previous=flow.generation, notes=("The flow never ran.",))
+
+
+def _copy(what: str, path: str, beside: str, definition: str) -> CopyPlan:
+    """Say what is written beside: about as much as there is now."""
+    summary = newest_summary(path)
+    if summary is None:
+        return CopyPlan(what, path, beside, 0, None, 0)
+    besides.check_replaceable(path, summary.protocol, summary.metadata, definition)
+    return CopyPlan(what, path, beside, summary.bytes, None, summary.files)
+
+
+def _notes(request: BesideRequest, beside: str, felt: list[str]) -> Iterator[str]:
+    yield f"{request.table} is built anew beside, at {beside}: about the bytes of the table as it is are needed once more until then."
+    yield "Its flows run on, and readers see the table as it is, until one commit puts the new one in its place."
+    yield (
+        f"The flows are held for what a round of reading leaves after it found {request.behind} batches or fewer, and for that commit; "
+        "then they go on in the checkpoints that were made beside."
+    )
+    if request.definition == DECLARED:
+        yield "Its columns, partitions, properties and constraints will be those that are declared: what was set by hand is gone then."
+    yield "Rows that others than its flows wrote are not in the new table. Until VACUUM takes its files the old one can be put back."
+    yield from (f"It is read as a stream: {reader}." for reader in felt)
+
+
+def _read_request(value: dict[str, Any]) -> BesideRequest:
+    return request_of(BesideRequest, value)
+
+
+KIND = Kind(
+    name=RECOVERY,
+    title="Full refresh beside",
+    description="Builds a table anew beside the old one while flows and readers go on, and puts it in its place by one commit.",
+    form=beside_form,
+    parse=parse_beside,
+    read_request=_read_request,
+    plan=plan,
+    steps=(
+        common_steps.LOCK,
+        StepKind(
+            BUILD,
+            "read all sources from their beginning into a table beside, in rounds, until a round finds next to nothing; flows run on",
+            "spark",
+            "streamkeeper_jobs.beside:build",
+            patient=True,
+        ),
+        common_steps.HOLD,
+        StepKind(
+            common_steps.PLAN_AGAIN.name,
+            "look again, now that nothing moves, and see that the declarations are those that the table was built by",
+            "here",
+            plan_again,
+        ),
+        StepKind(
+            PUT_IN_PLACE,
+            "read what came since, shut the old generations out, begin the next ones where the table beside stands, and put it in place: "
+            "the tombstones by one commit, then the table by one",
+            "spark",
+            "streamkeeper_jobs.beside:put_in_place",
+            changes=True,
+            changed=is_decided,
+        ),
+        common_steps.VERIFY_TABLES,
+        common_steps.RELEASE,
+        StepKind(REMOVE, "remove what was built beside; the checkpoints stay where the flows go on in them", "here", remove_beside),
+        common_steps.VERIFY_PROGRESS,
+    ),
+    noun="full refresh beside",
+    given_up=given_up,
+)

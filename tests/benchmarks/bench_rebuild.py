@@ -1,0 +1,111 @@
+"""A table read anew from its history, against the bare query over the same history: ``python tests/benchmarks/bench_rebuild.py``.
+
+``full_refresh``: the flow's driver after the table was emptied, from spark-submit to the last commit of the history. ``beside``: the step
+``build`` of ``full_refresh_beside``, all of it: two rounds at least, the last of which finds nothing. The bare query is plain PySpark with
+the same options and settings, into a table of its own, to its last commit. They take turns. Aim: ≤1.1. ``ROUNDS=…`` (5).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from streamkeeper import recoveries, submit
+from streamkeeper.manifest import read_manifest
+from streamkeeper.recovery_kinds import kind
+from tests.benchmarks.flows_side_by_side import HEADER, Bench, commits_with_data, ratio_row, write_files
+
+FILES, ROWS, PER_TRIGGER = 60, 20_000, 4
+ROUNDS = int(os.environ.get("ROUNDS", "5"))
+
+
+def spark_step(bench: Bench, recovery: str, step: str) -> float:
+    """Carry out a Spark step in an application of its own, as its task does; give how many seconds that took."""
+    began = time.time()
+    command = submit.recovery_command(bench.settings, "events", recovery, step)
+    done = subprocess.run(command, env={**os.environ, **submit.environment(bench.settings)}, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{recovery} {step} ended with exit code {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    return time.time() - began
+
+
+def begin(bench: Bench, recovery: str, name: str, **asked: Any) -> None:
+    """Plan a recovery of the table, and approve it."""
+    of, manifest = kind(recovery), read_manifest(bench.settings)
+    plan = recoveries.plan(bench.settings, of, of.parse({"table": "events", **asked}, manifest, "benchmark"), name)
+    recoveries.propose(bench.settings, plan)
+    recoveries.approve(bench.settings, "events", name, "benchmark")
+
+
+def steps(bench: Bench, recovery: str, name: str, *chosen: str) -> dict[str, float]:
+    """Carry out steps of a recovery; give the seconds of each."""
+    taken = {}
+    for step in chosen:
+        if kind(recovery).step(step).where == "spark":
+            taken[step] = spark_step(bench, name, step)
+        else:
+            began = time.time()
+            recoveries.carry_out(bench.settings, "events", name, step)
+            taken[step] = time.time() - began
+    return taken
+
+
+def refreshed(bench: Bench, number: int) -> float:
+    """Refresh the table in full; give how long the flow's driver took for the history."""
+    name = f"full_refresh-bench-{number:08d}"
+    begin(bench, "full_refresh", name)
+    steps(bench, "full_refresh", name, "hold", "plan_again", "empty_tables", "decide", "verify_tables", "release")
+    began = bench.run_flow()
+    return commits_with_data(bench.table)[-1] - began
+
+
+def built(bench: Bench, number: int) -> float:
+    """Build the table beside; give how long that took. It is given up then: what came of it is the next round's."""
+    name = f"full_refresh_beside-bench-{number:08d}"
+    begin(bench, "full_refresh_beside", name)
+    taken = steps(bench, "full_refresh_beside", name, "lock", "build")["build"]
+    assert recoveries.give_up(bench.settings, "events", name, "measured")
+    return taken
+
+
+def bare(bench: Bench, view: str, number: int) -> float:
+    """Run the bare query over the history, from nothing."""
+    before = len(commits_with_data(bench.bare_table))
+    began = bench.run_bare(view, f"checkpoint-{number}")
+    found = commits_with_data(bench.bare_table)
+    assert len(found) > before, "it has read the history"
+    return found[-1] - began
+
+
+def main() -> None:
+    """Measure and print the table."""
+    print(f"{FILES} files of {ROWS:,} rows, {PER_TRIGGER} a batch, {ROUNDS} rounds, local[2]; load {os.getloadavg()[0]:.1f}")
+    print(HEADER, flush=True)
+    for view in ("plain", "dedupe"):
+        ours: dict[str, list[float]] = {"full_refresh": [], "beside": []}
+        theirs: list[float] = []
+        with tempfile.TemporaryDirectory() as scratch:
+            bench = Bench(Path(scratch), PER_TRIGGER)
+            write_files(Path(scratch) / "data" / "events", 0, FILES, ROWS, age=60)
+            bench.declare(view)
+            bench.run_flow()
+            for number in range(ROUNDS):
+                turns = [lambda: theirs.append(bare(bench, view, number))]  # noqa: B023 - called in this very turn
+                turns += [lambda: ours["full_refresh"].append(refreshed(bench, number))]  # noqa: B023
+                turns += [lambda: ours["beside"].append(built(bench, number))]  # noqa: B023
+                for turn in turns[number % 3 :] + turns[: number % 3]:
+                    turn()
+        for what, taken in ours.items():
+            print(ratio_row(f"{view}: {what}", taken, theirs, "s", "≤1.10"), flush=True)
+    print(f"load at the end {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()

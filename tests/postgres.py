@@ -1,0 +1,102 @@
+"""A real PostgreSQL of its own, for the tests' Airflow: SQLite lets one write at a time, and a busy machine makes that one slow."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+
+from demo.airflow_api import wait_until
+
+DEBIAN = Path("/usr/lib/postgresql")
+USER, DATABASE = "airflow", "postgres"
+READY_SECONDS = 120.0
+SETTINGS: Mapping[str, str] = {
+    "listen_addresses": "",
+    "max_connections": "300",
+    # What a power cut would take is of no use to anybody once the tests are over.
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+}
+
+
+class PostgresError(Exception):
+    """PostgreSQL is not on this machine, or does not start; the message says what to do."""
+
+
+@contextmanager
+def airflow_database() -> Iterator[dict[str, str]]:
+    """Run a server that is reached by a socket in a folder of its own; give the environment by which Airflow uses it.
+
+    PostgreSQL refuses to run as root, so root runs it as ``postgres``, whom Debian's package makes.
+
+    :raises PostgresError: it is not there, or does not start.
+    """
+    binaries = _binaries()
+    owner: dict[str, Any] = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
+    # Not below pytest's folders, which nobody but their owner may enter.
+    root = Path(tempfile.mkdtemp(prefix="streamkeeper-postgres-"))
+    try:
+        if owner:
+            shutil.chown(root, owner["user"], owner["group"])
+        with (root / "server.log").open("wb") as log:
+            data, output = root / "data", {"cwd": root, "stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            made = [binaries / "initdb", "-D", data, "-U", USER, "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
+            if subprocess.run(made, check=False, **output, **owner).returncode:
+                raise PostgresError(f"initdb failed:\n{_told(root)}")
+            given = [part for name, value in {**SETTINGS, "unix_socket_directories": root}.items() for part in ("-c", f"{name}={value}")]
+            server = subprocess.Popen([binaries / "postgres", "-D", data, *given], start_new_session=True, **output, **owner)
+        try:
+            wait_until(lambda: _answers(server, root), READY_SECONDS, "PostgreSQL answers", interval=0.1)
+            yield {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{USER}@/{DATABASE}?host={root}"}
+        finally:
+            _end(server)
+    finally:
+        shutil.rmtree(root)
+
+
+def _binaries() -> Path:
+    """Find the folder of the newest server: Debian keeps it off the path."""
+    found = sorted(DEBIAN.glob("*/bin/initdb"), key=lambda path: float(path.parent.parent.name))
+    named = str(found[-1]) if found else shutil.which("initdb")
+    if named is None:
+        raise PostgresError(
+            f"There is no PostgreSQL server on this machine: no initdb below {DEBIAN} nor on PATH. The tests' Airflow keeps its database "
+            "there. Install it (Debian and Ubuntu: apt-get install postgresql)."
+        )
+    return Path(named).parent
+
+
+def _answers(server: subprocess.Popen[bytes], root: Path) -> bool | None:
+    if server.poll() is not None:
+        raise PostgresError(f"PostgreSQL ended with exit code {server.returncode}:\n{_told(root)}")
+    try:
+        psycopg2.connect(host=str(root), user=USER, dbname=DATABASE).close()
+    except psycopg2.OperationalError:
+        return None
+    return True
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """Ask the server to end without waiting for its clients; after a while all of its processes."""
+    server.send_signal(signal.SIGINT)
+    try:
+        server.wait(30)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def _told(root: Path) -> str:
+    return (root / "server.log").read_text(errors="replace")[-2000:]

@@ -1,0 +1,70 @@
+"""SCD type 2 after old tombstones were forgotten: changes that are later than the retention may be judged wrongly, all others are not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from streamkeeper_jobs.cdc.tombstones import forget
+
+from streamkeeper.cdc import END_AT, START_AT
+from tests.spark.cdcbed import SPEC, CdcBed, alone
+
+VERSIONS = replace(SPEC, scd_type=2, apply_as_truncates=None, track_history_column_list=("name",))
+IGNORING = replace(VERSIONS, ignore_null_updates=True)
+
+
+@pytest.fixture(params=[VERSIONS, IGNORING], ids=["whole rows", "ignoring nulls"])
+def bed(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> CdcBed:
+    return CdcBed(spark, tmp_path, request.param).prepare()
+
+
+def now(bed: CdcBed) -> datetime:
+    """Give a moment that is after all that was written and before all that is written next."""
+    return bed.spark.sql("SELECT current_timestamp()").collect()[0][0].astimezone()  # type: ignore[no-any-return]
+
+
+def remembered(bed: CdcBed) -> list[tuple[Any, ...]]:
+    return sorted((row["key"]["id"], row["sequence"], row["kind"]) for row in bed.tombstones().collect())
+
+
+def shown(bed: CdcBed, key: int) -> list[tuple[Any, ...]]:
+    versions = [(row["name"], row["city"], row[START_AT], row[END_AT]) for row in bed.rows() if row["id"] == key]
+    return sorted(versions, key=lambda version: version[2])
+
+
+def test_the_newest_old_change_of_a_key_is_kept_for_late_changes_after_it(bed: CdcBed) -> None:
+    bed.apply((1, 1, "U", "a", "x"), (1, 2, "U", "a", "w"), (1, 3, "U", "a", "y"), (2, 1, "U", "a", "x"), (2, 3, "U", "a", "y"))
+    old = now(bed)
+    bed.apply((1, 5, "U", "a", "z"))
+    forget(bed.spark, bed.tables, old, alone)
+    assert (1, 2, "upsert") not in remembered(bed)
+    assert forget(bed.spark, bed.tables, old, alone) == 0
+    bed.apply((2, 5, "U", "a", "z"))
+    bed.apply((1, 4, "U", "b", "q"), (2, 4, "U", "b", "q"))
+    comes_to = [("a", "y", 1, 4), ("b", "q", 4, 5), ("a", "z", 5, None)]
+    assert (shown(bed, 1), shown(bed, 2)) == (comes_to, comes_to)
+
+
+def test_nothing_is_kept_of_a_key_whose_newest_old_change_is_a_delete(bed: CdcBed) -> None:
+    bed.apply((1, 1, "U", "a", "x"), (1, 2, "U", "a", "y"), (1, 3, "D", None, None))
+    forget(bed.spark, bed.tables, now(bed), alone)
+    assert remembered(bed) == []
+    bed.apply((1, 5, "U", "c", "z"))
+    bed.apply((1, 4, "U", "b", "q"))
+    assert shown(bed, 1) == [("a", "y", 1, 3), ("b", "q", 4, 5), ("c", "z", 5, None)]
+
+
+def test_each_value_that_a_late_change_lacks_is_still_known(spark: SparkSession, tmp_path: Path) -> None:
+    bed = CdcBed(spark, tmp_path, IGNORING).prepare()
+    bed.apply((1, 1, "U", "a", "x"), (1, 2, "U", "b", None), (1, 3, "U", "b", None), (2, 1, "U", "a", None), (2, 2, "U", "a", None))
+    old = now(bed)
+    bed.apply((1, 5, "U", None, "z"), (2, 5, "U", None, "z"))
+    forget(bed.spark, bed.tables, old, alone)
+    bed.apply((1, 4, "U", "c", None), (2, 4, "U", "c", None))
+    assert shown(bed, 1) == [("a", "x", 1, 2), ("b", "x", 2, 4), ("c", "z", 4, None)]
+    assert shown(bed, 2) == [("a", None, 1, 4), ("c", "z", 4, None)]
