@@ -23,6 +23,9 @@ READY_SECONDS = 120.0
 SETTINGS: Mapping[str, str] = {
     "listen_addresses": "",
     "max_connections": "300",
+    # A scheduler that dies by SIGKILL leaves its connections open in the LocalExecutor workers that it forked, in mid transaction: the
+    # row of the pool stayed locked, and the next scheduler started no task for as long as one of those workers lived.
+    "idle_in_transaction_session_timeout": "30s",
     # What a power cut would take is of no use to anybody once the tests are over.
     "fsync": "off",
     "synchronous_commit": "off",
