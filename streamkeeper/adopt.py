@@ -1,7 +1,8 @@
 """``adopt``: the checkpoint of a job that was none of ours becomes the first generation of a declared flow.
 
-Planning changes nothing. The checkpoint is copied, by the flow's next driver, as far as its last batch that is in the table; the original
-is only read, and never needed afterwards. The old job's query is shut out of the table before, so that a late commit of it adds nothing.
+Planning changes nothing, and neither does the rehearsal that says, before anybody is asked, whether the declaration fits. The checkpoint
+is copied, by the flow's next driver, as far as its last batch that is in the table; the original is only read, and never needed
+afterwards. The old job's query is shut out of the table before, so that a late commit of it adds nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from streamkeeper import adopt_notes, common_steps, delta_log, generations
 from streamkeeper.adopt_requests import AdoptRequest, adopt_form, parse_adopt, request_from_json
 from streamkeeper.adopt_sources import match_sources
-from streamkeeper.adopted import AdoptedCheckpoint, normal_place, standing_of
+from streamkeeper.adopted import AdoptedCheckpoint, check_still, normal_place, open_adopted, remove_rehearsals, standing_of
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.clock import now
 from streamkeeper.errors import CheckpointError, RequestError
@@ -26,7 +27,7 @@ from streamkeeper.plans import CopyPlan, FlowPlan, Plan, Refusal, SourcePrice
 from streamkeeper.positions import describe
 from streamkeeper.present import flow_home, is_safe_to_repeat
 from streamkeeper.prices import price_of, refusals_of
-from streamkeeper.recovery_kinds import Kind, StepKind
+from streamkeeper.recovery_kinds import Kind, StepKind, Work
 from streamkeeper.requests import LOSS, PRICES, REPEATS, UNKNOWN_PRICE
 from streamkeeper.reset_requests import ResetRequest
 from streamkeeper.settings import Settings
@@ -255,12 +256,26 @@ def _sizes(checkpoint: Checkpoint, folder: str) -> Iterator[int]:
             yield checkpoint.storage.size(checkpoint.name(inner)) or 0
 
 
+def _see_still(work: Work) -> dict[str, Any]:
+    planned = work.plan.flows[0]
+    check_still(open_adopted(planned.start), planned)
+    return {"checkpoint": planned.start.checkpoint, "batch": planned.position["batch"]}
+
+
+def _remove_rehearsals(work: Work) -> None:
+    planned = work.plan.flows[0]
+    remove_rehearsals(work.home(planned), planned, work.plan.recovery_id)
+
+
 REHEARSE = StepKind(
     "rehearse",
-    "try the declaration on a copy of the checkpoint, with a batch without rows that is written nowhere; the copy goes afterwards",
+    "before anybody is asked: try the declaration on a copy of the checkpoint, with a batch without rows that is written nowhere; the copy "
+    "goes afterwards",
     "spark",
     "streamkeeper_jobs.adopting:act",
+    unasked=True,
 )
+SEE_STILL = StepKind("see_still", "see that the checkpoint did not move since: the old job is stopped", "here", _see_still)
 
 KIND = Kind(
     name=RECOVERY,
@@ -271,13 +286,15 @@ KIND = Kind(
     read_request=request_from_json,
     plan=plan,
     steps=(
+        REHEARSE,
         common_steps.HOLD,
         common_steps.PLAN_AGAIN,
-        REHEARSE,
+        SEE_STILL,
         common_steps.DECIDE,
         common_steps.VERIFY_TABLES,
         common_steps.RELEASE,
         common_steps.VERIFY_PROGRESS,
     ),
     noun="adoption",
+    given_up=_remove_rehearsals,
 )

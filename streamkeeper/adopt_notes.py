@@ -36,7 +36,7 @@ def notes(settings: Settings, flow: Flow, request: AdoptRequest, found: Found) -
         yield f"Its sources get the flow's names: {named}. The offset log is written as v2, by name."
     written = None if where.last_commit is None else raw.storage.modified(raw.name(f"commits/{where.last_commit}"))
     if written is not None:
-        yield f"Its last commit was written {describe_age(max(0.0, time.time() - written))} ago. The step rehearse looks if it moves on."
+        yield f"Its last commit was written {describe_age(max(0.0, time.time() - written))} ago. It must not move on until the decision."
     entry = where.offsets()
     if entry is not None:
         yield from _pinned(flow, entry, raw)

@@ -182,6 +182,13 @@ def _give_up(work: Work, why: str) -> None:
         taken_away(work)
 
 
+def end_dry_run(settings: Settings, pipeline: str, recovery: str) -> None:
+    """End what a dry run tried, where its kind tries something: a dry run is carried out no further."""
+    storage = open_storage(settings.state)
+    if recovery in ledger.recoveries(storage, pipeline):
+        give_up(settings, pipeline, recovery, "it was a dry run")
+
+
 def is_open(settings: Settings, pipeline: str, recovery: str) -> bool:
     """Whether a recovery was begun (its first step started) and neither ended nor given up."""
     names = {event.event for event in ledger.open(open_storage(settings.state), pipeline, recovery).events()}
@@ -238,14 +245,14 @@ def _end(work: Work) -> None:
 
 
 def _check_turn(work: Work) -> None:
-    """Make sure that the step before was done or, before the first step, that the plan was approved.
+    """Make sure that the step before was done and, before the first step that people are asked about, that the plan was approved.
 
     :raises RecoveryError: the step before was not done.
     :raises PlanRefused: the plan was not approved.
     """
-    steps = work.plan.steps
+    steps, unasked = work.plan.steps, kind(work.plan.recovery).unasked
     place = steps.index(work.step)
-    if place == 0 and work.book.find(APPROVED) is None:
+    if place == len(unasked) and work.book.find(APPROVED) is None:
         raise PlanRefused("Nobody approved the plan of this recovery yet, so nothing was touched. Approve it where it was asked for.")
     if place > 0 and work.evidence(steps[place - 1]) is None:
         raise RecoveryError(

@@ -93,6 +93,7 @@ class StepKind:
     ``changes``: from this step on something is changed for good, and a recovery that started it cannot be given up, only run on. Where
     ``changed`` is given it is asked whether a start that did not come to its end changed anything yet.
     ``patient``: what cannot be done yet is tried again, as often as Airflow tries.
+    ``unasked``: it changes nothing, and runs before anybody is asked, in a dry run too; such steps come first.
     ``idle`` gives the evidence of a Spark step that has nothing to do by its plan, else None: then no Spark is started for it.
     """
 
@@ -103,6 +104,7 @@ class StepKind:
     changes: bool = False
     changed: Callable[[Work], bool] | None = None
     patient: bool = False
+    unasked: bool = False
     idle: Callable[[Work], dict[str, Any] | None] | None = None
 
 
@@ -147,6 +149,11 @@ class Kind:
     def step_names(self) -> tuple[str, ...]:
         """The names of the steps, in their order."""
         return tuple(step.name for step in self.steps)
+
+    @property
+    def unasked(self) -> tuple[StepKind, ...]:
+        """The steps that run before anybody is asked."""
+        return tuple(step for step in self.steps if step.unasked)
 
     @property
     def first_change(self) -> StepKind | None:

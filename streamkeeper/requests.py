@@ -143,7 +143,7 @@ def approval_fields() -> tuple[FormField, ...]:
         FormField(
             APPROVAL, "boolean", "Ask for approval", "Wait until someone has read the plan and approved it.", True, section="Approval"
         ),
-        FormField(DRY_RUN, "boolean", "Only plan", "Stop after the plan; nothing is changed.", False, section="Approval"),
+        FormField(DRY_RUN, "boolean", "Only plan", "Stop before anybody is asked; nothing is changed.", False, section="Approval"),
         FormField("reason", "string", "Reason", "Why; it is kept in the ledger and with the generation.", "", section="Approval"),
     )
 

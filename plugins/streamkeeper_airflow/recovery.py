@@ -1,9 +1,10 @@
 """The DAG of a kind of recovery, made of the kind's steps:
 
-    plan >> approve >> hold >> plan_again >> approve_again >> decide >> … >> verify_progress ; decide >> give_up
+    plan >> … >> approve >> hold >> plan_again >> approve_again >> decide >> … >> verify_progress ; decide >> give_up
 
-``plan`` checks everything that the form gave before anything is touched. What ends before the first step that changes something leaves
-nothing behind: ``give_up`` sees to it. ``approve_again`` and ``run_again`` are there where the kind plans again and waits for progress.
+``plan`` checks everything that the form gave before anything is touched; between it and ``approve`` are the steps that the kind takes
+before anybody is asked. What ends before the first step that changes something leaves nothing behind: ``give_up`` sees to it.
+``approve_again`` and ``run_again`` are there where the kind plans again and waits for progress.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from streamkeeper.recovery_kinds import Kind, StepKind, kind
 from streamkeeper.settings import Settings
 from streamkeeper_airflow import forms
 from streamkeeper_airflow.approvals import ASKS, PlanApproval, WorsePriceApproval
-from streamkeeper_airflow.recovery_tasks import GiveUp, OnceFlows, PlanRecovery, RecoveryStep, SparkStep, run_again
+from streamkeeper_airflow.recovery_tasks import GiveUp, OnceFlows, PlanRecovery, RecoveryStep, SparkStep, UnaskedStep, run_again
 
 RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
 """How the tasks of a recovery are tried again, where a DAG file says nothing else."""
@@ -36,8 +37,10 @@ def recovery_dag(name: str, **more: Any) -> DAG:
     common = {"schedule": None, "catchup": False, "default_args": RETRIES, "tags": ["streamkeeper", "recovery"]}
     params = forms.params(of.form(read_manifest(Settings.from_environment())))
     with DAG(of.name, description=of.description, params=params, **{**common, **more}) as dag:
-        tasks: list[BaseOperator] = [PlanRecovery(task_id="plan", of=of.name), PlanApproval(task_id="approve", retries=ASKS)]
-        for step in of.steps:
+        tasks: list[BaseOperator] = [PlanRecovery(task_id="plan", of=of.name)]
+        tasks += [UnaskedStep(task_id=step.name, of=of.name) for step in of.unasked]
+        tasks.append(PlanApproval(task_id="approve", retries=ASKS))
+        for step in of.steps[len(of.unasked) :]:
             tasks.append(_task(of, step))
             if step.name == common_steps.PLAN_AGAIN.name:
                 tasks.append(WorsePriceApproval(task_id="approve_again", retries=ASKS))

@@ -30,7 +30,8 @@ FINAL = (UsageError, PlanRefused, TableLocked, RecoveryError)
 class PlanRecovery(BaseOperator, SkipMixin):
     """Checks the form's values, all of them together, makes the plan, writes it to the ledger, and hands it on as Markdown.
 
-    A dry run ends here: what follows is skipped. Where nobody will be asked, a plan that cannot go is told to people.
+    A dry run ends here, or with the steps that the kind takes before anybody is asked: what follows is skipped. Where nobody will be
+    asked, a plan that cannot go is told to people.
 
     :param of: the kind of recovery.
     """
@@ -52,6 +53,8 @@ class PlanRecovery(BaseOperator, SkipMixin):
             plan = self._plan(context, settings, of, given, manifest)
             if not dry_run:
                 self._check_accepted(context, plan, manifest, given)
+            tries = bool(of.unasked) and all(refusal.price is not None for refusal in plan.refusals)
+            if tries or not dry_run:
                 # A cleared task plans anew, but what is shown, approved and carried out is the plan that the ledger has.
                 plan = recoveries.propose(settings, plan)
         except FINAL as error:
@@ -63,10 +66,8 @@ class PlanRecovery(BaseOperator, SkipMixin):
             APPROVAL: bool(given.get(APPROVAL, True)),
             DRY_RUN: dry_run,
         }
-        if dry_run:
-            self.log.info("This was a dry run: nothing was changed, and what follows is skipped.")
-            context["ti"].xcom_push(key="return_value", value=handed_on)
-            self.skip(context["ti"], self.get_direct_relatives(upstream=False))
+        if dry_run and not tries:
+            _end_dry_run(self, context, handed_on)
         return handed_on
 
     def _plan(self, context: Context, settings: Settings, of: Kind, given: dict[str, Any], manifest: Manifest) -> Plan:
@@ -74,7 +75,9 @@ class PlanRecovery(BaseOperator, SkipMixin):
             mask_secret(secret)
         request = of.parse(given, manifest, forms.asker(context))
         run = context["dag_run"]
-        plan = recoveries.plan(settings, of, request, recoveries.recovery_id(run.dag_id, run.run_id))
+        # What a dry run tries has an end of its own, so a cleared one begins anew.
+        name = f"{run.run_id}/dry run {context['ti'].try_number}" if given.get(DRY_RUN) else run.run_id
+        plan = recoveries.plan(settings, of, request, recoveries.recovery_id(run.dag_id, name))
         self.log.info("%s", explain.as_text(plan))
         return plan
 
@@ -171,6 +174,28 @@ class SparkStep(SparkSubmitOperator):
         return _handed_on(self, plan, context, evidence)
 
 
+class UnaskedStep(SparkStep, SkipMixin):
+    """A step that changes nothing and runs before anybody is asked; a dry run ends after the last one. Parameters as those of a step."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Give the step's evidence, as :class:`SparkStep` does.
+
+        :raises AirflowFailException: another try would meet the same error again.
+        :raises AirflowException: the job failed otherwise.
+        """
+        evidence = super().execute(context)
+        if context["ti"].xcom_pull(task_ids=PLAN)[DRY_RUN] and self.task_id == kind(self.of).unasked[-1].name:
+            _end_dry_run(self, context, evidence)
+        return evidence
+
+
+def _end_dry_run(task: PlanRecovery | UnaskedStep, context: Context, handed_on: dict[str, Any]) -> None:
+    """Skip what follows."""
+    task.log.info("This was a dry run: nothing was changed, and what follows is skipped.")
+    context["ti"].xcom_push(key="return_value", value=handed_on)  # to skip is to raise, and what a task returns is lost then
+    task.skip(context["ti"], task.get_direct_relatives(upstream=False))
+
+
 def _names(errors: tuple[type[Exception], ...]) -> set[str]:
     """Give the names of errors and of all that are one of them, as the ledger writes them."""
     found = {error.__name__ for error in errors}
@@ -184,7 +209,7 @@ def _fail(of: str, step: str, context: Context, error: Exception, *, final: bool
     """
     plan = context["ti"].xcom_pull(task_ids=PLAN)
     way_on = _way_on(kind(of), step, plan["recovery"])
-    if final or is_last_try(context):
+    if (final or is_last_try(context)) and not plan[DRY_RUN]:
         tell_failed(plan, context, step, error, way_on)
     if final:
         raise AirflowFailException(f"{error}{way_on}") from error
@@ -250,8 +275,11 @@ class GiveUp(BaseOperator):
         :raises AirflowSkipException: there is nothing to give up.
         """
         plan = context["ti"].xcom_pull(task_ids=PLAN)
-        if plan is None or plan[DRY_RUN]:
+        if plan is None:
             raise AirflowSkipException("Nothing was begun, so there is nothing to give up.")
+        if plan[DRY_RUN]:
+            recoveries.end_dry_run(Settings.from_environment(), plan["pipeline"], plan["recovery"])
+            raise AirflowSkipException("It was a dry run, so there is nothing to give up.")
         if context["ti"].xcom_pull(task_ids=self.after) is not None:
             raise AirflowSkipException(f"The step {self.after} is done, so there is nothing to give up.")
         why = "rejected, or failed before anything was changed"

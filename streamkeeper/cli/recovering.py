@@ -74,10 +74,17 @@ class _Kinds(TyperGroup):
 def _plan_command(of: Kind) -> Callable[..., None]:
     def run(*, json: bool, **values: Any) -> None:
         from streamkeeper import explain, plans, recoveries
+        from streamkeeper.cli.recovery_session import Session
 
         settings = Settings.from_environment()
-        plan = recoveries.plan(settings, of, _request(settings, of, values), "plan-only")
-        show(plans.to_json(plan), json, explain.as_text(plan))
+        plan = recoveries.plan(settings, of, _request(settings, of, values), _new_id(of) if of.unasked else "plan-only")
+        session = Session(settings, plan, True, json)
+        if not of.unasked or any(refusal.price is None for refusal in plan.refusals):
+            show(plans.to_json(plan), json, explain.as_text(plan))
+            return
+        session.tell(explain.as_text(plan))
+        evidence = session.dry_run()
+        show({**plans.to_json(plan), "evidence": evidence}, json, "\n".join(f"{step}: {found}" for step, found in evidence.items()))
 
     return _with_options(run, of, {})
 
@@ -101,6 +108,7 @@ def _recover_command(of: Kind) -> Callable[..., None]:
         session.tell(explain.as_text(plan))
         common_steps.check_accepted(plan)
         if not recoveries.was_approved(settings, plan):
+            session.try_out()
             session.approve()
         evidence = {step: session.carry_out(step) for step in plan.steps}
         show({"recovery": plan.recovery_id, "evidence": evidence}, json, session.ending(evidence))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from streamkeeper.cli.output import say
-from streamkeeper.errors import PlanRefused, RecoveryError, TableLocked
+from streamkeeper.errors import PlanRefused, RecoveryError, StreamkeeperError, TableLocked
 from streamkeeper.outcomes import Outcome
 from streamkeeper.settings import Settings
 
@@ -37,6 +37,32 @@ class Session:
         """Print a line of progress."""
         print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
 
+    def try_out(self) -> dict[str, dict[str, Any]]:
+        """Carry out the steps that come before anybody is asked, if the kind has any, and give their evidence. Nothing is changed.
+
+        :raises StreamkeeperError: one could not be done: what was planned does not fit. The recovery is given up.
+        """
+        from streamkeeper import recoveries
+        from streamkeeper.recovery_kinds import kind
+
+        unasked = kind(self.plan.recovery).unasked
+        if unasked:
+            recoveries.propose(self.settings, self.plan)
+        try:
+            return {step.name: self.carry_out(step.name) for step in unasked}
+        except StreamkeeperError as error:
+            recoveries.give_up(self.settings, self.plan.pipeline, self.plan.recovery_id, f"it was tried out, and failed: {error}")
+            raise
+
+    def dry_run(self) -> dict[str, dict[str, Any]]:
+        """Do as :meth:`try_out`, and carry nothing further, however that ended."""
+        from streamkeeper import recoveries
+
+        try:
+            return self.try_out()
+        finally:
+            recoveries.end_dry_run(self.settings, self.plan.pipeline, self.plan.recovery_id)
+
     def approve(self) -> None:
         """Ask, and write plan and approval to the ledger.
 
@@ -45,6 +71,8 @@ class Session:
         from streamkeeper import recoveries
 
         if not self.yes and not typer.confirm("Carry this out?", err=self.as_json):
+            if recoveries.is_open(self.settings, self.plan.pipeline, self.plan.recovery_id):
+                recoveries.give_up(self.settings, self.plan.pipeline, self.plan.recovery_id, "the plan was not approved")
             raise PlanRefused("The plan was not approved; nothing was touched.")
         recoveries.propose(self.settings, self.plan)
         recoveries.approve(self.settings, self.plan.pipeline, self.plan.recovery_id, self.plan.by)
@@ -94,6 +122,7 @@ class Session:
     def _submit(self, step: str) -> None:
         """Run a step in an application of its own; its evidence and its error are in the ledger."""
         from streamkeeper import recoveries, submit
+        from streamkeeper.recovery_kinds import kind
 
         command = submit.recovery_command(self.settings, self.plan.pipeline, self.plan.recovery_id, step)
         output = sys.stderr if self.as_json else None
@@ -102,10 +131,8 @@ class Session:
         ).returncode
         if code:
             why = recoveries.why_failed(self.settings, self.plan.pipeline, self.plan.recovery_id, step)
-            raise RecoveryError(
-                f"The step {step} ended with exit code {code}: {why or 'see what Spark said above'}. Put that right, then go on with "
-                f"{self.again}"
-            )
+            way_on = "" if kind(self.plan.recovery).step(step).unasked else f" Put that right, then go on with {self.again}"
+            raise RecoveryError(f"The step {step} ended with exit code {code}: {why or 'see what Spark said above'}.{way_on}")
 
     def _start_driver(self, flow: FlowPlan) -> None:
         """Run what is there now through a new generation, unless another supervisor's driver has the flow already."""

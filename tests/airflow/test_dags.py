@@ -12,7 +12,7 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.timetables.base import TimeRestriction
 from airflow.timetables.simple import ContinuousTimetable
-from streamkeeper_airflow.recovery_tasks import SparkStep
+from streamkeeper_airflow.recovery_tasks import SparkStep, UnaskedStep
 
 from streamkeeper.manifest import read_manifest
 from streamkeeper.recovery_kinds import KINDS, kind
@@ -101,13 +101,15 @@ def test_a_once_flow_is_run_again_between_the_release_and_the_look_for_progress_
 def test_every_kind_of_recovery_has_a_dag_with_its_form_and_its_steps_in_their_order(name: str, bag: DagBag) -> None:
     dag, of = bag.dags[name], kind(name)
     names = [task.task_id for task in dag.topological_sort() if task.task_id in ("plan", "approve", *of.step_names)]
-    assert names == ["plan", "approve", *of.step_names]
+    unasked = [step.name for step in of.unasked]
+    assert names == ["plan", *unasked, "approve", *of.step_names[len(unasked) :]]
+    assert all(type(dag.task_dict[step]) is UnaskedStep for step in unasked)
     for earlier, later in pairwise(names):
         between = dag.task_dict[earlier].downstream_task_ids
         assert later in between or between & dag.task_dict[later].upstream_task_ids, f"{later} follows {earlier}"
-    assert [type(dag.task_dict[step.name]) for step in of.steps if step.where == "spark"] == [SparkStep] * sum(
-        step.where == "spark" for step in of.steps
-    )
+    assert [step.name for step in of.steps if isinstance(dag.task_dict[step.name], SparkStep)] == [
+        step.name for step in of.steps if step.where == "spark"
+    ]
     held = any(step.name in ("hold", "lock") for step in of.steps)
     assert ("give_up" in dag.task_dict) == held, "what is held or locked is let go where nothing was changed"
     assert ("approve_again" in dag.task_dict) == ("plan_again" in of.step_names), "a price that got worse is asked about"

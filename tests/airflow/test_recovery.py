@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk import DAG, Context
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
 from streamkeeper_airflow import recovery_alerts, recovery_tasks
 from streamkeeper_airflow.alerting import page
 from streamkeeper_airflow.approvals import WorsePriceApproval
-from streamkeeper_airflow.recovery_tasks import GiveUp, OnceFlows, PlanRecovery, RecoveryStep, SparkStep
+from streamkeeper_airflow.recovery_tasks import GiveUp, OnceFlows, PlanRecovery, RecoveryStep, SparkStep, UnaskedStep
 
 from streamkeeper import recoveries
 from streamkeeper.alerts import AlertKind
@@ -160,6 +160,43 @@ def test_a_step_in_spark_that_is_done_already_starts_no_spark(
     monkeypatch.setattr(recoveries, "evidence_of", lambda *_: {"rows": 7})
     assert SparkStep(of=RESET, task_id="decide").execute(context(plan=PLAN)) == {"rows": 7}
     assert stamping == []
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_dry_run_ends_after_what_is_tried_before_anybody_is_asked(
+    dry_run: bool, stamping: list[list[str]], told: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recoveries, "evidence_of", lambda *_: {"operators": ["dedupe"]})
+    with DAG("adopt"):
+        task = UnaskedStep(task_id="rehearse", of="adopt")
+        task >> RecoveryStep(task_id="hold", of="adopt")
+    asked = context(plan={**PLAN, "kind": "adopt", "dry_run": dry_run})
+    pushed: dict[str, Any] = {}
+    asked["ti"].map_index, asked["ti"].xcom_push = -1, lambda key, value: pushed.update({key: value})
+    if dry_run:
+        with pytest.raises(DownstreamTasksSkipped) as skipped:
+            task.execute(asked)
+        assert list(skipped.value.tasks) == ["hold"]
+        assert pushed["return_value"] == {"operators": ["dedupe"]}
+    else:
+        assert task.execute(asked) == {"operators": ["dedupe"]}
+    assert stamping == []
+
+
+def test_a_dry_run_whose_trial_failed_tells_nobody_and_is_over(
+    stamping: list[list[str]], told: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(recoveries, "evidence_of", lambda *_: None)
+    monkeypatch.setattr(recoveries, "why_failed", lambda *_: "RecoveryError: it does not fit")
+    monkeypatch.setattr(recoveries, "end_dry_run", lambda _settings, *named: ended.append(named))
+    asked = context(plan={**PLAN, "kind": "adopt", "dry_run": True})
+    asked["ti"].try_number, asked["ti"].max_tries = 1, 2
+    with pytest.raises(AirflowFailException, match="it does not fit"):
+        UnaskedStep(task_id="rehearse", of="adopt").execute(asked)
+    with pytest.raises(AirflowSkipException, match="It was a dry run"):
+        GiveUp(task_id="give_up", after="decide").execute(asked)
+    assert (told.alerts, ended) == ([], [("first", "r1")])
 
 
 def test_nobody_is_asked_again_where_the_price_is_the_approved_one(project: Path) -> None:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from streamkeeper import adopted, common_steps, explain, generations, locks, plans, recoveries
+from streamkeeper import adopt_notes, adopted, common_steps, explain, generations, holds, ledger, locks, plans, recoveries
 from streamkeeper.adopt import KIND
 from streamkeeper.adopt_requests import parse_adopt
 from streamkeeper.checkpoint import CommitEntry, FileEntry, OffsetEntry, write_commit, write_files_log, write_offsets
+from streamkeeper.cli import recovery_session
+from streamkeeper.cli.commands import app
 from streamkeeper.delta_log import SEAL
-from streamkeeper.errors import CheckpointError, PlanRefused, RequestError
+from streamkeeper.errors import CheckpointError, PlanRefused, RecoveryError, RequestError
 from streamkeeper.generations import ADOPTED, COPIED, StartAt
 from streamkeeper.home import query_id
 from streamkeeper.manifest import read_manifest
 from streamkeeper.plans import Plan
+from streamkeeper.recovery_kinds import Work
 from streamkeeper.requests import LOSS, REPEATS, UNKNOWN_PRICE
 from streamkeeper.storage import LocalStorage
 from tests.core.small_world import CHANGES, EVENTS, World
@@ -103,7 +108,7 @@ def test_a_job_that_ended_in_good_order_is_adopted_at_no_price(world: World) -> 
     assert "Checkpoint and table agree: batch 2 is the last." in flow.notes
     assert "0 is events_raw" in " ".join(flow.notes)
     assert (found.copies[0].source, found.copies[0].files) == (str(folder), 10)
-    assert found.steps[2:4] == ("rehearse", "decide")
+    assert found.steps[:5] == ("rehearse", "hold", "plan_again", "see_still", "decide")
     assert "generation none yet → 1, start adopted" in text(found)
 
 
@@ -453,8 +458,12 @@ def test_adopting_decides_the_first_generation_under_the_flows_own_query_id(worl
     folder = old_job(world)
     before = {name: content for name, content in world.tree().items() if name.startswith("old job")}
     recoveries.propose(world.settings, plan(world, folder))
+    assert carry_out(world, "rehearse") == {"rehearsed": "streamkeeper_jobs.adopting:act"}, "before anybody is asked"
+    assert (world.home.owners(), locks.holder(world.home.storage, "events", "events")) == ([], None)
+    with pytest.raises(PlanRefused, match="Nobody approved the plan"):
+        carry_out(world, "hold")
     recoveries.approve(world.settings, "events", "r1", "ada")
-    assert carry_out(world, "hold", "plan_again", "rehearse") == {"rehearsed": "streamkeeper_jobs.adopting:act"}
+    assert carry_out(world, "hold", "plan_again", "see_still") == {"checkpoint": str(folder), "batch": 2}
     assert world.home.generations() == []
     carry_out(world, "decide", "verify_tables", "release")
     decided = generations.latest(world.home)
@@ -466,11 +475,117 @@ def test_adopting_decides_the_first_generation_under_the_flows_own_query_id(worl
 
 
 def test_before_the_decision_an_adoption_is_given_up_and_leaves_nothing(world: World) -> None:
-    recoveries.propose(world.settings, plan(world, old_job(world)))
+    planned = plan(world, old_job(world))
+    recoveries.propose(world.settings, planned)
     recoveries.approve(world.settings, "events", "r1", "ada")
-    carry_out(world, "hold", "plan_again", "rehearse")
+    carry_out(world, "rehearse", "hold", "plan_again", "see_still")
+    left = f"{world.home.root}/checkpoints/000001-000000"
+    world.home.storage.create(f"{adopted.rehearsals(world.home, planned.flows[0], 'r1')}001/metadata", b"{}")
+    world.home.storage.create(f"{left}{'7' * 18}/metadata", b"{}")
     assert recoveries.give_up(world.settings, "events", "r1", "it does not fit")
     assert (world.home.generations(), world.home.owners()) == ([], [])
+    kept = world.home.storage.names(f"{world.home.root}/checkpoints")
+    assert kept == [f"000001-000000{'7' * 18}"], "what a killed rehearsal left is gone, that of another recovery is not"
+
+
+def test_a_job_that_goes_on_after_the_rehearsal_is_found_before_anything_is_decided(world: World) -> None:
+    folder = old_job(world)
+    recoveries.propose(world.settings, plan(world, folder))
+    carry_out(world, "rehearse")
+    recoveries.approve(world.settings, "events", "r1", "ada")
+    shutil.rmtree(folder)
+    old_job(world, batches=4)
+    with pytest.raises(RecoveryError, match=r"moved on from batch 2 \(planned: 2\) to 3 \(planned: 3\) .* the old job still runs"):
+        carry_out(world, "hold", "plan_again", "see_still")
+    assert recoveries.give_up(world.settings, "events", "r1", "it still runs")
+    assert (world.home.generations(), world.home.owners()) == ([], [])
+
+
+class Submits:
+    """Plays spark-submit for the command line: carries the step out, and says of the first rehearsals that they failed."""
+
+    def __init__(self, world: World, failures: int) -> None:
+        self._world, self._failures, self.steps = world, failures, list[str]()
+
+    def __call__(self, command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        _, pipeline, _, recovery, _, step = command[-6:]
+        self.steps.append(step)
+        try:
+            recoveries.carry_out(self._world.settings, pipeline, recovery, step, self._in_spark)
+        except RecoveryError:
+            return subprocess.CompletedProcess(command, 1)
+        return subprocess.CompletedProcess(command, 0)
+
+    def _in_spark(self, act: str, _work: Work) -> dict[str, Any]:
+        assert act == "streamkeeper_jobs.adopting:act"
+        self._failures -= 1
+        if self._failures >= 0:
+            raise RecoveryError("it does not fit")
+        return {"operators": ["dedupe"]}
+
+
+@pytest.fixture
+def asked(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The options of the command line that ask for an adoption in this world."""
+    for name, value in {**world.environment, "LOGNAME": "ada"}.items():
+        monkeypatch.setenv(name, value)
+    folder = old_job(world)
+    world.flow  # noqa: B018  # makes the manifest
+    return ["adopt", "--flow", FLOW, "--checkpoint", str(folder), "--old-job-is-stopped"]
+
+
+def test_planning_on_the_command_line_says_whether_the_declaration_fits_and_leaves_nothing(
+    asked: list[str], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submits = Submits(world, failures=1)
+    monkeypatch.setattr(recovery_session.subprocess, "run", submits)
+    failed = CliRunner().invoke(app, ["plan", *asked])
+    assert "The step rehearse ended with exit code 1: RecoveryError: it does not fit." in str(failed.exception)
+    assert "resume" not in str(failed.exception), "a plan is not gone on with"
+    assert "1. rehearse: before anybody is asked" in failed.output
+    done = CliRunner().invoke(app, ["plan", *asked, "--json"])
+    assert done.exit_code == 0, done.output
+    value = json.loads(done.stdout)
+    assert (value["evidence"], value["recovery"]) == ({"rehearse": {"operators": ["dedupe"]}}, "adopt")
+    assert submits.steps == ["rehearse", "rehearse"]
+    assert (world.home.generations(), world.home.owners(), ledger.not_over(world.home.storage)) == ([], [], [])
+
+
+def test_what_cannot_be_carried_out_is_not_rehearsed(asked: list[str], world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    submits = Submits(world, failures=0)
+    monkeypatch.setattr(recovery_session.subprocess, "run", submits)
+    monkeypatch.setattr(adopt_notes, "obstacles", lambda *_: ["it is another's"])
+    done = CliRunner().invoke(app, ["plan", *asked])
+    assert (done.exit_code, submits.steps) == (0, [])
+    assert "It cannot be carried out: it is another's" in done.output
+
+
+@pytest.mark.parametrize(("said", "told"), [("n\n", "approved"), ("y\n", "over")])
+def test_recovering_on_the_command_line_asks_after_the_rehearsal(
+    said: str, told: str, asked: list[str], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submits = Submits(world, failures=0)
+    monkeypatch.setattr(recovery_session.subprocess, "run", submits)
+    monkeypatch.setattr(recovery_session.Session, "_start_driver", lambda *_: holds.put(world.home, holds.person("ada"), "later", "ada"))
+    done = CliRunner().invoke(app, ["recover", *asked], input=said)
+    assert done.output.index("rehearse: done") < done.output.index("Carry this out?")
+    assert submits.steps == ["rehearse"]
+    assert ledger.not_over(world.home.storage) == []
+    if told == "approved":
+        assert "The plan was not approved; nothing was touched." in str(done.exception)
+        assert (world.home.generations(), world.home.owners()) == ([], [])
+    else:
+        assert (done.exit_code, world.home.generations(), world.home.owners()) == (0, [1], ["person-ada"])
+
+
+def test_a_dry_run_ends_with_the_rehearsal(world: World) -> None:
+    recoveries.propose(world.settings, plan(world, old_job(world)))
+    carry_out(world, "rehearse")
+    recoveries.end_dry_run(world.settings, "events", "r1")
+    recoveries.end_dry_run(world.settings, "events", "a run that tried nothing")
+    with pytest.raises(RecoveryError, match=r"was given up \(it was a dry run\)"):
+        carry_out(world, "hold")
+    assert not recoveries.is_open(world.settings, "events", "r1")
 
 
 def test_what_the_old_query_had_committed_is_written_once(world: World) -> None:

@@ -514,7 +514,9 @@ def test_every_kind_is_whole(name: str) -> None:
     assert all(field.title and field.description for field in fields)
     assert len(set(of_name.step_names)) == len(of_name.steps)
     assert all((step.where == "spark") == isinstance(step.act, str) and step.does for step in of_name.steps)
+    assert of_name.steps[: len(of_name.unasked)] == of_name.unasked, "people are asked once"
+    assert not any(step.changes or step.where != "spark" for step in of_name.unasked)
     if common_steps.HOLD in of_name.steps:
-        assert of_name.steps[0] in (common_steps.HOLD, common_steps.LOCK)
+        assert of_name.steps[len(of_name.unasked)] in (common_steps.HOLD, common_steps.LOCK)
         assert common_steps.RELEASE in of_name.steps, "what is held is released"
         assert of_name.first_change is not None

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from demo.airflow_api import ApiError, wait_until
 from demo.tables import TableWatch
-from streamkeeper import generations, holds
+from streamkeeper import generations, holds, ledger
 from streamkeeper.home import FlowHome
 from tests.end_to_end import plain_job
 from tests.end_to_end.test_once import arrive
@@ -78,8 +78,11 @@ def trigger(world: World, **values: object) -> str:
 @pytest.mark.usefixtures("declared")
 def test_a_plain_jobs_checkpoint_is_adopted_and_the_flow_goes_on_with_its_state(world: World, home: FlowHome, checkpoint: str) -> None:
     dry = trigger(world, checkpoint=checkpoint, dry_run=True)
-    assert world.api.wait_for_run(ADOPT, dry, ENDING) == "success"
-    assert (home.generations(), home.owners()) == ([], ["person-ada"])
+    assert world.api.wait_for_run(ADOPT, dry, 2 * ENDING) == "success"
+    states = {task: found["state"] for task, found in world.api.tasks(ADOPT, dry).items()}
+    assert [states[task] for task in ("plan", "rehearse", "approve", "hold", "decide")] == ["success"] * 2 + ["skipped"] * 3
+    assert world.api.xcom(ADOPT, dry, "rehearse")["operators"] == ["dedupe"], "a dry run says that the declaration fits"
+    assert (home.generations(), home.owners(), ledger.not_over(home.storage)) == ([], ["person-ada"], [])
     run = trigger(world, checkpoint=checkpoint, approval=False)
     assert world.api.wait_for_task(ADOPT, run, "release", ("success", "failed", "upstream_failed"), 2 * ENDING) == "success"
     decided = generations.latest(home)

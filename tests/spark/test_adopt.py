@@ -260,7 +260,7 @@ def test_a_job_that_still_runs_is_found_by_the_rehearsal(make_bed: Make) -> None
     bed.arrive(2)
     run_old_job(bed, lambda events: events)
     with pytest.raises(RecoveryError, match=r"moved on from batch 0 .* the old job still runs"):
-        adopt(bed, folder, until="rehearse")
+        adopt(bed, folder, until="see_still")
     assert bed.home.generations() == []
 
 
