@@ -177,7 +177,7 @@ class SparkStep(SparkSubmitOperator):
 class UnaskedStep(SparkStep, SkipMixin):
     """A step that changes nothing and runs before anybody is asked; a dry run ends after the last one. Parameters as those of a step."""
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # as SparkStep's
         """Give the step's evidence, as :class:`SparkStep` does.
 
         :raises AirflowFailException: another try would meet the same error again.
