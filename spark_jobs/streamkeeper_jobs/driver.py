@@ -50,7 +50,7 @@ from streamkeeper_jobs.histories import check_histories
 from streamkeeper_jobs.job import Job, say
 from streamkeeper_jobs.operators import stateful_operators
 from streamkeeper_jobs.progress import Progress
-from streamkeeper_jobs.query import follow
+from streamkeeper_jobs.query import RunsOn, ended, follow
 from streamkeeper_jobs.taking_over import own_generation
 from streamkeeper_jobs.watch import NothingYet, Reason, Stopped, Watch
 
@@ -144,7 +144,8 @@ def watch_over(asked: Asked, lease: Lease) -> Watch:
 def drive(asked: Asked, lease: Lease, watch: Watch, session: Callable[[Flow], SparkSession]) -> Outcome:
     """Run a flow under its lease and its watch, leave the lease, and give how it ended.
 
-    :raises StreamkeeperError: the JVM is gone, or does not answer: whether it still writes is not known, so the lease is not left.
+    :raises StreamkeeperError: the JVM is gone, or does not answer, or did not stop the query: whether it still writes is not known, so the
+        lease is not left.
     """
     with watch:
         if isinstance(asked.flow, DeclarationError):
@@ -176,6 +177,8 @@ def _drive(asked: Asked, flow: Flow, lease: Lease, watch: Watch, session: Callab
         return Outcome.STOPPED
     except (Py4JNetworkError, ConnectionError) as error:
         raise StreamkeeperError(f"Spark's process does not answer any more ({error}).") from error
+    except RunsOn as error:
+        raise StreamkeeperError(str(error)) from error
     except (PySparkException, Py4JError, StreamkeeperError) as error:
         return _fail(home, flow, lease, error, watch.heartbeat)
     return Outcome.STOPPED
@@ -204,9 +207,10 @@ def _run_generation(job: Job) -> None:
     job.watch.obey()
     trigger = None if job.ends_by_itself else job.flow.declaration.trigger
     query = job.sink.start(frame, generation, job.home.storage.path(start.checkpoint), trigger)
-    job.watch.tell(phase="running")
-    with job.sink.own_failures():
-        follow(query, job.watch, progress.look)
+    with ended(query):
+        job.watch.tell(phase="running")
+        with job.sink.own_failures():
+            follow(query, job.watch, progress.look)
     progress.look(query)
     if job.flow.declaration.once:
         _finish(job, generation, start)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -19,6 +22,10 @@ POLL_SECONDS = 0.25
 """How long at most an order waits to be seen, and how stale the heartbeat's batch may be."""
 BATCH_SECONDS = 60.0
 """How long a running batch may take to end before the query is stopped in its middle, which its checkpoint and the sink's log allow."""
+
+
+class RunsOn(Exception):
+    """A query could not be stopped: whether it still writes is not known."""
 
 
 def writer_of(frame: DataFrame, name: str, checkpoint: str, trigger: str | None) -> DataStreamWriter:
@@ -45,24 +52,51 @@ def run_muted(frame: DataFrame, name: str, checkpoint: str, watch: Orders) -> in
 def follow(query: StreamingQuery, watch: Orders, look: Callable[[StreamingQuery], None] | None = None) -> None:
     """Wait until a query ends by itself, or end it when there is an order.
 
+    However this ends, the query has ended.
+
     :param look: called a few times a second while it runs.
     :raises Stopped: an order ended it.
     :raises StreamingQueryException: it failed.
+    :raises RunsOn: it could not be stopped.
     """
-    while not query.awaitTermination(POLL_SECONDS):  # type: ignore[arg-type]
-        if look is not None:
-            look(query)
-        order = watch.order()
-        if order is not None:
-            _end(query, order, watch)
-            raise Stopped(order)
+    with ended(query):
+        while not query.awaitTermination(POLL_SECONDS):  # type: ignore[arg-type]
+            if look is not None:
+                look(query)
+            order = watch.order()
+            if order is not None:
+                _end(query, order, watch)
+                raise Stopped(order)
+
+
+@contextmanager
+def ended(query: StreamingQuery) -> Iterator[None]:
+    """See that a query has ended when the block is left, however that is: who comes next takes that for granted.
+
+    :raises RunsOn: it could not be stopped.
+    """
+    try:
+        yield
+    finally:
+        stop(query)
+
+
+def stop(query: StreamingQuery) -> None:
+    """Stop a query; one that has ended stays so.
+
+    :raises RunsOn: it could not be stopped.
+    """
+    try:
+        query.stop()
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        raise RunsOn(f"The query {query.name} could not be stopped ({error}), so whether it still writes is not known.") from error
 
 
 def _end(query: StreamingQuery, order: Order, watch: Orders) -> None:
     watch.tell(phase="stopping")
     if not order.at_once:
         _await_end_of_batch(query)
-    query.stop()
+    stop(query)
 
 
 def _await_end_of_batch(query: StreamingQuery) -> None:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql.streaming.query import StreamingQuery
+from streamkeeper_jobs import driver
+from streamkeeper_jobs.query import RunsOn
 
 from streamkeeper import generations, holds, leases
+from streamkeeper.errors import StorageError
+from streamkeeper.home import FlowHome
 from streamkeeper.outcomes import Outcome
 from tests.oracle import first_per
 from tests.spark.flowbed import Flowbed, heartbeat, pipeline, wait_until
@@ -61,6 +67,45 @@ def test_a_hold_lets_the_batch_end_and_stops_the_driver(bed: Flowbed) -> None:
     assert bed.checkpoint(1).last_commit() == bed.checkpoint(1).offset_batches()[-1], "the batch was not cut off"
     bed.holds(first_per(bed.events, ["event_id"]))
     assert bed.run() is Outcome.HELD
+
+
+def test_a_driver_that_cannot_write_its_heartbeat_has_ended_its_query_when_it_leaves(bed: Flowbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes next takes the table at once: in a shared driver the process lives on, and a query that ran on would write beside it."""
+    queries: list[StreamingQuery] = []
+    left: list[tuple[str, list[bool]]] = []
+    real_leave, real_follow = leases.leave, driver.follow
+
+    def follow(query: StreamingQuery, *watch: Any) -> None:
+        queries.append(query)
+        real_follow(query, *watch)
+
+    def leave(home: FlowHome, lease: leases.Lease, how: str) -> None:
+        left.append((how, [query.isActive for query in queries]))
+        real_leave(home, lease, how)
+
+    def full(*_: object) -> None:
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(driver, "follow", follow)
+    monkeypatch.setattr(leases, "leave", leave)
+    bed.arrive(1, 2)
+    with bed.running() as ended:
+        wait_until(lambda: committed(bed) == 0)
+        monkeypatch.setattr(leases, "beat", full)
+        assert ended.result(60) is Outcome.FAILED
+    assert left == [("failed", [False])]
+
+
+def test_a_lease_is_not_left_where_the_query_could_not_be_stopped(bed: Flowbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(query: StreamingQuery) -> None:
+        raise RunsOn(f"The query {query.name} could not be stopped (a timeout), so whether it still writes is not known.")
+
+    bed.arrive(1, 2)
+    monkeypatch.setattr("streamkeeper_jobs.query.stop", stop)
+    assert bed.run() is Outcome.FAILED
+    lease = leases.current(bed.home)
+    assert lease is not None
+    assert leases.life(bed.home, lease) is not leases.Life.LEFT
 
 
 def test_the_driver_goes_on_while_its_file_raises_and_stops_when_the_flow_changed(bed: Flowbed) -> None:
