@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,8 @@ from streamkeeper.recovery_kinds import kind
 from streamkeeper.redaction import redact_text
 from streamkeeper.settings import Settings
 from streamkeeper_airflow.alerting import alert, page
+
+_LOG = logging.getLogger(__name__)
 
 
 def is_last_try(context: Context) -> bool:
@@ -61,5 +64,8 @@ def _name(plan: dict[str, Any]) -> str:
 
 
 def _tell(kind: AlertKind, plan: dict[str, Any], context: Context, text: str, occasion: str) -> None:
+    if plan["flow"] is None:
+        _LOG.warning("Nobody is told, because the pipeline %s has no flow: %s", plan["pipeline"], redact_text(text))
+        return
     run = context["dag_run"]
     alert(Settings.from_environment(), kind, plan["flow"], redact_text(text), occasion, link=page(run.dag_id, run.run_id))

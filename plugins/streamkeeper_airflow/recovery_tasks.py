@@ -91,14 +91,16 @@ class PlanRecovery(BaseOperator, SkipMixin):
 
 
 def _named(plan: Plan, of: Kind, manifest: Manifest) -> dict[str, Any]:
-    """Give what tasks and alerts call a recovery. ``flow`` is the one that alerts are told of: a table's recovery has its first writer."""
+    """Give what tasks and alerts call a recovery. ``flow`` is the one that alerts are told of: a table's recovery has its first writer, or,
+    where no flow writes the table any more, any of its pipeline; None where that has none."""
     of_pipeline = [flow for flow in manifest.flows() if flow.pipeline.name == plan.pipeline]
-    writers = [flow.full_name for flow in of_pipeline if flow.declaration.target in plan.tables or not plan.tables]
+    of_pipeline.sort(key=lambda flow: flow.declaration.target not in plan.tables)
+    told = [*(flow.flow for flow in plan.flows), *(flow.full_name for flow in of_pipeline)]
     return {
         "kind": of.name,
         "recovery": plan.recovery_id,
         "pipeline": plan.pipeline,
-        "flow": plan.flows[0].flow if plan.flows else writers[0],
+        "flow": next(iter(told), None),
         "subject": plan.subject,
         "asks": f"the {of.noun or of.name} of {plan.subject}",
     }

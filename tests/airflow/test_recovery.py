@@ -19,7 +19,9 @@ from streamkeeper import recoveries
 from streamkeeper.alerts import AlertKind
 from streamkeeper.errors import RecoveryError, StorageError, StreamkeeperError
 from streamkeeper.generations import StartAt
+from streamkeeper.manifest import Manifest, read_manifest
 from streamkeeper.plans import FlowPlan, Plan, Refusal
+from streamkeeper.recovery_kinds import kind
 from streamkeeper.reset_requests import reset_form
 from streamkeeper.settings import Settings
 
@@ -107,6 +109,16 @@ def test_a_price_that_nobody_accepted_is_told_where_nobody_is_asked(
         (AlertKind.RECOVERY_FAILED, True, "r1")
     ] * tellings
     assert not (told.project / "state" / "first" / "ledger").exists()
+
+
+def test_a_table_that_no_flow_writes_any_more_is_backed_up_all_the_same(told: Kept) -> None:
+    planned = Plan("backup_table", "r1", "first", ("retired",), {"by": "ada"}, (), ("pin",), "now")
+    found = recovery_tasks._named(planned, kind("backup_table"), read_manifest(Settings.from_environment()))
+    assert found["flow"] == F, "people are told through another flow of the pipeline"
+    nobody = recovery_tasks._named(planned, kind("backup_table"), Manifest("", (), {}, {}))
+    assert nobody["flow"] is None
+    recovery_alerts.tell_given_up(nobody, context(), "given up")
+    assert told.alerts == []
 
 
 @pytest.fixture
