@@ -92,7 +92,10 @@ def _misfit_of_topics(key: str, offset: Any, source: Source) -> str | None:
     if variables(source):  # what this process lacks cannot be compared; the driver's has it
         return None
     if pattern:
-        strange = sorted(topic for topic in topics if not re.fullmatch(pattern, topic))
+        try:
+            strange = sorted(topic for topic in topics if not re.fullmatch(pattern, topic))
+        except re.error:  # Java's patterns are not Python's; what cannot be compared speaks against nothing
+            return None
     elif source.option("assign"):
         strange = sorted(topics - set(json.loads(source.option("assign"))))
     else:

@@ -20,7 +20,7 @@ from streamkeeper.manifest import Manifest
 from streamkeeper.plans import CopyPlan, Plan
 from streamkeeper.probes_delta import rows_of
 from streamkeeper.recovery_kinds import Kind, StepKind, Work
-from streamkeeper.requests import FormField, approval_fields, declared_table, find_table, read_values, refuse, table_names
+from streamkeeper.requests import MOST_DAYS, FormField, approval_fields, declared_table, find_table, read_values, refuse, table_names
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.table_copies import FIRST_COMMIT, Progress, check_copyable, copy_files, files_of
@@ -72,8 +72,8 @@ def parse_backup(values: Mapping[str, Any], manifest: Manifest, by: str) -> Back
     merged, wrong = read_values(values, backup_form(manifest))
     found = find_table(merged["table"], manifest, wrong)
     days, last = merged["kept_days"], merged["keep_last"]
-    if isinstance(days, (int, float)) and not 0 <= days < float("inf"):
-        wrong.append(f"kept_days is {days!r}; it must be a number of days, 0 or more.")
+    if isinstance(days, (int, float)) and not 0 <= days <= MOST_DAYS:
+        wrong.append(f"kept_days is {days!r}; it must be a number of days from 0 to {MOST_DAYS:,}. Without it no age is too old.")
     if isinstance(last, (int, float)) and (last < 1 or last != int(last)):
         wrong.append(f"keep_last is {last!r}; it must be a whole number, 1 or more.")
     refuse("The backup was not planned", wrong)

@@ -85,8 +85,14 @@ class Backup:
         return next(table for table in self.tables if table.what == TARGET)
 
     def expires(self) -> datetime | None:
-        """Give the moment from which its age keeps it no longer; None where age says nothing."""
-        return None if self.kept_days is None else datetime.fromisoformat(self.at) + timedelta(days=self.kept_days)
+        """Give the moment from which its age keeps it no longer; None where age says nothing, or it is kept for longer than years have
+        numbers."""
+        if self.kept_days is None:
+            return None
+        try:
+            return datetime.fromisoformat(self.at) + timedelta(days=self.kept_days)
+        except OverflowError:
+            return None
 
 
 @dataclass(frozen=True)
@@ -171,13 +177,16 @@ def expired(settings: Settings, now: datetime | None = None) -> list[Expired]:
     return found
 
 
-def remove(settings: Settings, pipeline: str, table: str, backup: str) -> None:
+def remove(settings: Settings, pipeline: str, table: str, backup: str, *, unfinished: bool = False) -> None:
     """Remove a backup: it is listed no more from the first moment on; killed anywhere, its removal goes on when it is run again.
 
-    :raises RecoveryError: an open recovery needs it; nothing was removed.
+    :param unfinished: it was seen without an entry.
+    :raises RecoveryError: an open recovery needs it, or it got its entry since; nothing was removed.
     """
     storage = open_storage(settings.state)
     entry = _read(storage, pipeline, table, backup)
+    if unfinished and entry is not None:
+        raise RecoveryError(f"The backup {backup} of {pipeline}.{table} was finished since it was planned to go, so it was not removed.")
     users = needed_by(storage, entry) if entry is not None else []
     if users:
         raise RecoveryError(
@@ -191,16 +200,39 @@ def remove(settings: Settings, pipeline: str, table: str, backup: str) -> None:
 
 
 def unfinished(settings: Settings) -> list[Expired]:
-    """Give copies that no entry names and no open recovery makes: what a backup that was given up left. :func:`remove` takes them."""
-    state, copies = open_storage(settings.state), open_storage(settings.backups_path)
-    found: list[Expired] = []
-    for pipeline in copies.names():
-        for table in copies.names(pipeline):
-            entered = {entry.id for entry in listed(state, pipeline, table)} | set(_half_removed(state, pipeline, table))
-            for name in copies.names(f"{pipeline}/{table}"):
-                if name not in entered and not _is_open(state, pipeline, name):
-                    found.append(Expired(pipeline, table, name, "it was never finished, and its recovery is over"))
-    return found
+    """Give copies that no entry names and whose recovery is over: what a backup that was given up left. :func:`remove` takes them."""
+    state = open_storage(settings.state)
+    return [
+        Expired(pipeline, table, name, "it was never finished, and its recovery is over")
+        for pipeline, table, name in _without_entry(settings, state)
+        if ledger.open(state, pipeline, name).end() is not None
+    ]
+
+
+def strange(settings: Settings) -> list[str]:
+    """Give the places of copies that nothing in the state folder knows: another environment's, or those of a state that was lost.
+
+    Nobody but a person can say whether they are of use, so they stay.
+    """
+    state = open_storage(settings.state)
+    return [
+        folder(settings, pipeline, table, name)
+        for pipeline, table, name in _without_entry(settings, state)
+        if not ledger.open(state, pipeline, name).events()
+    ]
+
+
+def _without_entry(settings: Settings, state: Storage) -> Iterator[tuple[str, str, str]]:
+    """Give pipeline, table and name of each copy without an entry. Copies are listed before entries: one that is finished meanwhile has
+    its entry then."""
+    copies = open_storage(settings.backups_path)
+    tables = [(pipeline, table) for pipeline in copies.names() for table in copies.names(pipeline)]
+    there = [(pipeline, table, name) for pipeline, table in tables for name in copies.names(f"{pipeline}/{table}")]
+    entered = {
+        (pipeline, table): {entry.id for entry in listed(state, pipeline, table)} | set(_half_removed(state, pipeline, table))
+        for pipeline, table in tables
+    }
+    return (found for found in there if found[2] not in entered[found[:2]])
 
 
 def needed_by(storage: Storage, backup: Backup) -> list[str]:
@@ -236,7 +268,7 @@ def flows_of(values: Iterable[dict[str, Any]]) -> tuple[FlowAt, ...]:
 
 def _why_expired(entry: Backup, newer: int, moment: datetime) -> str | None:
     expires = entry.expires()
-    if expires is None and entry.keep_last is None:
+    if expires is None and (entry.kept_days is not None or entry.keep_last is None):
         return None
     if expires is not None and moment < expires:
         return None

@@ -25,7 +25,7 @@ from streamkeeper.home import FlowHome, kept_flows
 from streamkeeper.manifest import Manifest
 from streamkeeper.plans import Plan
 from streamkeeper.recovery_kinds import Kind, StepKind, Work
-from streamkeeper.requests import FormField, approval_fields, read_values, refuse, request_of
+from streamkeeper.requests import MOST_DAYS, FormField, approval_fields, read_values, refuse, request_of
 from streamkeeper.rewind_window import reach
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
@@ -92,8 +92,8 @@ def parse_clean_up(values: Mapping[str, Any], manifest: Manifest, by: str) -> Cl
     merged, wrong = read_values(values, clean_up_form(manifest))
     for name in ("keep_days", "tombstone_days"):
         days = merged[name]
-        if isinstance(days, (int, float)) and not isinstance(days, bool) and not 1 <= days < float("inf"):
-            wrong.append(f"{name} is {days!r}. Allowed is a number of days, 1 and above.")
+        if isinstance(days, (int, float)) and not isinstance(days, bool) and not 1 <= days <= MOST_DAYS:
+            wrong.append(f"{name} is {days!r}. Allowed is a number of days from 1 to {MOST_DAYS:,}.")
     told = merged["forget_flows"] if isinstance(merged["forget_flows"], str) else ""
     named = [name for name in re.split(r"[,\s]+", told) if name]
     if not all(NAME.fullmatch(name) for name in named):
@@ -161,9 +161,13 @@ def plan(settings: Settings, manifest: Manifest, request: CleanUpRequest, recove
     keyed = sorted({flow.target for flow in pipeline.flows if isinstance(flow, AutoCdcFlow)})
     before = datetime.fromtimestamp(moment - request.tombstone_days * 86400, timezone.utc).isoformat(timespec="seconds")
     tombstones = [{"table": table, "before": before} for table in keyed if exists(settings.tombstones_path(table))]
-    old = (*backups.expired(settings, datetime.fromtimestamp(moment, timezone.utc)), *backups.unfinished(settings))
+    expired, unfinished = backups.expired(settings, datetime.fromtimestamp(moment, timezone.utc)), backups.unfinished(settings)
     left = list(besides.left_over(settings, pipeline.name))
-    copies = [{"table": item.table, "id": item.id, "why": item.why} for item in old if item.pipeline == pipeline.name]
+    copies = [
+        {"table": item.table, "id": item.id, "why": item.why, "unfinished": item in unfinished}
+        for item in (*expired, *unfinished)
+        if item.pipeline == pipeline.name
+    ]
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -177,6 +181,7 @@ def plan(settings: Settings, manifest: Manifest, request: CleanUpRequest, recove
             *(item["why"] for item in removals),
             *notes,
             *_backup_notes(copies),
+            *_strange_copies(settings),
             *_tombstone_notes(tombstones),
             *_beside_notes(left),
             *_strange_notes(storage, manifest),
@@ -193,6 +198,14 @@ def _tombstone_notes(tombstones: list[dict[str, Any]]) -> Iterator[str]:
 def _backup_notes(copies: list[dict[str, Any]]) -> Iterator[str]:
     for item in copies:
         yield f"The backup {item['id']} of {item['table']} goes: {item['why']}."
+
+
+def _strange_copies(settings: Settings) -> Iterator[str]:
+    for place in backups.strange(settings):
+        yield (
+            f"The copy at {place} stays: neither a backup nor a recovery of that name is known here. It is another environment's, or of a "
+            "state folder that was lost. If nobody needs it, remove it by hand."
+        )
 
 
 def _beside_notes(left: list[str]) -> Iterator[str]:

@@ -43,7 +43,7 @@ def remove_backups(work: Work) -> dict[str, Any]:
     for item in work.plan.details["backups"]:
         work.check_stop()
         try:
-            backups.remove(work.settings, work.plan.pipeline, item["table"], item["id"])
+            backups.remove(work.settings, work.plan.pipeline, item["table"], item["id"], unfinished=item.get("unfinished", False))
             removed.append(item["id"])
         except RecoveryError as error:
             left[item["id"]] = str(error)

@@ -33,6 +33,9 @@ PRICES = {
 }
 """What a person may accept beforehand, by the word that the form and ``--accept`` take."""
 
+MOST_DAYS = 36_500
+"""The longest retention that can be asked for: dates have an end."""
+
 APPROVAL, DRY_RUN = "approval", "dry_run"
 """Fields that say how a recovery is run; they are no part of what is asked for."""
 

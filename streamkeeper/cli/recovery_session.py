@@ -70,7 +70,7 @@ class Session:
         """
         from streamkeeper import recoveries
 
-        if not self.yes and not typer.confirm("Carry this out?", err=self.as_json):
+        if not self.yes and not _confirmed("Carry this out?", self.as_json):
             if recoveries.is_open(self.settings, self.plan.pipeline, self.plan.recovery_id):
                 recoveries.give_up(self.settings, self.plan.pipeline, self.plan.recovery_id, "the plan was not approved")
             raise PlanRefused("The plan was not approved; nothing was touched.")
@@ -114,7 +114,7 @@ class Session:
         from streamkeeper import recoveries
 
         say("\n".join(["The price got worse while the flows stopped:", *why]))
-        if self.yes or not typer.confirm("Go on all the same?", err=True):
+        if self.yes or not _confirmed("Go on all the same?", True):
             recoveries.give_up(self.settings, self.plan.pipeline, self.plan.recovery_id, "the price got worse, and was not approved again")
             raise PlanRefused("The plan got worse and was not approved again. The flows are released; nothing was changed.")
         recoveries.approve(self.settings, self.plan.pipeline, self.plan.recovery_id, self.plan.by, again=True)
@@ -149,6 +149,14 @@ class Session:
                 f"({running.describe_outcome(code)}). The generation is decided and the flow is free to run: see what the driver said "
                 f"above, then go on with {self.again}"
             )
+
+
+def _confirmed(question: str, err: bool) -> bool:
+    """Ask; where nobody is there to answer, or ends the asking, the answer is no."""
+    try:
+        return typer.confirm(question, err=err)
+    except typer.Abort:
+        return False
 
 
 def _ending(flow: FlowPlan, progress: dict[str, Any]) -> str:

@@ -6,18 +6,20 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from streamkeeper import adopt_notes, adopted, common_steps, explain, generations, holds, ledger, locks, plans, recoveries
+from streamkeeper import adopt_notes, adopt_sources, adopted, common_steps, explain, generations, holds, ledger, locks, plans, recoveries
 from streamkeeper.adopt import KIND
 from streamkeeper.adopt_requests import parse_adopt
-from streamkeeper.checkpoint import CommitEntry, FileEntry, OffsetEntry, write_commit, write_files_log, write_offsets
+from streamkeeper.checkpoint import Checkpoint, CommitEntry, FileEntry, OffsetEntry, write_commit, write_files_log, write_offsets
 from streamkeeper.cli import recovery_session
 from streamkeeper.cli.commands import app
+from streamkeeper.declarations import Source, Where
 from streamkeeper.delta_log import SEAL
 from streamkeeper.errors import CheckpointError, PlanRefused, RecoveryError, RequestError
 from streamkeeper.generations import ADOPTED, COPIED, StartAt
@@ -125,6 +127,14 @@ def test_a_batch_that_was_planned_and_is_not_in_the_table_is_read_anew(world: Wo
     assert refused(found) == []
     assert "Batch 2 was planned and is not in the table: what it was to read is read anew." in found.flows[0].notes
     assert "1 unread files wait and will be read" in found.flows[0].prices[0].notes
+
+
+def test_a_pattern_that_only_java_understands_speaks_against_no_topic(world: World) -> None:
+    source = Source("orders", "kafka", None, None, {"subscribePattern": r"orders\p{Alnum}+"}, Where("events.py", 1))
+    assert adopt_sources._misfit(Checkpoint(LocalStorage(str(world.root)), ""), "0", {"orders1": {"0": 5}}, source) is None
+    plain = replace(source, options={"subscribePattern": "orders[0-9]+"})
+    found = adopt_sources._misfit(Checkpoint(LocalStorage(str(world.root)), ""), "0", {"clicks": {"0": 5}}, plain)
+    assert found == "0 has read the topics clicks; orders does not read clicks"
 
 
 def test_a_seal_is_no_batch_and_is_told(world: World) -> None:
@@ -560,7 +570,7 @@ def test_what_cannot_be_carried_out_is_not_rehearsed(asked: list[str], world: Wo
     assert "It cannot be carried out: it is another's" in done.output
 
 
-@pytest.mark.parametrize(("said", "told"), [("n\n", "approved"), ("y\n", "over")])
+@pytest.mark.parametrize(("said", "told"), [("n\n", "no"), ("", "no"), ("y\n", "yes")], ids=["no", "nobody answers", "yes"])
 def test_recovering_on_the_command_line_asks_after_the_rehearsal(
     said: str, told: str, asked: list[str], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -571,7 +581,7 @@ def test_recovering_on_the_command_line_asks_after_the_rehearsal(
     assert done.output.index("rehearse: done") < done.output.index("Carry this out?")
     assert submits.steps == ["rehearse"]
     assert ledger.not_over(world.home.storage) == []
-    if told == "approved":
+    if told == "no":
         assert "The plan was not approved; nothing was touched." in str(done.exception)
         assert (world.home.generations(), world.home.owners()) == ([], [])
     else:

@@ -168,6 +168,7 @@ RETENTION: dict[str, tuple[dict[str, Any], bool]] = {
     "too old, but among the last": ({"kept_days": 1.0, "keep_last": 3}, False),
     "not too old, whatever the newer ones": ({"kept_days": 9.0, "keep_last": 1}, False),
     "both": ({"kept_days": 1.0, "keep_last": 2}, True),
+    "for longer than years have numbers": ({"kept_days": 9_999_999.0, "keep_last": 1}, False),
 }
 
 
@@ -240,8 +241,21 @@ def test_what_a_backup_that_was_given_up_left_behind_is_named_and_can_be_removed
     backups.enter(storage, entry("whole"))
     [found] = backups.unfinished(world.settings)
     assert (found.id, found.table) == ("left", "events")
-    backups.remove(world.settings, found.pipeline, found.table, found.id)
+    backups.enter(storage, entry("left"))
+    with pytest.raises(RecoveryError, match="was finished since it was planned to go, so it was not removed"):
+        backups.remove(world.settings, found.pipeline, found.table, found.id, unfinished=True)
+    storage.remove("events/tables/events/backups/left.json")
+    backups.remove(world.settings, found.pipeline, found.table, found.id, unfinished=True)
     assert backups.unfinished(world.settings) == []
+    assert backups.strange(world.settings) == []
+
+
+def test_a_copy_that_nothing_here_knows_of_is_named_and_never_removed(world: World) -> None:
+    """A state folder that was lost, or another environment's copies: what is needed most is what nobody here remembers."""
+    place = backups.folder(world.settings, "events", "events", "of-another-state")
+    open_storage(place).create("target/one.parquet", b"x")
+    assert backups.unfinished(world.settings) == []
+    assert backups.strange(world.settings) == [place]
 
 
 # Where flows stood
@@ -399,6 +413,7 @@ def request(world: World, **values: Any) -> BackupRequest:
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no such table": ({"table": "events.nothing"}, "table is 'events.nothing', which no pipeline declares"),
     "days below nothing": ({"kept_days": -1}, "kept_days is -1"),
+    "more days than dates have": ({"kept_days": 9_999_999}, "kept_days is 9999999; it must be a number of days from 0 to 36,500"),
     "days in words": ({"kept_days": "seven"}, "kept_days is 'seven'; it must be of type number"),
     "a rank of none": ({"keep_last": 0}, "keep_last is 0"),
     "half a rank": ({"keep_last": 1.5}, "keep_last is 1.5"),
