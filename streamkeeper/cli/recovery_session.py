@@ -132,7 +132,8 @@ class Session:
         if code:
             why = recoveries.why_failed(self.settings, self.plan.pipeline, self.plan.recovery_id, step)
             way_on = "" if kind(self.plan.recovery).step(step).unasked else f" Put that right, then go on with {self.again}"
-            raise RecoveryError(f"The step {step} ended with exit code {code}: {why or 'see what Spark said above'}.{way_on}")
+            told = (why or "see what Spark said above").rstrip(".")
+            raise RecoveryError(f"The step {step} ended with exit code {code}: {told}.{way_on}")
 
     def _start_driver(self, flow: FlowPlan) -> None:
         """Run what is there now through a new generation, unless another supervisor's driver has the flow already."""
