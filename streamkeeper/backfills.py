@@ -34,6 +34,8 @@ _LEFT_OUT = frozenset(
     )
 )  # fmt: skip
 """Options of a source that are its stream's alone: a backfill has chunks of its own, and neither skips, removes nor moves old files."""
+_GLOB, _NO_FILE = "pathGlobFilter", "_"
+"""What lets a files source give no file: Spark hides names that begin with ``_``."""
 
 Frames = Callable[..., Any]
 """A function from DataFrames to a DataFrame, as a view has one."""
@@ -116,8 +118,7 @@ def raw_source(source: Source, request: BackfillRequest) -> Source:
 
     :param source: opened or not, with its schema filled in.
     """
-    plain = {key: value for key, value in source.options.items() if key.lower() not in _LEFT_OUT}
-    kept = replace(source, name=source.name + _RAW, start="earliest", options=plain)
+    kept = replace(_without_own_options(source), start="earliest")
     if request.read == FILES:
         kept = replace(kept, path=request.path)
     if request.read == TABLE:
@@ -129,13 +130,28 @@ def raw_source(source: Source, request: BackfillRequest) -> Source:
     return replace(kept, options={**kept.options, **age, "maxFilesPerTrigger": str(request.chunk or CHUNK_FILES)})
 
 
+def silent_source(source: Source) -> Source:
+    """Give one of the flow's other sources as a backfill reads it, under another name: nothing of it is removed, and no file is listed."""
+    kept = _without_own_options(source)
+    if not kept.reads_files:
+        return kept
+    options = {key: value for key, value in kept.options.items() if key.lower() != _GLOB.lower()}
+    return replace(kept, options={**options, _GLOB: _NO_FILE})
+
+
+def _without_own_options(source: Source) -> Source:
+    """Give a source under the name that a backfill reads it by, without the options that are its stream's alone."""
+    plain = {key: value for key, value in source.options.items() if key.lower() not in _LEFT_OUT}
+    return replace(source, name=source.name + _RAW, options=plain)
+
+
 def _from_source(flow: Flow, request: BackfillRequest, filters: Filters) -> Flow:
     """Read one source from elsewhere, and nothing of the others: what the views make of its rows is what comes."""
     sources: list[Source] = []
     views: list[View] = []
     for source in flow.pipeline.sources_of(flow.declaration):
         again = source.name == request.source
-        raw = raw_source(source, request) if again else replace(source, name=source.name + _RAW)
+        raw = raw_source(source, request) if again else silent_source(source)
         sources.append(raw)
         views.append(View(source.name, (raw.name,), "", source.where, filters.only if again else filters.none))
     return replace(flow, pipeline=replace(flow.pipeline, sources=tuple(sources), views=(*views, *flow.pipeline.views)))

@@ -163,6 +163,19 @@ def test_the_source_is_read_in_chunks_of_its_own_and_nothing_of_it_is_removed(wo
     assert (elsewhere.format, elsewhere.path, elsewhere.options) == ("delta", "/old", {"maxFilesPerTrigger": "100"})
 
 
+def test_nothing_of_the_flows_other_sources_is_removed_or_listed(world: World) -> None:
+    world.declare(KAFKA)
+    flow = read_manifest(world.settings).find(FLOW)
+    marks = Filters(lambda frame: "only", lambda frame: "none", lambda rows, deaths: "changes")
+    derived = derive(flow, BackfillRequest(FLOW, "history", "orders_raw"), "backfill-1-0123abcd", marks)
+    files = next(source for source in derived.pipeline.sources_of(derived.declaration) if source.reads_files)
+    assert files.options == {"multiLine": "true", "pathGlobFilter": "_"}
+    assert flow.pipeline.sources[1].options["cleanSource"] == "delete", "the flow's own source is as declared"
+    derived = derive(flow, BackfillRequest(FLOW, "history", "events_raw"), "backfill-1-0123abcd", marks)
+    orders = next(source for source in derived.pipeline.sources_of(derived.declaration) if source.format == "kafka")
+    assert orders.options == {"kafka.bootstrap.servers": "broker:1", "subscribe": "orders"}
+
+
 def test_the_derived_flow_has_a_home_of_its_own_and_the_semantics_of_the_other(keyed: World) -> None:
     flow = read_manifest(keyed.settings).find(FLOW)
     marks = Filters(lambda frame: "only", lambda frame: "none", lambda rows, deaths: "changes")

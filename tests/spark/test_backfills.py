@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from streamkeeper.outcomes import Outcome
 from streamkeeper.storage import open_storage
 from tests.oracle import all_rows, first_per
 from tests.spark.customersbed import INCREMENTAL, CustomersBed, delete, upsert
-from tests.spark.flowbed import DEDUPE, NAME, Flowbed, event, pipeline
+from tests.spark.flowbed import DEDUPE, NAME, SCHEMA, Flowbed, event, pipeline
 from tests.spark.sourcebed import KafkaBed
 
 FULL_NAME = f"customers.{INCREMENTAL}"
@@ -156,6 +157,36 @@ def test_state_of_the_flows_view_spans_all_chunks(make_bed: Callable[..., Flowbe
     bed.arrive(9)
     assert bed.run() is Outcome.STOPPED
     bed.holds([*all_rows(stream), *first_per(again, ["event_id"]), bed.events[-1]])
+
+
+def two_sources(options: str = "", schema: str = f', schema="{SCHEMA}"') -> str:
+    """Write a pipeline that appends what two folders have, ``events`` and ``others``."""
+    others = f'dp.create_source("others", format="json", path="{{data}}/others"{schema}, options={{"maxFilesPerTrigger": 1{options}}})'
+    both = {"sources": ("distinct_events", "others"), "parameters": "events, others", "flow": "events.unionByName(others)"}
+    return pipeline(view="", more=others, **both)  # type: ignore[arg-type]
+
+
+def refill(bed: Flowbed) -> Filling:
+    """Read the history of ``events`` once more, a file at a time."""
+    request = BackfillRequest(NAME, HISTORY, "events_raw", chunk=1, accept=("repeats",))
+    return Filling(bed.settings, request, RECOVERY, bed.flow().fingerprint)
+
+
+def test_files_of_another_source_are_neither_read_nor_removed(make_bed: Callable[..., Flowbed], spark: SparkSession) -> None:
+    bed = make_bed(two_sources(', "cleanSource": "delete"'))
+    others = bed.root / "data" / "others"
+    others.mkdir()
+    for number in (1, 2, 3):
+        bed.arrive(number)
+    assert bed.run() is Outcome.STOPPED
+    once = list(bed.events)
+    unread = [bed.arrive(number, folder="others") for number in (11, 12, 13)]
+    assert fill(spark, refill(bed), lambda said: None)["batch"] == 2
+    time.sleep(1)  # Spark removes files in a thread of its own
+    assert sorted(others.iterdir()) == unread
+    bed.holds([*once, *once])
+    assert bed.run() is Outcome.STOPPED
+    bed.holds([*once, *bed.events])
 
 
 def test_a_range_of_kafka_is_read_between_its_ends_and_through_every_step(kafka: Callable[..., KafkaBed], spark: SparkSession) -> None:
