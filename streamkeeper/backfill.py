@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -33,8 +34,8 @@ _DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
 def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recovery_id: str) -> Plan:
     """Plan a backfill; nothing is touched.
 
-    :raises RequestError: the flow has no table yet, its query keeps state of which a part cannot be computed by itself, or what is to be
-        read is not there.
+    :raises RequestError: the flow has no table yet, its query keeps state of which a part cannot be computed by itself, the schema of
+        another of its sources is not known, or what is to be read is not there.
     """
     flow = manifest.find(request.flow)
     home = FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
@@ -46,6 +47,7 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
     begun = standing.last_begun(home)
     if request.read != BACKUP:
         _check_state(flow, begun[1].operators if begun else ())
+        _check_schemas(flow, request, begun[1].schemas if begun else {})
     chosen, details, reading = _what(settings, flow, home, request)
     keyed = isinstance(flow.declaration, AutoCdcFlow)
     return Plan(
@@ -103,6 +105,22 @@ def _check_state(flow: Flow, operators: tuple[str, ...]) -> None:
         raise RequestError(
             f"The query of {flow.full_name} keeps state ({', '.join(others)}) in which rows of the backfill would have to meet those of "
             "the stream; computed by themselves they give other results. Rebuild the table instead: full_refresh, or rewind to before them."
+        )
+
+
+def _check_schemas(flow: Flow, request: BackfillRequest, known: Mapping[str, str]) -> None:
+    """Make sure that the views can be computed without a file of the flow's other sources.
+
+    :param known: the schemas that the flow's generation has inferred.
+    :raises RequestError: one of them declares no schema, and none is known.
+    """
+    others = [source for source in flow.pipeline.sources_of(flow.declaration) if source.name != request.source]
+    unknown = [source.name for source in others if source.reads_files and source.schema is None and source.name not in known]
+    if unknown:
+        raise RequestError(
+            f"{flow.full_name} reads {', '.join(unknown)} too, without a declared schema, and no generation of it has inferred one. A "
+            "backfill reads nothing of other sources, but its views need their columns. Nothing was touched. Declare a schema, or run the "
+            "flow once there is a file, and plan again."
         )
 
 

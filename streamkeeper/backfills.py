@@ -139,6 +139,11 @@ def silent_source(source: Source) -> Source:
     return replace(kept, options={**options, _GLOB: _NO_FILE})
 
 
+def is_silent(source: Source) -> bool:
+    """Say whether a source is one that a backfill reads nothing of."""
+    return source.option(_GLOB) == _NO_FILE
+
+
 def _without_own_options(source: Source) -> Source:
     """Give a source under the name that a backfill reads it by, without the options that are its stream's alone."""
     plain = {key: value for key, value in source.options.items() if key.lower() not in _LEFT_OUT}

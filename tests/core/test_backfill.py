@@ -35,6 +35,18 @@ def clean_events(orders, raw):
     return raw
 """
 
+TWO_SOURCES = """
+from streamkeeper import pipelines as dp
+
+dp.create_source("events_raw", format="json", path="{data}/events", schema="event_id STRING", options={})
+dp.create_source("others", format="json", path="{data}/others", options={})
+dp.create_streaming_table("events")
+
+@dp.append_flow(name="clean_events", target="events", sources=["events_raw", "others"])
+def clean_events(raw, others):
+    return raw
+"""
+
 
 def asked(world: World, **values: Any) -> BackfillRequest:
     return backfill.KIND.parse({"flow": FLOW, **values}, read_manifest(world.settings), "ada")
@@ -149,6 +161,16 @@ def test_a_query_whose_rows_must_meet_one_another_is_refused(stands: World) -> N
         plan(stands)
     stands.home.storage.overwrite(stands.home.start(1), _json(replace(start, operators=("dedupe",))))
     assert plan(stands)
+
+
+def test_another_source_without_a_schema_needs_the_one_that_the_flow_has_inferred(stands: World) -> None:
+    stands.declare(TWO_SOURCES)
+    with pytest.raises(RequestError, match=r"reads others too, without a declared schema.*Nothing was touched"):
+        plan(stands, source="events_raw")
+    start = generations.read_start(stands.home, 1)
+    assert start is not None
+    stands.home.storage.overwrite(stands.home.start(1), _json(replace(start, schemas={"others": "event_id STRING"})))
+    assert plan(stands, source="events_raw").details["reads"]["files"] == 5
 
 
 def test_the_source_is_read_in_chunks_of_its_own_and_nothing_of_it_is_removed(world: World) -> None:

@@ -189,6 +189,16 @@ def test_files_of_another_source_are_neither_read_nor_removed(make_bed: Callable
     bed.holds([*once, *bed.events])
 
 
+def test_another_source_may_be_empty_for_the_moment(make_bed: Callable[..., Flowbed], spark: SparkSession) -> None:
+    bed = make_bed(two_sources(schema=""))
+    bed.arrive(1)
+    gone = bed.arrive(11, folder="others")
+    assert bed.run() is Outcome.STOPPED
+    gone.unlink()
+    assert fill(spark, refill(bed), lambda said: None)["batch"] == 0
+    bed.holds([*bed.events, bed.events[0]])
+
+
 def test_a_range_of_kafka_is_read_between_its_ends_and_through_every_step(kafka: Callable[..., KafkaBed], spark: SparkSession) -> None:
     flow = kafka()
     bed = flow.bed
