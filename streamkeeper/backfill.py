@@ -92,7 +92,7 @@ def own_home(work: Work) -> FlowHome:
 
 def _is_filling(work: Work) -> bool:
     """Say whether a chunk may be in the table already."""
-    return bool(own_home(work).generations())
+    return standing.last_begun(own_home(work)) is not None  # until then nothing of a generation is in the table (docs/decisions/0003)
 
 
 def _check_state(flow: Flow, operators: tuple[str, ...]) -> None:

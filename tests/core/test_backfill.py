@@ -12,7 +12,7 @@ from streamkeeper import backfill, common_steps, explain, generations, ledger, l
 from streamkeeper.backfills import BackfillRequest, Filters, derive, is_backfill, name_of, raw_source
 from streamkeeper.declarations import AutoCdcFlow
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError, TableLocked
-from streamkeeper.generations import Generation, StartAt
+from streamkeeper.generations import Generation, Start, StartAt
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import read_manifest
 from streamkeeper.plans import Plan
@@ -245,18 +245,26 @@ def test_it_locks_the_table_and_holds_no_flow(keyed: World) -> None:
         plan(keyed, "r2")
 
 
-def test_before_its_first_chunk_it_can_be_given_up_and_after_it_only_run_on(keyed: World) -> None:
-    work = begin(keyed)
+def decided(work: Work) -> FlowHome:
+    """Let the backfill's own flow decide its generation, as its driver does before it looks at anything."""
     work.book.record("fill.started", {})
     home = backfill.own_home(work)
-    assert isinstance(home, FlowHome)
-    assert is_backfill(home.flow)
     generations.decide(home, Generation(1, None, StartAt("earliest"), "rebuilt", "q", "", "", "then", "f"))
+    return home
+
+
+def test_one_that_was_decided_and_never_begun_has_changed_nothing_and_can_be_given_up(keyed: World) -> None:
+    home = decided(begin(keyed))
+    assert is_backfill(home.flow)
+    assert recoveries.give_up(keyed.settings, "events", "r1", "the predicate has a typo")
+    assert locks.holder(keyed.home.storage, "events", "events") is None
+
+
+def test_one_that_has_begun_can_only_be_run_on(keyed: World) -> None:
+    home = decided(begin(keyed))
+    generations.begin(home, Start(1, home.checkpoint(1, 1), None, {}, {}, (), None, 1, "then"))
     assert not recoveries.give_up(keyed.settings, "events", "r1", "changed my mind")
     assert locks.holder(keyed.home.storage, "events", "events") == "r1"
-    keyed.home.storage.remove(home.generation(1))
-    assert recoveries.give_up(keyed.settings, "events", "r1", "changed my mind")
-    assert locks.holder(keyed.home.storage, "events", "events") is None
 
 
 def test_a_chunk_that_is_not_in_the_table_ends_it_loudly(keyed: World) -> None:
