@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from streamkeeper_jobs import cdc_sink, driving_aside
 from streamkeeper_jobs.filling import Filling, fill
 from streamkeeper_jobs.recovery_steps import perform
 
 from streamkeeper import generations, holds, ledger, recoveries
 from streamkeeper.backfill import KIND
 from streamkeeper.backfills import BACKUP, FILES, HISTORY, BackfillRequest, Backup, name_of
-from streamkeeper.errors import RecoveryError, StorageError
+from streamkeeper.errors import RecoveryError, StorageError, StreamkeeperError
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import write_manifest
 from streamkeeper.outcomes import Outcome
@@ -116,14 +117,10 @@ def test_a_backup_is_filled_in_at_the_sequences_of_its_rows_with_what_it_remembe
     customers.is_exact()
 
 
-def test_a_backfill_that_failed_goes_on_where_it_was(customers: CustomersBed, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    customers.change(upsert(1, 10))
-    assert customers.run() is Outcome.STOPPED
-    folder = aside(customers, *[[upsert(number, 1), upsert(1, number)] for number in range(2, 8)])
-    asked = filling(customers, read=FILES, path=folder, chunk=1)
-    from streamkeeper_jobs import cdc_sink
-
-    apply, applied = cdc_sink.apply_changes, []
+@pytest.fixture
+def dying(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let the disk go away after the third chunk was applied; give a list with an item for each that was."""
+    apply, applied = cdc_sink.apply_changes, list[int]()
 
     def dies_after_three(*args: Any) -> None:
         apply(*args)
@@ -132,13 +129,41 @@ def test_a_backfill_that_failed_goes_on_where_it_was(customers: CustomersBed, sp
             raise StorageError("the disk went away")
 
     monkeypatch.setattr(cdc_sink, "apply_changes", dies_after_three)
-    with pytest.raises(RecoveryError, match=r"the disk went away|ended \(failed\)"):
+    return applied
+
+
+def six_chunks(customers: CustomersBed) -> Filling:
+    folder = aside(customers, *[[upsert(number, 1), upsert(1, number)] for number in range(2, 8)])
+    return filling(customers, read=FILES, path=folder, chunk=1)
+
+
+SIX_AND_ONE = "six chunks, and the one that was in the table and not in the checkpoint once more"
+
+
+def test_a_backfill_that_failed_for_now_tries_again_by_itself(customers: CustomersBed, spark: SparkSession, dying: list[int]) -> None:
+    customers.change(upsert(1, 10))
+    assert customers.run() is Outcome.STOPPED
+    dying.clear()
+    assert fill(spark, six_chunks(customers), lambda said: None)["batch"] == 5
+    assert len(dying) == 7, SIX_AND_ONE
+    customers.is_exact()
+
+
+def test_a_backfill_that_failed_goes_on_where_it_was(
+    customers: CustomersBed, spark: SparkSession, dying: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    customers.change(upsert(1, 10))
+    assert customers.run() is Outcome.STOPPED
+    dying.clear()
+    asked = six_chunks(customers)
+    monkeypatch.setattr(driving_aside, "RETRY_SECONDS", ())
+    with pytest.raises(StreamkeeperError, match=r"the disk went away|ended \(failed\)") as failed:
         fill(spark, asked, lambda said: None)
+    assert not isinstance(failed.value, RecoveryError), "another try may go better, and Airflow tries again"
     home = FlowHome(open_storage(customers.settings.state), "customers", name_of(INCREMENTAL, RECOVERY))
     assert generations.finished(home) is None
-    found = fill(spark, asked, lambda said: None)
-    assert found["batch"] == 5
-    assert len(applied) == 7, "six chunks, and the one that was in the table and not in the checkpoint once more"
+    assert fill(spark, asked, lambda said: None)["batch"] == 5
+    assert len(dying) == 7, SIX_AND_ONE
     customers.is_exact()
 
 
