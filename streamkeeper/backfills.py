@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from streamkeeper.cdc import CdcSpec
 from streamkeeper.declarations import DELTA, KAFKA, AppendFlow, AutoCdcFlow, Source, View
@@ -183,13 +183,20 @@ SEQUENCE, KIND = "backup__sequence", "backup__kind"
 """Columns of a backup's changes that are not stored: the parts of a row's sequence (``backup__sequence0``, …), and what kind it is."""
 
 
-def spec_of_backup(spec: CdcSpec, parts: int) -> CdcSpec:
+@dataclass(frozen=True)
+class SpecOfBackup(CdcSpec):
+    """How changes become rows that became rows once: what a flow with a literal wrote has the sequence that it wrote, nulls in it."""
+
+    parts_may_be_null: ClassVar[bool] = True
+
+
+def spec_of_backup(spec: CdcSpec, parts: int) -> SpecOfBackup:
     """Give how a backup's changes are applied: each at the sequence that its row had.
 
     :param parts: how many columns a sequence has.
     """
     sequence = tuple(f"{SEQUENCE}{number}" for number in range(parts))
-    return CdcSpec(
+    return SpecOfBackup(
         keys=spec.keys,
         sequence_by=sequence,
         apply_as_deletes=f"{KIND} = 'delete'",

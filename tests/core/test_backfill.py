@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streamkeeper import backfill, common_steps, explain, generations, ledger, locks, plans, recoveries, refresh_with_backup
-from streamkeeper.backfills import BackfillRequest, Filters, derive, is_backfill, name_of, raw_source
+from streamkeeper.backfills import BackfillRequest, Filters, derive, is_backfill, name_of, raw_source, spec_of_backup
 from streamkeeper.declarations import AutoCdcFlow
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError, TableLocked
 from streamkeeper.generations import Generation, Start, StartAt
@@ -213,6 +213,14 @@ def test_the_derived_flow_has_a_home_of_its_own_and_the_semantics_of_the_other(k
     assert view is not None
     assert view.function is marks.only
     assert derived.pipeline.sources_of(derived.declaration)[0].name == view.sources[0]
+
+
+def test_a_backups_changes_may_have_the_sequences_that_a_literal_wrote_beside_several_columns(keyed: World) -> None:
+    declared = read_manifest(keyed.settings).find(FLOW).declaration
+    assert isinstance(declared, AutoCdcFlow)
+    assert not declared.spec.parts_may_be_null
+    assert spec_of_backup(declared.spec, 2).parts_may_be_null
+    assert "parts_may_be_null" not in asdict(spec_of_backup(declared.spec, 2)), "manifests and fingerprints are as before"
 
 
 def test_a_refresh_with_backup_is_refused_with_all_that_does_not_fit(keyed: World) -> None:

@@ -18,13 +18,14 @@ from streamkeeper_jobs.recovery_steps import perform
 from streamkeeper import generations, holds, ledger, recoveries
 from streamkeeper.backfill import KIND
 from streamkeeper.backfills import BACKUP, FILES, HISTORY, BackfillRequest, Backup, name_of
+from streamkeeper.cdc import BOOKKEEPING
 from streamkeeper.errors import RecoveryError, StorageError, StreamkeeperError
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import write_manifest
 from streamkeeper.outcomes import Outcome
 from streamkeeper.storage import open_storage
 from tests.oracle import all_rows, first_per
-from tests.spark.customersbed import INCREMENTAL, CustomersBed, delete, upsert
+from tests.spark.customersbed import INCREMENTAL, PIPELINE, SNAPSHOT, CustomersBed, delete, upsert
 from tests.spark.flowbed import DEDUPE, NAME, SCHEMA, Flowbed, event, pipeline
 from tests.spark.sourcebed import KafkaBed
 
@@ -113,6 +114,34 @@ def test_a_backup_is_filled_in_at_the_sequences_of_its_rows_with_what_it_remembe
     spark.sql(f"DELETE FROM delta.`{customers.tombstones}`")
     fill(spark, filling(customers, read=BACKUP, source=None, backup=old), lambda said: None)
     customers.change(upsert(3, 11))
+    assert customers.run() is Outcome.STOPPED
+    customers.is_exact()
+
+
+def test_a_backup_of_a_table_by_several_columns_brings_the_sequences_of_its_snapshot_back(
+    customers: CustomersBed, spark: SparkSession
+) -> None:
+    """Beside a flow that is ordered by two columns, a snapshot's literal 0 is {0, null}."""
+    text = PIPELINE.replace("sequenceNum BIGINT", "sequenceNum BIGINT, part INT").replace('="sequenceNum"', '=["sequenceNum", "part"]')
+    customers.declare(text.replace('["operation", "sequenceNum"]', '["operation", "sequenceNum", "part"]'))
+    customers.take_snapshot(1, 2, 3)
+    customers.change({**upsert(1, 10), "part": 1}, {**delete(2, 5), "part": 2})
+    assert (customers.run(), customers.run(SNAPSHOT)) == (Outcome.STOPPED, Outcome.DONE)
+
+    def sequences() -> dict[int, tuple[Any, ...]]:
+        rows = spark.read.format("delta").load(customers.table).select("customer_id", f"{BOOKKEEPING}.sequence").collect()
+        return {row[0]: tuple(row[1]) for row in rows}
+
+    before = sequences()
+    assert before == {1: (10, 1), 3: (0, None)}
+    old = Backup(str(customers.root / "backup"), str(customers.root / "backup_tombstones"))
+    shutil.copytree(customers.table, old.target)
+    shutil.copytree(customers.tombstones, str(old.tombstones))
+    for path in (customers.table, customers.tombstones):
+        spark.sql(f"DELETE FROM delta.`{path}`")
+    fill(spark, filling(customers, read=BACKUP, source=None, backup=old), lambda said: None)
+    assert sequences() == before
+    customers.change({**upsert(2, 4), "part": 9})
     assert customers.run() is Outcome.STOPPED
     customers.is_exact()
 
