@@ -13,7 +13,7 @@ from streamkeeper.backups import TARGET, TOMBSTONES
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.clock import now
 from streamkeeper.common_steps import LOCK, let_go
-from streamkeeper.declarations import KAFKA, AutoCdcFlow, Source
+from streamkeeper.declarations import KAFKA, AppendFlow, AutoCdcFlow, Source
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow, Manifest
@@ -24,6 +24,7 @@ from streamkeeper.recovery_kinds import Kind, StepKind, Work
 from streamkeeper.requests import REPEATS
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
+from streamkeeper.table_summaries import check_takes_backup_rows
 
 RECOVERY = "backfill"
 FILL, VERIFY, UNLOCK = "fill", "verify", "unlock"
@@ -90,6 +91,15 @@ def own_home(work: Work) -> FlowHome:
     return FlowHome(work.book.storage, work.plan.pipeline, name_of(work.plan.details["flow"].partition(".")[2], work.plan.recovery_id))
 
 
+def check_rows_fit(settings: Settings, flow: Flow) -> None:
+    """Make sure that a flow's table takes the rows of a backup of it; one that is kept by key has no column that does not.
+
+    :raises RequestError: it does not; nothing was touched.
+    """
+    if isinstance(flow.declaration, AppendFlow):
+        check_takes_backup_rows(settings.table_path(flow.declaration.target))
+
+
 def _is_filling(work: Work) -> bool:
     """Say whether a chunk may be in the table already."""
     return standing.last_begun(own_home(work)) is not None  # until then nothing of a generation is in the table (docs/decisions/0003)
@@ -127,10 +137,11 @@ def _check_schemas(flow: Flow, request: BackfillRequest, known: Mapping[str, str
 def _what(settings: Settings, flow: Flow, home: FlowHome, request: BackfillRequest) -> tuple[BackfillRequest, dict[str, Any], Reading]:
     """Give the request with all that was left open filled in, where a backup lies, and how much is read.
 
-    :raises RequestError: it is not there.
+    :raises RequestError: it is not there, or the table cannot take it.
     """
     if request.read == BACKUP:
         assert request.backup is not None, "it was checked to have one"
+        check_rows_fit(settings, flow)
         entry = backups.find(open_storage(settings.state), flow.pipeline.name, flow.declaration.target, request.backup)
         paths = {table.what: table.path for table in entry.tables}
         details = {"backup": {what: paths.get(what) for what in (TARGET, TOMBSTONES)}}

@@ -128,7 +128,7 @@ def read_request(value: dict[str, Any]) -> Request:
 def plan(settings: Settings, manifest: Manifest, request: Request, recovery_id: str) -> Plan:
     """Plan it; nothing is touched.
 
-    :raises RequestError: there is no table yet, or it cannot be copied.
+    :raises RequestError: there is no table yet, or it cannot be copied, or cannot be filled from a copy.
     :raises CheckpointError: the checkpoint of one of its flows cannot be read as far as the plan needs it.
     """
     common = (request.reason, request.by)
@@ -140,6 +140,7 @@ def plan(settings: Settings, manifest: Manifest, request: Request, recovery_id: 
     flows, refusals = refresh.flows, refresh.refusals
     writers = [flow for flow in manifest.flows() if flow.full_name in {planned.flow for planned in flows}]
     if request.fill_from == BACKUP:
+        backfill.check_rows_fit(settings, _filler(writers))
         going_on = [_goes_on(settings, flow, planned, request) for flow, planned in zip(writers, flows, strict=True)]
         flows = tuple(planned for planned, _ in going_on)
         felt = (item for item in refusals if item.price == DOWNSTREAM)

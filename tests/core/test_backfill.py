@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,34 @@ def test_a_refresh_with_backup_is_refused_with_all_that_does_not_fit(keyed: Worl
     keyed.declare(CHANGES % ", stored_as_scd_type=2")
     with pytest.raises(RequestError, match="SCD type 2, whose rows are versions and not changes"):
         refresh_with_backup.parse({"table": "events", "fill_from": "backup"}, read_manifest(keyed.settings), "ada")
+
+
+def has_identity(world: World, explicit: bool) -> None:
+    """Let the table have an identity column, as Delta writes it beside its newest commit."""
+    log = world.root / "warehouse" / "events" / "_delta_log"
+    metadata = {"delta.identity.start": 1, "delta.identity.step": 1, "delta.identity.allowExplicitInsert": explicit}
+    fields = [{"name": "event_id", "metadata": {}}, {"name": "number", "metadata": metadata}]
+    summary = {"numFiles": 1, "tableSizeBytes": 1, "protocol": {}, "metadata": {"schemaString": json.dumps({"fields": fields})}}
+    (log / f"{max(log.glob('*.json')).stem}.crc").write_text(json.dumps(summary))
+
+
+NUMBERED = "has the column number, GENERATED ALWAYS AS IDENTITY.*Nothing was touched.*restore_table, which keeps the values"
+
+
+def test_rows_of_a_backup_are_refused_by_a_table_that_numbers_its_rows_itself(stands: World) -> None:
+    has_identity(stands, explicit=False)
+    before = stands.tree()
+    with pytest.raises(RequestError, match=NUMBERED):
+        plan(stands, accept=[REPEATS], read="backup")
+    values = {"table": "events", "fill_from": "backup"}
+    request = refresh_with_backup.parse(values, read_manifest(stands.settings), "ada")
+    with pytest.raises(RequestError, match=NUMBERED):
+        recoveries.plan(stands.settings, refresh_with_backup.KIND, request, "r1")
+    assert stands.tree() == before
+    assert plan(stands, accept=[REPEATS]).details["reads"]["files"] == 5, "its sources fill it"
+    assert recoveries.plan(stands.settings, refresh_with_backup.KIND, replace(request, fill_from="sources"), "r1").flows
+    has_identity(stands, explicit=True)
+    assert recoveries.plan(stands.settings, refresh_with_backup.KIND, request, "r1").flows, "it takes rows with numbers of their own"
 
 
 # --- carrying it out
