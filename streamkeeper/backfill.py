@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper import backups, delta_log, generations, prices_backfill, standing
+from streamkeeper import backups, delta_log, generations, holds, prices_backfill, standing
 from streamkeeper.backfill_requests import backfill_form, parse_backfill, request_from_json
 from streamkeeper.backfills import BACKUP, HISTORY, BackfillRequest, name_of, raw_source
 from streamkeeper.backups import TARGET, TOMBSTONES
@@ -89,6 +89,12 @@ def unlock(work: Work) -> dict[str, Any]:
 def own_home(work: Work) -> FlowHome:
     """Give where the backfill's own flow is kept."""
     return FlowHome(work.book.storage, work.plan.pipeline, name_of(work.plan.details["flow"].partition(".")[2], work.plan.recovery_id))
+
+
+def given_up(work: Work) -> None:
+    """Hold the backfill's own flow, whose process may still live: it stops after its chunk, and none begins again."""
+    if work.book.find(f"{FILL}.started") is not None and work.evidence(FILL) is None:
+        holds.put(own_home(work), holds.recovery(work.plan.recovery_id), f"{work.plan.recovery_id} was given up", work.plan.by)
 
 
 def check_rows_fit(settings: Settings, flow: Flow) -> None:
@@ -219,4 +225,5 @@ KIND = Kind(
         StepKind(UNLOCK, "give the table's lock back", "here", unlock),
     ),
     noun="backfill",
+    given_up=given_up,
 )

@@ -7,15 +7,18 @@ the table once. Changes by key and sequence (AUTO CDC) never overwrite newer row
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from streamkeeper import generations, ledger
 from streamkeeper.cdc import CdcSpec
 from streamkeeper.declarations import DELTA, KAFKA, AppendFlow, AutoCdcFlow, Source, View
 from streamkeeper.errors import RequestError
+from streamkeeper.home import FlowHome, kept_flows
 from streamkeeper.loading import fingerprint
 from streamkeeper.manifest import Flow
+from streamkeeper.storage import Storage
 
 HISTORY, FILES, TABLE, BACKUP = "history", "files", "table", "backup"
 READS = (HISTORY, FILES, TABLE, BACKUP)
@@ -87,12 +90,33 @@ class Filters:
 
 def name_of(flow: str, recovery: str) -> str:
     """Give the name of a backfill's own flow: that of its flow, a mark that no one else uses, and the end of the recovery's id."""
-    return f"{flow[:80]}{_MARK}{recovery[-8:]}"
+    return f"{flow[:80]}{_MARK}{_mark_of(recovery)}"
 
 
 def is_backfill(name: str) -> bool:
     """Say whether a flow's name is a backfill's."""
     return _MARK in name
+
+
+def unfinished(storage: Storage, pipeline: str, table: str, but: str) -> list[FlowHome]:
+    """Give where the backfills of a table are kept that have not come to their end, abandoned ones too: a chunk of theirs may come late.
+
+    :param but: the id of a recovery whose own backfill is left out.
+    """
+    homes = [home for home in kept_flows(storage, pipeline) if is_backfill(home.flow) and generations.finished(home) is None]
+    marks = {_mark_of(recovery) for recovery in _recoveries_of(storage, pipeline, table) if recovery != but} if homes else set()
+    return [home for home in homes if home.flow.rpartition(_MARK)[2] in marks]
+
+
+def _recoveries_of(storage: Storage, pipeline: str, table: str) -> Iterator[str]:
+    for recovery in ledger.recoveries(storage, pipeline):
+        planned = ledger.open(storage, pipeline, recovery).find("planned")
+        if planned is not None and table in planned.evidence.get("tables", ()):
+            yield recovery
+
+
+def _mark_of(recovery: str) -> str:
+    return recovery[-8:]
 
 
 def derive(flow: Flow, request: BackfillRequest, recovery: str, filters: Filters, backup: Backup | None = None) -> Flow:

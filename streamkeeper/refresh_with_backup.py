@@ -172,6 +172,12 @@ def verify_filled(work: Work) -> dict[str, Any]:
     return _nothing_to_fill(work) or backfill.verify(work)
 
 
+def given_up(work: Work) -> None:
+    """Let nobody fill the table from the backup any more."""
+    if _nothing_to_fill(work) is None:
+        backfill.given_up(work)
+
+
 def _nothing_to_fill(work: Work) -> dict[str, Any] | None:
     return {"note": "the flows fill the table from their sources"} if work.plan.request["fill_from"] == SOURCES else None
 
@@ -248,4 +254,5 @@ KIND = Kind(
         common_steps.VERIFY_PROGRESS,
     ),
     noun="full refresh with backup",
+    given_up=given_up,
 )

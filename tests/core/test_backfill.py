@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper import backfill, common_steps, explain, generations, ledger, locks, plans, recoveries, refresh_with_backup
+from streamkeeper import backfill, backfills, common_steps, explain, generations, ledger, locks, plans, recoveries, refresh_with_backup
 from streamkeeper.backfills import BackfillRequest, Filters, derive, is_backfill, name_of, raw_source, spec_of_backup
 from streamkeeper.declarations import AutoCdcFlow
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError, TableLocked
@@ -302,6 +302,36 @@ def test_one_that_has_begun_can_only_be_run_on(keyed: World) -> None:
     generations.begin(home, Start(1, home.checkpoint(1, 1), None, {}, {}, (), None, 1, "then"))
     assert not recoveries.give_up(keyed.settings, "events", "r1", "changed my mind")
     assert locks.holder(keyed.home.storage, "events", "events") == "r1"
+
+
+def test_an_abandoned_one_is_held_and_whoever_empties_the_table_shuts_it_out(keyed: World) -> None:
+    work = begin(keyed)
+    home, storage = decided(work), keyed.home.storage
+    generations.begin(home, Start(1, home.checkpoint(1, 1), None, {}, {}, (), None, 1, "then"))
+    recoveries.abandon(keyed.settings, "events", "r1", "ada")
+    assert home.owners() == ["recovery-r1"]
+    assert [found.flow for found in backfills.unfinished(storage, "events", "events", but="r2")] == [home.flow]
+    assert backfills.unfinished(storage, "events", "events", but="r1") == [], "its own"
+    assert backfills.unfinished(storage, "events", "copies", but="r2") == [], "another table"
+    generations.finish(home, 1, 4)
+    assert backfills.unfinished(storage, "events", "events", but="r2") == [], "it came to its end"
+
+
+def test_one_that_never_started_leaves_no_hold(keyed: World) -> None:
+    work = begin(keyed)
+    assert recoveries.give_up(keyed.settings, "events", "r1", "changed my mind")
+    assert backfill.own_home(work).owners() == []
+
+
+def test_a_refresh_that_is_given_up_holds_its_fill_from_the_backup_alone(keyed: World) -> None:
+    for recovery, fills in (("f1", "backup"), ("f2", "sources")):
+        request = refresh_with_backup.parse({"table": "events", "fill_from": fills}, read_manifest(keyed.settings), "ada")
+        made = recoveries.plan(keyed.settings, refresh_with_backup.KIND, request, recovery)
+        recoveries.propose(keyed.settings, made)
+        ledger.open(keyed.home.storage, "events", recovery).record("fill.started", {})
+        recoveries.abandon(keyed.settings, "events", recovery, "ada")
+        held = FlowHome(keyed.home.storage, "events", name_of("clean_events", recovery)).owners()
+        assert held == (["recovery-f1"] if fills == "backup" else [])
 
 
 def test_a_chunk_that_is_not_in_the_table_ends_it_loudly(keyed: World) -> None:
