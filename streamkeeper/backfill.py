@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper import backups, delta_log, generations, prices_backfill, standing
+from streamkeeper import backups, delta_log, generations, holds, prices_backfill, standing
 from streamkeeper.backfill_requests import backfill_form, parse_backfill, request_from_json
 from streamkeeper.backfills import BACKUP, HISTORY, BackfillRequest, name_of, raw_source
 from streamkeeper.backups import TARGET, TOMBSTONES
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.clock import now
 from streamkeeper.common_steps import LOCK, let_go
-from streamkeeper.declarations import KAFKA, AutoCdcFlow, Source
+from streamkeeper.declarations import KAFKA, AppendFlow, AutoCdcFlow, Source
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow, Manifest
@@ -23,6 +24,7 @@ from streamkeeper.recovery_kinds import Kind, StepKind, Work
 from streamkeeper.requests import REPEATS
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
+from streamkeeper.table_summaries import check_takes_backup_rows
 
 RECOVERY = "backfill"
 FILL, VERIFY, UNLOCK = "fill", "verify", "unlock"
@@ -33,8 +35,8 @@ _DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
 def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recovery_id: str) -> Plan:
     """Plan a backfill; nothing is touched.
 
-    :raises RequestError: the flow has no table yet, its query keeps state of which a part cannot be computed by itself, or what is to be
-        read is not there.
+    :raises RequestError: the flow has no table yet, its query keeps state of which a part cannot be computed by itself, the schema of
+        another of its sources is not known, or what is to be read is not there.
     """
     flow = manifest.find(request.flow)
     home = FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
@@ -46,6 +48,7 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
     begun = standing.last_begun(home)
     if request.read != BACKUP:
         _check_state(flow, begun[1].operators if begun else ())
+        _check_schemas(flow, request, begun[1].schemas if begun else {})
     chosen, details, reading = _what(settings, flow, home, request)
     keyed = isinstance(flow.declaration, AutoCdcFlow)
     return Plan(
@@ -88,9 +91,24 @@ def own_home(work: Work) -> FlowHome:
     return FlowHome(work.book.storage, work.plan.pipeline, name_of(work.plan.details["flow"].partition(".")[2], work.plan.recovery_id))
 
 
+def given_up(work: Work) -> None:
+    """Hold the backfill's own flow, whose process may still live: it stops after its chunk, and none begins again."""
+    if work.book.find(f"{FILL}.started") is not None and work.evidence(FILL) is None:
+        holds.put(own_home(work), holds.recovery(work.plan.recovery_id), f"{work.plan.recovery_id} was given up", work.plan.by)
+
+
+def check_rows_fit(settings: Settings, flow: Flow) -> None:
+    """Make sure that a flow's table takes the rows of a backup of it; one that is kept by key has no column that does not.
+
+    :raises RequestError: it does not; nothing was touched.
+    """
+    if isinstance(flow.declaration, AppendFlow):
+        check_takes_backup_rows(settings.table_path(flow.declaration.target))
+
+
 def _is_filling(work: Work) -> bool:
     """Say whether a chunk may be in the table already."""
-    return bool(own_home(work).generations())
+    return standing.last_begun(own_home(work)) is not None  # until then nothing of a generation is in the table (docs/decisions/0003)
 
 
 def _check_state(flow: Flow, operators: tuple[str, ...]) -> None:
@@ -106,13 +124,30 @@ def _check_state(flow: Flow, operators: tuple[str, ...]) -> None:
         )
 
 
+def _check_schemas(flow: Flow, request: BackfillRequest, known: Mapping[str, str]) -> None:
+    """Make sure that the views can be computed without a file of the flow's other sources.
+
+    :param known: the schemas that the flow's generation has inferred.
+    :raises RequestError: one of them declares no schema, and none is known.
+    """
+    others = [source for source in flow.pipeline.sources_of(flow.declaration) if source.name != request.source]
+    unknown = [source.name for source in others if source.reads_files and source.schema is None and source.name not in known]
+    if unknown:
+        raise RequestError(
+            f"{flow.full_name} reads {', '.join(unknown)} too, without a declared schema, and no generation of it has inferred one. A "
+            "backfill reads nothing of other sources, but its views need their columns. Nothing was touched. Declare a schema, or run the "
+            "flow once there is a file, and plan again."
+        )
+
+
 def _what(settings: Settings, flow: Flow, home: FlowHome, request: BackfillRequest) -> tuple[BackfillRequest, dict[str, Any], Reading]:
     """Give the request with all that was left open filled in, where a backup lies, and how much is read.
 
-    :raises RequestError: it is not there.
+    :raises RequestError: it is not there, or the table cannot take it.
     """
     if request.read == BACKUP:
         assert request.backup is not None, "it was checked to have one"
+        check_rows_fit(settings, flow)
         entry = backups.find(open_storage(settings.state), flow.pipeline.name, flow.declaration.target, request.backup)
         paths = {table.what: table.path for table in entry.tables}
         details = {"backup": {what: paths.get(what) for what in (TARGET, TOMBSTONES)}}
@@ -190,4 +225,5 @@ KIND = Kind(
         StepKind(UNLOCK, "give the table's lock back", "here", unlock),
     ),
     noun="backfill",
+    given_up=given_up,
 )

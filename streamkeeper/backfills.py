@@ -7,15 +7,18 @@ the table once. Changes by key and sequence (AUTO CDC) never overwrite newer row
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
+from streamkeeper import generations, ledger
 from streamkeeper.cdc import CdcSpec
 from streamkeeper.declarations import DELTA, KAFKA, AppendFlow, AutoCdcFlow, Source, View
 from streamkeeper.errors import RequestError
+from streamkeeper.home import FlowHome, kept_flows
 from streamkeeper.loading import fingerprint
 from streamkeeper.manifest import Flow
+from streamkeeper.storage import Storage
 
 HISTORY, FILES, TABLE, BACKUP = "history", "files", "table", "backup"
 READS = (HISTORY, FILES, TABLE, BACKUP)
@@ -34,6 +37,8 @@ _LEFT_OUT = frozenset(
     )
 )  # fmt: skip
 """Options of a source that are its stream's alone: a backfill has chunks of its own, and neither skips, removes nor moves old files."""
+_GLOB, _NO_FILE = "pathGlobFilter", "_"
+"""What lets a files source give no file: Spark hides names that begin with ``_``."""
 
 Frames = Callable[..., Any]
 """A function from DataFrames to a DataFrame, as a view has one."""
@@ -85,12 +90,33 @@ class Filters:
 
 def name_of(flow: str, recovery: str) -> str:
     """Give the name of a backfill's own flow: that of its flow, a mark that no one else uses, and the end of the recovery's id."""
-    return f"{flow[:80]}{_MARK}{recovery[-8:]}"
+    return f"{flow[:80]}{_MARK}{_mark_of(recovery)}"
 
 
 def is_backfill(name: str) -> bool:
     """Say whether a flow's name is a backfill's."""
     return _MARK in name
+
+
+def unfinished(storage: Storage, pipeline: str, table: str, but: str) -> list[FlowHome]:
+    """Give where the backfills of a table are kept that have not come to their end, abandoned ones too: a chunk of theirs may come late.
+
+    :param but: the id of a recovery whose own backfill is left out.
+    """
+    homes = [home for home in kept_flows(storage, pipeline) if is_backfill(home.flow) and generations.finished(home) is None]
+    marks = {_mark_of(recovery) for recovery in _recoveries_of(storage, pipeline, table) if recovery != but} if homes else set()
+    return [home for home in homes if home.flow.rpartition(_MARK)[2] in marks]
+
+
+def _recoveries_of(storage: Storage, pipeline: str, table: str) -> Iterator[str]:
+    for recovery in ledger.recoveries(storage, pipeline):
+        planned = ledger.open(storage, pipeline, recovery).find("planned")
+        if planned is not None and table in planned.evidence.get("tables", ()):
+            yield recovery
+
+
+def _mark_of(recovery: str) -> str:
+    return recovery[-8:]
 
 
 def derive(flow: Flow, request: BackfillRequest, recovery: str, filters: Filters, backup: Backup | None = None) -> Flow:
@@ -116,8 +142,7 @@ def raw_source(source: Source, request: BackfillRequest) -> Source:
 
     :param source: opened or not, with its schema filled in.
     """
-    plain = {key: value for key, value in source.options.items() if key.lower() not in _LEFT_OUT}
-    kept = replace(source, name=source.name + _RAW, start="earliest", options=plain)
+    kept = replace(_without_own_options(source), start="earliest")
     if request.read == FILES:
         kept = replace(kept, path=request.path)
     if request.read == TABLE:
@@ -129,13 +154,33 @@ def raw_source(source: Source, request: BackfillRequest) -> Source:
     return replace(kept, options={**kept.options, **age, "maxFilesPerTrigger": str(request.chunk or CHUNK_FILES)})
 
 
+def silent_source(source: Source) -> Source:
+    """Give one of the flow's other sources as a backfill reads it, under another name: nothing of it is removed, and no file is listed."""
+    kept = _without_own_options(source)
+    if not kept.reads_files:
+        return kept
+    options = {key: value for key, value in kept.options.items() if key.lower() != _GLOB.lower()}
+    return replace(kept, options={**options, _GLOB: _NO_FILE})
+
+
+def is_silent(source: Source) -> bool:
+    """Say whether a source is one that a backfill reads nothing of."""
+    return source.option(_GLOB) == _NO_FILE
+
+
+def _without_own_options(source: Source) -> Source:
+    """Give a source under the name that a backfill reads it by, without the options that are its stream's alone."""
+    plain = {key: value for key, value in source.options.items() if key.lower() not in _LEFT_OUT}
+    return replace(source, name=source.name + _RAW, options=plain)
+
+
 def _from_source(flow: Flow, request: BackfillRequest, filters: Filters) -> Flow:
     """Read one source from elsewhere, and nothing of the others: what the views make of its rows is what comes."""
     sources: list[Source] = []
     views: list[View] = []
     for source in flow.pipeline.sources_of(flow.declaration):
         again = source.name == request.source
-        raw = raw_source(source, request) if again else replace(source, name=source.name + _RAW)
+        raw = raw_source(source, request) if again else silent_source(source)
         sources.append(raw)
         views.append(View(source.name, (raw.name,), "", source.where, filters.only if again else filters.none))
     return replace(flow, pipeline=replace(flow.pipeline, sources=tuple(sources), views=(*views, *flow.pipeline.views)))
@@ -162,13 +207,20 @@ SEQUENCE, KIND = "backup__sequence", "backup__kind"
 """Columns of a backup's changes that are not stored: the parts of a row's sequence (``backup__sequence0``, …), and what kind it is."""
 
 
-def spec_of_backup(spec: CdcSpec, parts: int) -> CdcSpec:
+@dataclass(frozen=True)
+class SpecOfBackup(CdcSpec):
+    """How changes become rows that became rows once: what a flow with a literal wrote has the sequence that it wrote, nulls in it."""
+
+    parts_may_be_null: ClassVar[bool] = True
+
+
+def spec_of_backup(spec: CdcSpec, parts: int) -> SpecOfBackup:
     """Give how a backup's changes are applied: each at the sequence that its row had.
 
     :param parts: how many columns a sequence has.
     """
     sequence = tuple(f"{SEQUENCE}{number}" for number in range(parts))
-    return CdcSpec(
+    return SpecOfBackup(
         keys=spec.keys,
         sequence_by=sequence,
         apply_as_deletes=f"{KIND} = 'delete'",

@@ -7,6 +7,7 @@ conditions that parse) is checked by ``streamkeeper_jobs.cdc.check_spec``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from streamkeeper.errors import DeclarationError
 
@@ -42,6 +43,9 @@ class CdcSpec:
     scd_type: int = 1
     track_history_column_list: tuple[str, ...] | None = None
     track_history_except_column_list: tuple[str, ...] | None = None
+
+    parts_may_be_null: ClassVar[bool] = False
+    """Whether a sequence is one whose parts after the first are null, as a literal is beside several columns; no declaration says so."""
 
     def __post_init__(self) -> None:
         found = _contradiction(self)

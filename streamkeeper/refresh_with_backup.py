@@ -128,7 +128,7 @@ def read_request(value: dict[str, Any]) -> Request:
 def plan(settings: Settings, manifest: Manifest, request: Request, recovery_id: str) -> Plan:
     """Plan it; nothing is touched.
 
-    :raises RequestError: there is no table yet, or it cannot be copied.
+    :raises RequestError: there is no table yet, or it cannot be copied, or cannot be filled from a copy.
     :raises CheckpointError: the checkpoint of one of its flows cannot be read as far as the plan needs it.
     """
     common = (request.reason, request.by)
@@ -140,6 +140,7 @@ def plan(settings: Settings, manifest: Manifest, request: Request, recovery_id: 
     flows, refusals = refresh.flows, refresh.refusals
     writers = [flow for flow in manifest.flows() if flow.full_name in {planned.flow for planned in flows}]
     if request.fill_from == BACKUP:
+        backfill.check_rows_fit(settings, _filler(writers))
         going_on = [_goes_on(settings, flow, planned, request) for flow, planned in zip(writers, flows, strict=True)]
         flows = tuple(planned for planned, _ in going_on)
         felt = (item for item in refusals if item.price == DOWNSTREAM)
@@ -169,6 +170,12 @@ def enter(work: Work) -> dict[str, Any]:
 def verify_filled(work: Work) -> dict[str, Any]:
     """See that the backup's rows are in the table, where it is filled from there."""
     return _nothing_to_fill(work) or backfill.verify(work)
+
+
+def given_up(work: Work) -> None:
+    """Let nobody fill the table from the backup any more."""
+    if _nothing_to_fill(work) is None:
+        backfill.given_up(work)
 
 
 def _nothing_to_fill(work: Work) -> dict[str, Any] | None:
@@ -247,4 +254,5 @@ KIND = Kind(
         common_steps.VERIFY_PROGRESS,
     ),
     noun="full refresh with backup",
+    given_up=given_up,
 )

@@ -11,6 +11,8 @@ from streamkeeper.errors import RequestError
 from streamkeeper.storage import open_storage
 
 _APPEND_ONLY = "delta.appendOnly"
+_EXPLICIT = "delta.identity.allowExplicitInsert"
+"""Which an identity column says of itself in the schema: GENERATED ALWAYS is false, BY DEFAULT true. Other columns say nothing."""
 MAPPED, UNMAPPED = "delta.columnMapping.mode", "none"
 """Under which a table says how its columns are mapped, and what it is without."""
 
@@ -69,6 +71,22 @@ def check_rows_may_go(path: str, metadata: dict[str, Any] | None = None) -> None
             f"{path} has the property {_APPEND_ONLY}, so no row of it can be replaced. Nothing was touched. Unset the property "
             f"(ALTER TABLE … UNSET TBLPROPERTIES), and plan again."
         )
+
+
+def check_takes_backup_rows(path: str) -> None:
+    """Make sure that rows can be appended to a table with the values that they have in a backup, by its newest summary, if there is one.
+
+    :raises RequestError: a column takes no value but those that Delta gives; nothing was touched.
+    """
+    summary = newest_summary(path)
+    schema = json.loads(summary.metadata.get("schemaString") or "{}") if summary is not None else {}
+    for field in schema.get("fields", ()):
+        if field.get("metadata", {}).get(_EXPLICIT) is False:
+            raise RequestError(
+                f"{path} has the column {field['name']}, GENERATED ALWAYS AS IDENTITY: Delta gives its values and takes none, but the rows "
+                "of a backup bring theirs. Nothing was touched. Fill the table from its flows' sources; or put the backup back with "
+                "restore_table, which keeps the values."
+            )
 
 
 def check_may_become(path: str, present: dict[str, Any], wanted: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ begins anew, in a checkpoint folder of its own, and finds the same.
 from __future__ import annotations
 
 from streamkeeper import generations
+from streamkeeper.backfills import is_silent
 from streamkeeper.clock import now
 from streamkeeper.declarations import Source
 from streamkeeper.generations import ADOPTED, COPIED, Generation, Start
@@ -77,7 +78,8 @@ def learn_schemas(job: Job, known: dict[str, str]) -> dict[str, str]:
     """Give the schema of each source that declares none: the known one, or else inferred from what is there, for which this waits.
 
     It also waits until the folder of every files source, and the table of every Delta source, is there; for a flow that runs once, until a
-    file is in it: else it would be done with nothing, and what comes a moment later would never be read.
+    file is in it: else it would be done with nothing, and what comes a moment later would never be read. Sources that a
+    backfill reads nothing of may be empty.
 
     :raises NothingYet: there is nothing yet, and the driver was not to wait.
     """
@@ -88,7 +90,7 @@ def learn_schemas(job: Job, known: dict[str, str]) -> dict[str, str]:
         told = False
         while True:
             schema = _schema(job, source, known)
-            nothing = job.flow.declaration.once and source.reads_files and is_empty(source)
+            nothing = job.flow.declaration.once and source.reads_files and not is_silent(source) and is_empty(source)
             if (schema is not None or not source.reads_files) and is_there(job.spark, source) and not nothing:
                 break
             if not told:

@@ -153,7 +153,7 @@ def _shut_out(spark: SparkSession, work: Work, flows: list[Builder]) -> None:
     (table,) = work.plan.tables
     tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
     following = [(builder.home, builder.plan.next_generation) for builder in flows if builder.plan.next_generation is not None]
-    shut_flows_out(spark, following, tables, work.check_stop)
+    shut_flows_out(spark, following, tables, work)
 
 
 def _is_decided(builder: Builder, plan: Plan) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ from streamkeeper.errors import RecoveryError
 from streamkeeper.home import FlowHome
 from streamkeeper.loading import load_pipeline
 from streamkeeper.manifest import Flow
-from streamkeeper.outcomes import Outcome
 from streamkeeper.plans import FlowPlan, Plan
 from streamkeeper.recovery_kinds import Work
 from streamkeeper.standing import last_begun
@@ -24,10 +22,6 @@ from streamkeeper.submit import spark_settings
 from streamkeeper_jobs.driver import declared_in, find
 from streamkeeper_jobs.driving_aside import Ended, Tell, drive_aside
 from streamkeeper_jobs.jvm import classes
-from streamkeeper_jobs.saying import say
-
-RETRY_SECONDS = (1.0, 10.0, 60.0)
-"""How long is waited before a flow is tried again that failed for now, each time."""
 
 
 @dataclass(frozen=True)
@@ -89,15 +83,7 @@ def read_what_is_there(spark: SparkSession, work: Work, flows: list[Builder]) ->
 
 
 def _drive(work: Work, builder: Builder, tell: Tell, session: SparkSession) -> Ended:
-    """Run a flow to the end of what is there; what only failed for now is tried again, as its own DAG would."""
-    for seconds in (*RETRY_SECONDS, None):
-        ended = drive_aside(work.settings, builder.side, builder.flow, tell, lambda _flow: session)
-        if ended.outcome not in (Outcome.FAILED, Outcome.RESTART) or seconds is None:
-            break
-        work.check_stop()
-        say(f"{builder.plan.flow} is tried again beside in {seconds:g} s: {ended.why}.")
-        time.sleep(seconds)
-    return ended
+    return drive_aside(work.settings, builder.side, builder.flow, tell, lambda _flow: session, check_stop=work.check_stop)
 
 
 def _decide_beside(builder: Builder, plan: Plan) -> None:

@@ -26,6 +26,10 @@ from streamkeeper_jobs.watch import Watch
 Tell = Callable[[dict[str, int]], None]
 """Is told how far a flow is: ``batch``, the last that is in the table, and ``rows``, what this run has read."""
 TELL_SECONDS = 10.0
+FOR_NOW = (Outcome.FAILED, Outcome.RESTART)
+"""How a run ends that another one may go on from by itself."""
+RETRY_SECONDS = (1.0, 10.0, 60.0)
+"""How long is waited before a flow is tried again that failed for now, each time."""
 GONE_SECONDS = 24 * 3600.0
 """How long a driver of a run before may take to end its batch."""
 
@@ -39,8 +43,27 @@ class Ended:
     batch: int | None
 
 
-def drive_aside(settings: Settings, home: FlowHome, flow: Flow, tell: Tell, session: Callable[[Flow], SparkSession]) -> Ended:
-    """Run a flow until it has read what is there. What a run before left behind, a park or a lease, is in nobody's way."""
+def drive_aside(
+    settings: Settings, home: FlowHome, flow: Flow, tell: Tell, session: Callable[[Flow], SparkSession], *, check_stop: Callable[[], None]
+) -> Ended:
+    """Run a flow until it has read what is there; what only failed for now is tried again, as its own DAG would.
+
+    What a run before left behind, a park or a lease, is in nobody's way.
+
+    :param check_stop: is asked before each try after the first; it may raise.
+    """
+    for seconds in (*RETRY_SECONDS, None):
+        ended = _drive(settings, home, flow, tell, session)
+        if ended.outcome not in FOR_NOW or seconds is None:
+            break
+        check_stop()
+        say(f"{home.full_name} is tried again in {seconds:g} s: {ended.why}.")
+        time.sleep(seconds)
+        check_stop()
+    return ended
+
+
+def _drive(settings: Settings, home: FlowHome, flow: Flow, tell: Tell, session: Callable[[Flow], SparkSession]) -> Ended:
     holds.release(home, holds.PARK)
     lease = _lease(home, settings)
     declaration = _Settled(settings, home.full_name)

@@ -31,7 +31,7 @@ def empty_tables(spark: SparkSession, work: Work) -> dict[str, Any]:
     (table,) = plan.tables
     before = {path: delta_log.latest_version(path) for path in paths}
     tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
-    shut_flows_out(spark, [(work.home(flow), flow.next_generation) for flow in plan.flows if flow.next_generation], tables, work.check_stop)
+    shut_flows_out(spark, [(work.home(flow), flow.next_generation) for flow in plan.flows if flow.next_generation], tables, work)
     done = []
     for number, path in enumerate(paths, start=1):
         work.check_stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from streamkeeper.backfills import HISTORY, KIND, SEQUENCE, BackfillRequest, Bac
 from streamkeeper.backups import TARGET, TOMBSTONES
 from streamkeeper.cdc import BOOKKEEPING
 from streamkeeper.declarations import KAFKA, AutoCdcFlow
-from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.errors import RecoveryError, RequestError, StreamkeeperError
 from streamkeeper.home import FlowHome
 from streamkeeper.kafka_positions import LATEST
 from streamkeeper.loading import load_pipeline
@@ -31,7 +32,7 @@ from streamkeeper_jobs.cdc.events import KEY
 from streamkeeper_jobs.cdc.events import KIND as KIND_OF_CHANGE
 from streamkeeper_jobs.cdc.expressions import column
 from streamkeeper_jobs.driver import declared_in, find
-from streamkeeper_jobs.driving_aside import Tell, drive_aside
+from streamkeeper_jobs.driving_aside import FOR_NOW, Tell, drive_aside
 from streamkeeper_jobs.kafka_topics import look_at
 from streamkeeper_jobs.session import open_session, spark_url
 
@@ -58,17 +59,18 @@ def fill_step(spark: SparkSession, work: Work) -> dict[str, Any]:
         work.progress(**numbers)
         work.check_stop()
 
-    return fill(spark, Filling(work.settings, request, work.plan.recovery_id, details["fingerprint"], backup), tell)
+    return fill(spark, Filling(work.settings, request, work.plan.recovery_id, details["fingerprint"], backup), tell, work.check_stop)
 
 
-def fill(spark: SparkSession, filling: Filling, tell: Tell) -> dict[str, Any]:
+def fill(spark: SparkSession, filling: Filling, tell: Tell, check_stop: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """Run a backfill to its end, and say what it did; one that is done is not run again, one that was interrupted goes on.
 
     :raises RecoveryError: the declaration changed since, or the backfill could not be ended; what it says may be mended and this run again.
+    :raises StreamkeeperError: it failed for now, several times; another try may go better.
     """
     home, derived = _prepare(spark, filling)
     if generations.finished(home) is None:
-        _drive(filling.settings, home, derived, tell)
+        _drive(filling.settings, home, derived, tell, check_stop)
     return _evidence(filling.settings, home, derived)
 
 
@@ -120,12 +122,13 @@ def _with_all_partitions(spark: SparkSession, settings: Settings, request: Backf
     return replace(request, start=start, end=end)
 
 
-def _drive(settings: Settings, home: FlowHome, derived: Flow, tell: Tell) -> None:
-    ended = drive_aside(settings, home, derived, tell, partial(open_session, settings))
+def _drive(settings: Settings, home: FlowHome, derived: Flow, tell: Tell, check_stop: Callable[[], None]) -> None:
+    ended = drive_aside(settings, home, derived, tell, partial(open_session, settings), check_stop=check_stop)
     if ended.outcome is Outcome.DONE:
         return
     why = ended.why or f"it ended ({ended.outcome.name.lower().replace('_', ' ')})"
-    raise RecoveryError(
+    error = StreamkeeperError if ended.outcome in FOR_NOW else RecoveryError  # by which Airflow's tasks know whether to try again
+    raise error(
         f"The backfill of {derived.declaration.target} stopped after batch {ended.batch}: {why}\nWhat it filled in stays. Put right what "
         "is said, and run this step again: it goes on from there."
     )

@@ -8,14 +8,14 @@ its own afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
-from streamkeeper import common_steps, delta_log, generations, put_backs, table_past
+from streamkeeper import backfills, common_steps, delta_log, generations, put_backs, table_past
 from streamkeeper.errors import RecoveryError
 from streamkeeper.home import FlowHome
 from streamkeeper.plans import Plan
@@ -37,19 +37,24 @@ class Back:
     newest: int
 
 
-def shut_flows_out(spark: SparkSession, flows: Iterable[tuple[FlowHome, int]], tables: CdcTables, before_each: Callable[[], None]) -> None:
+def shut_flows_out(spark: SparkSession, flows: Iterable[tuple[FlowHome, int]], tables: CdcTables, work: Work) -> None:
     """Seal what a table's flows may still write, as the driver that begins their next generation would; doing it again changes nothing.
+
+    Abandoned backfills of the table are shut out, too: a chunk of theirs may be under way in a process that nobody waited for.
 
     :param flows: with each the number of its next generation, before which all are shut out.
     :param tables: the target, and its tombstones if there are any: a table that is not there is left out.
     """
-    for home, following in flows:
-        numbers = not_sealed(home, following, None)
-        for number in numbers:
-            write_end(home, number)
-            for path, app_id in app_ids(tables, generations.query_id_of(home, number)):
-                if delta_log.exists(path):
-                    shut_out(spark, path, app_id, before_each)
+    shut = [(home, number) for home, following in flows for number in not_sealed(home, following, None)]
+    plan = work.plan
+    for table in plan.tables:
+        for home in backfills.unfinished(work.book.storage, plan.pipeline, table, but=plan.recovery_id):
+            shut += [(home, number) for number in home.generations() or [1]]  # its process may be about to decide the first
+    for home, number in shut:
+        write_end(home, number)
+        for path, app_id in app_ids(tables, generations.query_id_of(home, number)):
+            if delta_log.exists(path):
+                shut_out(spark, path, app_id, work.check_stop)
 
 
 def put_back(spark: SparkSession, work: Work, plan: Plan, backs: Iterable[Back]) -> Iterator[dict[str, Any]]:
@@ -99,5 +104,5 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
     flows = [(work.home(flow), flow.next_generation) for flow in plan.flows if flow.next_generation is not None]
     put_backs.check_unchanged(work, plan, put_backs.once_decided(plan))
-    shut_flows_out(spark, flows, tables, work.check_stop)
+    shut_flows_out(spark, flows, tables, work)
     return {"tables": list(put_back(spark, work, plan, backs))}

@@ -64,7 +64,7 @@ def put_back(spark: SparkSession, work: Work) -> dict[str, Any]:
     [table] = plan.tables
     tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
     flows = [(work.home(flow), flow.next_generation) for flow in plan.flows if flow.next_generation is not None]
-    shut_flows_out(spark, flows, tables, work.check_stop)
+    shut_flows_out(spark, flows, tables, work)
     return {"tables": [_put_back(spark, work, plan, item) for item in _tombstones_first(plan.details["tables"])]}
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streamkeeper import backfill, common_steps, explain, generations, ledger, locks, plans, recoveries, refresh_with_backup
-from streamkeeper.backfills import BackfillRequest, Filters, derive, is_backfill, name_of, raw_source
+from streamkeeper import backfill, backfills, common_steps, explain, generations, ledger, locks, plans, recoveries, refresh_with_backup
+from streamkeeper.backfills import BackfillRequest, Filters, derive, is_backfill, name_of, raw_source, spec_of_backup
 from streamkeeper.declarations import AutoCdcFlow
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError, TableLocked
-from streamkeeper.generations import Generation, StartAt
+from streamkeeper.generations import Generation, Start, StartAt
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import read_manifest
 from streamkeeper.plans import Plan
@@ -32,6 +33,18 @@ dp.create_streaming_table("events")
 
 @dp.append_flow(name="clean_events", target="events", sources=["orders_raw", "events_raw"])
 def clean_events(orders, raw):
+    return raw
+"""
+
+TWO_SOURCES = """
+from streamkeeper import pipelines as dp
+
+dp.create_source("events_raw", format="json", path="{data}/events", schema="event_id STRING", options={})
+dp.create_source("others", format="json", path="{data}/others", options={})
+dp.create_streaming_table("events")
+
+@dp.append_flow(name="clean_events", target="events", sources=["events_raw", "others"])
+def clean_events(raw, others):
     return raw
 """
 
@@ -151,6 +164,16 @@ def test_a_query_whose_rows_must_meet_one_another_is_refused(stands: World) -> N
     assert plan(stands)
 
 
+def test_another_source_without_a_schema_needs_the_one_that_the_flow_has_inferred(stands: World) -> None:
+    stands.declare(TWO_SOURCES)
+    with pytest.raises(RequestError, match=r"reads others too, without a declared schema.*Nothing was touched"):
+        plan(stands, source="events_raw")
+    start = generations.read_start(stands.home, 1)
+    assert start is not None
+    stands.home.storage.overwrite(stands.home.start(1), _json(replace(start, schemas={"others": "event_id STRING"})))
+    assert plan(stands, source="events_raw").details["reads"]["files"] == 5
+
+
 def test_the_source_is_read_in_chunks_of_its_own_and_nothing_of_it_is_removed(world: World) -> None:
     world.declare(KAFKA)
     flow = read_manifest(world.settings).find(FLOW)
@@ -161,6 +184,19 @@ def test_the_source_is_read_in_chunks_of_its_own_and_nothing_of_it_is_removed(wo
     assert (again.start, again.options["maxOffsetsPerTrigger"]) == ({"orders": {"0": 3}}, "11")
     elsewhere = raw_source(orders, BackfillRequest(FLOW, "table", "orders_raw", path="/old"))
     assert (elsewhere.format, elsewhere.path, elsewhere.options) == ("delta", "/old", {"maxFilesPerTrigger": "100"})
+
+
+def test_nothing_of_the_flows_other_sources_is_removed_or_listed(world: World) -> None:
+    world.declare(KAFKA)
+    flow = read_manifest(world.settings).find(FLOW)
+    marks = Filters(lambda frame: "only", lambda frame: "none", lambda rows, deaths: "changes")
+    derived = derive(flow, BackfillRequest(FLOW, "history", "orders_raw"), "backfill-1-0123abcd", marks)
+    files = next(source for source in derived.pipeline.sources_of(derived.declaration) if source.reads_files)
+    assert files.options == {"multiLine": "true", "pathGlobFilter": "_"}
+    assert flow.pipeline.sources[1].options["cleanSource"] == "delete", "the flow's own source is as declared"
+    derived = derive(flow, BackfillRequest(FLOW, "history", "events_raw"), "backfill-1-0123abcd", marks)
+    orders = next(source for source in derived.pipeline.sources_of(derived.declaration) if source.format == "kafka")
+    assert orders.options == {"kafka.bootstrap.servers": "broker:1", "subscribe": "orders"}
 
 
 def test_the_derived_flow_has_a_home_of_its_own_and_the_semantics_of_the_other(keyed: World) -> None:
@@ -180,6 +216,14 @@ def test_the_derived_flow_has_a_home_of_its_own_and_the_semantics_of_the_other(k
     assert derived.pipeline.sources_of(derived.declaration)[0].name == view.sources[0]
 
 
+def test_a_backups_changes_may_have_the_sequences_that_a_literal_wrote_beside_several_columns(keyed: World) -> None:
+    declared = read_manifest(keyed.settings).find(FLOW).declaration
+    assert isinstance(declared, AutoCdcFlow)
+    assert not declared.spec.parts_may_be_null
+    assert spec_of_backup(declared.spec, 2).parts_may_be_null
+    assert "parts_may_be_null" not in asdict(spec_of_backup(declared.spec, 2)), "manifests and fingerprints are as before"
+
+
 def test_a_refresh_with_backup_is_refused_with_all_that_does_not_fit(keyed: World) -> None:
     manifest = read_manifest(keyed.settings)
     with pytest.raises(RequestError, match="The full refresh was not planned") as refused:
@@ -189,6 +233,34 @@ def test_a_refresh_with_backup_is_refused_with_all_that_does_not_fit(keyed: Worl
     keyed.declare(CHANGES % ", stored_as_scd_type=2")
     with pytest.raises(RequestError, match="SCD type 2, whose rows are versions and not changes"):
         refresh_with_backup.parse({"table": "events", "fill_from": "backup"}, read_manifest(keyed.settings), "ada")
+
+
+def has_identity(world: World, explicit: bool) -> None:
+    """Let the table have an identity column, as Delta writes it beside its newest commit."""
+    log = world.root / "warehouse" / "events" / "_delta_log"
+    metadata = {"delta.identity.start": 1, "delta.identity.step": 1, "delta.identity.allowExplicitInsert": explicit}
+    fields = [{"name": "event_id", "metadata": {}}, {"name": "number", "metadata": metadata}]
+    summary = {"numFiles": 1, "tableSizeBytes": 1, "protocol": {}, "metadata": {"schemaString": json.dumps({"fields": fields})}}
+    (log / f"{max(log.glob('*.json')).stem}.crc").write_text(json.dumps(summary))
+
+
+NUMBERED = "has the column number, GENERATED ALWAYS AS IDENTITY.*Nothing was touched.*restore_table, which keeps the values"
+
+
+def test_rows_of_a_backup_are_refused_by_a_table_that_numbers_its_rows_itself(stands: World) -> None:
+    has_identity(stands, explicit=False)
+    before = stands.tree()
+    with pytest.raises(RequestError, match=NUMBERED):
+        plan(stands, accept=[REPEATS], read="backup")
+    values = {"table": "events", "fill_from": "backup"}
+    request = refresh_with_backup.parse(values, read_manifest(stands.settings), "ada")
+    with pytest.raises(RequestError, match=NUMBERED):
+        recoveries.plan(stands.settings, refresh_with_backup.KIND, request, "r1")
+    assert stands.tree() == before
+    assert plan(stands, accept=[REPEATS]).details["reads"]["files"] == 5, "its sources fill it"
+    assert recoveries.plan(stands.settings, refresh_with_backup.KIND, replace(request, fill_from="sources"), "r1").flows
+    has_identity(stands, explicit=True)
+    assert recoveries.plan(stands.settings, refresh_with_backup.KIND, request, "r1").flows, "it takes rows with numbers of their own"
 
 
 # --- carrying it out
@@ -210,18 +282,56 @@ def test_it_locks_the_table_and_holds_no_flow(keyed: World) -> None:
         plan(keyed, "r2")
 
 
-def test_before_its_first_chunk_it_can_be_given_up_and_after_it_only_run_on(keyed: World) -> None:
-    work = begin(keyed)
+def decided(work: Work) -> FlowHome:
+    """Let the backfill's own flow decide its generation, as its driver does before it looks at anything."""
     work.book.record("fill.started", {})
     home = backfill.own_home(work)
-    assert isinstance(home, FlowHome)
-    assert is_backfill(home.flow)
     generations.decide(home, Generation(1, None, StartAt("earliest"), "rebuilt", "q", "", "", "then", "f"))
+    return home
+
+
+def test_one_that_was_decided_and_never_begun_has_changed_nothing_and_can_be_given_up(keyed: World) -> None:
+    home = decided(begin(keyed))
+    assert is_backfill(home.flow)
+    assert recoveries.give_up(keyed.settings, "events", "r1", "the predicate has a typo")
+    assert locks.holder(keyed.home.storage, "events", "events") is None
+
+
+def test_one_that_has_begun_can_only_be_run_on(keyed: World) -> None:
+    home = decided(begin(keyed))
+    generations.begin(home, Start(1, home.checkpoint(1, 1), None, {}, {}, (), None, 1, "then"))
     assert not recoveries.give_up(keyed.settings, "events", "r1", "changed my mind")
     assert locks.holder(keyed.home.storage, "events", "events") == "r1"
-    keyed.home.storage.remove(home.generation(1))
+
+
+def test_an_abandoned_one_is_held_and_whoever_empties_the_table_shuts_it_out(keyed: World) -> None:
+    work = begin(keyed)
+    home, storage = decided(work), keyed.home.storage
+    generations.begin(home, Start(1, home.checkpoint(1, 1), None, {}, {}, (), None, 1, "then"))
+    recoveries.abandon(keyed.settings, "events", "r1", "ada")
+    assert home.owners() == ["recovery-r1"]
+    assert [found.flow for found in backfills.unfinished(storage, "events", "events", but="r2")] == [home.flow]
+    assert backfills.unfinished(storage, "events", "events", but="r1") == [], "its own"
+    assert backfills.unfinished(storage, "events", "copies", but="r2") == [], "another table"
+    generations.finish(home, 1, 4)
+    assert backfills.unfinished(storage, "events", "events", but="r2") == [], "it came to its end"
+
+
+def test_one_that_never_started_leaves_no_hold(keyed: World) -> None:
+    work = begin(keyed)
     assert recoveries.give_up(keyed.settings, "events", "r1", "changed my mind")
-    assert locks.holder(keyed.home.storage, "events", "events") is None
+    assert backfill.own_home(work).owners() == []
+
+
+def test_a_refresh_that_is_given_up_holds_its_fill_from_the_backup_alone(keyed: World) -> None:
+    for recovery, fills in (("f1", "backup"), ("f2", "sources")):
+        request = refresh_with_backup.parse({"table": "events", "fill_from": fills}, read_manifest(keyed.settings), "ada")
+        made = recoveries.plan(keyed.settings, refresh_with_backup.KIND, request, recovery)
+        recoveries.propose(keyed.settings, made)
+        ledger.open(keyed.home.storage, "events", recovery).record("fill.started", {})
+        recoveries.abandon(keyed.settings, "events", recovery, "ada")
+        held = FlowHome(keyed.home.storage, "events", name_of("clean_events", recovery)).owners()
+        assert held == (["recovery-f1"] if fills == "backup" else [])
 
 
 def test_a_chunk_that_is_not_in_the_table_ends_it_loudly(keyed: World) -> None:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from streamkeeper_jobs import cdc_sink, driving_aside
 from streamkeeper_jobs.filling import Filling, fill
 from streamkeeper_jobs.recovery_steps import perform
 
 from streamkeeper import generations, holds, ledger, recoveries
 from streamkeeper.backfill import KIND
 from streamkeeper.backfills import BACKUP, FILES, HISTORY, BackfillRequest, Backup, name_of
-from streamkeeper.errors import RecoveryError, StorageError
+from streamkeeper.cdc import BOOKKEEPING
+from streamkeeper.errors import RecoveryError, StorageError, StreamkeeperError
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import write_manifest
 from streamkeeper.outcomes import Outcome
 from streamkeeper.storage import open_storage
 from tests.oracle import all_rows, first_per
-from tests.spark.customersbed import INCREMENTAL, CustomersBed, delete, upsert
-from tests.spark.flowbed import DEDUPE, NAME, Flowbed, event, pipeline
+from tests.spark.customersbed import INCREMENTAL, PIPELINE, SNAPSHOT, CustomersBed, delete, upsert
+from tests.spark.flowbed import DEDUPE, NAME, SCHEMA, Flowbed, event, pipeline
 from tests.spark.sourcebed import KafkaBed
 
 FULL_NAME = f"customers.{INCREMENTAL}"
@@ -115,14 +118,38 @@ def test_a_backup_is_filled_in_at_the_sequences_of_its_rows_with_what_it_remembe
     customers.is_exact()
 
 
-def test_a_backfill_that_failed_goes_on_where_it_was(customers: CustomersBed, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    customers.change(upsert(1, 10))
-    assert customers.run() is Outcome.STOPPED
-    folder = aside(customers, *[[upsert(number, 1), upsert(1, number)] for number in range(2, 8)])
-    asked = filling(customers, read=FILES, path=folder, chunk=1)
-    from streamkeeper_jobs import cdc_sink
+def test_a_backup_of_a_table_by_several_columns_brings_the_sequences_of_its_snapshot_back(
+    customers: CustomersBed, spark: SparkSession
+) -> None:
+    """Beside a flow that is ordered by two columns, a snapshot's literal 0 is {0, null}."""
+    text = PIPELINE.replace("sequenceNum BIGINT", "sequenceNum BIGINT, part INT").replace('="sequenceNum"', '=["sequenceNum", "part"]')
+    customers.declare(text.replace('["operation", "sequenceNum"]', '["operation", "sequenceNum", "part"]'))
+    customers.take_snapshot(1, 2, 3)
+    customers.change({**upsert(1, 10), "part": 1}, {**delete(2, 5), "part": 2})
+    assert (customers.run(), customers.run(SNAPSHOT)) == (Outcome.STOPPED, Outcome.DONE)
 
-    apply, applied = cdc_sink.apply_changes, []
+    def sequences() -> dict[int, tuple[Any, ...]]:
+        rows = spark.read.format("delta").load(customers.table).select("customer_id", f"{BOOKKEEPING}.sequence").collect()
+        return {row[0]: tuple(row[1]) for row in rows}
+
+    before = sequences()
+    assert before == {1: (10, 1), 3: (0, None)}
+    old = Backup(str(customers.root / "backup"), str(customers.root / "backup_tombstones"))
+    shutil.copytree(customers.table, old.target)
+    shutil.copytree(customers.tombstones, str(old.tombstones))
+    for path in (customers.table, customers.tombstones):
+        spark.sql(f"DELETE FROM delta.`{path}`")
+    fill(spark, filling(customers, read=BACKUP, source=None, backup=old), lambda said: None)
+    assert sequences() == before
+    customers.change({**upsert(2, 4), "part": 9})
+    assert customers.run() is Outcome.STOPPED
+    customers.is_exact()
+
+
+@pytest.fixture
+def dying(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let the disk go away after the third chunk was applied; give a list with an item for each that was."""
+    apply, applied = cdc_sink.apply_changes, list[int]()
 
     def dies_after_three(*args: Any) -> None:
         apply(*args)
@@ -131,13 +158,41 @@ def test_a_backfill_that_failed_goes_on_where_it_was(customers: CustomersBed, sp
             raise StorageError("the disk went away")
 
     monkeypatch.setattr(cdc_sink, "apply_changes", dies_after_three)
-    with pytest.raises(RecoveryError, match=r"the disk went away|ended \(failed\)"):
+    return applied
+
+
+def six_chunks(customers: CustomersBed) -> Filling:
+    folder = aside(customers, *[[upsert(number, 1), upsert(1, number)] for number in range(2, 8)])
+    return filling(customers, read=FILES, path=folder, chunk=1)
+
+
+SIX_AND_ONE = "six chunks, and the one that was in the table and not in the checkpoint once more"
+
+
+def test_a_backfill_that_failed_for_now_tries_again_by_itself(customers: CustomersBed, spark: SparkSession, dying: list[int]) -> None:
+    customers.change(upsert(1, 10))
+    assert customers.run() is Outcome.STOPPED
+    dying.clear()
+    assert fill(spark, six_chunks(customers), lambda said: None)["batch"] == 5
+    assert len(dying) == 7, SIX_AND_ONE
+    customers.is_exact()
+
+
+def test_a_backfill_that_failed_goes_on_where_it_was(
+    customers: CustomersBed, spark: SparkSession, dying: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    customers.change(upsert(1, 10))
+    assert customers.run() is Outcome.STOPPED
+    dying.clear()
+    asked = six_chunks(customers)
+    monkeypatch.setattr(driving_aside, "RETRY_SECONDS", ())
+    with pytest.raises(StreamkeeperError, match=r"the disk went away|ended \(failed\)") as failed:
         fill(spark, asked, lambda said: None)
+    assert not isinstance(failed.value, RecoveryError), "another try may go better, and Airflow tries again"
     home = FlowHome(open_storage(customers.settings.state), "customers", name_of(INCREMENTAL, RECOVERY))
     assert generations.finished(home) is None
-    found = fill(spark, asked, lambda said: None)
-    assert found["batch"] == 5
-    assert len(applied) == 7, "six chunks, and the one that was in the table and not in the checkpoint once more"
+    assert fill(spark, asked, lambda said: None)["batch"] == 5
+    assert len(dying) == 7, SIX_AND_ONE
     customers.is_exact()
 
 
@@ -156,6 +211,46 @@ def test_state_of_the_flows_view_spans_all_chunks(make_bed: Callable[..., Flowbe
     bed.arrive(9)
     assert bed.run() is Outcome.STOPPED
     bed.holds([*all_rows(stream), *first_per(again, ["event_id"]), bed.events[-1]])
+
+
+def two_sources(options: str = "", schema: str = f', schema="{SCHEMA}"') -> str:
+    """Write a pipeline that appends what two folders have, ``events`` and ``others``."""
+    others = f'dp.create_source("others", format="json", path="{{data}}/others"{schema}, options={{"maxFilesPerTrigger": 1{options}}})'
+    both = {"sources": ("distinct_events", "others"), "parameters": "events, others", "flow": "events.unionByName(others)"}
+    return pipeline(view="", more=others, **both)  # type: ignore[arg-type]
+
+
+def refill(bed: Flowbed) -> Filling:
+    """Read the history of ``events`` once more, a file at a time."""
+    request = BackfillRequest(NAME, HISTORY, "events_raw", chunk=1, accept=("repeats",))
+    return Filling(bed.settings, request, RECOVERY, bed.flow().fingerprint)
+
+
+def test_files_of_another_source_are_neither_read_nor_removed(make_bed: Callable[..., Flowbed], spark: SparkSession) -> None:
+    bed = make_bed(two_sources(', "cleanSource": "delete"'))
+    others = bed.root / "data" / "others"
+    others.mkdir()
+    for number in (1, 2, 3):
+        bed.arrive(number)
+    assert bed.run() is Outcome.STOPPED
+    once = list(bed.events)
+    unread = [bed.arrive(number, folder="others") for number in (11, 12, 13)]
+    assert fill(spark, refill(bed), lambda said: None)["batch"] == 2
+    time.sleep(1)  # Spark removes files in a thread of its own
+    assert sorted(others.iterdir()) == unread
+    bed.holds([*once, *once])
+    assert bed.run() is Outcome.STOPPED
+    bed.holds([*once, *bed.events])
+
+
+def test_another_source_may_be_empty_for_the_moment(make_bed: Callable[..., Flowbed], spark: SparkSession) -> None:
+    bed = make_bed(two_sources(schema=""))
+    bed.arrive(1)
+    gone = bed.arrive(11, folder="others")
+    assert bed.run() is Outcome.STOPPED
+    gone.unlink()
+    assert fill(spark, refill(bed), lambda said: None)["batch"] == 0
+    bed.holds([*bed.events, bed.events[0]])
 
 
 def test_a_range_of_kafka_is_read_between_its_ends_and_through_every_step(kafka: Callable[..., KafkaBed], spark: SparkSession) -> None:

@@ -156,10 +156,10 @@ def test_both_flows_of_a_table_by_key_and_its_tombstones_killed_in_the_middle_of
     at_work.step(NAME, "lock")
     real, drives = building_beside.drive_aside, iter(range(1, 100))
 
-    def killed_before_the_second(*arguments: Any) -> Any:
+    def killed_before_the_second(*arguments: Any, **named: Any) -> Any:
         if next(drives) == 2:
             raise Killed
-        return real(*arguments)
+        return real(*arguments, **named)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(building_beside, "drive_aside", killed_before_the_second)

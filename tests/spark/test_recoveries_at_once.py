@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+from streamkeeper_jobs import cdc_sink
 from streamkeeper_jobs import table_copies as copying
 
 from streamkeeper import backups, leases, ledger, locks, recoveries, table_copies
-from streamkeeper.errors import TableLocked
+from streamkeeper.errors import StreamkeeperError, TableLocked
 from streamkeeper.outcomes import Outcome
 from tests.spark.backupbed import Recoverer
+from tests.spark.customersbed import INCREMENTAL, CustomersBed, upsert
 from tests.spark.flowbed import NAME, Flowbed, wait_until
 
 TABLE = "events.events"
@@ -110,3 +116,39 @@ def test_a_table_that_is_refreshed_while_it_is_copied_is_backed_up_as_it_was_pin
     assert copied["bytes"] > 0
     assert f"copy: what target, files {copied['files']}, of {copied['files']}, bytes {copied['bytes']}" in caplog.text
     bed.holds(bed.events)
+
+
+def test_a_chunk_of_an_abandoned_backfill_that_comes_after_a_full_refresh_adds_nothing(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed = CustomersBed.make(tmp_path / "a bed", spark)
+    recoverer = Recoverer(spark, bed.settings, "customers")
+    bed.change(upsert(1, 10))
+    assert bed.run() is Outcome.STOPPED
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    (archive / "old.json").write_text(json.dumps(upsert(7, 1)) + "\n")
+    recoverer.plan("backfill", "b1", flow=f"customers.{INCREMENTAL}", read="files", path=str(archive))
+    recoverer.step("b1", "lock")
+    apply, under_way, goes_on = cdc_sink.apply_changes, Event(), Event()
+
+    def late(*arguments: Any) -> None:
+        under_way.set()
+        assert goes_on.wait(300)
+        apply(*arguments)
+
+    with ThreadPoolExecutor(1) as processes:
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(cdc_sink, "apply_changes", late)
+                filling = processes.submit(recoverer.step, "b1", "fill")
+                wait_until(lambda: under_way.is_set() or filling.done())
+                recoveries.abandon(bed.settings, "customers", "b1", "ada")
+                recoverer.run("full_refresh", "r1", table="customers.customers")
+        finally:
+            goes_on.set()
+        with pytest.raises(StreamkeeperError, match=r"b1 was given up|was shut out of its table"):
+            filling.result(300)
+    assert bed.rows() == []
+    assert bed.run() is Outcome.STOPPED
+    bed.is_exact()

@@ -37,7 +37,8 @@ def changes(batch: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     at = sequence(batch.schema, spec, layout)
     key = F.struct(*[column(field.name).cast(field.dataType).alias(field.name) for field in layout.keys])
     kind = F.when(_holds(spec.apply_as_truncates), TRUNCATE).when(_holds(spec.apply_as_deletes), DELETE).otherwise(UPSERT)
-    lacks_sequence = ~all_of([column(name).isNotNull() for name in spec.sequence_by])
+    needed = spec.sequence_by[:1] if spec.parts_may_be_null else spec.sequence_by
+    lacks_sequence = ~all_of([column(name).isNotNull() for name in needed])
     lacks_key = ~all_of([_identifies(field, layout) for field in layout.keys])
     example = F.to_json(F.struct(*[column(name) for name in batch.columns]), {"ignoreNullFields": "false"})
     return batch.select(
