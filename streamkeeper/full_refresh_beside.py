@@ -129,9 +129,9 @@ def plan_again(work: Work) -> dict[str, Any]:
     plan, manifest = work.plan, read_manifest(work.settings)
     of = kind(plan.recovery)
     again = plans.kept(of.plan(work.settings, manifest, of.read_request(plan.request), plan.recovery_id))
+    common_steps.check_same_flows(plan, again)
     before = {flow.flow: flow for flow in plan.flows}
-    now = {flow.flow: flow for flow in again.flows}
-    changed = sorted(name for name in before.keys() | now.keys() if _fingerprint(before.get(name)) != _fingerprint(now.get(name)))
+    changed = sorted(flow.flow for flow in again.flows if flow.fingerprint != before[flow.flow].fingerprint)
     if changed:
         raise RecoveryError(
             f"What is declared of {', '.join(changed)} changed since the plan was made, so the table that was built beside is not what it "
@@ -159,10 +159,6 @@ def remove_beside(work: Work) -> dict[str, Any]:
 def given_up(work: Work) -> None:
     """Remove what was built. What a driver that may still live works on is left to ``clean_up``."""
     besides.remove(work.settings, work.plan)
-
-
-def _fingerprint(flow: FlowPlan | None) -> str | None:
-    return flow.fingerprint if flow else None
 
 
 def _with_generation(flow: FlowPlan) -> FlowPlan:

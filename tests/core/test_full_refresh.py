@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from streamkeeper import emptied, recoveries
-from streamkeeper.errors import RequestError
+from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.full_refresh import KIND, RefreshRequest, parse_refresh
+from streamkeeper.full_refresh_beside import KIND as BESIDE
 from streamkeeper.manifest import read_manifest
 from streamkeeper.plans import Plan
+from streamkeeper.recovery_kinds import Kind
+from streamkeeper.refresh_with_backup import KIND as WITH_BACKUP
 from streamkeeper.requests import DOWNSTREAM, LOSS, UNKNOWN_PRICE
 from tests.core.small_world import CHANGES, EVENTS, World
 from tests.core.test_recovery_engine import SEVERAL, of
@@ -178,3 +181,27 @@ def test_a_recovery_that_shut_a_flow_out_or_emptied_a_table_counts_as_one_that_c
     [newest] = set(stands.tree()) - set(before)
     (stands.root / newest).unlink()
     assert recoveries.give_up(stands.settings, "events", "r1", "rejected"), "nothing was changed yet"
+
+
+LATE = """
+@dp.append_flow(name="late_events", target="events", sources=["events_raw"])
+def late_events(raw):
+    return raw
+"""
+
+
+@pytest.mark.parametrize("kind", [KIND, WITH_BACKUP, BESIDE], ids=lambda kind: kind.name)
+def test_a_flow_that_is_declared_after_the_plan_is_not_held_so_the_recovery_ends_under_the_hold(kind: Kind, stands: World) -> None:
+    log = stands.root / "warehouse" / "events" / "_delta_log"
+    summary = {"numFiles": 1, "tableSizeBytes": 1, "protocol": {}, "metadata": {"configuration": {}}}
+    (log / f"{3:020d}.crc").write_text(json.dumps(summary))
+    manifest = read_manifest(stands.settings)
+    made = recoveries.plan(stands.settings, kind, kind.parse({"table": "events"}, manifest, "ada"), "r1")
+    recoveries.propose(stands.settings, made)
+    recoveries.approve(stands.settings, "events", "r1", "ada")
+    stands.declare(EVENTS + LATE)
+    for step in kind.step_names[: kind.step_names.index("plan_again")]:
+        recoveries.carry_out(stands.settings, "events", "r1", step, lambda *_: {})
+    with pytest.raises(RecoveryError, match=r"Other flows write events now .*: events.late_events\. .* Nothing was changed.*abandon r1"):
+        recoveries.carry_out(stands.settings, "events", "r1", "plan_again")
+    assert recoveries.give_up(stands.settings, "events", "r1", "rejected")
