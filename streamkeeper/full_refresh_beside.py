@@ -114,7 +114,7 @@ def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recover
         steps=KIND.step_names,
         copies=copies,
         details={"unit": unit, "beside": beside, "readers": refresh.details["readers"]},
-        notes=tuple(_notes(request, beside[TARGET], refresh.details["readers"])),
+        notes=(*_notes(request, beside[TARGET], refresh.details["readers"]), *refresh.details["others"]),
     )
 
 
@@ -186,7 +186,7 @@ def _notes(request: BesideRequest, beside: str, felt: list[str]) -> Iterator[str
     )
     if request.definition == DECLARED:
         yield "Its columns, partitions, properties and constraints will be those that are declared: what was set by hand is gone then."
-    yield "Rows that others than its flows wrote are not in the new table. Until VACUUM takes its files the old one can be put back."
+    yield "Until VACUUM takes the files of the old table it can be put back."
     yield from (f"It is read as a stream: {reader}." for reader in felt)
 
 
