@@ -111,6 +111,40 @@ def test_streams_that_read_the_table_and_lost_history_are_prices_as_of_any_full_
     assert plan(stands, DOWNSTREAM, LOSS).refusals == ()
 
 
+CLEANS = EVENTS.replace("options={}", 'options={"cleanSource": "Delete"}')
+
+
+def test_what_the_running_flow_removes_while_the_table_is_built_is_an_unknown_loss(stands: World) -> None:
+    stands.declare(CLEANS)
+    found = plan(stands)
+    [refusal] = found.refusals
+    assert refusal.price == LOSS
+    assert "goes on removing files that it has read while the table is built, by cleanSource" in refusal.message
+    assert "Choose full_refresh, which holds the flow meanwhile" in refusal.message
+    assert "goes on removing files" in str(found.flows[0].prices[0].lost.rows_unknown)
+    stands.files[0].unlink()
+    assert str(plan(stands).flows[0].prices[0].lost.rows_unknown).startswith("1 file, rows unknown: the files are not there")
+    assert plan(stands, LOSS).refusals == ()
+    stands.declare(EVENTS.replace("options={}", 'options={"cleanSource": "off"}'))
+    assert [item.price for item in plan(stands).refusals] == [LOSS], "the file that is gone, alone"
+    assert plan(stands).flows[0].prices[0].lost.files == 1
+
+
+def test_a_once_flow_that_is_done_removes_nothing_more_and_one_that_never_ran_may(world: World) -> None:
+    text = CHANGES.replace("options={}", 'options={"cleanSource": "archive", "sourceArchiveDir": "/a"}') % ", once=True"
+    world.declare(text)
+    world.processed(2)
+    make_table(world, "events__tombstones")
+    assert [item.price for item in plan(world).refusals] == [LOSS]
+    generations.finish(world.home, 1, 1)
+    assert plan(world).refusals == ()
+    world.declare(
+        text + '\ndp.create_auto_cdc_flow(name="late", target="events", source="events_raw", keys=["event_id"], sequence_by="n")\n'
+    )
+    [refusal] = plan(world).refusals
+    assert (refusal.price, refusal.flow) == (LOSS, "events.late")
+
+
 REFUSED: dict[str, tuple[dict[str, str], str, str]] = {
     "appends only": ({"delta.appendOnly": "true"}, "kept", r"has the property delta.appendOnly.*Nothing was touched. Unset the property"),
     "mapped columns": ({"delta.columnMapping.mode": "name"}, "declared", r"columnMapping.mode=name.*Choose the definition 'kept'"),
