@@ -13,6 +13,7 @@ from streamkeeper import besides, cleaning, generations, leases, ledger, plans, 
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.full_refresh_beside import KIND, BesideRequest, parse_beside
 from streamkeeper.generations import BESIDE, StartAt
+from streamkeeper.identity_columns import with_later_marks, without_marks
 from streamkeeper.loading import load_pipeline
 from streamkeeper.manifest import read_manifest
 from streamkeeper.plans import Plan
@@ -288,3 +289,32 @@ def test_a_file_that_is_shared_stays_when_its_first_name_goes(tmp_path: Path) ->
     one.remove("a")
     assert other.read("a/part") == b"rows"
     assert [file.name for file in (tmp_path / "other" / "a").iterdir()] == ["part"]
+
+
+def counted(mark: int | None, step: int = 5, name: str = "number") -> str:
+    """Give a schema with an identity column that has counted up to a mark, as Delta writes it."""
+    own = {"delta.identity.start": 10, "delta.identity.step": step, **({} if mark is None else {"delta.identity.highWaterMark": mark})}
+    fields = [{"name": "n", "type": "long", "metadata": {}}, {"name": name, "type": "long", "metadata": own}]
+    return json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
+
+
+def test_how_far_an_identity_column_has_counted_is_no_part_of_a_definition() -> None:
+    plain = '{"type": "struct",  "fields": []}'
+    assert without_marks(counted(25)) == without_marks(counted(None)) == without_marks(counted(40))
+    assert without_marks(counted(25)) != without_marks(counted(25, step=1))
+    assert without_marks(plain) == with_later_marks(plain, counted(25)) == plain
+
+
+MARKS = {
+    "theirs is later": (counted(25), counted(40), counted(40)),
+    "ours is later": (counted(45), counted(40), counted(45)),
+    "downwards": (counted(-25, step=-5), counted(-40, step=-5), counted(-40, step=-5)),
+    "ours gave none": (counted(None), counted(40), counted(40)),
+    "neither gave any": (counted(None), counted(None), counted(None)),
+    "another column": (counted(25), counted(40, name="other"), counted(25)),
+}
+
+
+@pytest.mark.parametrize(("ours", "theirs", "both"), MARKS.values(), ids=MARKS.keys())
+def test_a_table_that_is_put_in_place_counts_on_after_both(ours: str, theirs: str, both: str) -> None:
+    assert with_later_marks(ours, theirs) == both
