@@ -73,7 +73,11 @@ def hold(work: Work) -> dict[str, Any]:
 
 
 def plan_again(work: Work) -> dict[str, Any]:
-    """Make the plan again, now that nothing moves, and compare it with the approved one."""
+    """Make the plan again, now that nothing moves, and compare it with the approved one.
+
+    :raises PlanRefused: it cannot be carried out any more.
+    :raises RecoveryError: a flow has another generation or declaration now, or other flows write the table.
+    """
     plan, manifest = work.plan, read_manifest(work.settings)
     for flow in plan.flows:
         _check_same(work.home(flow), flow, plan, manifest)
@@ -82,8 +86,22 @@ def plan_again(work: Work) -> dict[str, Any]:
     impossible = [item.message for item in again.refusals if item.price is None]
     if impossible:
         raise PlanRefused("\n".join(["Since the plan was approved things have changed, and nothing was touched:", *impossible]))
+    check_same_flows(plan, again)
     why = plans.worse(plan, again)
     return {"worse": bool(why), "why": why, "plan": plans.to_json(again)}
+
+
+def check_same_flows(plan: Plan, again: Plan) -> None:
+    """Make sure that a plan made again is for the flows of the approved one, which alone are held.
+
+    :raises RecoveryError: it is not; nothing was changed.
+    """
+    others = sorted({flow.flow for flow in plan.flows} ^ {flow.flow for flow in again.flows})
+    if others:
+        raise RecoveryError(
+            f"Other flows write {', '.join(plan.tables)} now than when the plan was made: {', '.join(others)}. Only those of the plan are "
+            f"held. Nothing was changed. Give this recovery up (streamkeeper abandon {plan.recovery_id}) and plan anew."
+        )
 
 
 def plan_under_hold(work: Work) -> Plan:

@@ -11,7 +11,9 @@ import json
 import re
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
@@ -83,6 +85,7 @@ class LogCommit:
     (a seal among them), and whether it changed what the table holds.
 
     ``removed`` and ``added`` are data files by their paths in the log, each with the descriptor of its deletion vector or None.
+    ``restored`` is the version that it put back, where it says so by its number.
     """
 
     version: int
@@ -92,21 +95,31 @@ class LogCommit:
     removed: tuple[tuple[str, str | None], ...]
     added: tuple[tuple[str, str | None], ...]
     changes_data: bool
+    restored: int | None = None
 
 
-def commits(table_path: str) -> Iterator[LogCommit]:
+def commits(table_path: str, at_once: int = 1) -> Iterator[LogCommit]:
     """Give the commits whose JSON is still there, newest first, each read when it is asked for.
 
+    :param at_once: how many are read together, for whoever wants most of them.
     :raises CheckpointError: a commit of the log holds something else than JSON lines.
     """
     storage = open_storage(table_path)
-    for version in _versions(storage):
-        yield _commit(storage, version)
+    pending = iter(_versions(storage))
+    with ThreadPoolExecutor(at_once) as pool:
+        while group := list(islice(pending, at_once)):
+            yield from pool.map(lambda version: _commit(storage, version), group)
+
+
+def versions(table_path: str) -> list[int]:
+    """Give the versions whose commits are still there as JSON, newest first."""
+    return _versions(open_storage(table_path))
 
 
 def _commit(storage: Storage, version: int) -> LogCommit:
     operation: str | None = None
     metadata: str | None = None
+    restored: int | None = None
     transactions: dict[str, int] = {}
     removed: list[tuple[str, str | None]] = []
     added: list[tuple[str, str | None]] = []
@@ -115,13 +128,20 @@ def _commit(storage: Storage, version: int) -> LogCommit:
         action = _action(storage, version, line) if line.strip() else {}
         if "commitInfo" in action:
             operation, metadata = action["commitInfo"].get("operation"), action["commitInfo"].get("userMetadata")
+            restored = _restored(action["commitInfo"]) if operation == "RESTORE" else None
         elif "txn" in action:
             transactions[str(action["txn"]["appId"])] = int(action["txn"]["version"])
         for kind, files in (("add", added), ("remove", removed)):
             if kind in action:
                 files.append((unquote(action[kind]["path"]), _vector(action[kind].get("deletionVector"))))
                 changes_data = changes_data or bool(action[kind].get("dataChange", True))
-    return LogCommit(version, operation, metadata, transactions, tuple(removed), tuple(added), changes_data)
+    return LogCommit(version, operation, metadata, transactions, tuple(removed), tuple(added), changes_data, restored)
+
+
+def _restored(info: dict[str, Any]) -> int | None:
+    """Give the version that a RESTORE put back; None where it was asked for by a time."""
+    told = (info.get("operationParameters") or {}).get("version")
+    return None if told is None else int(told)
 
 
 def _vector(descriptor: Any) -> str | None:

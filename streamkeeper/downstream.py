@@ -52,3 +52,10 @@ def price_of_strangers(strangers: Collection[str], version: int, accepted: Colle
     if strangers and LOSS not in accepted:
         said = f"commits that no flow of the table made since version {version} are undone, and nothing brings them back"
         yield Refusal(LOSS, f"{PRICES[LOSS]}: {said}: {', '.join(strangers)}. To go on all the same, accept `{LOSS}`.")
+
+
+def price_of_others(others: Collection[str], accepted: Collection[str]) -> Iterator[Refusal]:
+    """Give the price of removing what others than a table's flows brought to it or changed in it, unless it is accepted."""
+    if others and LOSS not in accepted:
+        said = "what others than the table's flows wrote goes, and no flow brings it again"
+        yield Refusal(LOSS, f"{PRICES[LOSS]}: {said}: {'; '.join(others)}. To go on all the same, accept `{LOSS}`.")

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from streamkeeper import common_steps, delta_log, generations, pinned, resets
+from streamkeeper import common_steps, delta_log, generations, pinned, resets, strangers
 from streamkeeper.clock import now
 from streamkeeper.declarations import DELTA, KAFKA, Pipeline, Source, Table
-from streamkeeper.downstream import price_of_readers, what_readers_feel
+from streamkeeper.downstream import price_of_others, price_of_readers, what_readers_feel
 from streamkeeper.emptied import is_emptied
 from streamkeeper.errors import CheckpointError, RequestError, StorageError
 from streamkeeper.generations import EARLIEST, REBUILT, StartAt
@@ -38,6 +38,7 @@ from streamkeeper.requests import (
 from streamkeeper.reset_requests import ResetRequest
 from streamkeeper.settings import Settings
 from streamkeeper.standing import last_begun
+from streamkeeper.strangers import Strangers
 from streamkeeper.table_summaries import check_rows_may_go
 
 RECOVERY = "full_refresh"
@@ -82,9 +83,10 @@ def parse_refresh(values: Mapping[str, Any], manifest: Manifest, by: str) -> Ref
     return RefreshRequest(f"{found[0].name}.{found[1].name}", accept, merged["infer_schemas"], reason, by)
 
 
-def plan(settings: Settings, manifest: Manifest, request: RefreshRequest, recovery_id: str) -> Plan:
+def plan(settings: Settings, manifest: Manifest, request: RefreshRequest, recovery_id: str, others_go: bool = True) -> Plan:
     """Plan a full refresh.
 
+    :param others_go: whether rows that others than the table's flows wrote do not come back.
     :raises RequestError: the table is not declared any more, or there is nothing in it yet.
     :raises CheckpointError: the checkpoint of one of its flows cannot be listed.
     """
@@ -92,12 +94,14 @@ def plan(settings: Settings, manifest: Manifest, request: RefreshRequest, recove
     path = settings.table_path(table.name)
     if delta_log.latest_version(path) is None:
         raise RequestError(f"The table {request.table} is not there yet ({path}), so there is nothing to refresh. Start its flows first.")
-    planned = [_plan_flow(settings, flow, request) for flow in manifest.writers(pipeline.name, table.name)]
+    writers = manifest.writers(pipeline.name, table.name)
+    planned = [_plan_flow(settings, flow, request) for flow in writers]
     refusals = [refusal for _, refused in planned for refusal in refused]
     if len(planned) > 1:
         refusals = [resets.named(refusal) for refusal in refusals]
     felt = what_readers_feel(settings, manifest, path)
-    refusals += price_of_readers(felt, request.accept)
+    others = strangers.look(settings, pipeline.name, writers, path) if others_go else Strangers()
+    refusals += (*price_of_others(others.found, request.accept), *price_of_readers(felt, request.accept))
     paths = [place for place in _paths(settings, pipeline, table) if delta_log.exists(place)]
     for place in paths:
         check_rows_may_go(place)
@@ -110,8 +114,13 @@ def plan(settings: Settings, manifest: Manifest, request: RefreshRequest, recove
         flows=tuple(flow for flow, _ in planned),
         steps=KIND.step_names,
         at=now(),
-        details={"paths": paths, "versions": {place: delta_log.latest_version(place) for place in paths}, "readers": felt},
-        notes=tuple(_notes(request, paths, felt)),
+        details={
+            "paths": paths,
+            "versions": {place: delta_log.latest_version(place) for place in paths},
+            "readers": felt,
+            "others": list(_notes_of_others(others)),
+        },
+        notes=(*_notes(request, paths, felt), *_notes_of_others(others)),
         refusals=tuple(refusals),
     )
 
@@ -178,6 +187,15 @@ def _notes(request: RefreshRequest, paths: list[str], felt: list[str]) -> Iterat
         yield f"{path} is at version {delta_log.latest_version(path)}: until VACUUM takes its files it can be put back by restore_table."
     yield "Until the flows have caught up, readers see a table that is being filled."
     yield from (f"It is read as a stream: {reader}." for reader in felt)
+
+
+def _notes_of_others(others: Strangers) -> Iterator[str]:
+    if others.found:
+        yield f"What others than its flows wrote goes, and no flow brings it again: {'; '.join(others.found)}."
+    if others.deleted:
+        yield f"What others deleted comes back, as far as the sources have it: {'; '.join(others.deleted)}."
+    if others.unknown is not None:
+        yield f"Whether others wrote some of its older rows is not known: {others.unknown}. No flow would bring those again."
 
 
 def _paths(settings: Settings, pipeline: Pipeline, table: Table) -> tuple[str, ...]:

@@ -6,24 +6,28 @@ round of reading ran, and for the commit; they go on in the checkpoints by which
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from streamkeeper import besides, common_steps, delta_log, full_refresh, plans
+from streamkeeper import besides, common_steps, delta_log, full_refresh, generations, plans
 from streamkeeper.backup_table import unit_of
 from streamkeeper.backups import TARGET, TOMBSTONES
 from streamkeeper.besides import DECLARED, DEFINITIONS, KEPT, RECOVERY
+from streamkeeper.declarations import Source
 from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.file_options import OFF, FileOptions
 from streamkeeper.full_refresh import RefreshRequest
-from streamkeeper.manifest import Manifest, read_manifest
-from streamkeeper.plans import CopyPlan, FlowPlan, Plan
+from streamkeeper.manifest import Flow, Manifest, read_manifest
+from streamkeeper.plans import Amount, CopyPlan, FlowPlan, Plan, Refusal, in_words
+from streamkeeper.present import flow_home
 from streamkeeper.recovery_kinds import Kind, StepKind, Work, kind
-from streamkeeper.requests import FormField, declared_table, read_values, refuse, request_of
+from streamkeeper.requests import LOSS, PRICES, FormField, declared_table, read_values, refuse, request_of
 from streamkeeper.settings import Settings
 from streamkeeper.table_summaries import newest_summary
 
 BUILD, PUT_IN_PLACE, REMOVE = "build", "put_in_place", "remove_beside"
+_GOES_ON = "the flow goes on removing files that it has read while the table is built"
 BEHIND = 5
 """How many batches a round of reading may find that is the last before the flows are held, unless it is said."""
 
@@ -106,15 +110,17 @@ def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recover
         )
     beside = besides.unit_beside(settings, unit, table.name, recovery_id)
     copies = tuple(_copy(what, unit[what], beside[what], request.definition) for what in unit if delta_log.exists(unit[what]))
+    cleaned = _cleaned(settings, manifest.writers(pipeline.name, table.name))
     return replace(
         refresh,
         recovery=RECOVERY,
         request=asdict(request),
-        flows=tuple(_with_generation(flow) for flow in refresh.flows),
+        flows=tuple(_with_generation(_with_cleaned(flow, cleaned.get(flow.flow, ()))) for flow in refresh.flows),
         steps=KIND.step_names,
         copies=copies,
         details={"unit": unit, "beside": beside, "readers": refresh.details["readers"]},
-        notes=tuple(_notes(request, beside[TARGET], refresh.details["readers"])),
+        notes=(*_notes(request, beside[TARGET], refresh.details["readers"]), *refresh.details["others"]),
+        refusals=(*refresh.refusals, *_price_of_cleaned(cleaned, request.accept)),
     )
 
 
@@ -129,9 +135,9 @@ def plan_again(work: Work) -> dict[str, Any]:
     plan, manifest = work.plan, read_manifest(work.settings)
     of = kind(plan.recovery)
     again = plans.kept(of.plan(work.settings, manifest, of.read_request(plan.request), plan.recovery_id))
+    common_steps.check_same_flows(plan, again)
     before = {flow.flow: flow for flow in plan.flows}
-    now = {flow.flow: flow for flow in again.flows}
-    changed = sorted(name for name in before.keys() | now.keys() if _fingerprint(before.get(name)) != _fingerprint(now.get(name)))
+    changed = sorted(flow.flow for flow in again.flows if flow.fingerprint != before[flow.flow].fingerprint)
     if changed:
         raise RecoveryError(
             f"What is declared of {', '.join(changed)} changed since the plan was made, so the table that was built beside is not what it "
@@ -161,8 +167,42 @@ def given_up(work: Work) -> None:
     besides.remove(work.settings, work.plan)
 
 
-def _fingerprint(flow: FlowPlan | None) -> str | None:
-    return flow.fingerprint if flow else None
+def _cleaned(settings: Settings, writers: list[Flow]) -> dict[str, list[str]]:
+    """Give the sources whose files a flow removes once it has read them, by the flow: it goes on with that while the table is built.
+
+    A once flow that is done removes nothing more.
+    """
+    running = (flow for flow in writers if not (flow.declaration.once and generations.finished(flow_home(settings, flow)) is not None))
+    found = {flow.full_name: [source.name for source in flow.pipeline.sources_of(flow.declaration) if _cleans(source)] for flow in running}
+    return {name: sources for name, sources in found.items() if sources}
+
+
+def _cleans(source: Source) -> bool:
+    return source.reads_files and FileOptions.of(source).clean != OFF
+
+
+def _with_cleaned(flow: FlowPlan, sources: Collection[str]) -> FlowPlan:
+    """Say in the prices of a flow that its sources may lose more until the table is put in place, and nobody knows how much."""
+    prices = (replace(price, lost=_and_more(price.lost)) if price.source in sources else price for price in flow.prices)
+    return replace(flow, prices=tuple(prices))
+
+
+def _and_more(lost: Amount) -> Amount:
+    if lost.files is None and lost.rows is None:
+        return lost
+    now = "" if lost.nothing else f"{in_words(lost)}; "
+    return Amount(None, 0, None, f"{now}{_GOES_ON}")
+
+
+def _price_of_cleaned(cleaned: Mapping[str, list[str]], accepted: Collection[str]) -> Iterator[Refusal]:
+    """Ask for what the flows may remove before it is read beside, unless it is accepted."""
+    for flow, sources in cleaned.items() if LOSS not in accepted else ():
+        said = (
+            f"{PRICES[LOSS]} ({flow}, {', '.join(sources)}: {_GOES_ON}, by cleanSource, and what is removed before it is read beside is "
+            f"not in the new table). Choose full_refresh, which holds the flow meanwhile, or hold it until this is over (streamkeeper hold "
+            f"{flow}). To go on, accept `{LOSS}`."
+        )
+        yield Refusal(LOSS, said, flow)
 
 
 def _with_generation(flow: FlowPlan) -> FlowPlan:
@@ -190,7 +230,7 @@ def _notes(request: BesideRequest, beside: str, felt: list[str]) -> Iterator[str
     )
     if request.definition == DECLARED:
         yield "Its columns, partitions, properties and constraints will be those that are declared: what was set by hand is gone then."
-    yield "Rows that others than its flows wrote are not in the new table. Until VACUUM takes its files the old one can be put back."
+    yield "Until VACUUM takes the files of the old table it can be put back."
     yield from (f"It is read as a stream: {reader}." for reader in felt)
 
 

@@ -132,9 +132,8 @@ def plan(settings: Settings, manifest: Manifest, request: Request, recovery_id: 
     :raises CheckpointError: the checkpoint of one of its flows cannot be read as far as the plan needs it.
     """
     common = (request.reason, request.by)
-    refresh = full_refresh.plan(
-        settings, manifest, RefreshRequest(request.table, request.accept, request.infer_schemas, *common), recovery_id
-    )
+    emptied = RefreshRequest(request.table, request.accept, request.infer_schemas, *common)
+    refresh = full_refresh.plan(settings, manifest, emptied, recovery_id, others_go=request.fill_from == SOURCES)
     asked = BackupRequest(request.table, request.kept_days, request.keep_last, *common)
     backup = backup_table.plan(settings, manifest, asked, recovery_id)
     flows, refusals = refresh.flows, refresh.refusals

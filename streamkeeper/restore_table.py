@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from streamkeeper import backups, common_steps, delta_log, put_backs, table_past
@@ -129,7 +129,8 @@ class _Chosen:
     """What is put back: for each table of the unit a JSON object of where it comes from, and where each flow stood in it.
 
     ``untouched`` are flows that wrote nothing for as long as the log reaches back: nothing of theirs is undone. ``strangers`` are commits
-    after ``version`` of the table that changed rows and are no flow's, in words.
+    after ``version`` of the table that changed rows and are no flow's, in words. ``wrote`` is the last transaction of every writer in a
+    backup.
     """
 
     words: str
@@ -140,6 +141,7 @@ class _Chosen:
     version: int = 0
     strangers: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    wrote: dict[str, int] = field(default_factory=dict)
 
 
 def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recovery_id: str) -> Plan:
@@ -157,7 +159,7 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
     planned = [
         (held_meanwhile(settings, flow), ())
         if flow.full_name in chosen.untouched
-        else plan_restored(settings, flow, chosen.flows.get(flow.full_name), way)
+        else plan_restored(settings, flow, chosen.flows.get(flow.full_name), way, chosen.wrote)
         for flow in writers
     ]
     felt = what_readers_feel(settings, manifest, settings.table_path(table.name))
@@ -225,7 +227,8 @@ def _of_backup(unit: dict[str, str], backup: Backup) -> _Chosen:
     )
     words = f"the backup {backup.id} of {backup.at}, version {backup.target.version} of the table then"
     rest = "Rows that others than its flows wrote since then go, too, and nothing brings them back."
-    return _Chosen(words, tables, {flow.flow: flow for flow in backup.flows}, copies=copies, notes=(rest,))
+    wrote = {action["appId"]: int(action["version"]) for action in _actions(backup.target.path, "txn")}
+    return _Chosen(words, tables, {flow.flow: flow for flow in backup.flows}, copies=copies, notes=(rest,), wrote=wrote)
 
 
 def _of_version(settings: Settings, table: str, unit: dict[str, str], writers: list[Flow], version: int) -> _Chosen:
@@ -266,13 +269,13 @@ def _check_replaceable(path: str, copy: str) -> None:
     """
     present = newest_summary(path)
     if present is not None:
-        check_may_become(path, present.metadata, _metadata_of(copy) or present.metadata)
+        check_may_become(path, present.metadata, next(_actions(copy, "metaData"), present.metadata))
 
 
-def _metadata_of(copy: str) -> dict[str, Any] | None:
+def _actions(copy: str, kind: str) -> Iterator[dict[str, Any]]:
+    """Give the actions of a kind in the one commit of a copy; none where the copy is gone, which check_copy says."""
     commit = open_storage(copy).read(FIRST_COMMIT) or b""
-    found = (json.loads(line).get("metaData") for line in commit.splitlines() if line.startswith(b'{"metaData"'))
-    return next(found, None)
+    return (json.loads(line)[kind] for line in commit.splitlines() if line.startswith(f'{{"{kind}"'.encode()))
 
 
 def _notes(table: str, chosen: _Chosen, flows: list[FlowPlan], felt: list[str]) -> Iterator[str]:

@@ -7,23 +7,26 @@ they are read in that generation's checkpoint, whose list of processed files the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamkeeper import generations, places
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
-from streamkeeper.errors import RequestError
+from streamkeeper.delta_log import SEAL, Transactions
+from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.generations import OFFSETS, StartAt
 from streamkeeper.going_back import Planned, Way, held_meanwhile, plan_beginning, plan_place
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow
 from streamkeeper.places import Place
 from streamkeeper.plans import Refusal
-from streamkeeper.requests import PRICES, UNKNOWN_PRICE
+from streamkeeper.present import look_at
+from streamkeeper.requests import PRICES, REPEATS, UNKNOWN_PRICE
 from streamkeeper.settings import Settings
 from streamkeeper.standing import last_begun
 from streamkeeper.storage import open_storage
-from streamkeeper.table_versions import FlowAt
+from streamkeeper.table_versions import FlowAt, flow_at, query_ids
 
 
 @dataclass(frozen=True)
@@ -48,16 +51,21 @@ class KeptPlace(Place):
         return OffsetEntry(self.batch, 2, self.watermark_ms, 0, {}, read)
 
 
-def plan_restored(settings: Settings, flow: Flow, stood: FlowAt | None, way: Way) -> Planned:
+def plan_restored(settings: Settings, flow: Flow, stood: FlowAt | None, way: Way, wrote: Mapping[str, int] | None = None) -> Planned:
     """Plan what one flow does after its table was put back to where it stood so.
 
-    :param stood: None where the flow is not named: it was declared later.
+    :param stood: None where the flow is not named: it was declared later, or was not declared while the backup was made.
+    :param wrote: the last transaction of every writer in what is put back, which tells the one from the other.
     :raises RequestError: where it stood cannot be gone back to any more.
     :raises CheckpointError: its checkpoint cannot be read.
     """
     home = FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
     if last_begun(home) is None:
         return held_meanwhile(settings, flow), ()
+    if stood is None and wrote and not wrote.keys().isdisjoint(query_ids(home).values()):
+        stood = _by_transactions(home, wrote)
+        if stood is None:
+            return _from_an_unknown_batch(plan_beginning(settings, flow, way), look_at(settings, flow, strict=False).is_safe_to_repeat, way)
     if stood is not None and stood.done and flow.declaration.once and generations.finished(home) is not None:
         return held_meanwhile(settings, flow), ()
     if stood is None or stood.generation is None or stood.batch is None:
@@ -70,6 +78,42 @@ def plan_restored(settings: Settings, flow: Flow, stood: FlowAt | None, way: Way
         if place is None:
             raise
         return _with_kept(plan_place(settings, flow, place, way), place, way)
+
+
+def _by_transactions(home: FlowHome, wrote: Mapping[str, int]) -> FlowAt | None:
+    """Say where a flow stood by the transactions alone of what is put back; None where they do not tell.
+
+    A seal does not say what was the last batch before it, nor which generation had taken over by then.
+    """
+
+    def last(app_id: str) -> Transactions:
+        version = wrote.get(app_id)
+        if version == SEAL:
+            raise CheckpointError(f"{app_id} was shut out")
+        return Transactions(version, None, complete=True)
+
+    try:
+        return flow_at(home, last)
+    except CheckpointError:
+        return None
+
+
+def _from_an_unknown_batch(planned: Planned, safe: bool, way: Way) -> Planned:
+    """Ask for what a flow that begins from its beginning brings a second time: rows of it are in what is put back.
+
+    :param safe: whether rows that are read again change nothing in the table.
+    """
+    flow, refused = planned
+    note = "Rows of it are in the backup, which does not say up to which batch: it begins with all that its sources have."
+    flow = replace(flow, notes=(note, *flow.notes[1:]))
+    if safe or REPEATS in way.accept:
+        return flow, refused
+    said = (
+        f"{PRICES[REPEATS]}: the backup has rows of {flow.flow} and does not name it, since it was not declared then; up to which batch "
+        "cannot be told any more. It begins with all that its sources have, so these rows come twice, and how many is not known. Choose "
+        f"another backup, or go on all the same: accept `{REPEATS}`."
+    )
+    return flow, (*(item for item in refused if item.price != REPEATS), Refusal(REPEATS, said, flow.flow))
 
 
 def _kept(home: FlowHome, stood: FlowAt) -> KeptPlace | None:

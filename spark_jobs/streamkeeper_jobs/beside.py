@@ -22,6 +22,7 @@ from streamkeeper.clock import now
 from streamkeeper.delta_log import SEAL
 from streamkeeper.errors import RecoveryError
 from streamkeeper.generations import BESIDE, StartAt
+from streamkeeper.identity_columns import with_later_marks, without_marks
 from streamkeeper.plans import Plan
 from streamkeeper.recovery_kinds import Work
 from streamkeeper.standing import last_begun
@@ -32,7 +33,7 @@ from streamkeeper_jobs.cdc.steps import CdcTables
 from streamkeeper_jobs.putting_back import shut_flows_out
 from streamkeeper_jobs.restoring import replace_table
 from streamkeeper_jobs.saying import say
-from streamkeeper_jobs.snapshots import JsonObject, Snapshot, read_snapshot
+from streamkeeper_jobs.snapshots import JsonObject, Snapshot, read_metadata, read_snapshot
 from streamkeeper_jobs.table_copies import commit_of
 
 _DEFINITION = "streamkeeper.definition"
@@ -109,8 +110,9 @@ def _is_definition(action: JsonObject) -> bool:
 
 
 def _digest(found: Snapshot) -> str:
-    """Give what tells one definition of a table from another."""
+    """Give what tells one definition of a table from another; how far its identity columns have counted is no part of it."""
     own = {name: content for name, content in found.metadata.items() if name not in ("id", "createdTime")}
+    own["schemaString"] = without_marks(own["schemaString"])
     domains = [action for action in found.others if _is_definition(action)]
     text = json.dumps([found.protocol, own, sorted(map(json.dumps, domains))], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -196,7 +198,8 @@ def _replace(spark: SparkSession, plan: Plan, what: str) -> dict[str, Any]:
         open_storage(path).create(FIRST_COMMIT, ("\n".join(lines) + "\n").encode())
         numbers: JsonObject = {}
     else:
-        numbers = replace_table(spark, path, wanted, app_id, wrote)
+        schema = with_later_marks(wanted.metadata["schemaString"], read_metadata(spark, path)["schemaString"])
+        numbers = replace_table(spark, path, replace(wanted, metadata={**wanted.metadata, "schemaString": schema}), app_id, wrote)
     version = delta_log.latest_version(path)
     say(f"{path} is what was built beside, since version {version}.")
     return {"what": what, "path": path, "version_before": before, "version": version, "rows": wanted.rows, **numbers}

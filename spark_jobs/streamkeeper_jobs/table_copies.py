@@ -16,12 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 from streamkeeper import delta_log, locks
 from streamkeeper.backups import COPY, PIN, TARGET, TOMBSTONES, Checksum, commit_file
 from streamkeeper.delta_log import SEAL, Transactions
-from streamkeeper.errors import RecoveryError
+from streamkeeper.errors import CheckpointError, RecoveryError
 from streamkeeper.home import FlowHome
+from streamkeeper.kept_writers import undeclared
 from streamkeeper.recovery_kinds import Work
 from streamkeeper.storage import open_storage
 from streamkeeper.table_copies import check_copyable, files_of
-from streamkeeper.table_versions import FlowAt, WritersAt, flow_at
+from streamkeeper.table_versions import FlowAt, WritersAt, flow_at, query_ids
 from streamkeeper_jobs.checksums import checksum
 from streamkeeper_jobs.saying import say
 from streamkeeper_jobs.session import spark_url
@@ -70,7 +71,11 @@ def verify(spark: SparkSession, work: Work) -> dict[str, Any]:
 
 
 def _flows(work: Work, table: str, found: Snapshot) -> list[FlowAt]:
-    """Say where each flow stood: by the snapshot's transactions, which outlive the log's commits, and by the log where one is a seal."""
+    """Say where each flow stood: by the snapshot's transactions, which outlive the log's commits, and by the log where one is a seal.
+
+    That is each that was declared when the backup was planned, and each other that something is kept of and that wrote what is copied: it
+    may be declared again. One of these whose position cannot be told is left out, and a restore asks for what comes of that.
+    """
     last = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in found.others if "txn" in action}
     in_log = WritersAt(work.settings.table_path(table), found.version)
 
@@ -78,8 +83,16 @@ def _flows(work: Work, table: str, found: Snapshot) -> list[FlowAt]:
         version = last.get(app_id)
         return in_log(app_id) if version == SEAL else Transactions(version, None, complete=True)
 
-    homes = (FlowHome(work.book.storage, work.plan.pipeline, name) for name in work.plan.details["flows"])
-    return [flow_at(home, wrote) for home in homes]
+    storage, pipeline, declared = work.book.storage, work.plan.pipeline, work.plan.details["flows"]
+    stood = [flow_at(FlowHome(storage, pipeline, name), wrote) for name in declared]
+    for home in undeclared(storage, pipeline, declared):
+        if last.keys().isdisjoint(query_ids(home).values()):
+            continue
+        try:
+            stood.append(flow_at(home, wrote))
+        except (CheckpointError, RecoveryError) as error:
+            say(f"{home.full_name} is not declared and wrote rows that are copied; the backup does not say after which batch: {error}")
+    return stood
 
 
 def _read(spark: SparkSession, path: str, version: int | None) -> Snapshot:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streamkeeper import emptied, recoveries
-from streamkeeper.errors import RequestError
+from streamkeeper import besides, emptied, generations, ledger, put_backs, recoveries, strangers, table_past
+from streamkeeper.backfills import name_of
+from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.full_refresh import KIND, RefreshRequest, parse_refresh
+from streamkeeper.full_refresh_beside import KIND as BESIDE
+from streamkeeper.generations import StartAt
+from streamkeeper.home import FlowHome, query_id
 from streamkeeper.manifest import read_manifest
 from streamkeeper.plans import Plan
+from streamkeeper.recovery_kinds import Kind
+from streamkeeper.refresh_with_backup import KIND as WITH_BACKUP
 from streamkeeper.requests import DOWNSTREAM, LOSS, UNKNOWN_PRICE
+from streamkeeper.storage import to_json
 from tests.core.small_world import CHANGES, EVENTS, World
 from tests.core.test_recovery_engine import SEVERAL, of
 
@@ -46,6 +54,13 @@ def plan(world: World, *accept: str) -> Plan:
         assert world.tree() == before
 
 
+def summarize(world: World, **properties: str) -> None:
+    """Write what Delta writes beside a table's newest commit."""
+    log = world.root / "warehouse" / "events" / "_delta_log"
+    summary = {"numFiles": 1, "tableSizeBytes": 1, "protocol": {}, "metadata": {"configuration": properties}}
+    (log / f"{max(log.glob('*.json')).stem}.crc").write_text(json.dumps(summary))
+
+
 def refused(found: Plan) -> list[str | None]:
     return [item.price for item in found.refusals]
 
@@ -61,9 +76,7 @@ def test_what_the_sources_still_have_is_read_again_and_costs_nothing(stands: Wor
 
 
 def test_a_table_that_takes_appends_only_is_refused_before_anybody_is_asked(stands: World) -> None:
-    metadata = {"configuration": {"delta.appendOnly": "true"}}
-    summary = {"numFiles": 1, "tableSizeBytes": 1, "protocol": {}, "metadata": metadata}
-    (stands.root / "warehouse" / "events" / "_delta_log" / f"{3:020d}.crc").write_text(json.dumps(summary))
+    summarize(stands, **{"delta.appendOnly": "true"})
     with pytest.raises(
         RequestError, match=r"events has the property delta\.appendOnly, so no row of it can be replaced\. Nothing was touched"
     ):
@@ -178,3 +191,158 @@ def test_a_recovery_that_shut_a_flow_out_or_emptied_a_table_counts_as_one_that_c
     [newest] = set(stands.tree()) - set(before)
     (stands.root / newest).unlink()
     assert recoveries.give_up(stands.settings, "events", "r1", "rejected"), "nothing was changed yet"
+
+
+def write(world: World, app: str | None = None, operation: str = "WRITE", batch: int = 0, **told: Any) -> None:
+    """Write a commit of the table that changes rows, under a ``txnAppId`` or none."""
+    log = world.root / "warehouse" / "events" / "_delta_log"
+    actions = [{"commitInfo": {"operation": operation, **told}}, {"add": {"path": f"{batch}-{app}", "dataChange": operation != "OPTIMIZE"}}]
+    actions += [{"txn": {"appId": app, "version": batch}}] if app else []
+    newest = int(max(log.glob("*.json")).stem)
+    (log / f"{newest + 1:020d}.json").write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+def test_what_nobodys_flow_wrote_is_a_loss_that_someone_must_accept(stands: World) -> None:
+    write(stands, stands.query_id, batch=2)
+    write(stands, operation="OPTIMIZE")
+    assert refused(plan(stands)) == []
+    write(stands)
+    write(stands, operation="MERGE")
+    [refusal] = plan(stands).refusals
+    assert (refusal.price, refusal.flow) == (LOSS, None)
+    assert (
+        "what others than the table's flows wrote goes, and no flow brings it again: version 7 (MERGE); version 6 (WRITE)"
+        in refusal.message
+    )
+    found = plan(stands, LOSS)
+    assert refused(found) == []
+    assert any("What others than its flows wrote goes" in note for note in found.notes)
+
+
+def test_what_somebody_deleted_comes_back_which_is_said_and_costs_nothing(stands: World) -> None:
+    write(stands, operation="DELETE")
+    found = plan(stands)
+    assert refused(found) == []
+    assert "What others deleted comes back, as far as the sources have it: version 4 (DELETE)." in found.notes
+
+
+def test_each_of_many_commits_is_not_named(stands: World) -> None:
+    for _ in range(8):
+        write(stands)
+    assert "version 7 (WRITE); 3 commits more" in plan(stands).refusals[0].message
+
+
+def test_a_flow_that_is_declared_no_more_is_named_with_how_much_it_wrote(stands: World) -> None:
+    stands.declare(SEVERAL)
+    of(stands, "more_events").begin([[file] for file in stands.files], 3, 0)
+    for batch in range(3):
+        write(stands, query_id("events.more_events", 1), batch=batch)
+    assert refused(plan(stands)) == []
+    stands.declare(EVENTS)
+    [refusal] = plan(stands).refusals
+    assert "3 commits of events.more_events, which is not declared to write it" in refusal.message
+
+
+def fill(world: World, recovery: str, kind: str, request: dict[str, str]) -> None:
+    """Bring a chunk of a backfill that a recovery planned."""
+    home = FlowHome(world.home.storage, "events", name_of("clean_events", recovery))
+    generations.decide(home, generations.first(home, "f"))
+    planned = {"recovery": kind, "recovery_id": recovery, "request": request}
+    ledger.open(home.storage, "events", recovery).record("planned", planned)
+    write(world, query_id(home.full_name, 1))
+
+
+def test_a_table_that_was_filled_from_its_backup_has_what_others_wrote_before_that(stands: World) -> None:
+    write(stands, emptied.app_id("r-00000000"), operation="DELETE")
+    fill(stands, "r-00000000", "full_refresh_with_backup", {"table": "events.events", "fill_from": "backup"})
+    assert refused(plan(stands)) == [], "the fill alone is no price: the rows were the table's own"
+    write(stands)
+    write(stands, emptied.app_id("r-11111111"), operation="DELETE")
+    fill(stands, "r-11111111", "full_refresh_with_backup", {"table": "events.events", "fill_from": "backup"})
+    assert "version 6 (WRITE)" in plan(stands).refusals[0].message
+
+
+@pytest.mark.parametrize(("read", "prices"), [("history", []), ("files", [LOSS]), ("backup", [LOSS])])
+def test_a_backfill_is_a_loss_unless_it_read_what_the_source_still_has(read: str, prices: list[str], stands: World) -> None:
+    fill(stands, "backfill-1", "backfill", {"flow": "events.clean_events", "read": read})
+    found = plan(stands)
+    assert refused(found) == prices
+    if prices:
+        assert f"1 commit of the backfill backfill-1 (read: {read})" in found.refusals[0].message
+
+
+def test_rows_of_a_query_whose_checkpoint_was_adopted_are_the_flows_own(stands: World) -> None:
+    first = generations.read(stands.home, 1)
+    assert first is not None
+    adopted = replace(first, start=StartAt("adopted", query_id="the old job"))
+    stands.home.storage.overwrite(stands.home.generation(1), to_json(asdict(adopted)))
+    write(stands, "the old job")
+    assert refused(plan(stands)) == []
+
+
+GONE: dict[str, tuple[str | None, dict[str, Any]]] = {
+    "emptied": (emptied.app_id("r0"), {"operation": "DELETE"}),
+    "put in place": (besides.app_id("r0"), {"operation": "Manual Update"}),
+    "undone": (None, {"operation": "RESTORE", "operationParameters": {"version": "3"}, "userMetadata": table_past.mark("r0")}),
+}
+
+
+@pytest.mark.parametrize(("app", "told"), GONE.values(), ids=GONE.keys())
+def test_what_others_wrote_is_no_price_once_it_is_gone(app: str | None, told: dict[str, Any], stands: World) -> None:
+    write(stands)
+    assert refused(plan(stands)) == [LOSS]
+    write(stands, app, **told)
+    found = plan(stands)
+    assert (refused(found), [note for note in found.notes if "not known" in note]) == ([], [])
+
+
+def test_a_log_that_does_not_tell_everything_is_a_note_and_no_price(stands: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = stands.root / "warehouse" / "events" / "_delta_log"
+    (log / f"{0:020d}.json").unlink()
+    (log / f"{0:020d}.checkpoint.parquet").touch()
+    found = plan(stands)
+    assert refused(found) == []
+    assert "Whether others wrote some of its older rows is not known: its log starts at version 1 now." in " ".join(found.notes)
+    monkeypatch.setattr(strangers, "COMMITS", 2)
+    assert "looked at are the newest 2 commits of its log" in " ".join(plan(stands).notes)
+    write(stands, put_backs.app_id("r0"), operation="Manual Update")
+    assert "its version 4 is a backup that was put back" in " ".join(plan(stands).notes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "prices"),
+    [
+        pytest.param(WITH_BACKUP, {"fill_from": "sources"}, [LOSS], id="filled from its sources"),
+        pytest.param(WITH_BACKUP, {"fill_from": "backup"}, [], id="filled from the backup"),
+        pytest.param(BESIDE, {}, [LOSS], id="beside"),
+    ],
+)
+def test_rows_of_others_come_back_from_a_backup_alone(kind: Kind, asked: dict[str, str], prices: list[str], stands: World) -> None:
+    write(stands)
+    summarize(stands)
+    manifest = read_manifest(stands.settings)
+    found = recoveries.plan(stands.settings, kind, kind.parse({"table": "events", **asked}, manifest, "ada"), "r1")
+    assert refused(found) == prices
+    assert any("What others than its flows wrote goes" in note for note in found.notes) == bool(prices)
+
+
+LATE = """
+@dp.append_flow(name="late_events", target="events", sources=["events_raw"])
+def late_events(raw):
+    return raw
+"""
+
+
+@pytest.mark.parametrize("kind", [KIND, WITH_BACKUP, BESIDE], ids=lambda kind: kind.name)
+def test_a_flow_that_is_declared_after_the_plan_is_not_held_so_the_recovery_ends_under_the_hold(kind: Kind, stands: World) -> None:
+    summarize(stands)
+    manifest = read_manifest(stands.settings)
+    made = recoveries.plan(stands.settings, kind, kind.parse({"table": "events"}, manifest, "ada"), "r1")
+    recoveries.propose(stands.settings, made)
+    recoveries.approve(stands.settings, "events", "r1", "ada")
+    stands.declare(EVENTS + LATE)
+    for step in kind.step_names[: kind.step_names.index("plan_again")]:
+        recoveries.carry_out(stands.settings, "events", "r1", step, lambda *_: {})
+    with pytest.raises(RecoveryError, match=r"Other flows write events now .*: events.late_events\. .* Nothing was changed.*abandon r1"):
+        recoveries.carry_out(stands.settings, "events", "r1", "plan_again")
+    assert recoveries.give_up(stands.settings, "events", "r1", "rejected")

@@ -13,6 +13,7 @@ from streamkeeper import besides, cleaning, generations, leases, ledger, plans, 
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.full_refresh_beside import KIND, BesideRequest, parse_beside
 from streamkeeper.generations import BESIDE, StartAt
+from streamkeeper.identity_columns import with_later_marks, without_marks
 from streamkeeper.loading import load_pipeline
 from streamkeeper.manifest import read_manifest
 from streamkeeper.plans import Plan
@@ -109,6 +110,40 @@ def test_streams_that_read_the_table_and_lost_history_are_prices_as_of_any_full_
     stands.files[0].unlink()
     assert {item.price for item in plan(stands).refusals} == {DOWNSTREAM, LOSS}
     assert plan(stands, DOWNSTREAM, LOSS).refusals == ()
+
+
+CLEANS = EVENTS.replace("options={}", 'options={"cleanSource": "Delete"}')
+
+
+def test_what_the_running_flow_removes_while_the_table_is_built_is_an_unknown_loss(stands: World) -> None:
+    stands.declare(CLEANS)
+    found = plan(stands)
+    [refusal] = found.refusals
+    assert refusal.price == LOSS
+    assert "goes on removing files that it has read while the table is built, by cleanSource" in refusal.message
+    assert "Choose full_refresh, which holds the flow meanwhile" in refusal.message
+    assert "goes on removing files" in str(found.flows[0].prices[0].lost.rows_unknown)
+    stands.files[0].unlink()
+    assert str(plan(stands).flows[0].prices[0].lost.rows_unknown).startswith("1 file, rows unknown: the files are not there")
+    assert plan(stands, LOSS).refusals == ()
+    stands.declare(EVENTS.replace("options={}", 'options={"cleanSource": "off"}'))
+    assert [item.price for item in plan(stands).refusals] == [LOSS], "the file that is gone, alone"
+    assert plan(stands).flows[0].prices[0].lost.files == 1
+
+
+def test_a_once_flow_that_is_done_removes_nothing_more_and_one_that_never_ran_may(world: World) -> None:
+    text = CHANGES.replace("options={}", 'options={"cleanSource": "archive", "sourceArchiveDir": "/a"}') % ", once=True"
+    world.declare(text)
+    world.processed(2)
+    make_table(world, "events__tombstones")
+    assert [item.price for item in plan(world).refusals] == [LOSS]
+    generations.finish(world.home, 1, 1)
+    assert plan(world).refusals == ()
+    world.declare(
+        text + '\ndp.create_auto_cdc_flow(name="late", target="events", source="events_raw", keys=["event_id"], sequence_by="n")\n'
+    )
+    [refusal] = plan(world).refusals
+    assert (refusal.price, refusal.flow) == (LOSS, "events.late")
 
 
 REFUSED: dict[str, tuple[dict[str, str], str, str]] = {
@@ -254,3 +289,32 @@ def test_a_file_that_is_shared_stays_when_its_first_name_goes(tmp_path: Path) ->
     one.remove("a")
     assert other.read("a/part") == b"rows"
     assert [file.name for file in (tmp_path / "other" / "a").iterdir()] == ["part"]
+
+
+def counted(mark: int | None, step: int = 5, name: str = "number") -> str:
+    """Give a schema with an identity column that has counted up to a mark, as Delta writes it."""
+    own = {"delta.identity.start": 10, "delta.identity.step": step, **({} if mark is None else {"delta.identity.highWaterMark": mark})}
+    fields = [{"name": "n", "type": "long", "metadata": {}}, {"name": name, "type": "long", "metadata": own}]
+    return json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
+
+
+def test_how_far_an_identity_column_has_counted_is_no_part_of_a_definition() -> None:
+    plain = '{"type": "struct",  "fields": []}'
+    assert without_marks(counted(25)) == without_marks(counted(None)) == without_marks(counted(40))
+    assert without_marks(counted(25)) != without_marks(counted(25, step=1))
+    assert without_marks(plain) == with_later_marks(plain, counted(25)) == plain
+
+
+MARKS = {
+    "theirs is later": (counted(25), counted(40), counted(40)),
+    "ours is later": (counted(45), counted(40), counted(45)),
+    "downwards": (counted(-25, step=-5), counted(-40, step=-5), counted(-40, step=-5)),
+    "ours gave none": (counted(None), counted(40), counted(40)),
+    "neither gave any": (counted(None), counted(None), counted(None)),
+    "another column": (counted(25), counted(40, name="other"), counted(25)),
+}
+
+
+@pytest.mark.parametrize(("ours", "theirs", "both"), MARKS.values(), ids=MARKS.keys())
+def test_a_table_that_is_put_in_place_counts_on_after_both(ours: str, theirs: str, both: str) -> None:
+    assert with_later_marks(ours, theirs) == both

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,17 @@ import pytest
 from streamkeeper import backups, generations, plans, probes_kafka, recoveries, restore_table
 from streamkeeper.backups import Backup, Checksum, TableBackup
 from streamkeeper.declarations import Source
+from streamkeeper.delta_log import SEAL
 from streamkeeper.delta_source import offset_before
 from streamkeeper.errors import RequestError, SourceError
-from streamkeeper.generations import OFFSETS, REBUILT, Start
+from streamkeeper.generations import BATCH, EARLIEST, OFFSETS, REBUILT, Start
 from streamkeeper.kafka_positions import Held, Offsets, Topics
 from streamkeeper.manifest import write_manifest
 from streamkeeper.requests import LOSS, MISSING_HISTORY, REPEATS
 from streamkeeper.restore_table import RestoreRequest
+from streamkeeper.storage import to_json
 from streamkeeper.table_versions import FlowAt
-from tests.core.small_world import EVENTS, World
+from tests.core.small_world import CHANGES, EVENTS, World
 from tests.core.test_delta_source import ID, Table, add
 
 FILES = 'format="json", path="{data}/events", schema="event_id STRING", options={}'
@@ -192,3 +196,54 @@ def test_offsets_whose_checkpoint_is_half_removed_are_no_place_to_go_on_from(wor
     generations.retire(world.home, 1, "clean_up-1")
     with pytest.raises(RequestError, match=r"The checkpoint of generation 1 of .* was removed"):
         plan(world)
+
+
+def put_transactions(world: World, wrote: dict[str, int], flows: tuple[FlowAt, ...] = ()) -> None:
+    """Enter a backup whose copy has transactions of writers, and whose entry names flows."""
+    copy = world.root / "backups" / "b1"
+    table = TableBackup("target", "/w/events", str(copy), 1, "id", 1, 4, Checksum(2, "7", 5), "{}")
+    backups.enter(world.home.storage, Backup("b1", "events", "events", "2026-11-20T10:00:00+00:00", "ada", (table,), flows))
+    lines = ({"txn": {"appId": writer, "version": last, "lastUpdated": 1}} for writer, last in wrote.items())
+    (copy / "_delta_log").mkdir(parents=True)
+    (copy / "_delta_log" / f"{0:020d}.json").write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+
+
+def test_a_flow_that_a_backup_does_not_name_and_has_rows_of_goes_on_after_its_batch_there(world: World) -> None:
+    world.processed(3)
+    put_transactions(world, {world.query_id: 1})
+    [flow] = plan(world).flows
+    assert (flow.start.mode, flow.start.generation, flow.start.batch) == (BATCH, 1, 1)
+    assert refused(world) == []
+
+
+@pytest.mark.parametrize("why", ["the batch is removed", "it was shut out"])
+def test_a_flow_whose_rows_a_backup_has_and_nobody_knows_up_to_where_comes_twice_and_is_asked_for(why: str, world: World) -> None:
+    start = world.processed(3)
+    if why == "the batch is removed":
+        spark_removes_the_first_batch(world, start)
+    put_transactions(world, {world.query_id: SEAL if why == "it was shut out" else 0})
+    [refusal] = plan(world).refusals
+    assert refusal.price == REPEATS
+    assert "the backup has rows of events.clean_events and does not name it" in refusal.message
+    found = plan(world, accept=(REPEATS,))
+    assert (found.flows[0].start.mode, found.refusals) == (EARLIEST, ())
+    assert not any("had written nothing" in note for note in found.flows[0].notes)
+
+
+def test_a_table_by_key_takes_rows_that_a_backup_has_a_second_time(world: World) -> None:
+    world.declare(CHANGES % "")
+    world.processed(3)
+    tombstones = TableBackup("tombstones", "/w/t", "/b/b1/tombstones", 1, "id", 1, 4, Checksum(2, "7", 5), "{}")
+    put_transactions(world, {world.query_id: SEAL})
+    entry = backups.find(world.home.storage, "events", "events", "b1")
+    world.home.storage.overwrite(
+        "events/tables/events/backups/b1.json", to_json(asdict(replace(entry, tables=(*entry.tables, tombstones))))
+    )
+    assert refused(world) == []
+
+
+def test_a_flow_that_was_declared_after_a_backup_begins_with_all_that_its_sources_have(world: World) -> None:
+    world.processed(3)
+    put_transactions(world, {"another": 3})
+    [flow] = plan(world).flows
+    assert (flow.start.mode, refused(world)) == (EARLIEST, [])

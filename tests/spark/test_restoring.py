@@ -19,9 +19,17 @@ from streamkeeper.outcomes import Outcome
 from tests.killing import Killed
 from tests.spark.backupbed import Recoverer, copy_of
 from tests.spark.customersbed import INCREMENTAL, SNAPSHOT, CustomersBed, delete, truncate, upsert
-from tests.spark.flowbed import Flowbed
+from tests.spark.flowbed import Flowbed, pipeline
 
 TABLE = "events.events"
+OTHER = """
+
+dp.create_source("more_raw", format="json", path="{data}/more", schema="event_id STRING, user_id INT, n INT, event_time TIMESTAMP")
+
+@dp.append_flow(name="more_events", target="events", sources=["more_raw"], trigger="200 milliseconds")
+def more_events(raw):
+    return raw
+"""
 
 
 @pytest.fixture
@@ -89,6 +97,25 @@ def test_an_old_backup_is_gone_on_from_by_the_offsets_that_it_kept_in_the_genera
     assert (decided.number, decided.start.mode, decided.start.generation) == (3, OFFSETS, 1)
     assert bed.run() is Outcome.STOPPED
     bed.holds(list({event["event_id"]: event for event in bed.events}.values()))
+
+
+def test_a_flow_that_is_not_declared_while_its_table_is_backed_up_goes_on_from_the_batch_that_the_backup_has(
+    bed: Flowbed, at_work: Recoverer
+) -> None:
+    """Its rows are in the backup: from its beginning each would come twice."""
+    bed.declare(pipeline(view="") + OTHER)
+    bed.arrive(0, 1)
+    bed.arrive(2, 3, folder="more")
+    assert (bed.run(), bed.run("events.more_events")) == (Outcome.STOPPED, Outcome.STOPPED)
+    bed.declare(pipeline(view=""))
+    entry = at_work.backup("b1", TABLE)
+    assert {flow["flow"]: flow["batch"] for flow in entry["flows"]} == {"events.clean_events": 0, "events.more_events": 0}
+    bed.declare(pipeline(view="") + OTHER)
+    bed.arrive(4, folder="more")
+    assert bed.run("events.more_events") is Outcome.STOPPED
+    at_work.run("restore_table", "r1", table=TABLE, backup="b1")
+    assert (bed.run(), bed.run("events.more_events")) == (Outcome.STOPPED, Outcome.STOPPED)
+    bed.holds(bed.events)
 
 
 def test_a_version_is_put_back_and_its_flow_reads_again_what_came_after_it(bed: Flowbed, at_work: Recoverer) -> None:
