@@ -90,15 +90,19 @@ def cut_off(reduced: DataFrame, deaths: DataFrame, work: Work, facts: Facts, kep
 
     None where the generation is sealed: nothing may be written any more.
     """
-    stored = tombstones.read(reduced.sparkSession, work.tables)
-    if (facts.deletes or facts.truncated is not None) and not tombstones.remember(deaths, work):
+    before = tombstones.read(reduced.sparkSession, work.tables)
+    if facts.deletes or facts.truncated is not None:
+        stored = tombstones.remember(deaths.coalesce(1) if facts.deletes <= BROADCAST_ROWS else deaths, before, work)
+    else:
+        stored = before
+    if stored is None:
         return None
     keys = reduced.where(column(KEY, work.layout.keys[0].name).isNotNull())
     truncated = tombstones.later(facts.truncated, tombstones.last_truncate(stored, work.layout), work.layout)
-    if not (stored.deletes and facts.keys):
+    found = tombstones.barriers(stored, keys, work.layout, facts) if facts.keys else None
+    if found is None:
         return Cut(keys.withColumn("barrier", F.col("deleted")), truncated)
-    earlier = kept.enter_context(materialised(tombstones.barriers(stored.rows, keys, work.layout, facts)))
-    joined = keys.join(nearby(earlier, facts), KEY, "left")
+    joined = keys.join(nearby(kept.enter_context(materialised(found)), facts), KEY, "left")
     return Cut(joined.withColumn("barrier", F.greatest("deleted", "barrier")), truncated)
 
 
