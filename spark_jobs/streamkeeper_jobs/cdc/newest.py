@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DateType, DecimalType, IntegralType, TimestampNTZType, TimestampType
 
 from streamkeeper.cdc import BOOKKEEPING
 from streamkeeper_jobs.cdc import tombstones
@@ -40,6 +41,9 @@ TARGET, CHANGE = "target", "change"
 FATE, GOES, TIED, STANDS = "fate", "goes", "tied", "stands"
 """What becomes of a row of the target: replaced or ended; or to be compared with an upsert of its sequence; or newer than the batch."""
 
+_BOUNDED = (IntegralType, DecimalType, DateType, TimestampType, TimestampNTZType)
+"""Types of sequences by which stored deletes are left aside: of texts Delta keeps prefixes, of structs nothing as a whole."""
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -52,7 +56,7 @@ class Cut:
 def apply_newest(changes: DataFrame, work: Work) -> None:
     """Apply the changes of one batch to an SCD type 1 target, its tombstones first."""
     with ExitStack() as kept:
-        reduced, facts = kept.enter_context(facts_of(reduce(changes, work.layout), work.layout))
+        reduced, facts = kept.enter_context(facts_of(reduce(changes, work.layout), work.layout, _ends(work.layout)))
         cut = cut_off(reduced, _deaths(reduced, facts), work, facts, kept)
         if cut is not None:
             _write(cut, work, facts, kept)
@@ -77,6 +81,14 @@ def reduce(changes: DataFrame, layout: Layout) -> DataFrame:
     return grouped.select(whole.alias(KEY), "deleted", "truncated", "latest", UNUSABLE, "rows_unusable")
 
 
+def _ends(layout: Layout) -> Column | None:
+    """Give the sequence before which a stored delete of a key says nothing: that of its newest upsert, or else of its delete in the batch.
+
+    None for sequences whose bounds the files do not keep exactly as they are compared.
+    """
+    return F.coalesce(column("latest", AT), F.col("deleted")) if isinstance(layout.sequence, _BOUNDED) else None
+
+
 def marks() -> tuple[Column, Column]:
     """Give the two aggregates over a key's deletes and truncates."""
     return (
@@ -99,7 +111,9 @@ def cut_off(reduced: DataFrame, deaths: DataFrame, work: Work, facts: Facts, kep
         return None
     keys = reduced.where(column(KEY, work.layout.keys[0].name).isNotNull())
     truncated = tombstones.later(facts.truncated, tombstones.last_truncate(stored, work.layout), work.layout)
-    found = tombstones.barriers(stored, keys, work.layout, facts) if facts.keys else None
+    # What a truncate ends, a delete of its key may be asked for once more: so all of them are wanted beside one.
+    since = facts.earliest if truncated is None else None
+    found = tombstones.barriers(stored, keys, work.layout, facts, since) if facts.keys else None
     if found is None:
         return Cut(keys.withColumn("barrier", F.col("deleted")), truncated)
     joined = keys.join(nearby(kept.enter_context(materialised(found)), facts), KEY, "left")

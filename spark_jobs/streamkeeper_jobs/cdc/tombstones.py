@@ -113,14 +113,18 @@ def _lacking(rows: DataFrame, work: Work) -> DataFrame:
     return rows.alias("rows").join(stored.alias("stored"), same("rows").eqNullSafe(same("stored")), "left_anti")
 
 
-def barriers(stored: Remembered, keys: DataFrame, layout: Layout, facts: Facts) -> DataFrame | None:
-    """Give the highest stored delete of each of some keys (column ``key``) that has one: ``key``, ``barrier``; None if no file has one."""
+def barriers(stored: Remembered, keys: DataFrame, layout: Layout, facts: Facts, since: Any = None) -> DataFrame | None:
+    """Give the highest stored delete of each of some keys (column ``key``) that has one: ``key``, ``barrier``; None if no file has one.
+
+    :param since: leave older ones aside (in portable form): in a stream that is in order, that is all of them, and no file is read.
+    """
     first = layout.keys[0]
     of_deletes, bounds = F.col(KIND) == DELETE, within((KEY, first.name), first, facts)
-    files = stored.files(of_deletes, bounds)
+    wanted = bounds if since is None else bounds & (F.col(AT) >= literal(since, layout.sequence))
+    files = stored.files(of_deletes, wanted)
     if files.isEmpty():
         return None
-    deletes = stored.rows(files).where(of_deletes & bounds)
+    deletes = stored.rows(files).where(of_deletes & wanted)
     return deletes.join(nearby(keys.select(KEY), facts), KEY, "left_semi").groupBy(KEY).agg(F.max(AT).alias("barrier"))
 
 
