@@ -27,9 +27,23 @@ SEQUENCES: dict[str, tuple[str, Callable[[int], Any]]] = {
 }
 
 
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note of each batch how many files of stored deletes it reads."""
+    files: list[int] = []
+    really = tombstones.Remembered.rows
+
+    def noted(stored: tombstones.Remembered, some: Any) -> DataFrame:
+        files.append(int(some.size()))
+        return really(stored, some)
+
+    monkeypatch.setattr(tombstones.Remembered, "rows", noted)
+    return files
+
+
 @pytest.mark.parametrize(("columns", "at"), SEQUENCES.values(), ids=SEQUENCES)
 def test_a_stored_delete_ends_what_is_not_newer_whatever_the_sequences_are(
-    columns: str, at: Callable[[int], Any], spark: SparkSession, tmp_path: Path
+    columns: str, at: Callable[[int], Any], read: list[int], spark: SparkSession, tmp_path: Path
 ) -> None:
     several = columns.endswith("n INT")
     names = ("at", "n") if several else ("at",)
@@ -45,20 +59,10 @@ def test_a_stored_delete_ends_what_is_not_newer_whatever_the_sequences_are(
     assert [row["id"] for row in bed.rows()] == [2, 5], "one at the very sequence of its delete is ended, one after it is not"
     bed.apply(change(3, 4, "U"), change(4, 10, "U"), change(5, 3, "D"))
     assert [row["id"] for row in bed.rows()] == [2, 4], "an older file is read for one that is late"
-
-
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Note of each batch how many files of stored deletes it reads."""
-    files: list[int] = []
-    really = tombstones.Remembered.rows
-
-    def noted(stored: tombstones.Remembered, some: Any) -> DataFrame:
-        files.append(int(some.size()))
-        return really(stored, some)
-
-    monkeypatch.setattr(tombstones.Remembered, "rows", noted)
-    return files
+    before = len(read)
+    bed.apply(change(1, 2000, "U"), change(2, 2000, "U"), change(3, 2000, "D"))
+    assert [row["id"] for row in bed.rows()] == [1, 2, 4]
+    assert (len(read) == before) == isinstance(at(0), int | Decimal | date), "no file is read where the statistics tell that none matters"
 
 
 def test_no_file_of_deletes_is_read_that_is_older_than_all_of_the_batch(read: list[int], spark: SparkSession, tmp_path: Path) -> None:
