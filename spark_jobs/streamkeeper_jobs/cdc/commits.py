@@ -41,8 +41,8 @@ def append(rows: DataFrame, path: str, app_id: str, version: int) -> None:
     writer.save(spark_url(path))
 
 
-def append_again(rows: DataFrame, transaction: Any, app_id: str, version: int) -> None:
-    """Append rows in one more commit of (``app_id``, ``version``), which the table has already.
+def append_within(rows: DataFrame, transaction: Any, app_id: str, version: int) -> int:
+    """Append rows, perhaps none, in the one commit of a transaction, which carries (``app_id``, ``version``); give the table's version.
 
     :param transaction: Delta's own, which was asked for the id's version: so a seal that comes after the look keeps it out.
     :raises DeltaConcurrentModificationException: another commit got in between; one of its kinds.
@@ -51,7 +51,20 @@ def append_again(rows: DataFrame, transaction: Any, app_id: str, version: int) -
     added, none = transaction.writeFiles(rows._jdf), java("scala.Option").empty()
     mode = java("org.apache.spark.sql.SaveMode").Append
     operation = java("org.apache.spark.sql.delta.DeltaOperations$Write")(mode, *[none] * 8)
-    transaction.commit(scala_seq(java, [set_transaction(java, app_id, version)]).appendedAll(added), operation)
+    return int(transaction.commit(scala_seq(java, [set_transaction(java, app_id, version)]).appendedAll(added), operation))
+
+
+def files_read(session: SparkSession, transaction: Any, files: Any) -> DataFrame:
+    """Read some files of a table as a transaction sees it."""
+    none = classes(session)("scala.Option").empty()
+    return DataFrame(transaction.deltaLog().createDataFrame(transaction.snapshot(), files, False, none), session)
+
+
+def resolved(session: SparkSession, transaction: Any, condition: Column) -> Any:
+    """Give a condition on a table's rows as Delta chooses files by it: with the table's columns, and what is constant worked out."""
+    java = classes(session)
+    analyzed: Any = files_read(session, transaction, scala_seq(java, [])).where(condition)._jdf.queryExecution().analyzed()
+    return java("org.apache.spark.sql.catalyst.optimizer.ConstantFolding").apply(analyzed).condition()
 
 
 def partitions_of(session: SparkSession, path: str) -> tuple[str, ...]:

@@ -77,7 +77,8 @@ class Work:
 class Facts:
     """What a batch's changes hold, all keys together: values as :func:`streamkeeper_jobs.cdc.expressions.portable` gives them.
 
-    ``truncated`` is the highest sequence of a truncate, ``lowest`` and ``highest`` the bounds of the first key column.
+    ``truncated`` is the highest sequence of a truncate, ``lowest`` and ``highest`` the bounds of the first key column. ``earliest`` is what
+    :func:`facts_of` was asked for.
     """
 
     keys: int
@@ -85,12 +86,14 @@ class Facts:
     truncated: Any
     lowest: Any
     highest: Any
+    earliest: Any = None
 
 
 @contextmanager
-def facts_of(reduced: DataFrame, layout: Layout) -> Iterator[tuple[DataFrame, Facts]]:
+def facts_of(reduced: DataFrame, layout: Layout, at: Column | None = None) -> Iterator[tuple[DataFrame, Facts]]:
     """Compute the reduced changes (columns ``key``, ``deleted``, ``truncated``, ``unusable``, ``rows_unusable``), and say what is there.
 
+    :param at: a sequence of each of them, the lowest of which is ``earliest``.
     :raises ChangeRefused: some rows have no key or no sequence.
     """
     first = layout.keys[0]
@@ -105,11 +108,13 @@ def facts_of(reduced: DataFrame, layout: Layout) -> Iterator[tuple[DataFrame, Fa
         F.max(bound).alias("highest"),
         F.sum("rows_unusable").alias("rows_unusable"),
         F.min(UNUSABLE).alias(UNUSABLE),
+        *([portable(F.min(at), layout.sequence).alias("earliest")] if at is not None else []),
     )
     with measured(reduced, *aggregates) as (kept, found):
         _check_usable(found, layout)
         truncated = found["truncated"] if found["truncates"] else None
-        yield kept, Facts(found["keys"], found["deletes"], truncated, found["lowest"], found["highest"])
+        earliest = found["earliest"] if at is not None else None
+        yield kept, Facts(found["keys"], found["deletes"], truncated, found["lowest"], found["highest"], earliest)
 
 
 def unusable_of_group() -> tuple[Column, Column]:

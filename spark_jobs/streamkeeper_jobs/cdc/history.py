@@ -56,7 +56,7 @@ def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
         known = _known(reduced, _remembered(keys, work, facts), present, spec)
         timeline = kept.enter_context(materialised(_timeline(_one_each(known, spec, layout), spec, layout)))
         hidden = _hidden(reduced, timeline, spec)
-        if not hidden.isEmpty() and not tombstones.remember(hidden, work):
+        if not hidden.isEmpty() and tombstones.remember(hidden, tombstones.read(hidden.sparkSession, work.tables), work) is None:
             return
         differing = kept.enter_context(materialised(_differing(_versions(timeline), present, layout)))
         if target is None:
@@ -98,7 +98,7 @@ def _present(keys: DataFrame, target: Opened | None, work: Work, facts: Facts) -
 def _remembered(keys: DataFrame, work: Work, facts: Facts) -> DataFrame:
     """Give the changes that the sibling has of some keys: ``kind``, ``key``, ``sequence``, ``row``."""
     first = work.layout.keys[0]
-    stored = tombstones.read(keys.sparkSession, work.tables).rows.where(within((KEY, first.name), first, facts))
+    stored = tombstones.rows_of(keys.sparkSession, work.tables).where(within((KEY, first.name), first, facts))
     return stored.select(KIND, KEY, AT, ROW).join(keys, KEY, "left_semi")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DateType, DecimalType, IntegralType, TimestampNTZType, TimestampType
 
 from streamkeeper.cdc import BOOKKEEPING
 from streamkeeper_jobs.cdc import tombstones
@@ -20,6 +21,7 @@ from streamkeeper_jobs.cdc.events import (
     KIND,
     ROW,
     TRUNCATE,
+    UNUSABLE,
     UPSERT,
     Facts,
     Work,
@@ -30,7 +32,7 @@ from streamkeeper_jobs.cdc.events import (
     unusable_of_group,
     within,
 )
-from streamkeeper_jobs.cdc.expressions import all_of, column, orderable, ordered
+from streamkeeper_jobs.cdc.expressions import all_of, column, orderable, ordered, struct_of
 from streamkeeper_jobs.cdc.replacing import PLACE, Opened, opened
 
 TARGET, CHANGE = "target", "change"
@@ -38,6 +40,9 @@ TARGET, CHANGE = "target", "change"
 
 FATE, GOES, TIED, STANDS = "fate", "goes", "tied", "stands"
 """What becomes of a row of the target: replaced or ended; or to be compared with an upsert of its sequence; or newer than the batch."""
+
+_BOUNDED = (IntegralType, DecimalType, DateType, TimestampType, TimestampNTZType)
+"""Types of sequences by which stored deletes are left aside: of texts Delta keeps prefixes, of structs nothing as a whole."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Cut:
 def apply_newest(changes: DataFrame, work: Work) -> None:
     """Apply the changes of one batch to an SCD type 1 target, its tombstones first."""
     with ExitStack() as kept:
-        reduced, facts = kept.enter_context(facts_of(reduce(changes, work.layout), work.layout))
+        reduced, facts = kept.enter_context(facts_of(reduce(changes, work.layout), work.layout, _ends(work.layout)))
         cut = cut_off(reduced, _deaths(reduced, facts), work, facts, kept)
         if cut is not None:
             _write(cut, work, facts, kept)
@@ -61,13 +66,27 @@ def reduce(changes: DataFrame, layout: Layout) -> DataFrame:
     """Give one row a key: ``deleted`` and ``truncated``, the highest such sequences, and ``latest``: sequence and row of its newest upsert.
 
     Of several upserts at one sequence the one with the larger row is taken, columns compared in order: no order of arrival plays a part.
+    Rows are brought together first, by plain columns: so they are sorted once, and quickly. (Left to itself, Spark sorts them by the struct
+    ``key``, before it brings them together and after it.)
     """
     candidate = F.when(F.col(KIND) == UPSERT, F.struct(AT, ROW))
     if orderable(layout.stored):
         latest = F.max(candidate)
     else:
         latest = F.max_by(F.struct(AT, ROW), F.when(F.col(KIND) == UPSERT, F.struct(AT, ordered(F.col(ROW), layout.stored))))
-    return changes.groupBy(KEY).agg(*marks(), latest.alias("latest"), *unusable_of_group())
+    key = {f"key{number}": column(KEY, field.name) for number, field in enumerate(layout.keys)}
+    together = changes.withColumns(key).repartition(*key)
+    grouped = together.groupBy(*key).agg(*marks(), latest.alias("latest"), *unusable_of_group())
+    whole = struct_of(layout.keys, [F.col(name) for name in key])
+    return grouped.select(whole.alias(KEY), "deleted", "truncated", "latest", UNUSABLE, "rows_unusable")
+
+
+def _ends(layout: Layout) -> Column | None:
+    """Give the sequence before which a stored delete of a key says nothing: that of its newest upsert, or else of its delete in the batch.
+
+    None for sequences whose bounds the files do not keep exactly as they are compared.
+    """
+    return F.coalesce(column("latest", AT), F.col("deleted")) if isinstance(layout.sequence, _BOUNDED) else None
 
 
 def marks() -> tuple[Column, Column]:
@@ -83,15 +102,21 @@ def cut_off(reduced: DataFrame, deaths: DataFrame, work: Work, facts: Facts, kep
 
     None where the generation is sealed: nothing may be written any more.
     """
-    stored = tombstones.read(reduced.sparkSession, work.tables)
-    if (facts.deletes or facts.truncated is not None) and not tombstones.remember(deaths, work):
+    before = tombstones.read(reduced.sparkSession, work.tables)
+    if facts.deletes or facts.truncated is not None:
+        stored = tombstones.remember(deaths.coalesce(1) if facts.deletes <= BROADCAST_ROWS else deaths, before, work)
+    else:
+        stored = before
+    if stored is None:
         return None
     keys = reduced.where(column(KEY, work.layout.keys[0].name).isNotNull())
     truncated = tombstones.later(facts.truncated, tombstones.last_truncate(stored, work.layout), work.layout)
-    if not (stored.deletes and facts.keys):
+    # What a truncate ends, a delete of its key may be asked for once more: so all of them are wanted beside one.
+    since = facts.earliest if truncated is None else None
+    found = tombstones.barriers(stored, keys, work.layout, facts, since) if facts.keys else None
+    if found is None:
         return Cut(keys.withColumn("barrier", F.col("deleted")), truncated)
-    earlier = kept.enter_context(materialised(tombstones.barriers(stored.rows, keys, work.layout, facts)))
-    joined = keys.join(nearby(earlier, facts), KEY, "left")
+    joined = keys.join(nearby(kept.enter_context(materialised(found)), facts), KEY, "left")
     return Cut(joined.withColumn("barrier", F.greatest("deleted", "barrier")), truncated)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from streamkeeper_jobs.cdc.commits import files_read, resolved
 from streamkeeper_jobs.cdc.expressions import column
 from streamkeeper_jobs.cdc.steps import Step
 from streamkeeper_jobs.jvm import Classes, classes, python_list, scala_object, scala_seq
@@ -107,21 +108,13 @@ def opened(session: SparkSession, path: str, step: Step, bounds: Column) -> Open
     (Where rows lie is in Spark's ``_metadata``, unless a column has taken that name.)
     """
     java = classes(session)
-    log = delta_log_of(session, path)
-    transaction = log.startTransaction()
+    transaction = delta_log_of(session, path).startTransaction()
     properties = java("scala.jdk.javaapi.CollectionConverters").asJava(transaction.metadata().configuration())
     taken = "_metadata" in list(transaction.metadata().schema().fieldNames())
     if properties.get(_VECTORS) != "true" or any(properties.get(name) == "true" for name in _MORE_THAN_ROWS) or taken:
         return None
-
-    def reading(files: Any) -> DataFrame:
-        none = java("scala.Option").empty()
-        return DataFrame(log.createDataFrame(transaction.snapshot(), files, False, none), session).where(bounds)
-
-    analyzed: Any = reading(scala_seq(java, []))._jdf.queryExecution().analyzed()
-    folded = java("org.apache.spark.sql.catalyst.optimizer.ConstantFolding").apply(analyzed)
-    files = transaction.filterFiles(scala_seq(java, [folded.condition()]), True)
-    return Opened(reading(files), step, transaction, files)
+    files = transaction.filterFiles(scala_seq(java, [resolved(session, transaction, bounds)]), True)
+    return Opened(files_read(session, transaction, files).where(bounds), step, transaction, files)
 
 
 def _merge(java: Classes) -> Any:

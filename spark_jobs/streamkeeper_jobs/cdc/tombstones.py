@@ -18,18 +18,19 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 from streamkeeper.cdc import START_AT
 from streamkeeper.delta_log import SEAL
 from streamkeeper_jobs.cdc.columns import Layout
-from streamkeeper_jobs.cdc.commits import append, append_again, table_at
+from streamkeeper_jobs.cdc.commits import append_within, files_read, resolved, table_at
 from streamkeeper_jobs.cdc.events import AT, DELETE, KEY, KIND, ROW, TRUNCATE, UPSERT, Facts, Work, nearby, within
 from streamkeeper_jobs.cdc.expressions import all_of, column, literal, ordered, portable
 from streamkeeper_jobs.cdc.steps import CdcTables, Turn, tombstones_app
 from streamkeeper_jobs.cdc.values import values_of
+from streamkeeper_jobs.jvm import classes, python_list, scala_seq
 from streamkeeper_jobs.session import spark_url
 from streamkeeper_jobs.tables import delta_log_of, last_written
 
 WRITTEN_AT = "written_at"
 
 _TRUNCATES: dict[tuple[str, ...], Any] = {}
-"""The last truncate by the files that hold the truncates of a table."""
+"""The last truncate by a table and the files that hold its truncates."""
 
 
 def tombstones_schema(layout: Layout) -> StructType:
@@ -46,60 +47,84 @@ def tombstones_schema(layout: Layout) -> StructType:
     )
 
 
-def remember(rows: DataFrame, work: Work) -> bool:
-    """Append changes (columns as in :func:`tombstones_schema`, ``written_at`` left out) under the step; False if the generation is sealed.
+@dataclass(frozen=True)
+class Remembered:
+    """The tombstones as a batch finds them, by the one transaction in which it adds its own: nothing is read where there is nothing."""
 
-    Delta skips what a sealed generation sends, in silence. The tombstones are sealed before the target, so without this look a batch could
-    still reach the target whose deletes nobody remembers.
+    session: SparkSession
+    transaction: Any
 
-    Delta skips a step that is there, too. But a batch that comes again may have more to remember than when it was left half done: what SCD
-    type 2 hides depends on what other flows did meanwhile, and the tombstones may have been put back. So what is lacking is added.
+    def files(self, *conditions: Column) -> Any:
+        """Choose the files that may have rows of all conditions, each of them about ``kind`` alone (the partition) or other columns."""
+        wanted = [resolved(self.session, self.transaction, condition) for condition in conditions]
+        return self.transaction.snapshot().filesForScan(scala_seq(classes(self.session), wanted), False).files()
+
+    def rows(self, files: Any) -> DataFrame:
+        """Read some of its files."""
+        return files_read(self.session, self.transaction, files)
+
+
+def read(session: SparkSession, tables: CdcTables) -> Remembered:
+    """Look at the tombstones as they are now; that reads their log, not their files."""
+    return Remembered(session, delta_log_of(session, tables.tombstones).startTransaction())
+
+
+def rows_of(session: SparkSession, tables: CdcTables) -> DataFrame:
+    """Give all rows of the tombstones, as they are when it is read."""
+    return session.read.format("delta").load(spark_url(tables.tombstones))
+
+
+def remember(rows: DataFrame, stored: Remembered, work: Work) -> Remembered | None:
+    """Append changes (columns as in :func:`tombstones_schema`, ``written_at`` left out) under the step; None if the generation is sealed.
+
+    Else it gives what there was beside them: as it was found, or anew where others wrote meanwhile. Tombstones are sealed before the
+    target, so without these looks a batch could reach the target whose deletes nobody remembers. A seal in between keeps the commit out.
+
+    What was appended under the step before stays. But a batch that comes again may have more to remember than when it was left half done:
+    what SCD type 2 hides depends on what other flows did meanwhile, and the tombstones may have been put back. So what is lacking is added.
+
+    :raises DeltaConcurrentModificationException: another commit got in between that this one cannot stand beside, such as a seal.
     """
     session, path, app_id = rows.sparkSession, work.tables.tombstones, tombstones_app(work.step.query_id)
     dated = rows.withColumn(WRITTEN_AT, F.current_timestamp())
-    transaction = delta_log_of(session, path).startTransaction()
-    last = int(transaction.txnVersion(app_id))
+    last, following = int(stored.transaction.txnVersion(app_id)), int(stored.transaction.snapshot().version()) + 1
+    if last == SEAL:
+        return None
+    written = following
     if last < work.step.batch_id:
-        append(dated, path, app_id, work.step.batch_id)
-    elif last < SEAL:
+        written = append_within(dated, stored.transaction, app_id, work.step.batch_id)
+    else:
         lacking = _lacking(dated, work)
         if not lacking.isEmpty():
-            append_again(lacking, transaction, app_id, last)
-    return last_written(session, path, app_id) != SEAL
+            written = append_within(lacking, stored.transaction, app_id, last)
+    if last_written(session, path, app_id) == SEAL:
+        return None
+    return stored if written == following else read(session, work.tables)
 
 
 def _lacking(rows: DataFrame, work: Work) -> DataFrame:
     """Give those of some changes that the tombstones do not have."""
-    stored = read(rows.sparkSession, work.tables).rows
 
     def same(side: str) -> Column:
         row = [ordered(column(side, ROW), work.layout.stored)] if work.layout.history else []
         return F.struct(*[column(side, name) for name in (KIND, KEY, AT)], *row)
 
+    stored = rows_of(rows.sparkSession, work.tables)
     return rows.alias("rows").join(stored.alias("stored"), same("rows").eqNullSafe(same("stored")), "left_anti")
 
 
-@dataclass(frozen=True)
-class Remembered:
-    """What there is in the tombstones, as the batch found them: so that nothing is read where there is nothing."""
+def barriers(stored: Remembered, keys: DataFrame, layout: Layout, facts: Facts, since: Any = None) -> DataFrame | None:
+    """Give the highest stored delete of each of some keys (column ``key``) that has one: ``key``, ``barrier``; None if no file has one.
 
-    rows: DataFrame
-    deletes: bool
-    truncates: tuple[str, ...]
-
-
-def read(session: SparkSession, tables: CdcTables) -> Remembered:
-    """Look at the tombstones as they are now; that reads their log, not their files."""
-    rows = session.read.format("delta").load(spark_url(tables.tombstones))
-    files = rows.inputFiles()
-    truncates = sorted(file for file in files if f"/{KIND}={TRUNCATE}/" in file)
-    return Remembered(rows, len(files) > len(truncates), tuple(truncates))
-
-
-def barriers(stored: DataFrame, keys: DataFrame, layout: Layout, facts: Facts) -> DataFrame:
-    """Give the highest stored delete of each of some keys (column ``key``) that has one: ``key``, ``barrier``."""
+    :param since: leave older ones aside (in portable form): in a stream that is in order, that is all of them, and no file is read.
+    """
     first = layout.keys[0]
-    deletes = stored.where((F.col(KIND) == DELETE) & within((KEY, first.name), first, facts))
+    of_deletes, bounds = F.col(KIND) == DELETE, within((KEY, first.name), first, facts)
+    wanted = bounds if since is None else bounds & (F.col(AT) >= literal(since, layout.sequence))
+    files = stored.files(of_deletes, wanted)
+    if files.isEmpty():
+        return None
+    deletes = stored.rows(files).where(of_deletes & wanted)
     return deletes.join(nearby(keys.select(KEY), facts), KEY, "left_semi").groupBy(KEY).agg(F.max(AT).alias("barrier"))
 
 
@@ -108,14 +133,18 @@ def last_truncate(stored: Remembered, layout: Layout) -> Any:
 
     Each batch asks, and truncates are rare: what some files hold is asked once, since files never change.
     """
-    if not stored.truncates:
+    of_truncates = F.col(KIND) == TRUNCATE
+    files = stored.files(of_truncates)
+    if files.isEmpty():
         return None
-    if stored.truncates not in _TRUNCATES:
-        found = stored.rows.where(F.col(KIND) == TRUNCATE).agg(portable(F.max(AT), layout.sequence).alias("at")).first()
+    names = (str(file.path()) for file in python_list(classes(stored.session), files))
+    known = (str(stored.transaction.deltaLog().dataPath()), *sorted(names))
+    if known not in _TRUNCATES:
+        found = stored.rows(files).where(of_truncates).agg(portable(F.max(AT), layout.sequence).alias("at")).first()
         assert found is not None, "an aggregate without groups has one row"
         _TRUNCATES.clear()
-        _TRUNCATES[stored.truncates] = found["at"]
-    return _TRUNCATES[stored.truncates]
+        _TRUNCATES[known] = found["at"]
+    return _TRUNCATES[known]
 
 
 def later(one: Any, other: Any, layout: Layout) -> Column | None:
