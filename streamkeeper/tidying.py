@@ -23,6 +23,7 @@ from streamkeeper.downstream import readers
 from streamkeeper.errors import RequestError, StreamkeeperError
 from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow, Manifest
+from streamkeeper.positions import misfit_of
 from streamkeeper.requests import FormField, read_values, refuse
 from streamkeeper.settings import Settings
 from streamkeeper.standing import last_begun
@@ -176,7 +177,8 @@ def _left(tidy: TableTidy, why: str) -> TableTidy:
 
 
 def _need(around: _Around, flow: Flow, source: Source, history: delta_source.History) -> tuple[float, str] | None:
-    """Give how many hours of the table's past a reader needs, and why; None if it is up to date, or has not begun.
+    """Give how many hours of the table's past a reader needs, and why; None if it is up to date, has not begun, or stands in a source of
+    another kind, from which it cannot go on.
 
     :raises SourceError: the version that it stands at is not in the log any more.
     """
@@ -187,7 +189,7 @@ def _need(around: _Around, flow: Flow, source: Source, history: delta_source.His
     checkpoint = Checkpoint(around.storage, begun[1].checkpoint)
     last = checkpoint.last_commit()
     offset = checkpoint.offsets(last).sources.get(source.name) if last is not None else None
-    if not isinstance(offset, dict) or int(offset["reservoirVersion"]) > history.newest:
+    if offset is None or misfit_of(source.format, offset) is not None or int(offset["reservoirVersion"]) > history.newest:
         return None
     version = int(offset["reservoirVersion"])
     hours = (around.now - delta_source.committed_at(history, version) / 1000) / 3600 + MARGIN_HOURS

@@ -60,12 +60,19 @@ def write_log(world: World, table: str, ages: list[float]) -> None:
         os.utime(commit, (NOW - hours * HOUR, NOW - hours * HOUR))
 
 
+def at_version(version: int) -> dict[str, Any]:
+    return {"sourceVersion": 1, "reservoirId": "t", "reservoirVersion": version, "index": -1, "isStartingVersion": False}
+
+
 def let_the_reader_stand_at(world: World, version: int) -> None:
+    let_the_reader_have(world, at_version(version))
+
+
+def let_the_reader_have(world: World, offset: Any) -> None:
     home = FlowHome(LocalStorage(world.settings.state), "copies", "copy")
     generations.decide(home, generations.first(home, "f"))
     folder = home.checkpoint(1, 1)
     generations.begin(home, Start(1, folder, None, {}, {}, (), None, 1, "2026-11-21T10:00:00+00:00"))
-    offset = {"sourceVersion": 1, "reservoirId": "t", "reservoirVersion": version, "index": -1, "isStartingVersion": False}
     home.storage.overwrite(f"{folder}/offsets/0", write_offsets(OffsetEntry(0, 2, 0, 0, {}, {"told": offset}, {"sourceMetadataInfo": {}})))
     home.storage.overwrite(f"{folder}/commits/0", write_commit(CommitEntry(0, 1, 0)))
 
@@ -105,6 +112,16 @@ def test_what_a_flow_that_reads_the_table_still_needs_stays(
     found = planned(world, manifest, "events.events")
     assert found.retention_hours == pytest.approx(hours)
     assert found.notes == ((f"copies.copy reads it and stands at version {stands_at}.",) if noted else ())
+
+
+def test_a_reader_that_stands_in_another_kind_of_source_needs_nothing(world: World, manifest: Manifest) -> None:
+    """Its source became the table's stream under an old name: it cannot go on from there, and costs no table its tidying."""
+    write_log(world, "events", [500.0, 400.0, 10.0])
+    let_the_reader_have(world, {"logOffset": 3})
+    found = plan(world.settings, manifest, TidyRequest(ALL), NOW)
+    assert [(tidy.table, tidy.retention_hours, tidy.left_alone) for tidy in found if tidy.table == "events"] == [
+        ("events", LEAST_HOURS, None)
+    ]
 
 
 def test_a_reader_whose_version_is_gone_from_the_log_leaves_the_table_alone(world: World, manifest: Manifest) -> None:
