@@ -6,6 +6,7 @@ is held: what a recovery looks at stays as it is, and none begins meanwhile.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
@@ -13,9 +14,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from streamkeeper import locks
+from streamkeeper import locks, tombstone_retention
 from streamkeeper.cleaning import give_back_locks
 from streamkeeper.errors import TableLocked
+from streamkeeper.manifest import read_manifest
 from streamkeeper.recovery_kinds import Work
 from streamkeeper_jobs.cdc.steps import CdcTables
 from streamkeeper_jobs.cdc.tombstones import forget
@@ -47,9 +49,14 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
 
 
 def _why_left(work: Work, table: str) -> str | None:
-    """Say why a table forgets nothing now; None if nothing keeps it from it."""
-    recovery = locks.holder(work.book.storage, work.plan.pipeline, table)
-    return None if recovery in (None, work.plan.recovery_id) else f"the recovery {recovery} works on it"
+    """Say why a table forgets nothing now; None if nothing keeps it from it. A flow may have gone back since the plan."""
+    storage, pipeline = work.book.storage, work.plan.pipeline
+    recovery = locks.holder(storage, pipeline, table)
+    if recovery not in (None, work.plan.recovery_id):
+        return f"the recovery {recovery} works on it"
+    writers = read_manifest(work.settings).writers(pipeline, table)
+    found = tombstone_retention.forgets(storage, writers, work.plan.request["tombstone_days"] * 86400, time.time())
+    return found.why if found.before is None else None
 
 
 @contextmanager
@@ -62,6 +69,6 @@ def _locked(work: Work, table: str) -> Iterator[str | None]:
         yield _why_left(work, table) or str(error)
         return
     try:
-        yield None
+        yield _why_left(work, table)
     finally:
         locks.give_back(storage, pipeline, table, recovery)

@@ -5,7 +5,9 @@ And the step of a clean-up that lets tables forget: no recovery is at work meanw
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,10 +21,14 @@ from streamkeeper_jobs.cdc.tombstones import forget
 
 from streamkeeper import ledger, locks
 from streamkeeper.cdc import END_AT, START_AT
+from streamkeeper.manifest import write_manifest
+from streamkeeper.outcomes import Outcome
 from streamkeeper.plans import Plan
 from streamkeeper.recovery_kinds import Work
 from streamkeeper.storage import open_storage
+from tests.spark.backupbed import Recoverer
 from tests.spark.cdcbed import SPEC, CdcBed, alone
+from tests.spark.customersbed import SNAPSHOT, CustomersBed, delete, upsert
 from tests.spark.flowbed import quick_settings
 
 VERSIONS = replace(SPEC, scd_type=2, apply_as_truncates=None, track_history_column_list=("name",))
@@ -137,3 +143,42 @@ def test_no_recovery_begins_while_a_table_forgets(clean_up: CleanUp, monkeypatch
     assert forgetting.act(clean_up.table.spark, clean_up.work) == {"forgotten": {"customers": 1}, "left": {}}
     assert (holders, clean_up.lock) == (["c1"], None)
     assert remembered(clean_up.table) == []
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> CustomersBed:
+    """A customer was deleted forty days ago; an older change of it comes later than its deletion, and is not there yet."""
+    bed = CustomersBed.make(tmp_path / "a bed", spark)
+    bed.take_snapshot(3)
+    bed.change(upsert(1, 1), delete(1, 10), upsert(2, 2))
+    assert bed.run(SNAPSHOT) is Outcome.DONE
+    assert bed.run() is Outcome.STOPPED
+    spark.sql(f"UPDATE delta.`{bed.tombstones}` SET written_at = written_at - INTERVAL 40 DAYS")
+    return bed
+
+
+def it_stood_still(bed: CustomersBed, at_work: Recoverer) -> None:
+    home = bed.home()
+    for commit in Path(home.storage.path(f"{home.checkpoint(1, 1)}/commits")).iterdir():
+        os.utime(commit, (time.time() - 39 * 86400, time.time() - 39 * 86400))
+
+
+def it_goes_back_with_its_table(bed: CustomersBed, at_work: Recoverer) -> None:
+    at_work.backup("b1", "customers.customers")
+    bed.change(upsert(2, 4))
+    assert bed.run() is Outcome.STOPPED
+    at_work.run("restore_table", "r1", table="customers.customers", backup="b1")
+    assert bed.run() is Outcome.STOPPED
+
+
+@pytest.mark.parametrize("moved", [it_stood_still, it_goes_back_with_its_table])
+def test_a_deleted_row_does_not_come_back_where_a_flow_reads_what_came_within_the_retention(
+    shop: CustomersBed, moved: Callable[[CustomersBed, Recoverer], None]
+) -> None:
+    at_work = Recoverer(shop.spark, shop.settings, "customers")
+    write_manifest(shop.settings)
+    moved(shop, at_work)
+    at_work.run("clean_up", "c1", pipeline="customers")
+    shop.change(upsert(1, 9))
+    assert shop.run() is Outcome.STOPPED
+    shop.is_exact()
