@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streamkeeper import generations, locks, tidying
+from streamkeeper import generations, locks, tidying, vacuums
 from streamkeeper.checkpoint import CommitEntry, OffsetEntry, write_commit, write_offsets
-from streamkeeper.errors import RequestError
+from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.generations import Generation, Start, StartAt
-from streamkeeper.home import FlowHome
+from streamkeeper.home import FlowHome, vacuums_folder
+from streamkeeper.leases import Process
 from streamkeeper.manifest import Manifest, read_manifest, write_manifest
-from streamkeeper.storage import LocalStorage
+from streamkeeper.storage import LocalStorage, to_json
 from streamkeeper.tidying import LEAST_HOURS, MARGIN_HOURS, TableTidy, TidyRequest, parse_tidy, plan, property_hours
 from tests.core.small_world import World
 
@@ -246,3 +248,33 @@ def test_values_that_do_not_fit_are_refused(values: dict[str, Any], words: str, 
 )
 def test_a_retention_property_is_read_in_hours(duration: str, hours: float | None) -> None:
     assert property_hours(duration) == hours
+
+
+def test_a_vacuum_is_known_to_be_under_way_while_it_runs(world: World) -> None:
+    storage = LocalStorage(world.settings.state)
+    assert vacuums.under_way(storage, "events", "events") is None
+    with vacuums.noted(storage, "events", "events", None):
+        assert str(vacuums.under_way(storage, "events", "events")).startswith(f"a VACUUM of events (pid {os.getpid()} on ")
+        assert vacuums.under_way(storage, "events", "others") is None
+    assert vacuums.under_way(storage, "events", "events") is None
+
+
+def test_a_vacuum_that_was_killed_is_not_waited_for(world: World) -> None:
+    storage = LocalStorage(world.settings.state)
+    gone = asdict(replace(Process.current(), started=1))
+    storage.create(f"{vacuums_folder('events', 'events')}/1.json", to_json({"processes": [gone], "at": "then"}))
+    vacuums.wait_until_gone(storage, "events", "events", lambda: None, print)
+    assert storage.names(vacuums_folder("events", "events")) == []
+
+
+def test_a_vacuum_is_waited_for_until_it_is_gone_or_the_waiting_is_ended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, said, looks = LocalStorage(world.settings.state), list[str](), iter((None, None, RecoveryError("given up")))
+    monkeypatch.setattr(vacuums, "POLL", 0.0)
+
+    def check() -> None:
+        if (error := next(looks)) is not None:
+            raise error
+
+    with vacuums.noted(storage, "events", "events", None), pytest.raises(RecoveryError, match="given up"):
+        vacuums.wait_until_gone(storage, "events", "events", check, said.append)
+    assert len(said) == 1
