@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from streamkeeper import backups, besides, common_steps, generations, ledger, plans
+from streamkeeper import backups, besides, common_steps, generations, ledger, plans, tombstone_retention
 from streamkeeper.backfills import is_backfill
 from streamkeeper.cleaning import give_back_locks, remove, remove_backups, remove_beside
 from streamkeeper.clock import now as in_words
@@ -29,6 +29,7 @@ from streamkeeper.requests import MOST_DAYS, FormField, approval_fields, read_va
 from streamkeeper.rewind_window import reach
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
+from streamkeeper.tombstone_retention import Forgets
 
 RECOVERY = "clean_up"
 DAYS = 30.0
@@ -159,8 +160,12 @@ def plan(settings: Settings, manifest: Manifest, request: CleanUpRequest, recove
         elif name not in declared:
             notes.append(f"{home.full_name} is declared no more (renamed, or removed?): its files stay until forget_flows names it.")
     keyed = sorted({flow.target for flow in pipeline.flows if isinstance(flow, AutoCdcFlow)})
-    before = datetime.fromtimestamp(moment - request.tombstone_days * 86400, timezone.utc).isoformat(timespec="seconds")
-    tombstones = [{"table": table, "before": before} for table in keyed if exists(settings.tombstones_path(table))]
+    forgets = {
+        table: tombstone_retention.forgets(storage, manifest.writers(pipeline.name, table), request.tombstone_days * 86400, moment)
+        for table in keyed
+        if exists(settings.tombstones_path(table))
+    }
+    tombstones = [{"table": table, "before": _in_words(item.before)} for table, item in forgets.items() if item.before is not None]
     expired, unfinished = backups.expired(settings, datetime.fromtimestamp(moment, timezone.utc)), backups.unfinished(settings)
     left = list(besides.left_over(settings, pipeline.name))
     copies = [
@@ -182,7 +187,7 @@ def plan(settings: Settings, manifest: Manifest, request: CleanUpRequest, recove
             *notes,
             *_backup_notes(copies),
             *_strange_copies(settings),
-            *_tombstone_notes(tombstones),
+            *_tombstone_notes(forgets),
             *_beside_notes(left),
             *_strange_notes(storage, manifest),
         ),
@@ -190,9 +195,17 @@ def plan(settings: Settings, manifest: Manifest, request: CleanUpRequest, recove
     )
 
 
-def _tombstone_notes(tombstones: list[dict[str, Any]]) -> Iterator[str]:
-    for item in tombstones:
-        yield f"The table {item['table']} forgets deletes and truncates that it learned of before {item['before']}."
+def _in_words(moment: float) -> str:
+    return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds")
+
+
+def _tombstone_notes(forgets: Mapping[str, Forgets]) -> Iterator[str]:
+    for table, item in forgets.items():
+        if item.before is None:
+            yield f"The table {table} forgets no deletes and truncates: {item.why}."
+        else:
+            why = "" if item.why is None else f"; it keeps later ones, since {item.why}"
+            yield f"The table {table} forgets deletes and truncates that it learned of before {_in_words(item.before)}{why}."
 
 
 def _backup_notes(copies: list[dict[str, Any]]) -> Iterator[str]:

@@ -22,6 +22,7 @@
 {state}/{pipeline}/tables/<table>/lock/recovery.json  one recovery at a time a table
 {state}/{pipeline}/tables/<table>/turn/000042.json       the writers' turn: the highest has it (streamkeeper.turns)
 {state}/{pipeline}/tables/<table>/turn/000042.back.json  that it was given back
+{state}/{pipeline}/tables/<table>/vacuums/<id>.json      that a VACUUM is under way; it removes that itself (streamkeeper.vacuums)
 """
 
 from __future__ import annotations
@@ -161,6 +162,11 @@ def tables_folder(pipeline: str) -> str:
 def table_lock(pipeline: str, table: str) -> str:
     """The file of a table's recovery lock."""
     return f"{tables_folder(pipeline)}/{table}/lock/recovery.json"
+
+
+def vacuums_folder(pipeline: str, table: str) -> str:
+    """The folder in which VACUUMs of a table note themselves while they are under way."""
+    return f"{tables_folder(pipeline)}/{table}/vacuums"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 from streamkeeper.checkpoint.entries import write_commit, write_files_log, write_offsets
 from streamkeeper.declarations import FILE_FORMATS
 
-__all__ = ["check_fits", "describe", "kind_of", "write_commit", "write_files_log", "write_offsets"]
+__all__ = ["check_fits", "describe", "kind_of", "misfit_of", "write_commit", "write_files_log", "write_offsets"]
 
 FILES, KAFKA, DELTA, RATE, UNKNOWN = "files", "kafka", "delta", "rate", "unknown"
 
@@ -69,6 +69,11 @@ def check_fits(source_format: str, offset: Any) -> str | None:
         whose = "of no source that is known" if found == UNKNOWN else f"of a {found} source"
         return f"{offset!r} is an offset {whose}; a {source_format} source has {_SHAPES[wanted]}. Give one of that shape."
     return _out_of_range(wanted, offset)
+
+
+def misfit_of(source_format: str, offset: Any) -> str | None:
+    """As :func:`check_fits`, of an offset that Spark itself wrote: a Kafka source whose pattern names no topic yet stands at ``{}``."""
+    return None if source_format == KAFKA and offset == {} else check_fits(source_format, offset)
 
 
 def _out_of_range(kind: str, offset: Any) -> str | None:

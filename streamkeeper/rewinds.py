@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from streamkeeper import common_steps, delta_log, places, resets, table_past
+from streamkeeper.brought_back import verify_files
 from streamkeeper.clock import now
 from streamkeeper.declarations import AutoCdcFlow
 from streamkeeper.downstream import price_of_readers, price_of_strangers, what_readers_feel
@@ -200,6 +201,8 @@ PUT_BACK = StepKind(
     idle=_nothing_to_put_back,
 )
 
+VERIFY_FILES = StepKind("verify_files", "see that every file is there that putting the table back brought back", "here", verify_files)
+
 KIND = Kind(
     name=RECOVERY,
     title="Rewind",
@@ -213,6 +216,7 @@ KIND = Kind(
         common_steps.PLAN_AGAIN,
         common_steps.DECIDE,
         PUT_BACK,
+        VERIFY_FILES,
         common_steps.VERIFY_TABLES,
         common_steps.RELEASE,
         common_steps.VERIFY_PROGRESS,

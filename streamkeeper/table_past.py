@@ -244,6 +244,18 @@ def lacking_files(path: str, version: int) -> list[str]:
     return [name for name in wanted if storage.modified(name) is None][:_LISTED]
 
 
+def files_brought_back(path: str, version: int) -> list[str]:
+    """Give the files that the commit of a version named again or anew, deletion vectors among them: all below the table's folder.
+
+    :raises CheckpointError: the log is damaged.
+    """
+    commit = next((found for found in delta_log.commits(path) if found.version <= version), None)
+    if commit is None or commit.version != version:
+        return []
+    names = dict.fromkeys(name for file, vector in commit.added for name in (file, vector) if name is not None)
+    return [name for name in names if "://" not in name and not name.startswith("/")]
+
+
 def _changed_by_then(past: PastVersion, stood: Mapping[FlowHome, int]) -> set[str]:
     """Give the recoveries that had changed a table and its tombstones by a version of the table.
 

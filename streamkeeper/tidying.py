@@ -2,7 +2,8 @@
 
 A stream writes a file or more with every batch, and AUTO CDC rewrites some. ``tidy_tables`` puts small files together (OPTIMIZE) and
 removes those that no version within the retention needs (VACUUM). What must stay longer is found here, by looking: a flow that reads the
-table as a Delta source still needs the files of the version that it stands at; a rewind or a restore, those of the retention.
+table as a Delta source still needs the files of the version that it stands at, or is decided to begin at; a rewind or a restore, those of
+the retention.
 
 Nothing here changes anything; ``spark_jobs/run_tidying.py`` carries a plan out.
 """
@@ -17,15 +18,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from streamkeeper import delta_source, locks
-from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.declarations import Pipeline, Source, Table
+from streamkeeper.declarations import Pipeline, Table
 from streamkeeper.downstream import readers
 from streamkeeper.errors import RequestError, StreamkeeperError
-from streamkeeper.home import FlowHome
-from streamkeeper.manifest import Flow, Manifest
+from streamkeeper.manifest import Manifest
+from streamkeeper.reader_needs import Need, needs_of
 from streamkeeper.requests import FormField, read_values, refuse
 from streamkeeper.settings import Settings
-from streamkeeper.standing import last_begun
 from streamkeeper.storage import Storage, open_storage
 
 LEAST_HOURS = 168.0
@@ -158,11 +157,13 @@ def _plan(around: _Around, request: TidyRequest, pipeline: Pipeline, table: Tabl
             return _left(bare, "there is no table yet")
         if not request.vacuum:
             return bare
-        needs = [need for flow, source in readers(around.settings, around.manifest, path) if (need := _need(around, flow, source, history))]
+        found = readers(around.settings, around.manifest, path)
+        needs = [need for flow, source in found for need in needs_of(around.storage, flow, source, history)]
+        hours = [_hours(around, history, need) for need in needs]
     except StreamkeeperError as error:
         return _left(bare, f"what must stay cannot be known: {error}")
-    kept = max([request.retention_hours, *(hours for hours, _ in needs)])
-    return TableTidy(pipeline.name, table.name, paths, keeps_tombstones, kept, tuple(note for _, note in needs))
+    kept, notes = max([request.retention_hours, *hours]), tuple(need.why for need in needs)
+    return TableTidy(pipeline.name, table.name, paths, keeps_tombstones, kept, notes)
 
 
 def recovery_at_work(storage: Storage, tidy: TableTidy) -> str | None:
@@ -175,23 +176,12 @@ def _left(tidy: TableTidy, why: str) -> TableTidy:
     return TableTidy(tidy.pipeline, tidy.table, tidy.paths, tidy.turn, None, (), why)
 
 
-def _need(around: _Around, flow: Flow, source: Source, history: delta_source.History) -> tuple[float, str] | None:
-    """Give how many hours of the table's past a reader needs, and why; None if it is up to date, or has not begun.
+def _hours(around: _Around, history: delta_source.History, need: Need) -> float:
+    """Give how many hours of the table's past a reader needs.
 
-    :raises SourceError: the version that it stands at is not in the log any more.
+    :raises SourceError: the version that it needs is not in the log any more.
     """
-    home = FlowHome(around.storage, flow.pipeline.name, flow.name)
-    begun = last_begun(home)
-    if begun is None:
-        return None
-    checkpoint = Checkpoint(around.storage, begun[1].checkpoint)
-    last = checkpoint.last_commit()
-    offset = checkpoint.offsets(last).sources.get(source.name) if last is not None else None
-    if not isinstance(offset, dict) or int(offset["reservoirVersion"]) > history.newest:
-        return None
-    version = int(offset["reservoirVersion"])
-    hours = (around.now - delta_source.committed_at(history, version) / 1000) / 3600 + MARGIN_HOURS
-    return hours, f"{flow.full_name} reads it and stands at version {version}."
+    return (around.now - delta_source.committed_at(history, need.version) / 1000) / 3600 + MARGIN_HOURS
 
 
 def _names(manifest: Manifest) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ looked up in the whole log only then. A late file with an older time is not seen
 ignores for their age (``maxFileAge``) from alarming anybody. The rate source has rows as long as time goes by.
 
 Kafka: the brokers are asked, for some seconds at most. While they do not answer, nobody can read: that counts as input that waits. A Delta
-table's log says whether commits with rows came after the position.
+table's log says whether commits with rows came after the position. A source that became another kind under its old name cannot be read at
+all: that counts, too.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from streamkeeper.errors import NotAskable, SourceError
 from streamkeeper.home import FlowHome
 from streamkeeper.kafka_positions import Offsets, records_between
 from streamkeeper.manifest import Flow
+from streamkeeper.positions import misfit_of
 from streamkeeper.probes import iterate_files, plain_path
 from streamkeeper.standing import last_begun
 
@@ -63,6 +65,9 @@ def what_waits(home: FlowHome, flow: Flow) -> Waiting:
 
 
 def _waits_in(source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
+    misfit = misfit_of(source.format, end)
+    if misfit is not None:
+        return Waiting(True, f"the source {source.name} was another kind of source at the last commit, so the flow cannot go on: {misfit}")
     if source.format == KAFKA:
         return _unread_records(source, end if end is not None else _initial(checkpoint, key))
     if source.format == DELTA:

@@ -6,6 +6,7 @@ flow cannot be looked at: that is how such a fault shows.
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
@@ -19,6 +20,7 @@ from streamkeeper.home import FlowHome
 from streamkeeper.manifest import Flow, read_manifest
 from streamkeeper.opening import opened_flow, opened_if_possible
 from streamkeeper.progress_check import Look, State
+from streamkeeper.redaction import redact_text
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper_airflow import alerting
@@ -42,6 +44,9 @@ class MonitorFlows(BaseOperator):
                 look = self._look(settings, storage, flow, now)
             except StreamkeeperError as error:
                 faults.append(f"{flow.full_name} could not be looked at: {error}")
+            except Exception as error:  # noqa: BLE001 - whatever is wrong in one flow, the others must still be looked at
+                self.log.error("%s could not be looked at:\n%s", flow.full_name, redact_text(traceback.format_exc()))
+                faults.append(f"{flow.full_name} could not be looked at: {type(error).__name__}: {redact_text(str(error))}")
             else:
                 self.log.info("%s", look)
                 found.append(look.to_json())

@@ -7,11 +7,13 @@ none of them, and say that all is well. And a table that was replaced behind a c
 
 from __future__ import annotations
 
-from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.checkpoint import Checkpoint, OffsetEntry
 from streamkeeper.delta_log import SEAL
 from streamkeeper.errors import RecoveryError, SinkDisagrees
 from streamkeeper.generations import Generation, Start
+from streamkeeper.positions import misfit_of
 from streamkeeper_jobs.job import Job
+from streamkeeper_jobs.origins import source_keys
 from streamkeeper_jobs.tables import last_written
 from streamkeeper_jobs.watch import Order, Reason, Stopped
 
@@ -53,16 +55,20 @@ def check_agreement(job: Job, generation: Generation, start: Start) -> None:
 
 
 def check_sources(job: Job, start: Start) -> None:
-    """Make sure that no source of the checkpoint was given another name: Spark would drop the old and read the new from its beginning.
+    """Make sure that each source of the checkpoint is still of its kind, and that none was given another name: Spark would drop the old and
+    read the new from its beginning.
 
     A source that only came, or only went, is what it says; one of each at once looks like a new name.
 
-    :raises RecoveryError: one went while another came.
+    :raises RecoveryError: one is of another kind now, or one went while another came.
     """
     checkpoint = Checkpoint(job.home.storage, start.checkpoint)
     planned = checkpoint.offset_batches()
     newest = checkpoint.offsets(planned[-1]) if planned else None
-    if newest is None or newest.version == 1:
+    if newest is None:
+        return
+    _check_kinds(job, newest)
+    if newest.version == 1:
         return
     known, declared = {*newest.sources, *checkpoint.sources()}, {source.name for source in job.sources}
     gone, new = sorted(known - declared), sorted(declared - known)
@@ -73,6 +79,22 @@ def check_sources(job: Job, start: Start) -> None:
             "time if it is the same source under another name. Give the source its old name back; or, if it is another one, "
             "reset_checkpoint: its plan counts what would come twice."
         )
+
+
+def _check_kinds(job: Job, newest: OffsetEntry) -> None:
+    """Make sure that no source became another kind of source under its old name: its position says nothing of the new one.
+
+    :raises RecoveryError: one did; nothing was changed.
+    """
+    keys = source_keys(job.sources, list(newest.sources), newest.version)
+    for source in (item for item in job.sources if item.name in keys):
+        misfit = misfit_of(source.format, newest.sources[keys[source.name]])
+        if misfit is not None:
+            raise RecoveryError(
+                f"The source {source.name} of {job.flow.full_name} was another kind of source up to batch {newest.batch}: {misfit} So the "
+                "flow cannot go on from there. Nothing was changed. Give the source its old format back; or, if it is another one, "
+                "reset_checkpoint from earliest, latest, a timestamp or explicit offsets: its plan counts what that costs."
+            )
 
 
 def _check_newest(job: Job, generation: Generation) -> None:

@@ -15,12 +15,13 @@ from typing import Any
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
-from streamkeeper import backfills, common_steps, delta_log, generations, put_backs, table_past
+from streamkeeper import backfills, common_steps, delta_log, generations, put_backs, table_past, vacuums
 from streamkeeper.errors import RecoveryError
 from streamkeeper.home import FlowHome
 from streamkeeper.plans import Plan
 from streamkeeper.recovery_kinds import Work
 from streamkeeper_jobs.cdc.steps import CdcTables, app_ids
+from streamkeeper_jobs.saying import say
 from streamkeeper_jobs.session import spark_url, with_settings
 from streamkeeper_jobs.shutting_out import not_sealed, write_end
 from streamkeeper_jobs.tables import shut_out
@@ -60,11 +61,15 @@ def shut_flows_out(spark: SparkSession, flows: Iterable[tuple[FlowHome, int]], t
 def put_back(spark: SparkSession, work: Work, plan: Plan, backs: Iterable[Back]) -> Iterator[dict[str, Any]]:
     """Put tables back one after the other; give the evidence of each. One that this recovery has put back already is left as it is.
 
+    A VACUUM that is under way is waited for: it could take files that are put back.
+
     :param plan: made under the hold.
     :raises RecoveryError: files that a version needs are gone, which is looked at for all tables before the first is touched; or somebody
         wrote to a table since the plan was made.
     """
     wanted, recovery = list(backs), plan.recovery_id
+    for table in plan.tables:
+        vacuums.wait_until_gone(work.book.storage, plan.pipeline, table, work.check_stop, say)
     found = {back.path: table_past.restored_by(back.path, recovery, back.newest) for back in wanted}
     for back in wanted:
         lacking = table_past.lacking_files(back.path, back.version) if found[back.path] is None else []

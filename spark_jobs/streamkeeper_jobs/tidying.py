@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from streamkeeper import delta_log
+from streamkeeper import delta_log, vacuums
 from streamkeeper.clock import now
 from streamkeeper.errors import StreamkeeperError, TableLocked
 from streamkeeper.home import TableTurns
@@ -66,10 +66,10 @@ def _tidy(spark: SparkSession, settings: Settings, tidy: TableTidy, path: str) -
         compacted = table.optimize().executeCompaction().select("metrics.*").first()
     assert compacted is not None, "OPTIMIZE gives one row"
     found: dict[str, Any] = {"path": path, "files_added": compacted["numFilesAdded"], "files_removed": compacted["numFilesRemoved"]}
-    return {**found, **_vacuum(table, state, tidy)}
+    return {**found, **_vacuum(spark, table, state, tidy)}
 
 
-def _vacuum(table: DeltaTable, state: Storage, tidy: TableTidy) -> dict[str, Any]:
+def _vacuum(spark: SparkSession, table: DeltaTable, state: Storage, tidy: TableTidy) -> dict[str, Any]:
     """Vacuum with the plan's retention, or the table's own where that is longer."""
     if tidy.retention_hours is None:
         return {"vacuumed": None}
@@ -78,10 +78,11 @@ def _vacuum(table: DeltaTable, state: Storage, tidy: TableTidy) -> dict[str, Any
     own = property_hours(declared) if declared is not None else 0.0
     if own is None:
         return {"vacuumed": None, "why": f"the table's {_RETENTION} is {declared!r}, which is no number of hours, days or weeks"}
-    if (at_work := recovery_at_work(state, tidy)) is not None:
-        return {"vacuumed": None, "why": at_work}
     hours = max(tidy.retention_hours, own)
-    table.vacuum(hours)
+    with vacuums.noted(state, tidy.pipeline, tidy.table, jvm_process(spark)):  # before the look: a recovery sees the note, or is seen
+        if (at_work := recovery_at_work(state, tidy)) is not None:
+            return {"vacuumed": None, "why": at_work}
+        table.vacuum(hours)
     return {"vacuumed": hours}
 
 

@@ -15,7 +15,7 @@ from streamkeeper_airflow import alerting
 from streamkeeper_airflow.alerting import alert
 from streamkeeper_airflow.monitor import MonitorFlows
 
-from streamkeeper import alerts, generations, holds, leases
+from streamkeeper import alerts, generations, holds, leases, progress_check
 from streamkeeper.alerts import AlertKind
 from streamkeeper.checkpoint import CommitEntry, write_commit
 from streamkeeper.generations import Start
@@ -168,6 +168,28 @@ def test_a_flow_that_cannot_be_looked_at_costs_no_other(bed: Bed) -> None:
     bed.begin()
     bed.home.storage.overwrite(bed.home.progress, b'{"mood": "good"}')
     with pytest.raises(AirflowFailException, match=rf"{FLOW} could not be looked at: .*progress\.json is no note of the monitor"):
+        bed.look(1)
+    assert [item["flow"] for item in bed.pushed[0]] == ["second.second_flow"]
+
+
+def test_a_source_that_became_another_kind_under_its_old_name_is_input_that_waits(bed: Bed) -> None:
+    folder = bed.begin()
+    bed.home.storage.overwrite(f"{folder}/offsets/0", b'v2\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\nraw:{"0":{"0":7}}')
+    assert [bed.look(0), bed.look(1), bed.look(10)] == ["first look", "input waits", "no progress"]
+    [said] = bed.told()
+    assert "the source raw was another kind of source at the last commit" in said
+    assert "is an offset of a kafka source" in said
+
+
+def test_a_fault_in_the_look_at_one_flow_costs_no_other(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed.begin()
+    real = progress_check.look
+
+    def faulty(home: FlowHome, *arguments: Any) -> Any:
+        return real(home, *arguments) if home.full_name != FLOW else {}["reservoirVersion"]
+
+    monkeypatch.setattr(progress_check, "look", faulty)
+    with pytest.raises(AirflowFailException, match=rf"{FLOW} could not be looked at: KeyError: 'reservoirVersion'"):
         bed.look(1)
     assert [item["flow"] for item in bed.pushed[0]] == ["second.second_flow"]
 

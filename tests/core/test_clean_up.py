@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from datetime import datetime, timezone
 from typing import Any
@@ -12,7 +13,7 @@ from streamkeeper import backups, cleaning, generations, ledger, locks, places, 
 from streamkeeper.backfills import name_of
 from streamkeeper.backups import Backup, Checksum, TableBackup
 from streamkeeper.errors import RequestError
-from streamkeeper.generations import AFTER_LAST, REBUILT, Generation, Start, StartAt
+from streamkeeper.generations import AFTER_LAST, BATCH, REBUILT, Generation, Start, StartAt
 from streamkeeper.home import FlowHome, query_id
 from streamkeeper.leases import Process
 from streamkeeper.manifest import read_manifest
@@ -273,16 +274,98 @@ def test_values_that_do_not_fit_are_refused(values: dict[str, Any], said: str, r
         plan(renamed, **values)
 
 
-def test_tables_by_key_forget_with_the_moment_that_the_plan_says(world: World) -> None:
+# --- what tables by key forget
+
+
+@pytest.fixture
+def keyed(world: World) -> World:
+    """A table by key that has tombstones, and a flow that began to write it on the 1st."""
     world.declare(CHANGES % "")
-    assert plan(world, tombstone_days=2).details["tombstones"] == []
+    begin(world, 1, 1)
+    committed(world, 60)
     log = world.root / "warehouse" / "events__tombstones" / "_delta_log"
     log.mkdir(parents=True)
     (log / f"{0:020d}.json").write_text('{"metaData":{"id":"t"}}\n')
-    found = plan(world, tombstone_days=2)
-    assert found.details["tombstones"] == [{"table": "events", "before": "2026-11-19T12:00:00+00:00"}]
-    assert kept(found, "forgets deletes and truncates that it learned of before 2026-11-19T12:00:00+00:00")
+    return world
+
+
+def committed(world: World, *ages: float, number: int = 1) -> None:
+    """Let a generation have committed batches so many seconds ago."""
+    for batch, age in enumerate(ages):
+        name = f"{world.home.checkpoint(number, number)}/commits/{batch}"
+        world.home.storage.overwrite(name, b"x")
+        os.utime(world.settings.state + "/" + name, (TODAY - age, TODAY - age))
+
+
+def go_on(world: World, mode: str, day: int, begun: bool = True) -> None:
+    """Let a generation 2 be decided on a day of November, and begin right then, or not."""
+    at = f"2026-11-{day:02d}T12:00:00+00:00"
+    start = StartAt(mode, generation=1, batch=0) if mode == BATCH else StartAt(mode)
+    generations.decide(world.home, Generation(2, 1, start, REBUILT, "q", "", "", at, "f", "r"))
+    if begun:
+        folder = world.home.checkpoint(2, 2)
+        generations.begin(world.home, Start(2, folder, 0, {}, {}, (), None, 2, at))
+        world.home.storage.overwrite(f"{folder}/commits/0", b"x")
+
+
+def forgets(found: Plan) -> str | None:
+    """Give before when what the table learned goes."""
+    return next((str(item["before"]) for item in found.details["tombstones"]), None)
+
+
+def test_tables_by_key_forget_with_the_moment_that_the_plan_says(keyed: World) -> None:
+    found = plan(keyed, tombstone_days=2)
+    assert found.details["tombstones"] == [{"table": "events", "before": "2026-11-19T11:59:00+00:00"}]
+    assert kept(found, "forgets deletes and truncates that it learned of before 2026-11-19T11:59:00+00:00.")
     assert kind("clean_up").read_request(found.request).tombstone_days == 2
+
+
+def test_a_table_without_tombstones_has_none_to_forget(world: World) -> None:
+    world.declare(CHANGES % "")
+    assert plan(world, tombstone_days=2).details["tombstones"] == []
+
+
+@pytest.mark.parametrize("ages", [(40 * DAY,), (41 * DAY, 1 * DAY, 0)], ids=["it stands still", "it went on a day ago"])
+def test_a_pause_of_a_flow_counts_on_top_of_the_retention(keyed: World, ages: tuple[float, ...]) -> None:
+    """A change that was late by less than the retention may have come meanwhile."""
+    committed(keyed, *ages)
+    found = plan(keyed, tombstone_days=30)
+    assert forgets(found) == "2026-09-12T12:00:00+00:00", "70 days ago"
+    assert kept(
+        found,
+        f"; it keeps later ones, since {FLOW}, which writes it, committed nothing for 40 d, and may have to read what came meanwhile.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("decided", "days", "why"),
+    [
+        pytest.param((BATCH, 19, True), 30, "began generation 2 (batch) within the retention, and may read what is older", id="went back"),
+        pytest.param((BATCH, 19, True), 1, None, id="went back longer ago than the retention"),
+        pytest.param((BATCH, 1, False), 2, "is to begin generation 2 (batch), and may read what is older", id="is to go back"),
+        pytest.param((AFTER_LAST, 19, True), 30, None, id="went on"),
+        pytest.param((AFTER_LAST, 19, False), 30, None, id="is to go on"),
+    ],
+)
+def test_nothing_is_forgotten_while_a_flow_reads_what_is_older(
+    keyed: World, decided: tuple[str, int, bool], days: float, why: str | None
+) -> None:
+    go_on(keyed, *decided)
+    found = plan(keyed, tombstone_days=days)
+    assert (forgets(found) is None) == (why is not None)
+    assert why is None or kept(found, f"The table events forgets no deletes and truncates: {FLOW}, which writes it, {why}.")
+
+
+def test_nothing_is_forgotten_before_all_flows_of_the_table_have_committed(keyed: World) -> None:
+    (keyed.root / "state" / f"{keyed.home.checkpoint(1, 1)}/commits/0").unlink()
+    assert kept(plan(keyed), f"The table events forgets no deletes and truncates: {FLOW}, which writes it, has committed nothing")
+
+
+def test_a_flow_that_runs_once_counts_until_it_is_done(keyed: World) -> None:
+    keyed.declare(CHANGES % ", once=True")
+    assert kept(plan(keyed), f"The table events forgets no deletes and truncates: {FLOW}, which writes it, runs once and is not done.")
+    generations.finish(keyed.home, 1, 0)
+    assert forgets(plan(keyed, tombstone_days=2)) == "2026-11-19T12:00:00+00:00"
 
 
 def test_it_is_planned_while_a_recovery_works_on_a_table(world: World) -> None:

@@ -323,7 +323,7 @@ def test_no_spark_is_started_where_the_target_is_kept(stands: World) -> None:
     held(stands, accept=[REPEATS])
     found = recoveries.without_spark(stands.settings, "events", "r1", "put_back")
     assert found == {"tables": [], "note": "the target is kept as it is"}
-    carry_out(stands, "put_back", "verify_tables", "release")
+    carry_out(stands, "put_back", "verify_files", "verify_tables", "release")
     assert stands.home.owners() == []
 
 

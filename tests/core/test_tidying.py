@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streamkeeper import generations, locks, tidying
+from streamkeeper import generations, locks, tidying, vacuums
 from streamkeeper.checkpoint import CommitEntry, OffsetEntry, write_commit, write_offsets
-from streamkeeper.errors import RequestError
-from streamkeeper.generations import Start
-from streamkeeper.home import FlowHome
+from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.generations import Generation, Start, StartAt
+from streamkeeper.home import FlowHome, vacuums_folder
+from streamkeeper.leases import Process
 from streamkeeper.manifest import Manifest, read_manifest, write_manifest
-from streamkeeper.storage import LocalStorage
+from streamkeeper.storage import LocalStorage, to_json
 from streamkeeper.tidying import LEAST_HOURS, MARGIN_HOURS, TableTidy, TidyRequest, parse_tidy, plan, property_hours
 from tests.core.small_world import World
 
@@ -60,14 +62,26 @@ def write_log(world: World, table: str, ages: list[float]) -> None:
         os.utime(commit, (NOW - hours * HOUR, NOW - hours * HOUR))
 
 
+def at_version(version: int) -> dict[str, Any]:
+    return {"sourceVersion": 1, "reservoirId": "t", "reservoirVersion": version, "index": -1, "isStartingVersion": False}
+
+
 def let_the_reader_stand_at(world: World, version: int) -> None:
+    let_the_reader_have(world, at_version(version))
+
+
+def let_the_reader_have(world: World, *offsets: Any, committed: int | None = None) -> FlowHome:
+    """Let it plan a batch up to each of some offsets, and commit the first of them, by default all."""
     home = FlowHome(LocalStorage(world.settings.state), "copies", "copy")
     generations.decide(home, generations.first(home, "f"))
     folder = home.checkpoint(1, 1)
     generations.begin(home, Start(1, folder, None, {}, {}, (), None, 1, "2026-11-21T10:00:00+00:00"))
-    offset = {"sourceVersion": 1, "reservoirId": "t", "reservoirVersion": version, "index": -1, "isStartingVersion": False}
-    home.storage.overwrite(f"{folder}/offsets/0", write_offsets(OffsetEntry(0, 2, 0, 0, {}, {"told": offset}, {"sourceMetadataInfo": {}})))
-    home.storage.overwrite(f"{folder}/commits/0", write_commit(CommitEntry(0, 1, 0)))
+    for batch, offset in enumerate(offsets):
+        entry = OffsetEntry(batch, 2, 0, 0, {}, {"told": offset}, {"sourceMetadataInfo": {}})
+        home.storage.overwrite(f"{folder}/offsets/{batch}", write_offsets(entry))
+        if committed is None or batch < committed:
+            home.storage.overwrite(f"{folder}/commits/{batch}", write_commit(CommitEntry(batch, 1, 0)))
+    return home
 
 
 def planned(world: World, manifest: Manifest, table: str, **request: Any) -> TableTidy:
@@ -105,6 +119,58 @@ def test_what_a_flow_that_reads_the_table_still_needs_stays(
     found = planned(world, manifest, "events.events")
     assert found.retention_hours == pytest.approx(hours)
     assert found.notes == ((f"copies.copy reads it and stands at version {stands_at}.",) if noted else ())
+
+
+def test_a_reader_that_stands_in_another_kind_of_source_needs_nothing(world: World, manifest: Manifest) -> None:
+    """Its source became the table's stream under an old name: it cannot go on from there, and costs no table its tidying."""
+    write_log(world, "events", [500.0, 400.0, 10.0])
+    let_the_reader_have(world, {"logOffset": 3})
+    found = plan(world.settings, manifest, TidyRequest(ALL), NOW)
+    assert [(tidy.table, tidy.retention_hours, tidy.left_alone) for tidy in found if tidy.table == "events"] == [
+        ("events", LEAST_HOURS, None)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("start", "version"),
+    [
+        pytest.param(StartAt("batch", generation=1, batch=0), 1, id="rewound to a batch"),
+        pytest.param(StartAt("offsets", offsets={"told": at_version(1)}), 1, id="explicit offsets"),
+        pytest.param(StartAt("timestamp", timestamp_ms=int((NOW - 401 * HOUR) * 1000)), 1, id="a moment"),
+        pytest.param(StartAt("after-last"), None, id="where the last one stands"),
+        pytest.param(StartAt("latest"), None, id="the end"),
+        pytest.param(StartAt("earliest"), None, id="the table as it is then"),
+    ],
+)
+def test_what_a_reader_needs_that_is_decided_and_not_begun_stays(
+    start: StartAt, version: int | None, world: World, manifest: Manifest
+) -> None:
+    """A person's hold may keep it waiting: meanwhile the last that was begun is up to date."""
+    write_log(world, "events", [500.0, 400.0, 10.0])
+    home = let_the_reader_have(world, at_version(1), at_version(3))
+    generations.decide(home, Generation(2, 1, start, "rebuilt", "q", "", "", "", "f", "r"))
+    found = planned(world, manifest, "events.events")
+    assert found.retention_hours == (LEAST_HOURS if version is None else pytest.approx(400 + MARGIN_HOURS))
+    said = f"copies.copy reads it, and generation 2 of it, decided and not begun yet, begins at version {version}."
+    assert found.notes == (() if version is None else (said,))
+
+
+@pytest.mark.parametrize(
+    "start", [StartAt("beside"), StartAt("batch", generation=7, batch=0), StartAt("batch", generation=1, batch=9)], ids=str
+)
+def test_a_reader_of_which_nobody_knows_where_it_begins_leaves_the_table_alone(start: StartAt, world: World, manifest: Manifest) -> None:
+    write_log(world, "events", [500.0, 400.0, 10.0])
+    home = let_the_reader_have(world, at_version(3))
+    generations.decide(home, Generation(2, 1, start, "rebuilt", "q", "", "", "", "f", "r"))
+    found = planned(world, manifest, "events.events")
+    assert found.left_alone is not None
+    assert "what must stay cannot be known" in found.left_alone
+
+
+def test_a_reader_whose_first_batch_is_under_way_needs_the_snapshot_that_it_reads(world: World, manifest: Manifest) -> None:
+    write_log(world, "events", [500.0, 400.0, 10.0])
+    let_the_reader_have(world, {**at_version(1), "index": 4, "isStartingVersion": True}, committed=0)
+    assert planned(world, manifest, "events.events").retention_hours == pytest.approx(400 + MARGIN_HOURS)
 
 
 def test_a_reader_whose_version_is_gone_from_the_log_leaves_the_table_alone(world: World, manifest: Manifest) -> None:
@@ -182,3 +248,33 @@ def test_values_that_do_not_fit_are_refused(values: dict[str, Any], words: str, 
 )
 def test_a_retention_property_is_read_in_hours(duration: str, hours: float | None) -> None:
     assert property_hours(duration) == hours
+
+
+def test_a_vacuum_is_known_to_be_under_way_while_it_runs(world: World) -> None:
+    storage = LocalStorage(world.settings.state)
+    assert vacuums.under_way(storage, "events", "events") is None
+    with vacuums.noted(storage, "events", "events", None):
+        assert str(vacuums.under_way(storage, "events", "events")).startswith(f"a VACUUM of events (pid {os.getpid()} on ")
+        assert vacuums.under_way(storage, "events", "others") is None
+    assert vacuums.under_way(storage, "events", "events") is None
+
+
+def test_a_vacuum_that_was_killed_is_not_waited_for(world: World) -> None:
+    storage = LocalStorage(world.settings.state)
+    gone = asdict(replace(Process.current(), started=1))
+    storage.create(f"{vacuums_folder('events', 'events')}/1.json", to_json({"processes": [gone], "at": "then"}))
+    vacuums.wait_until_gone(storage, "events", "events", lambda: None, print)
+    assert storage.names(vacuums_folder("events", "events")) == []
+
+
+def test_a_vacuum_is_waited_for_until_it_is_gone_or_the_waiting_is_ended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, said, looks = LocalStorage(world.settings.state), list[str](), iter((None, None, RecoveryError("given up")))
+    monkeypatch.setattr(vacuums, "POLL", 0.0)
+
+    def check() -> None:
+        if (error := next(looks)) is not None:
+            raise error
+
+    with vacuums.noted(storage, "events", "events", None), pytest.raises(RecoveryError, match="given up"):
+        vacuums.wait_until_gone(storage, "events", "events", check, said.append)
+    assert len(said) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ from streamkeeper.errors import CheckpointError
 from streamkeeper.generations import OFFSETS, StartAt
 from streamkeeper.outcomes import Outcome
 from tests.oracle import all_rows
-from tests.spark.flowbed import Flowbed, pipeline
+from tests.spark.flowbed import NAME, SCHEMA, Flowbed, pipeline
 
 Make = Callable[..., Flowbed]
 STATELESS = pipeline(view="")
@@ -90,6 +91,25 @@ def test_a_source_under_another_name_parks_the_flow_before_it_is_read_from_its_b
     assert "declares no events_raw any more, and raw_events instead" in bed.park().details["message"]
     bed.holds(bed.events[:1])
     bed.declare(STATELESS)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(all_rows(bed.events))
+
+
+def test_a_source_that_became_another_kind_under_its_old_name_parks_the_flow_before_a_row_is_read(make_bed: Make) -> None:
+    bed = make_bed(STATELESS)
+    bed.arrive(1)
+    assert bed.run() is Outcome.STOPPED
+    told = bed.root / "told"
+    bed.spark.sql(f"CREATE TABLE delta.`{told}` ({SCHEMA}) USING delta")
+    source = f'dp.create_source("events_raw", format="delta", path="{told}")'
+    bed.declare(re.sub(r"dp\.create_source\(.*\)", source, STATELESS))
+    assert bed.run() is Outcome.PARKED
+    message = bed.park().details["message"]
+    assert f"The source events_raw of {NAME} was another kind of source up to batch 0" in message
+    assert "reset_checkpoint from earliest, latest, a timestamp or explicit offsets" in message
+    assert bed.park().details["recovery"] == "reset_checkpoint"
+    bed.declare(STATELESS)
+    bed.arrive(2)
     assert bed.run() is Outcome.STOPPED
     bed.holds(all_rows(bed.events))
 

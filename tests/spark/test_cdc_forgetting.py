@@ -1,18 +1,35 @@
-"""SCD type 2 after old tombstones were forgotten: changes that are later than the retention may be judged wrongly, all others are not."""
+"""Forgetting old tombstones. SCD type 2: changes that are later than the retention may be judged wrongly, all others are not.
+
+And the step of a clean-up that lets tables forget: no recovery is at work meanwhile.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from streamkeeper_jobs import forgetting
 from streamkeeper_jobs.cdc.tombstones import forget
 
+from streamkeeper import ledger, locks
 from streamkeeper.cdc import END_AT, START_AT
+from streamkeeper.manifest import write_manifest
+from streamkeeper.outcomes import Outcome
+from streamkeeper.plans import Plan
+from streamkeeper.recovery_kinds import Work
+from streamkeeper.storage import open_storage
+from tests.spark.backupbed import Recoverer
 from tests.spark.cdcbed import SPEC, CdcBed, alone
+from tests.spark.customersbed import SNAPSHOT, CustomersBed, delete, upsert
+from tests.spark.flowbed import quick_settings
 
 VERSIONS = replace(SPEC, scd_type=2, apply_as_truncates=None, track_history_column_list=("name",))
 IGNORING = replace(VERSIONS, ignore_null_updates=True)
@@ -68,3 +85,100 @@ def test_each_value_that_a_late_change_lacks_is_still_known(spark: SparkSession,
     bed.apply((1, 4, "U", "c", None), (2, 4, "U", "c", None))
     assert shown(bed, 1) == [("a", "x", 1, 2), ("b", "x", 2, 4), ("c", "z", 4, None)]
     assert shown(bed, 2) == [("a", None, 1, 4), ("c", "z", 4, None)]
+
+
+@dataclass(frozen=True)
+class CleanUp:
+    """A clean-up of one table that has one delete to forget, which it learned of before ``before``."""
+
+    table: CdcBed
+    work: Work
+
+    @property
+    def lock(self) -> str | None:
+        return locks.holder(self.work.book.storage, "customers", "customers")
+
+
+@pytest.fixture
+def clean_up(spark: SparkSession, tmp_path: Path) -> CleanUp:
+    settings = quick_settings(tmp_path)
+    Path(settings.pipelines).mkdir()
+    table = CdcBed(spark, Path(settings.table_path("customers")).parent).prepare()
+    table.apply((1, 1, "U", "a", "x"), (1, 2, "D", None, None))
+    forgets = [{"table": "customers", "before": now(table).isoformat()}]
+    plan = Plan("clean_up", "c1", "customers", (), {"tombstone_days": 30.0}, (), (), "", details={"tombstones": forgets})
+    return CleanUp(table, Work(settings, plan, ledger.open(open_storage(settings.state), "customers", "c1"), "forget_deletes"))
+
+
+@pytest.mark.parametrize("begins", ["before the turn", "while it is waited for"])
+def test_a_recovery_that_began_since_the_plan_has_the_tombstones_to_itself(
+    clean_up: CleanUp, monkeypatch: pytest.MonkeyPatch, begins: str
+) -> None:
+    def begin() -> None:
+        locks.take(clean_up.work.book.storage, "customers", "customers", "r1")
+
+    @contextmanager
+    def late_turn() -> Iterator[None]:
+        begin()
+        yield
+
+    if begins == "before the turn":
+        begin()
+    else:
+        monkeypatch.setattr(forgetting, "turn_on", lambda *_: late_turn)
+    found = forgetting.act(clean_up.table.spark, clean_up.work)
+    assert found == {"forgotten": {}, "left": {"customers": "the recovery r1 works on it"}}
+    assert remembered(clean_up.table) == [(1, 2, "delete")]
+    assert clean_up.lock == "r1"
+
+
+def test_no_recovery_begins_while_a_table_forgets(clean_up: CleanUp, monkeypatch: pytest.MonkeyPatch) -> None:
+    holders: list[str | None] = []
+
+    def watched(*arguments: Any) -> int:
+        holders.append(clean_up.lock)
+        return forget(*arguments)
+
+    monkeypatch.setattr(forgetting, "forget", watched)
+    assert forgetting.act(clean_up.table.spark, clean_up.work) == {"forgotten": {"customers": 1}, "left": {}}
+    assert (holders, clean_up.lock) == (["c1"], None)
+    assert remembered(clean_up.table) == []
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> CustomersBed:
+    """A customer was deleted forty days ago; an older change of it comes later than its deletion, and is not there yet."""
+    bed = CustomersBed.make(tmp_path / "a bed", spark)
+    bed.take_snapshot(3)
+    bed.change(upsert(1, 1), delete(1, 10), upsert(2, 2))
+    assert bed.run(SNAPSHOT) is Outcome.DONE
+    assert bed.run() is Outcome.STOPPED
+    spark.sql(f"UPDATE delta.`{bed.tombstones}` SET written_at = written_at - INTERVAL 40 DAYS")
+    return bed
+
+
+def it_stood_still(bed: CustomersBed, at_work: Recoverer) -> None:
+    home = bed.home()
+    for commit in Path(home.storage.path(f"{home.checkpoint(1, 1)}/commits")).iterdir():
+        os.utime(commit, (time.time() - 39 * 86400, time.time() - 39 * 86400))
+
+
+def it_goes_back_with_its_table(bed: CustomersBed, at_work: Recoverer) -> None:
+    at_work.backup("b1", "customers.customers")
+    bed.change(upsert(2, 4))
+    assert bed.run() is Outcome.STOPPED
+    at_work.run("restore_table", "r1", table="customers.customers", backup="b1")
+    assert bed.run() is Outcome.STOPPED
+
+
+@pytest.mark.parametrize("moved", [it_stood_still, it_goes_back_with_its_table])
+def test_a_deleted_row_does_not_come_back_where_a_flow_reads_what_came_within_the_retention(
+    shop: CustomersBed, moved: Callable[[CustomersBed, Recoverer], None]
+) -> None:
+    at_work = Recoverer(shop.spark, shop.settings, "customers")
+    write_manifest(shop.settings)
+    moved(shop, at_work)
+    at_work.run("clean_up", "c1", pipeline="customers")
+    shop.change(upsert(1, 9))
+    assert shop.run() is Outcome.STOPPED
+    shop.is_exact()

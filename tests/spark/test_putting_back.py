@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from streamkeeper_jobs import restoring
 from streamkeeper_jobs.snapshots import read_snapshot
 
-from streamkeeper import delta_log, generations, recoveries
+from streamkeeper import delta_log, generations, recoveries, table_past
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.outcomes import Outcome
 from tests.oracle import all_rows
@@ -135,6 +135,26 @@ def test_files_of_a_backup_that_a_vacuum_takes_meanwhile_are_brought_again(
                 file.unlink()
         at_work.step("r1", "put_back")
     assert all(file.exists() for file in kept)
+    to_the_end(bed, at_work)
+
+
+def test_a_file_that_a_vacuum_under_way_took_after_a_rewind_brought_it_back_keeps_the_flows_held(
+    bed: Flowbed, at_work: Recoverer, spark: SparkSession
+) -> None:
+    DeltaTable.forPath(spark, str(bed.table)).optimize().executeCompaction()
+    at_work.plan("rewind", "r1", flow=NAME, batch="1", target="restored")
+    carry_out(at_work, "put_back")
+    version = delta_log.latest_version(str(bed.table))
+    assert version is not None
+    brought = table_past.files_brought_back(str(bed.table), version)
+    assert len(brought) == 2, "the files of two batches, which the compaction had put together with those of the third"
+    taken = bed.table / brought[0]
+    aside = taken.rename(bed.root / "aside.parquet")
+    with pytest.raises(RecoveryError, match=rf"1 of the 2 files that this brought back are not there, such as {brought[0]}"):
+        at_work.step("r1", "verify_files")
+    assert bed.home.owners() == ["recovery-r1"]
+    aside.rename(taken)
+    assert at_work.step("r1", "verify_files") == {"tables": {str(bed.table): {"version": version, "files": 2}}}
     to_the_end(bed, at_work)
 
 

@@ -16,7 +16,7 @@ from streamkeeper_jobs import tidying
 from streamkeeper_jobs.tidying import tidy_all
 from streamkeeper_jobs.turn_taking import jvm_process
 
-from streamkeeper import locks
+from streamkeeper import locks, vacuums
 from streamkeeper.clock import now
 from streamkeeper.home import TableTurns
 from streamkeeper.leases import Process
@@ -160,3 +160,18 @@ def test_a_table_that_declares_optimized_writes_gets_few_files_a_batch(spark: Sp
         spark.range(0, 80, 1, 8).write.format("delta").mode("append").save(path)
         counts[name] = files_of(spark, path)
     assert counts == {"plain": 8, "optimized": 1}
+
+
+def test_a_vacuum_is_noted_while_it_is_under_way(spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, state = settings.table_path("events"), open_storage(settings.state)
+    write_small_files(spark, path, 2)
+    real, seen = DeltaTable.vacuum, list[str | None]()
+
+    def vacuum(table: DeltaTable, hours: float) -> Any:
+        seen.append(vacuums.under_way(state, "events", "events"))
+        return real(table, hours)
+
+    monkeypatch.setattr(DeltaTable, "vacuum", vacuum)
+    assert tidy_all(spark, settings, (TableTidy("events", "events", (path,), False, 168.0),))
+    assert [found is not None for found in seen] == [True]
+    assert vacuums.under_way(state, "events", "events") is None

@@ -1,0 +1,58 @@
+"""What a rewind brought back by RESTORE, seen to be there before its flows go on: by the log and the storage alone, no row is read.
+
+Before RESTORE nothing named those files, and a VACUUM that was under way then may take them even afterwards. Files that it did not bring
+back were named all the time, and no VACUUM takes those.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from streamkeeper import common_steps, table_past
+from streamkeeper.errors import RecoveryError
+from streamkeeper.plans import Plan
+from streamkeeper.recovery_kinds import Work
+from streamkeeper.storage import open_storage
+
+_AT_ONCE, _IN_HAND = 16, 1000
+"""Files that are looked for at once, and those that are handed out before it is asked whether to stop."""
+
+
+def verify_files(work: Work) -> dict[str, Any]:
+    """See that every file is there that putting tables back brought back.
+
+    :raises RecoveryError: one is not; the flows stay held.
+    """
+    plan, found = common_steps.plan_under_hold(work), {}
+    for back in plan.details["put_back"]:
+        path = back["path"]
+        version = table_past.restored_by(path, plan.recovery_id, back["newest"])
+        if version is None:
+            continue  # nothing was written since, so nothing was restored
+        names = table_past.files_brought_back(path, version)
+        gone = _missing(work, path, names)
+        if gone:
+            raise RecoveryError(_said(plan, f"{path} was put back to version {back['version']}, by version {version}", gone, len(names)))
+        found[path] = {"version": version, "files": len(names)}
+    return {"tables": found}
+
+
+def _missing(work: Work, path: str, names: list[str]) -> list[str]:
+    storage, gone = open_storage(path), []
+    with ThreadPoolExecutor(_AT_ONCE, "streamkeeper-verify") as pool:
+        for first in range(0, len(names), _IN_HAND):
+            work.check_stop()
+            some = names[first : first + _IN_HAND]
+            gone += [name for name, moment in zip(some, pool.map(storage.modified, some), strict=True) if moment is None]
+    return gone
+
+
+def _said(plan: Plan, what: str, gone: list[str], of: int) -> str:
+    flows = " ".join(flow.flow for flow in plan.flows)
+    return (
+        f"{what}, and {len(gone)} of the {of} files that this brought back are not there, such as {gone[0]}: a VACUUM took them meanwhile. "
+        "The flows stay held, and have read nothing. Put the files back from a copy and run this step again; or hold the flows yourself "
+        f"(streamkeeper hold {flows}), give this recovery up (streamkeeper abandon {plan.recovery_id}), put a backup back with "
+        "restore_table, and release them."
+    )
