@@ -22,7 +22,15 @@ from streamkeeper.recovery_kinds import Kind, StepKind, Work
 from streamkeeper.settings import Settings
 
 SECRET = "hunter2-hunter2"
-HANDED_ON = {"kind": "reset_checkpoint", "recovery": "r1", "pipeline": "first", "flow": "first.first_flow", "subject": "x", "asks": "x"}
+HANDED_ON = {
+    "kind": "reset_checkpoint",
+    "recovery": "r1",
+    "pipeline": "first",
+    "flow": "first.first_flow",
+    "subject": "x",
+    "asks": "x",
+    "dry_run": False,
+}
 
 
 def context(conf: dict[str, Any] | None = None) -> Context:
