@@ -33,14 +33,14 @@ GOOD: dict[str, dict[str, Any]] = {
 BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "reset_checkpoint": ({"start_from": "timestamp", "timestamp": "yesterday"}, ["timestamp is 'yesterday'", "2026-11-21T10:00:00Z"]),
     "rewind": ({"batch": "9/9/9"}, ["9/9/9", "batch"]),
-    "backup_table": ({"keep_last": 0.5, "kept_days": -1}, ["keep_last is 0.5", "1 or more", "kept_days is -1", "0 or more"]),
+    "backup_table": ({"keep_last": 0.5, "kept_days": -1}, ["keep_last is 0.5", "1 or more", "kept_days is -1", "from 0 to 36,500"]),
     "restore_table": ({"backup": "b1", "version": 3}, ["both a backup ('b1') and a version (3)", "Give one"]),
     "full_refresh": ({"tabel": "events"}, ["Unknown: 'tabel'", "Allowed are table, infer_schemas, accept"]),
     "full_refresh_with_backup": ({"fill_from": "backup", "infer_schemas": True}, ["infer_schemas", "fill from sources"]),
     "full_refresh_beside": ({"behind": -1}, ["behind is -1", "a whole number of batches, 0 or more"]),
     "adopt": ({"flow": FLOW, "checkpoint": "a/folder"}, ["checkpoint is 'a/folder'", "an absolute path, or a URL"]),
     "backfill": ({"read": "files", "chunk": 0}, ["read is files, but no path is given", "chunk is 0", "whole numbers, 1 and above"]),
-    "clean_up": ({"keep_days": 0, "forget_flows": "clean_events"}, ["keep_days is 0", "1 and above", "which the pipeline declares"]),
+    "clean_up": ({"keep_days": 0, "forget_flows": "clean_events"}, ["keep_days is 0", "from 1 to 36,500", "which the pipeline declares"]),
 }
 """Values that Airflow's form lets through, for each recovery, and what the plan says of them: field, value, what is allowed."""
 OUTSIDE: dict[str, dict[str, Any]] = {

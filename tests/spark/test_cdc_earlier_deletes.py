@@ -60,7 +60,7 @@ def test_a_stored_delete_ends_what_is_not_newer_whatever_the_sequences_are(
     before = len(read)
     bed.apply(change(1, 2000, "U"), change(2, 2000, "U"), change(3, 2000, "D"))
     assert [row["id"] for row in bed.rows()] == [1, 2, 4]
-    assert (len(read) == before) == isinstance(at(0), int | Decimal | datetime), "no file is read where the statistics tell that none matters"
+    assert (len(read) == before) == isinstance(at(0), int | Decimal | datetime), "no file is read where statistics tell that none matters"
 
 
 def test_no_file_of_deletes_is_read_that_is_older_than_all_of_the_batch(read: list[int], spark: SparkSession, tmp_path: Path) -> None:
