@@ -199,27 +199,30 @@ def remove(settings: Settings, pipeline: str, table: str, backup: str, *, unfini
     storage.remove(f"{_folder(pipeline, table)}/{backup}{_REMOVED}")
 
 
-def unfinished(settings: Settings) -> list[Expired]:
-    """Give copies that no entry names and whose recovery is over: what a backup that was given up left. :func:`remove` takes them."""
-    state = open_storage(settings.state)
-    return [
-        Expired(pipeline, table, name, "it was never finished, and its recovery is over")
-        for pipeline, table, name in _without_entry(settings, state)
-        if ledger.open(state, pipeline, name).end() is not None
-    ]
+@dataclass(frozen=True)
+class LeftOver:
+    """Copies that no entry names. ``unfinished`` are those whose recovery is over: what a backup that was given up left, and
+    :func:`remove` takes.
 
-
-def strange(settings: Settings) -> list[str]:
-    """Give the places of copies that nothing in the state folder knows: another environment's, or those of a state that was lost.
-
+    ``strange`` are the places of those that nothing in the state folder knows: another environment's, or those of a state that was lost.
     Nobody but a person can say whether they are of use, so they stay.
     """
+
+    unfinished: tuple[Expired, ...]
+    strange: tuple[str, ...]
+
+
+def left_over(settings: Settings) -> LeftOver:
+    """Look for copies that no entry names, and that no recovery makes."""
     state = open_storage(settings.state)
-    return [
-        folder(settings, pipeline, table, name)
-        for pipeline, table, name in _without_entry(settings, state)
-        if not ledger.open(state, pipeline, name).events()
-    ]
+    unfinished, strange = [], []
+    for pipeline, table, name in _without_entry(settings, state):
+        book = ledger.open(state, pipeline, name)
+        if book.end() is not None:
+            unfinished.append(Expired(pipeline, table, name, "it was never finished, and its recovery is over"))
+        elif not book.events():
+            strange.append(folder(settings, pipeline, table, name))
+    return LeftOver(tuple(unfinished), tuple(strange))
 
 
 def _without_entry(settings: Settings, state: Storage) -> Iterator[tuple[str, str, str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -166,11 +166,11 @@ def plan(settings: Settings, manifest: Manifest, request: CleanUpRequest, recove
         if exists(settings.tombstones_path(table))
     }
     tombstones = [{"table": table, "before": _in_words(item.before)} for table, item in forgets.items() if item.before is not None]
-    expired, unfinished = backups.expired(settings, datetime.fromtimestamp(moment, timezone.utc)), backups.unfinished(settings)
+    expired, without_entry = backups.expired(settings, datetime.fromtimestamp(moment, timezone.utc)), backups.left_over(settings)
     left = list(besides.left_over(settings, pipeline.name))
     copies = [
-        {"table": item.table, "id": item.id, "why": item.why, "unfinished": item in unfinished}
-        for item in (*expired, *unfinished)
+        {"table": item.table, "id": item.id, "why": item.why, "unfinished": item in without_entry.unfinished}
+        for item in (*expired, *without_entry.unfinished)
         if item.pipeline == pipeline.name
     ]
     return Plan(
@@ -186,7 +186,7 @@ def plan(settings: Settings, manifest: Manifest, request: CleanUpRequest, recove
             *(item["why"] for item in removals),
             *notes,
             *_backup_notes(copies),
-            *_strange_copies(settings),
+            *_strange_copies(without_entry.strange),
             *_tombstone_notes(forgets),
             *_beside_notes(left),
             *_strange_notes(storage, manifest),
@@ -213,8 +213,8 @@ def _backup_notes(copies: list[dict[str, Any]]) -> Iterator[str]:
         yield f"The backup {item['id']} of {item['table']} goes: {item['why']}."
 
 
-def _strange_copies(settings: Settings) -> Iterator[str]:
-    for place in backups.strange(settings):
+def _strange_copies(places: Iterable[str]) -> Iterator[str]:
+    for place in places:
         yield (
             f"The copy at {place} stays: neither a backup nor a recovery of that name is known here. It is another environment's, or of a "
             "state folder that was lost. If nobody needs it, remove it by hand."

@@ -133,8 +133,9 @@ def _in_words(storage: Storage, pipeline: str, flows: set[str], seen: Mapping[st
         if not is_backfill(name):
             yield f"{many} of {pipeline}.{name}, which is not declared to write it"
             continue
-        filled = [item for item in _planned(storage, pipeline, name) if not _comes_again(item.evidence, flows)]
-        if filled or next(_planned(storage, pipeline, name), None) is None:
+        planned = list(_planned(storage, pipeline, name))
+        filled = [item for item in planned if not _comes_again(item.evidence, flows)]
+        if filled or not planned:
             told = ", ".join(f"{item.evidence['recovery_id']} (read: {item.evidence['request']['read']})" for item in filled)
             yield f"{many} of the backfill {told or name}"
 

@@ -44,11 +44,8 @@ def forgets(storage: Storage, writers: Iterable[Flow], retention: float, now: fl
     :param retention: in seconds, as ``now``.
     :raises StorageError: something of a flow cannot be read.
     """
-    homes = [
-        (FlowHome(storage, flow.pipeline.name, flow.name), flow)
-        for flow in writers
-        if not (flow.declaration.once and generations.finished(FlowHome(storage, flow.pipeline.name, flow.name)) is not None)
-    ]
+    all_homes = [(FlowHome(storage, flow.pipeline.name, flow.name), flow) for flow in writers]
+    homes = [(home, flow) for home, flow in all_homes if not (flow.declaration.once and generations.finished(home) is not None)]
     began = [moment for home, _ in homes if (moment := _first_decided(home)) is not None]
     is_old = bool(began) and min(began) < now - retention
     pause, slowest = 0.0, ""
@@ -74,12 +71,13 @@ def _reads_what_is_older(home: FlowHome, flow: Flow, since: float, is_old: bool)
     """
     if flow.declaration.once:
         return f"{flow.full_name}, which writes it, runs once and is not done"
-    for number in home.generations():
+    numbers = home.generations()
+    for number in numbers:
         decided = generations.read(home, number)
         if decided is None or decided.start.mode in _ONWARD or (decided.previous is None and not is_old):
             continue
         start = generations.read_start(home, number)
-        superseded = start is None and number != home.generations()[-1]
+        superseded = start is None and number != numbers[-1]
         if superseded or (start is not None and _moment(start.at) < since):
             continue
         return f"{flow.full_name}, which writes it, {_what_it_did(decided, start is not None)}"

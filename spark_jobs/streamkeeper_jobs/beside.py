@@ -29,7 +29,6 @@ from streamkeeper.standing import last_begun
 from streamkeeper.storage import open_storage
 from streamkeeper.table_copies import FIRST_COMMIT, Progress, copy_files, files_of
 from streamkeeper_jobs.building_beside import Builder, builders, last_commit, read_what_is_there, stop_for_good
-from streamkeeper_jobs.cdc.steps import CdcTables
 from streamkeeper_jobs.putting_back import shut_flows_out
 from streamkeeper_jobs.restoring import replace_table
 from streamkeeper_jobs.saying import say
@@ -86,7 +85,7 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
         _check_definitions(spark, plan)
     stop_for_good(work, flows)
     brought = _bring(spark, work)
-    _shut_out(spark, work, flows)
+    shut_flows_out(spark, work, plan)
     standing = {builder.flow.full_name: _begin(builder, plan) for builder in flows if last_begun(builder.side) is not None}
     tables = [_replace(spark, plan, what) for what in sorted(plan.details["beside"], key=lambda what: what == TARGET)]
     for builder in flows:
@@ -148,14 +147,6 @@ def _bring(spark: SparkSession, work: Work) -> dict[str, int]:
         copy_files(open_storage(path), open_storage(work.plan.details["unit"][what]), files, progress, share=True)
         found[what] = len(files)
     return found
-
-
-def _shut_out(spark: SparkSession, work: Work, flows: list[Builder]) -> None:
-    """Seal what the old generations may still write."""
-    (table,) = work.plan.tables
-    tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
-    following = [(builder.home, builder.plan.next_generation) for builder in flows if builder.plan.next_generation is not None]
-    shut_flows_out(spark, following, tables, work)
 
 
 def _is_decided(builder: Builder, plan: Plan) -> bool:

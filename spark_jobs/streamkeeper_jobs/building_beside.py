@@ -20,7 +20,7 @@ from streamkeeper.recovery_kinds import Work
 from streamkeeper.standing import last_begun
 from streamkeeper.submit import spark_settings
 from streamkeeper_jobs.driver import declared_in, find
-from streamkeeper_jobs.driving_aside import Ended, Tell, drive_aside
+from streamkeeper_jobs.driving_aside import drive_aside
 from streamkeeper_jobs.jvm import classes
 
 
@@ -71,7 +71,7 @@ def read_what_is_there(spark: SparkSession, work: Work, flows: list[Builder]) ->
             work.check_stop()
 
         with _session(spark, work, builder.flow) as session:
-            ended = _drive(work, builder, tell, session)
+            ended = drive_aside(work.settings, builder.side, builder.flow, tell, lambda _flow: session, check_stop=work.check_stop)
         work.check_stop()
         if ended.why is not None:
             raise RecoveryError(
@@ -80,10 +80,6 @@ def read_what_is_there(spark: SparkSession, work: Work, flows: list[Builder]) ->
             )
         read += last_commit(builder.side) - before
     return read
-
-
-def _drive(work: Work, builder: Builder, tell: Tell, session: SparkSession) -> Ended:
-    return drive_aside(work.settings, builder.side, builder.flow, tell, lambda _flow: session, check_stop=work.check_stop)
 
 
 def _decide_beside(builder: Builder, plan: Plan) -> None:

@@ -12,7 +12,6 @@ from streamkeeper.emptied import app_id, is_emptied
 from streamkeeper.errors import RecoveryError
 from streamkeeper.recovery_kinds import Work
 from streamkeeper_jobs.cdc.commits import carrying
-from streamkeeper_jobs.cdc.steps import CdcTables
 from streamkeeper_jobs.putting_back import shut_flows_out
 from streamkeeper_jobs.session import spark_url
 
@@ -28,10 +27,8 @@ def empty_tables(spark: SparkSession, work: Work) -> dict[str, Any]:
     paths: list[str] = plan.details["paths"]
     for path in paths:
         _check_may_be_emptied(spark, path)
-    (table,) = plan.tables
     before = {path: delta_log.latest_version(path) for path in paths}
-    tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
-    shut_flows_out(spark, [(work.home(flow), flow.next_generation) for flow in plan.flows if flow.next_generation], tables, work)
+    shut_flows_out(spark, work, plan)
     done = []
     for number, path in enumerate(paths, start=1):
         work.check_stop()

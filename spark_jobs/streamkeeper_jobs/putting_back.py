@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 
 from streamkeeper import backfills, common_steps, delta_log, generations, put_backs, table_past, vacuums
 from streamkeeper.errors import RecoveryError
-from streamkeeper.home import FlowHome
 from streamkeeper.plans import Plan
 from streamkeeper.recovery_kinds import Work
 from streamkeeper_jobs.cdc.steps import CdcTables, app_ids
@@ -38,19 +37,21 @@ class Back:
     newest: int
 
 
-def shut_flows_out(spark: SparkSession, flows: Iterable[tuple[FlowHome, int]], tables: CdcTables, work: Work) -> None:
-    """Seal what a table's flows may still write, as the driver that begins their next generation would; doing it again changes nothing.
+def shut_flows_out(spark: SparkSession, work: Work, plan: Plan) -> None:
+    """Seal what the flows of a plan may still write to its table, as the driver that begins their next generation would; doing it again
+    changes nothing.
 
     Abandoned backfills of the table are shut out, too: a chunk of theirs may be under way in a process that nobody waited for.
 
-    :param flows: with each the number of its next generation, before which all are shut out.
-    :param tables: the target, and its tombstones if there are any: a table that is not there is left out.
+    :param plan: with a table, whose tombstones are shut with it if there are any, and its flows: of those that get a next generation all
+        before that are shut out.
     """
-    shut = [(home, number) for home, following in flows for number in not_sealed(home, following, None)]
-    plan = work.plan
-    for table in plan.tables:
-        for home in backfills.unfinished(work.book.storage, plan.pipeline, table, but=plan.recovery_id):
-            shut += [(home, number) for number in home.generations() or [1]]  # its process may be about to decide the first
+    (table,) = plan.tables
+    tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
+    following = [(work.home(flow), flow.next_generation) for flow in plan.flows if flow.next_generation is not None]
+    shut = [(home, number) for home, before in following for number in not_sealed(home, before, None)]
+    for home in backfills.unfinished(work.book.storage, plan.pipeline, table, but=plan.recovery_id):
+        shut += [(home, number) for number in home.generations() or [1]]  # its process may be about to decide the first
     for home, number in shut:
         write_end(home, number)
         for path, app_id in app_ids(tables, generations.query_id_of(home, number)):
@@ -105,9 +106,6 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     backs = [Back(**back) for back in plan.details["put_back"]]
     if not backs:
         return {"tables": [], "note": "the target is kept as it is"}
-    (table,) = plan.tables
-    tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
-    flows = [(work.home(flow), flow.next_generation) for flow in plan.flows if flow.next_generation is not None]
     put_backs.check_unchanged(work, plan, put_backs.once_decided(plan))
-    shut_flows_out(spark, flows, tables, work)
+    shut_flows_out(spark, work, plan)
     return {"tables": list(put_back(spark, work, plan, backs))}

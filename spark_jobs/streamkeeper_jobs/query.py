@@ -16,7 +16,7 @@ from streamkeeper.checkpoint.entries import PARTITIONS
 from streamkeeper.storage import open_storage
 from streamkeeper_jobs.in_flight import pin_partitions
 from streamkeeper_jobs.session import spark_url
-from streamkeeper_jobs.watch import Order, Orders, Stopped
+from streamkeeper_jobs.watch import Orders, Stopped
 
 POLL_SECONDS = 0.25
 """How long at most an order waits to be seen, and how stale the heartbeat's batch may be."""
@@ -65,7 +65,9 @@ def follow(query: StreamingQuery, watch: Orders, look: Callable[[StreamingQuery]
                 look(query)
             order = watch.order()
             if order is not None:
-                _end(query, order, watch)
+                watch.tell(phase="stopping")
+                if not order.at_once:
+                    _await_end_of_batch(query)
                 raise Stopped(order)
 
 
@@ -90,13 +92,6 @@ def stop(query: StreamingQuery) -> None:
         query.stop()
     except (PySparkException, Py4JError, ConnectionError) as error:
         raise RunsOn(f"The query {query.name} could not be stopped ({error}), so whether it still writes is not known.") from error
-
-
-def _end(query: StreamingQuery, order: Order, watch: Orders) -> None:
-    watch.tell(phase="stopping")
-    if not order.at_once:
-        _await_end_of_batch(query)
-    stop(query)
 
 
 def _await_end_of_batch(query: StreamingQuery) -> None:

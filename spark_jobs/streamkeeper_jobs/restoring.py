@@ -21,7 +21,6 @@ from streamkeeper.recovery_kinds import Work
 from streamkeeper.storage import open_storage
 from streamkeeper.table_copies import FIRST_COMMIT
 from streamkeeper.table_summaries import check_may_become
-from streamkeeper_jobs.cdc.steps import CdcTables
 from streamkeeper_jobs.jvm import classes, scala_object, scala_seq
 from streamkeeper_jobs.putting_back import Back, shut_flows_out
 from streamkeeper_jobs.putting_back import put_back as put_version_back
@@ -61,10 +60,7 @@ def put_back(spark: SparkSession, work: Work) -> dict[str, Any]:
     common_steps.check_go(work)
     plan = common_steps.plan_under_hold(work)
     put_backs.check_unchanged(work, plan, put_backs.once_decided(plan))
-    [table] = plan.tables
-    tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
-    flows = [(work.home(flow), flow.next_generation) for flow in plan.flows if flow.next_generation is not None]
-    shut_flows_out(spark, flows, tables, work)
+    shut_flows_out(spark, work, plan)
     return {"tables": [_put_back(spark, work, plan, item) for item in _tombstones_first(plan.details["tables"])]}
 
 

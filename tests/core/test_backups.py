@@ -13,7 +13,7 @@ import pytest
 
 from streamkeeper import backups, delta_log, generations, ledger, locks, plans, recoveries, restore_table, table_past
 from streamkeeper.backup_table import KIND, BackupRequest, parse_backup
-from streamkeeper.backups import NEWEST, Backup, Checksum, TableBackup
+from streamkeeper.backups import NEWEST, Backup, Checksum, LeftOver, TableBackup
 from streamkeeper.delta_log import SEAL
 from streamkeeper.errors import CheckpointError, RecoveryError, RequestError, TableLocked
 from streamkeeper.generations import BATCH, EARLIEST, OFFSETS, REBUILT, StartAt
@@ -239,23 +239,21 @@ def test_what_a_backup_that_was_given_up_left_behind_is_named_and_can_be_removed
         ledger.open(storage, "events", name).record("pin.started", {})
     ledger.open(storage, "events", "left").record("given_up", {"why": "a test"})
     backups.enter(storage, entry("whole"))
-    [found] = backups.unfinished(world.settings)
+    [found] = backups.left_over(world.settings).unfinished
     assert (found.id, found.table) == ("left", "events")
     backups.enter(storage, entry("left"))
     with pytest.raises(RecoveryError, match="was finished since it was planned to go, so it was not removed"):
         backups.remove(world.settings, found.pipeline, found.table, found.id, unfinished=True)
     storage.remove("events/tables/events/backups/left.json")
     backups.remove(world.settings, found.pipeline, found.table, found.id, unfinished=True)
-    assert backups.unfinished(world.settings) == []
-    assert backups.strange(world.settings) == []
+    assert backups.left_over(world.settings) == LeftOver((), ())
 
 
 def test_a_copy_that_nothing_here_knows_of_is_named_and_never_removed(world: World) -> None:
     """A state folder that was lost, or another environment's copies: what is needed most is what nobody here remembers."""
     place = backups.folder(world.settings, "events", "events", "of-another-state")
     open_storage(place).create("target/one.parquet", b"x")
-    assert backups.unfinished(world.settings) == []
-    assert backups.strange(world.settings) == [place]
+    assert backups.left_over(world.settings) == LeftOver((), (place,))
 
 
 # Where flows stood
