@@ -1,6 +1,7 @@
-"""The DAG ``clean_up``: old checkpoints, leases and forgotten flows of a pipeline go; AUTO CDC tables forget old deletes. And
-``clean_up_daily``, which triggers it with the form's defaults for each pipeline that schedules none itself: nobody is asked, for nothing
-that is needed goes."""
+"""The DAG ``clean_up``: old checkpoints, leases and forgotten flows of a pipeline go; AUTO CDC tables forget
+old deletes. And ``clean_up_daily``, which triggers it with the form's defaults for each pipeline that
+schedules none itself: nobody is asked, for nothing that is needed goes.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from datetime import datetime, timezone
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG
-from streamkeeper_airflow.recovery import recovery_dag
+from streamkeeper_airflow.recovery.dag import recovery_dag
 
-from streamkeeper.manifest import read_manifest
+from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
 
 dag = recovery_dag("clean_up", doc_md=__doc__)

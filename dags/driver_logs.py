@@ -5,11 +5,14 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 from airflow.sdk import DAG
-from streamkeeper_airflow.driver_logs import RemoveDriverLogs
+from streamkeeper_airflow.operate.driver_logs import RemoveDriverLogs
 
 with DAG(
     dag_id="remove_driver_logs",
-    description="Removes driver logs that nobody wrote for STREAMKEEPER_LOG_RETENTION (30 days); those of living drivers stay.",
+    description=(
+        "Removes driver logs that nobody wrote for STREAMKEEPER_LOG_RETENTION (30 days); those of living"
+        " drivers stay."
+    ),
     schedule="@daily",
     start_date=datetime(2020, 1, 1, tzinfo=timezone.utc),
     catchup=False,

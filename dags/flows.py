@@ -1,4 +1,5 @@
-"""One DAG a driver keeps it running, and waits while it is held or parked; that of a once flow runs until it is done.
+"""One DAG a driver keeps it running, and waits while it is held or parked; that of a once flow runs until it
+is done.
 
 It is ``flow__<pipeline>__<flow>``, or ``flows__<pipeline>`` where the flows of a pipeline share a driver.
 The flows come from the manifest, never from the pipeline files themselves.
@@ -11,14 +12,15 @@ from itertools import groupby
 from typing import Any
 
 from airflow.sdk import DAG
-from streamkeeper_airflow.describing import documentation
-from streamkeeper_airflow.gate import HoldGate
-from streamkeeper_airflow.operators import FlowOperator
+from streamkeeper_airflow.flow.flow_doc import documentation
+from streamkeeper_airflow.flow.gate import HoldGate
+from streamkeeper_airflow.flow.supervise import FlowOperator
 
-from streamkeeper.manifest import Flow, Manifest, read_manifest
+from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.settings import Settings
 
-# Any past moment will do. Without one, a @continuous DAG's second run gets the logical date of its first, and is never made.
+# Any past moment will do. Without one, a @continuous DAG's second run gets the logical date of its first, and
+# is never made.
 LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
 AGAIN = ("manual", "operator_triggered")
 

@@ -1,7 +1,9 @@
-"""The DAG ``full_refresh``: a table is emptied, and its flows read their sources again from the beginning. Airflow makes the form."""
+"""The DAG ``full_refresh``: a table is emptied, and its flows read their sources again from the beginning.
+Airflow makes the form.
+"""
 
 from __future__ import annotations
 
-from streamkeeper_airflow.recovery import recovery_dag
+from streamkeeper_airflow.recovery.dag import recovery_dag
 
 dag = recovery_dag("full_refresh", doc_md=__doc__)

@@ -1,20 +1,24 @@
-"""The DAG ``hold_flows``: stops flows and keeps them from running until they are released. Airflow makes the form."""
+"""The DAG ``hold_flows``: stops flows and keeps them from running until they are released. Airflow makes the
+form.
+"""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 from airflow.sdk import DAG
-from streamkeeper_airflow import forms
-from streamkeeper_airflow.stopping import HOLD, HoldFlows, StopDrivers
+from streamkeeper_airflow.operate.hold_tasks import HOLD, HoldFlows, StopDrivers
+from streamkeeper_airflow.recovery import forms
 
-from streamkeeper.hold_requests import hold_form
-from streamkeeper.manifest import read_manifest
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover.requests.hold_flows import hold_form
 from streamkeeper.settings import Settings
 
 with DAG(
     dag_id="hold_flows",
-    description="Stops flows after their batch, and keeps them from running; by force only after the deadline.",
+    description=(
+        "Stops flows after their batch, and keeps them from running; by force only after the deadline."
+    ),
     schedule=None,
     catchup=False,
     params=forms.params(hold_form(read_manifest(Settings.from_environment()))),

@@ -1,15 +1,20 @@
-"""The DAG ``monitor_flows``: once a minute it looks whether each flow makes progress, and tells the pipeline's notifiers when not."""
+"""The DAG ``monitor_flows``: once a minute it looks whether each flow makes progress, and tells the
+pipeline's notifiers when not.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
 from airflow.sdk import DAG
-from streamkeeper_airflow.monitor import MonitorFlows
+from streamkeeper_airflow.operate.monitor import MonitorFlows
 
 with DAG(
     dag_id="monitor_flows",
-    description="Tells who wants to know when a flow makes no progress although it has something to read, and when it is well again.",
+    description=(
+        "Tells who wants to know when a flow makes no progress although it has something to read, and when it"
+        " is well again."
+    ),
     schedule=timedelta(minutes=1),
     start_date=datetime(2020, 1, 1, tzinfo=timezone.utc),
     catchup=False,
@@ -19,5 +24,6 @@ with DAG(
     tags=["streamkeeper", "monitor"],
     doc_md=__doc__,
 ):
-    # The default pool: flows have one of their own and cannot fill it. The retries are for tasks that a busy Airflow could not start.
+    # The default pool: flows have one of their own and cannot fill it. The retries are for tasks that a busy
+    # Airflow could not start.
     MonitorFlows(task_id="look", retries=2, retry_delay=timedelta(seconds=10))

@@ -1,4 +1,5 @@
-"""No DAG is here: this file fails to import while a pipeline file cannot be read, so that Airflow's list of import errors says so.
+"""No DAG is here: this file fails to import while a pipeline file cannot be read, so that Airflow's list of
+import errors says so.
 
 The flows of that file keep their last declaration, and everybody else's go on untouched (see flows.py).
 """
@@ -6,7 +7,7 @@ The flows of that file keep their last declaration, and everybody else's go on u
 from __future__ import annotations
 
 from streamkeeper.errors import DeclarationError
-from streamkeeper.manifest import read_manifest
+from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
 
 errors = read_manifest(Settings.from_environment()).errors

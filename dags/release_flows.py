@@ -5,16 +5,18 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG
-from streamkeeper_airflow import forms
-from streamkeeper_airflow.stopping import ReleaseFlows
+from streamkeeper_airflow.operate.hold_tasks import ReleaseFlows
+from streamkeeper_airflow.recovery import forms
 
-from streamkeeper.hold_requests import release_form
-from streamkeeper.manifest import read_manifest
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover.requests.hold_flows import release_form
 from streamkeeper.settings import Settings
 
 with DAG(
     dag_id="release_flows",
-    description="Takes your hold, or a named person's, from flows; holds of others, parks and recoveries stay.",
+    description=(
+        "Takes your hold, or a named person's, from flows; holds of others, parks and recoveries stay."
+    ),
     schedule=None,
     catchup=False,
     params=forms.params(release_form(read_manifest(Settings.from_environment()))),

@@ -1,7 +1,9 @@
-"""The DAG ``reset_checkpoint``: flows' next generation, with a new checkpoint that starts where its form says. Airflow makes the form."""
+"""The DAG ``reset_checkpoint``: flows' next generation, with a new checkpoint that starts where its form
+says. Airflow makes the form.
+"""
 
 from __future__ import annotations
 
-from streamkeeper_airflow.recovery import recovery_dag
+from streamkeeper_airflow.recovery.dag import recovery_dag
 
 dag = recovery_dag("reset_checkpoint", doc_md=__doc__)

@@ -1,7 +1,9 @@
-"""The DAG ``rewind``: a flow begins again after an earlier batch, time or position; its table is kept, or put back along."""
+"""The DAG ``rewind``: a flow begins again after an earlier batch, time or position; its table is kept, or put
+back along.
+"""
 
 from __future__ import annotations
 
-from streamkeeper_airflow.recovery import recovery_dag
+from streamkeeper_airflow.recovery.dag import recovery_dag
 
 dag = recovery_dag("rewind", doc_md=__doc__)

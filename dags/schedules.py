@@ -1,4 +1,6 @@
-"""One DAG a recovery that a pipeline declares with ``dp.schedule``: at its time it triggers the recovery's own DAG, and nobody is asked."""
+"""One DAG a recovery that a pipeline declares with ``dp.schedule``: at its time it triggers the recovery's
+own DAG, and nobody is asked.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,20 @@ from datetime import timedelta
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, CronTriggerTimetable
 
-from streamkeeper.declarations import Pipeline, Schedule
-from streamkeeper.manifest import read_manifest
-from streamkeeper.scheduling import conf_of, dag_id
+from streamkeeper.declare.model import Pipeline, Schedule
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover.plans.schedules import conf_of, dag_id
 from streamkeeper.settings import Settings
 
-# Without a start date, a DAG that is switched on waits for its next time, unless the last one was just now: it catches up on nothing.
+# Without a start date, a DAG that is switched on waits for its next time, unless the last one was just now:
+# it catches up on nothing.
 FORGIVEN = timedelta(minutes=5)
 
 
 def schedule_dag(pipeline: Pipeline, schedule: Schedule) -> DAG:
-    """Give the DAG of one schedule. The run that it triggers is named after its own: a task that is cleared triggers no second one."""
+    """Give the DAG of one schedule. The run that it triggers is named after its own: a task that is cleared
+    triggers no second one.
+    """
     with DAG(
         dag_id=dag_id(pipeline, schedule),
         description=f"Triggers {schedule.recovery} with the values that {schedule.where} declares.",

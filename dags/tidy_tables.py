@@ -1,16 +1,18 @@
-"""The DAG ``tidy_tables``: puts small files together and removes those that nobody needs any more. Airflow makes the form."""
+"""The DAG ``tidy_tables``: puts small files together and removes those that nobody needs any more. Airflow
+makes the form.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
 from airflow.sdk import DAG
-from streamkeeper_airflow import forms
-from streamkeeper_airflow.tidying import PlanTidying, TidyTables
+from streamkeeper_airflow.operate.tidying import PlanTidying, TidyTables
+from streamkeeper_airflow.recovery import forms
 
-from streamkeeper.manifest import read_manifest
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover.kinds.tidy_tables import tidy_form
 from streamkeeper.settings import Settings
-from streamkeeper.tidying import tidy_form
 
 with DAG(
     dag_id="tidy_tables",

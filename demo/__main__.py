@@ -1,7 +1,7 @@
 """The demo: a real Airflow, a real Spark and changes of customers that keep coming, on this machine.
 
-python -m demo              runs until Ctrl-C; break the flow by hand, and bring it back by its form
-python -m demo --story      breaks it and brings it back by itself, checks every customer, and ends with 0 or 1
+python -m demo              runs until Ctrl-C; break the flow by hand, and bring it back by its form python -m
+demo --story      breaks it and brings it back by itself, checks every customer, and ends with 0 or 1
 """
 
 from __future__ import annotations
@@ -41,16 +41,39 @@ class Interrupted(BaseException):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the demo; return 0, 1 for a failure, 2 where it could not start."""
-    parser = argparse.ArgumentParser(prog="python -m demo", description="A streaming flow under a real Airflow, on this machine.")
-    parser.add_argument("--story", action="store_true", help="break the flow and bring it back without a person, and verify the table")
-    parser.add_argument("--kafka", action="store_true", help="start a Kafka broker and a producer, and the flow that reads them, too")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"Airflow's port; {DEFAULT_PORT} by default")
-    parser.add_argument("--home", type=Path, default=HOME, help="folder of all that the demo writes; .demo in the project by default")
+    parser = argparse.ArgumentParser(
+        prog="python -m demo", description="A streaming flow under a real Airflow, on this machine."
+    )
+    parser.add_argument(
+        "--story",
+        action="store_true",
+        help="break the flow and bring it back without a person, and verify the table",
+    )
+    parser.add_argument(
+        "--kafka",
+        action="store_true",
+        help="start a Kafka broker and a producer, and the flow that reads them, too",
+    )
+    parser.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, help=f"Airflow's port; {DEFAULT_PORT} by default"
+    )
+    parser.add_argument(
+        "--home",
+        type=Path,
+        default=HOME,
+        help="folder of all that the demo writes; .demo in the project by default",
+    )
     chosen = parser.parse_args(arguments)
     try:
         with _interruptible(), DemoLock(chosen.home.resolve()) as lock:
             _end_predecessor(lock)
-            return _run(chosen.home.resolve(), lock.owner.mark, story=chosen.story, kafka=chosen.kafka, port=chosen.port)
+            return _run(
+                chosen.home.resolve(),
+                lock.owner.mark,
+                story=chosen.story,
+                kafka=chosen.kafka,
+                port=chosen.port,
+            )
     except (NotReady, SecondDemo, UnusableHome) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -67,13 +90,16 @@ def _run(home: Path, mark: str, *, story: bool, kafka: bool, port: int) -> int:
         home, settings = prepare(home, settings)
     check_ready(settings, port)
     print(
-        f"Starting Airflow on port {port}, which takes most of a minute on a small machine. Its output: {home / 'airflow' / 'airflow.out'}"
+        f"Starting Airflow on port {port}, which takes most of a minute on a small machine. Its output:"
+        f" {home / 'airflow' / 'airflow.out'}"
     )
     with _ending_all(mark), _orders(home, mark) if kafka else nullcontext(_nothing_to_check) as check:
         return _serve(home, settings, mark, story=story, port=port, check=check)
 
 
-def _serve(home: Path, settings: Settings, mark: str, *, story: bool, port: int, check: Callable[[], None]) -> int:
+def _serve(
+    home: Path, settings: Settings, mark: str, *, story: bool, port: int, check: Callable[[], None]
+) -> int:
     """Run Airflow and the generator of changes.
 
     :param check: raises what ended anything else that should run.
@@ -95,7 +121,9 @@ def _nothing_to_check() -> None:
 
 @contextmanager
 def _orders(home: Path, mark: str) -> Iterator[Callable[[], None]]:
-    """Run Kafka and its producer beside the demo, and give their check. Only who asks for it needs Kafka's jars and client."""
+    """Run Kafka and its producer beside the demo, and give their check. Only who asks for it needs Kafka's
+    jars and client.
+    """
     from demo.orders import TOPIC, Orders
 
     print("Starting a Kafka broker; the first time, its jars are fetched.", flush=True)
@@ -109,7 +137,9 @@ def _settings(home: Path) -> Settings:
     settings = Settings.from_environment()
     if home == HOME:
         return settings
-    return replace(settings, state=str(home / "state"), warehouse=str(home / "warehouse"), data=str(home / "data"))
+    return replace(
+        settings, state=str(home / "state"), warehouse=str(home / "warehouse"), data=str(home / "data")
+    )
 
 
 def _watch(settings: Settings, *checks: Callable[[], None]) -> None:
@@ -141,7 +171,10 @@ def _say_what_to_do(service: AirflowService, settings: Settings) -> None:
 def _end_predecessor(lock: DemoLock) -> None:
     if lock.predecessor is None:
         return
-    print(f"The demo of process {lock.predecessor.pid}, since {lock.predecessor.at}, is gone without an end of its own.")
+    print(
+        f"The demo of process {lock.predecessor.pid}, since {lock.predecessor.at}, is gone without an end of"
+        " its own."
+    )
     for process in end_marked(lock.predecessor.mark):
         print(f"  ended what it left: {process}")
 
@@ -167,7 +200,14 @@ def _ending_all(mark: str) -> Iterator[None]:
             print(f"Still there, and ended now: {process}")
         end_marked(mark)
         stayed = marked(mark)
-        print("Everything that the demo started has ended." if not stayed else f"These processes could not be ended: {stayed}", flush=True)
+        print(
+            (
+                "Everything that the demo started has ended."
+                if not stayed
+                else f"These processes could not be ended: {stayed}"
+            ),
+            flush=True,
+        )
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:

@@ -54,7 +54,11 @@ class AirflowApi:
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> str:
         """Trigger a run as the form's button does; give its id."""
-        return str(self.call("POST", f"/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": dict(conf)})["dag_run_id"])
+        return str(
+            self.call("POST", f"/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": dict(conf)})[
+                "dag_run_id"
+            ]
+        )
 
     def run(self, dag_id: str, run_id: str) -> JsonObject:
         """Give a DAG run: ``state``, ``note``, ``conf`` and more."""
@@ -86,12 +90,14 @@ class AirflowApi:
         return self.call("GET", f"{self._task(dag_id, run_id, task_id)}/hitlDetails")
 
     def answer(self, dag_id: str, run_id: str, task_id: str, option: str, timeout: float = 300) -> str:
-        """Answer a task's question, ``Approve`` or ``Reject``, and wait until the task took it; give the task's state.
+        """Answer a task's question, ``Approve`` or ``Reject``, and wait until the task took it; give the
+        task's state.
 
-        An answer in the first second after the question is lost in Airflow 3.3.2: its scheduler takes the end of the asking process for the
-        end of the resumed one ("finished with state success, but the task instance's state attribute is queued"), tries the task again, and
-        that asks again. So this answers again as well, each time a little later after the question, as a busy machine needs. A person is
-        never that fast.
+        An answer in the first second after the question is lost in Airflow 3.3.2: its scheduler takes the end
+        of the asking process for the end of the resumed one ("finished with state success, but the task
+        instance's state attribute is queued"), tries the task again, and that asks again. So this answers
+        again as well, each time a little later after the question, as a busy machine needs. A person is never
+        that fast.
         """
         body = {"chosen_options": [option], "params_input": {}}
         asked: dict[int, float] = {}
@@ -108,7 +114,9 @@ class AirflowApi:
         return wait_until(take, timeout, f"task {task_id} of {dag_id} took the answer {option}")
 
     def parse_again(self) -> None:
-        """Ask for every DAG file to be parsed soon, as the UI's button does. Where one is being parsed already, Airflow forgets it."""
+        """Ask for every DAG file to be parsed soon, as the UI's button does. Where one is being parsed
+        already, Airflow forgets it.
+        """
         for token in {str(dag["file_token"]) for dag in self.call("GET", "/dags?limit=100")["dags"]}:
             try:
                 self.call("PUT", f"/parseDagFile/{token}")
@@ -117,9 +125,19 @@ class AirflowApi:
                     raise
 
     def clear(self, dag_id: str, run_id: str, task_id: str) -> list[str]:
-        """Clear a task of a run and all that comes after it, as the UI's button does; give which tasks that were."""
-        body = {"dry_run": False, "dag_run_id": run_id, "task_ids": [task_id], "include_downstream": True, "only_failed": False}
-        cleared = self.call("POST", f"/dags/{dag_id}/clearTaskInstances", {**body, "reset_dag_runs": True})["task_instances"]
+        """Clear a task of a run and all that comes after it, as the UI's button does; give which tasks that
+        were.
+        """
+        body = {
+            "dry_run": False,
+            "dag_run_id": run_id,
+            "task_ids": [task_id],
+            "include_downstream": True,
+            "only_failed": False,
+        }
+        cleared = self.call("POST", f"/dags/{dag_id}/clearTaskInstances", {**body, "reset_dag_runs": True})[
+            "task_instances"
+        ]
         return [str(item["task_id"]) for item in cleared]
 
     def wait_for_run(self, dag_id: str, run_id: str, timeout: float) -> str:
@@ -131,7 +149,9 @@ class AirflowApi:
 
         return wait_until(look, timeout, f"run {run_id} of {dag_id} is over")
 
-    def wait_for_task(self, dag_id: str, run_id: str, task_id: str, states: tuple[str, ...], timeout: float) -> str:
+    def wait_for_task(
+        self, dag_id: str, run_id: str, task_id: str, states: tuple[str, ...], timeout: float
+    ) -> str:
         """Wait until a task has one of the states; give it."""
 
         def look() -> str | None:
@@ -182,7 +202,9 @@ def reachable(look: Callable[[], Found]) -> Found | None:
 
 
 def _event(item: JsonObject) -> str:
-    raised = [f"{error.get('exc_type')}: {error.get('exc_value')}" for error in item.get("error_detail") or ()]
+    raised = [
+        f"{error.get('exc_type')}: {error.get('exc_value')}" for error in item.get("error_detail") or ()
+    ]
     return "\n".join([str(item.get("event", item)), *raised])
 
 

@@ -1,4 +1,6 @@
-"""A real Airflow on this machine, for the demo and the tests: SQLite, LocalExecutor, ports and folders of its own, nothing left behind."""
+"""A real Airflow on this machine, for the demo and the tests: SQLite, LocalExecutor, ports and folders of its
+own, nothing left behind.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,9 @@ from types import TracebackType
 from demo.airflow_api import AirflowApi, ApiError, reachable, wait_until
 from demo.checks import port_is_free
 from demo.processes import await_end, end_group, end_process, session_members
-from streamkeeper import leases
-from streamkeeper.home import kept_flows
-from streamkeeper.leases import Lease, Life
+from streamkeeper.flows import leases
+from streamkeeper.flows.files import kept_flows
+from streamkeeper.flows.leases import Lease, Life
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage
 
@@ -32,7 +34,9 @@ USER = "admin"
 HEALTHY_SECONDS = 420.0
 POOL_SECONDS = 180.0
 WRITER_SECONDS = 30
-"""How long who writes to Airflow's database waits for who writes: less than the 60 s that this project's clients wait for an answer."""
+"""How long who writes to Airflow's database waits for who writes: less than the 60 s that this project's
+clients wait for an answer.
+"""
 COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 
 
@@ -56,7 +60,8 @@ class Ports:
         """
         if api is not None and not port_is_free(api):
             raise ServiceError(
-                f"Port {api} is taken by another program. Stop it (perhaps another demo), or choose another port: make demo PORT={api + 1}."
+                f"Port {api} is taken by another program. Stop it (perhaps another demo), or choose another"
+                f" port: make demo PORT={api + 1}."
             )
         found = _free_ports(3)
         return cls(api or found[0], found[1], found[2])
@@ -66,7 +71,8 @@ class Ports:
 class AirflowService:
     """``airflow standalone`` below ``home``, with the project's DAGs and plugins and a pool for flows.
 
-    :param home: ``AIRFLOW_HOME``; made if it is not there. A used one goes on with its database and its password.
+    :param home: ``AIRFLOW_HOME``; made if it is not there. A used one goes on with its database and its
+        password.
     :param settings: what the flows' drivers and the recoveries get to see.
     :param master: the Spark master of the connection that flows are submitted by.
     :param extra: further environment variables; they win.
@@ -122,7 +128,9 @@ class AirflowService:
         return self
 
     def stop(self) -> None:
-        """End Airflow's whole process group, then the drivers, which live in sessions of their own: asked first, then ended."""
+        """End Airflow's whole process group, then the drivers, which live in sessions of their own: asked
+        first, then ended.
+        """
         if self._process is not None:
             end_group(self._process.pid, grace=10)
             self._process.wait()
@@ -136,7 +144,9 @@ class AirflowService:
             end_process(pid, started, grace=5, group=True)
 
     def crash(self) -> None:
-        """End all of Airflow's processes at once by SIGKILL, as a power cut would; the drivers go on. :meth:`start` starts it again."""
+        """End all of Airflow's processes at once by SIGKILL, as a power cut would; the drivers go on.
+        :meth:`start` starts it again.
+        """
         if self._process is not None:
             for pid in session_members(self._process.pid):
                 with contextlib.suppress(ProcessLookupError):
@@ -147,15 +157,28 @@ class AirflowService:
     def environment(self) -> dict[str, str]:
         """Give the environment of all of Airflow's processes."""
         port = self.ports.api
-        connection = {"conn_type": "http", "host": "127.0.0.1", "port": port, "login": USER, "password": self.password}
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW__", "AIRFLOW_CONN_"))}
+        connection = {
+            "conn_type": "http",
+            "host": "127.0.0.1",
+            "port": port,
+            "login": USER,
+            "password": self.password,
+        }
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("AIRFLOW__", "AIRFLOW_CONN_"))
+        }
         paths = [str(Path(sys.executable).parent), kept.get("PATH", "")]
         return {
             **kept,
             "PATH": os.pathsep.join(paths),
             "AIRFLOW_HOME": str(self.home),
-            # By default a writer waits 5 s for another, after which Airflow answers with 500 (measured on a busy machine).
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home.resolve()}/airflow.db?timeout={WRITER_SECONDS}",
+            # By default a writer waits 5 s for another, after which Airflow answers with 500 (measured on a
+            # busy machine).
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": (
+                f"sqlite:///{self.home.resolve()}/airflow.db?timeout={WRITER_SECONDS}"
+            ),
             "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(PROJECT / "plugins"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -165,7 +188,8 @@ class AirflowService:
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__PORT": str(port),
             "AIRFLOW__API__BASE_URL": self.url,
-            # On a small machine a JVM's start can starve the API server for longer than the 5 s that tasks wait by default.
+            # On a small machine a JVM's start can starve the API server for longer than the 5 s that tasks
+            # wait by default.
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self.ports.worker_log),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self.ports.trigger_log),
@@ -178,7 +202,9 @@ class AirflowService:
     def __enter__(self) -> AirflowService:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     def _launch_all(self) -> None:
@@ -188,7 +214,10 @@ class AirflowService:
         """Start an ``airflow`` command in a session of its own, which writes to :attr:`output`."""
         airflow = Path(sys.executable).with_name("airflow")
         if not os.access(airflow, os.X_OK):
-            raise ServiceError(f"There is no airflow beside {sys.executable}. Run this with the project's own Python, by make.")
+            raise ServiceError(
+                f"There is no airflow beside {sys.executable}. Run this with the project's own Python, by"
+                " make."
+            )
         with self.output.open("ab") as output:
             return subprocess.Popen(
                 [str(airflow), *command.split()],
@@ -202,14 +231,27 @@ class AirflowService:
 
     def _healthy(self) -> bool | None:
         if self._process is not None and self._process.poll() is not None:
-            raise ServiceError(f"Airflow ended with exit code {self._process.returncode}. The end of {self.output}:\n{self._last_output()}")
+            raise ServiceError(
+                f"Airflow ended with exit code {self._process.returncode}. The end of"
+                f" {self.output}:\n{self._last_output()}"
+            )
         health = reachable(self.api.health)
-        return True if health and all((health.get(part) or {}).get("status") == "healthy" for part in COMPONENTS) else None
+        return (
+            True
+            if health and all((health.get(part) or {}).get("status") == "healthy" for part in COMPONENTS)
+            else None
+        )
 
     def _pool_made(self) -> bool | None:
-        """Make the pool; None asks to try again, where Airflow is busy with what else it does at its start (seen: 500, or no answer)."""
+        """Make the pool; None asks to try again, where Airflow is busy with what else it does at its start
+        (seen: 500, or no answer).
+        """
         try:
-            self.api.call("POST", "/pools", {"name": POOL, "slots": FLOW_SLOTS, "description": "One slot a running streaming flow"})
+            self.api.call(
+                "POST",
+                "/pools",
+                {"name": POOL, "slots": FLOW_SLOTS, "description": "One slot a running streaming flow"},
+            )
         except TimeoutError:
             return None
         except ApiError as error:
@@ -223,7 +265,9 @@ class AirflowService:
         return self.output.read_text(errors="replace")[-size:] if self.output.exists() else "(nothing)"
 
     def _drivers(self) -> Iterable[tuple[Lease, bool]]:
-        """Give the lease of every living driver below the state folder, and whether it is stopping already."""
+        """Give the lease of every living driver below the state folder, and whether it is stopping
+        already.
+        """
         storage = open_storage(self.settings.state)
         for pipeline in storage.names():
             for home in kept_flows(storage, pipeline):
@@ -233,7 +277,9 @@ class AirflowService:
                     yield lease, beat is not None and beat.phase == "stopping"
 
     def _submits(self) -> Iterable[tuple[int, int]]:
-        """Give pid and start time of every spark-submit that a task of this Airflow noted beside its log; its group has that pid too."""
+        """Give pid and start time of every spark-submit that a task of this Airflow noted beside its log; its
+        group has that pid too.
+        """
         for note in (self.home / "logs" / "drivers").rglob("*.pid"):
             process = json.loads(note.read_text())
             yield process["pid"], process["started"]
@@ -251,7 +297,9 @@ def _free_ports(count: int) -> list[int]:
 
 
 def main() -> None:
-    """Run Airflow with the settings of the environment until it is interrupted: ``python -m demo.airflow_service HOME``."""
+    """Run Airflow with the settings of the environment until it is interrupted: ``python -m
+    demo.airflow_service HOME``.
+    """
     stopped = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stopped.set())

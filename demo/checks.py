@@ -1,4 +1,6 @@
-"""What must be true before the demo starts anything. Each check says what was found, what is allowed, and what to do."""
+"""What must be true before the demo starts anything. Each check says what was found, what is allowed, and
+what to do.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def check_ready(settings: Settings, port: int) -> None:
     """
     wrong = [*_java(), *_jars(settings), *_port(port), *_folders(settings)]
     if wrong:
-        raise NotReady("\n".join(["The demo cannot start, and nothing was started:", *(f"- {item}" for item in wrong)]))
+        raise NotReady(
+            "\n".join(["The demo cannot start, and nothing was started:", *(f"- {item}" for item in wrong)])
+        )
 
 
 def port_is_free(port: int) -> bool:
@@ -57,17 +61,28 @@ def _jars(settings: Settings) -> list[str]:
 
 def _port(port: int) -> list[str]:
     if not 1024 <= port <= 65535:
-        return [f"Port {port} cannot be used; allowed are 1024 to 65535. Choose one: make demo PORT={DEFAULT_PORT}."]
+        return [
+            f"Port {port} cannot be used; allowed are 1024 to 65535. Choose one: make demo"
+            f" PORT={DEFAULT_PORT}."
+        ]
     if port_is_free(port):
         return []
     other = next((number for number in range(port + 1, 65536) if port_is_free(number)), None)
-    choose = f"choose another, such as {other}: make demo PORT={other}" if other else "choose another: make demo PORT=…"
+    choose = (
+        f"choose another, such as {other}: make demo PORT={other}"
+        if other
+        else "choose another: make demo PORT=…"
+    )
     return [f"Port {port} is taken by another program. Stop that one, or {choose}."]
 
 
 def _folders(settings: Settings) -> list[str]:
     wrong = []
-    for name, location in (("STATE", settings.state), ("WAREHOUSE", settings.warehouse), ("DATA", settings.data)):
+    for name, location in (
+        ("STATE", settings.state),
+        ("WAREHOUSE", settings.warehouse),
+        ("DATA", settings.data),
+    ):
         probe = f".writable-{uuid.uuid4().hex}"
         storage = open_storage(location)
         try:
@@ -76,7 +91,7 @@ def _folders(settings: Settings) -> list[str]:
         except StorageError as error:
             why = str(error.__cause__ or error)
             wrong.append(
-                f"The folder {location} cannot be written: {why}. It must be writable for you: correct its owner or mode, or set "
-                f"STREAMKEEPER_{name} to another folder."
+                f"The folder {location} cannot be written: {why}. It must be writable for you: correct its"
+                f" owner or mode, or set STREAMKEEPER_{name} to another folder."
             )
     return wrong

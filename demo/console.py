@@ -1,4 +1,6 @@
-"""What the demo prints while it runs: each flow's state, generation, batch and age, and the row count of its table."""
+"""What the demo prints while it runs: each flow's state, generation, batch and age, and the row count of its
+table.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from demo.tables import TableWatch
-from streamkeeper import status
-from streamkeeper.clock import describe_age
 from streamkeeper.errors import StreamkeeperError
-from streamkeeper.manifest import Flow, read_manifest
+from streamkeeper.flows import status
+from streamkeeper.flows.status import FlowStatus
+from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.settings import Settings
-from streamkeeper.status import FlowStatus
 from streamkeeper.storage import open_storage
+from streamkeeper.times import describe_age
 
 
 @dataclass
@@ -29,7 +31,9 @@ class Console:
     _said: dict[str, str] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Print one line a flow, and once what a state means that asks for somebody; say what cannot be looked at."""
+        """Print one line a flow, and once what a state means that asks for somebody; say what cannot be
+        looked at.
+        """
         try:
             manifest = read_manifest(self.settings)
         except StreamkeeperError as error:
@@ -65,8 +69,8 @@ def line(found: FlowStatus, table: str, rows: int | None, moment: datetime | Non
     age = "–" if found.age is None else describe_age(found.age)
     counted = "no table yet" if rows is None else f"{rows:,} rows"
     return (
-        f"{moment or datetime.now():%H:%M:%S}  {found.flow:<37} {found.state:<9} generation {_or_dash(found.generation):<3} "
-        f"batch {_or_dash(found.batch):<5} age {age:<7} {table}: {counted}"
+        f"{moment or datetime.now():%H:%M:%S}  {found.flow:<37} {found.state:<9} generation"
+        f" {_or_dash(found.generation):<3} batch {_or_dash(found.batch):<5} age {age:<7} {table}: {counted}"
     )
 
 

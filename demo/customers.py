@@ -1,7 +1,9 @@
-"""Customers and their changes, as a careless feed would send them: some changes late, some twice, now and then a truncate.
+"""Customers and their changes, as a careless feed would send them: some changes late, some twice, now and
+then a truncate.
 
-A snapshot of the first customers lies in ``{folder}/snapshot``, written once. Changes come as numbered files in ``{folder}/cdc``. All of it
-follows from a seed and the file's number, so a generator that is started again goes on as its predecessor would have.
+A snapshot of the first customers lies in ``{folder}/snapshot``, written once. Changes come as numbered files
+in ``{folder}/cdc``. All of it follows from a seed and the file's number, so a generator that is started again
+goes on as its predecessor would have.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from random import Random
 FIRST = 100
 """Customers of the snapshot."""
 INSERTS, UPDATES = 0.55, 0.9
-"""Of the changes this share inserts a customer, the rest up to that share updates one, and what is left deletes one."""
+"""Of the changes this share inserts a customer, the rest up to that share updates one, and what is left
+deletes one.
+"""
 LATE, REPEATED = 0.15, 0.10
 LATEST = 5
 """How many files later a change comes at most."""
@@ -56,9 +60,15 @@ class Customers:
         return max((int(match[1]) for match in found if match), default=0)
 
     def arriving(self, number: int) -> list[Change]:
-        """Give what comes in a file: its own changes in time, the late ones of files before, and some a second time."""
+        """Give what comes in a file: its own changes in time, the late ones of files before, and some a
+        second time.
+        """
         random = Random(f"{self.seed}/{number}/order")
-        mixed = [change for made in range(max(1, number - LATEST), number + 1) for change in self._due(made, number)]
+        mixed = [
+            change
+            for made in range(max(1, number - LATEST), number + 1)
+            for change in self._due(made, number)
+        ]
         for _ in range(self.size):
             if random.random() < REPEATED:
                 earlier = random.randint(max(1, number - LOOK_BACK), number)
@@ -80,8 +90,13 @@ class Customers:
         random = Random(f"{self.seed}/{number}")
         first = number * (self.size + 1)
         known = FIRST + (number - 1) * self.size
-        truncates: Sequence[Change] = [{"operation": "TRUNCATE", "sequenceNum": first}] if number % TRUNCATED == 0 else []
-        return [*truncates, *(self._change(random, known + index, known, first + index) for index in range(1, self.size + 1))]
+        truncates: Sequence[Change] = (
+            [{"operation": "TRUNCATE", "sequenceNum": first}] if number % TRUNCATED == 0 else []
+        )
+        return [
+            *truncates,
+            *(self._change(random, known + index, known, first + index) for index in range(1, self.size + 1)),
+        ]
 
     def _change(self, random: Random, new: int, known: int, sequence: int) -> Change:
         kind = random.random()
@@ -104,5 +119,7 @@ class Customers:
         """Write a file under a name that starts with a dot, which Spark does not read, and rename it."""
         target.parent.mkdir(parents=True, exist_ok=True)
         aside = target.with_name(f".{target.name}.writing")
-        aside.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        aside.write_text(
+            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
+        )
         return aside.rename(target)

@@ -1,7 +1,8 @@
-"""What the story proves by: which files each generation took, and what an oracle in plain Python makes of their changes.
+"""What the story proves by: which files each generation took, and what an oracle in plain Python makes of
+their changes.
 
-The oracle knows nothing of the table. It reads the source files themselves, and of Streamkeeper's files only the position from which
-the new generation began.
+The oracle knows nothing of the table. It reads the source files themselves, and of Streamkeeper's files only
+the position from which the new generation began.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from demo.tables import read_rows
-from streamkeeper import generations
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.home import FlowHome
-from streamkeeper.probes import plain_path
+from streamkeeper.flows import generations
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.sources.files.listing import plain_path
 
 Row = tuple[int, str, str, str]
 SOURCE = "customers_cdc"
@@ -25,7 +26,8 @@ SOURCE = "customers_cdc"
 
 @dataclass(frozen=True)
 class Handover:
-    """What passed from one generation to the next: the old one's files as far as its position, and the files that the new one began behind.
+    """What passed from one generation to the next: the old one's files as far as its position, and the files
+    that the new one began behind.
 
     ``batch`` is the last batch of the old generation, ``ruled_by`` who knew it: the checkpoint or the sink.
     """
@@ -47,7 +49,9 @@ def read_handover(home: FlowHome, number: int, source: str = SOURCE) -> Handover
     :raises CheckpointError: a checkpoint cannot be read.
     """
     decision, start = generations.read(home, number), generations.read_start(home, number)
-    assert decision is not None and start is not None and decision.previous is not None, "it began after another one"
+    assert decision is not None and start is not None and decision.previous is not None, (
+        "it began after another one"
+    )
     before = generations.read_start(home, decision.previous)
     assert before is not None, "the previous one began too"
     old = Checkpoint(home.storage, before.checkpoint)
@@ -58,7 +62,9 @@ def read_handover(home: FlowHome, number: int, source: str = SOURCE) -> Handover
         batch,
         start.evidence["ruled_by"],
         taken,
-        frozenset(files(Checkpoint(home.storage, start.checkpoint), start.positions[source]["logOffset"], source)),
+        frozenset(
+            files(Checkpoint(home.storage, start.checkpoint), start.positions[source]["logOffset"], source)
+        ),
     )
 
 
@@ -77,9 +83,11 @@ def committed_files(checkpoint: Checkpoint, source: str = SOURCE) -> frozenset[s
 
 
 def expected(changes: Iterable[str], snapshot: Iterable[str]) -> Counter[Row]:
-    """Give the rows that must be there: of each customer the newest change, unless a delete or a truncate came after it.
+    """Give the rows that must be there: of each customer the newest change, unless a delete or a truncate
+    came after it.
 
-    It goes by the set of changes alone, whatever their order and however often they came; the rows of the snapshot have the sequence 0.
+    It goes by the set of changes alone, whatever their order and however often they came; the rows of the
+    snapshot have the sequence 0.
     """
     upserts: dict[int, tuple[int, Row]] = {}
     deleted: dict[int, int] = {}
@@ -91,8 +99,12 @@ def expected(changes: Iterable[str], snapshot: Iterable[str]) -> Counter[Row]:
         elif operation == "DELETE":
             deleted[value["customer_id"]] = max(deleted.get(value["customer_id"], -1), sequence)
         else:
-            upserts[value["customer_id"]] = max(upserts.get(value["customer_id"], (-1, _row(value))), (sequence, _row(value)))
-    living = (row for customer, (at, row) in upserts.items() if at > deleted.get(customer, -1) and at >= truncated)
+            upserts[value["customer_id"]] = max(
+                upserts.get(value["customer_id"], (-1, _row(value))), (sequence, _row(value))
+            )
+    living = (
+        row for customer, (at, row) in upserts.items() if at > deleted.get(customer, -1) and at >= truncated
+    )
     return Counter(living)
 
 
@@ -104,18 +116,26 @@ def actual(table_path: str) -> Counter[Row]:
 def differences(wanted: Counter[Any], found: Counter[Any], most: int = 5) -> list[str]:
     """Say which rows are missing or too many; empty where the two are equal."""
     missing, extra = wanted - found, found - wanted
-    said = [f"{sum(rows.values()):,} rows {word}" for rows, word in ((missing, "missing"), (extra, "too many")) if rows]
+    said = [
+        f"{sum(rows.values()):,} rows {word}"
+        for rows, word in ((missing, "missing"), (extra, "too many"))
+        if rows
+    ]
     said += [f"missing {count} × {row}" for row, count in missing.most_common(most)]
     return said + [f"too many: {count} × {row}" for row, count in extra.most_common(most)]
 
 
 def present(folder: str) -> frozenset[str]:
     """Give the paths of the source files that are there."""
-    return frozenset(str(path) for path in Path(folder).glob("*.json") if not path.name.startswith((".", "_")))
+    return frozenset(
+        str(path) for path in Path(folder).glob("*.json") if not path.name.startswith((".", "_"))
+    )
 
 
 def _rows(paths: Iterable[str]) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in paths for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line) for path in paths for line in Path(path).read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def _row(value: dict[str, Any]) -> Row:

@@ -63,7 +63,9 @@ class Generator:
     def __enter__(self) -> Generator:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     def _run(self) -> None:
@@ -82,7 +84,9 @@ class Generator:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write files until SIGINT or SIGTERM; return 0."""
-    parser = argparse.ArgumentParser(prog="python -m demo.generator", description="Write a file of changes of customers every few seconds.")
+    parser = argparse.ArgumentParser(
+        prog="python -m demo.generator", description="Write a file of changes of customers every few seconds."
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=Customers.seed)
     parser.add_argument("--every", type=float, default=2.0, metavar="SECONDS")

@@ -1,7 +1,8 @@
-"""Seeing to it that a demo leaves no process behind: what it starts carries its mark in the environment (Linux: ``/proc``).
+"""Seeing to it that a demo leaves no process behind: what it starts carries its mark in the environment
+(Linux: ``/proc``).
 
-A process that writes its own title may overwrite what ``/proc`` shows of its environment, as Airflow's workers do. Those live in the
-session of a leader that has the mark, so they are found by it.
+A process that writes its own title may overwrite what ``/proc`` shows of its environment, as Airflow's
+workers do. Those live in the session of a leader that has the mark, so they are found by it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ class Process:
 def marked(mark: str) -> list[Process]:
     """Give the living processes, but this one, that a demo of this mark started."""
     wanted = f"{MARK}={mark}".encode()
-    numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and int(entry.name) != os.getpid()]
+    numbers = [
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and int(entry.name) != os.getpid()
+    ]
     having = {pid for pid in numbers if wanted in _read(pid, "environ").split(b"\0")}
     leaders = {pid for pid in having if _leads_session(pid)}
     members = {pid for leader in leaders for pid in session_members(leader)}
@@ -58,7 +63,9 @@ def _leads_session(pid: int) -> bool:
 
 
 def _read(pid: int, name: str) -> bytes:
-    """Read what the system shows of a process; nothing if it ended meanwhile, or is another user's, and so not ours."""
+    """Read what the system shows of a process; nothing if it ended meanwhile, or is another user's, and so
+    not ours.
+    """
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:

@@ -1,7 +1,7 @@
 """One demo a folder: a lock that is held as long as its process lives, and says whose it is.
 
-What excludes is the operating system's lock on the file, which ends with its process however that ends; what is written in the file
-is for the message, and for the next demo to find what a killed one left running.
+What excludes is the operating system's lock on the file, which ends with its process however that ends; what
+is written in the file is for the message, and for the next demo to find what a killed one left running.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import IO
 
 from demo.processes import started
-from streamkeeper.clock import now
+from streamkeeper.times import now
 
 MARK = "STREAMKEEPER_DEMO"
 """The environment variable by which every process that a demo starts can be told from all others."""
@@ -32,7 +32,9 @@ class SecondDemo(Exception):
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose a lock is: a process, told from later ones of its id by its start time in clock ticks, and the mark of what it starts."""
+    """Whose a lock is: a process, told from later ones of its id by its start time in clock ticks, and the
+    mark of what it starts.
+    """
 
     pid: int
     started: int | None
@@ -67,7 +69,9 @@ class DemoLock:
         self._write(json.dumps(asdict(self.owner)))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         assert self._file is not None, "__enter__ opened it"
         self._write("")
         self._file.close()
@@ -85,8 +89,8 @@ def _open(path: Path) -> IO[str]:
         return path.open("a+", encoding="utf-8")
     except OSError as error:
         raise UnusableHome(
-            f"The demo's folder {path.parent} cannot be written: {error}. It must be a folder that is writable for you: correct its "
-            "owner or mode, or give another with --home."
+            f"The demo's folder {path.parent} cannot be written: {error}. It must be a folder that is"
+            " writable for you: correct its owner or mode, or give another with --home."
         ) from error
 
 
@@ -101,8 +105,11 @@ def _read(file: IO[str]) -> Owner | None:
 
 def _second(home: Path, other: Owner | None) -> str:
     if other is None:
-        return f"Another demo starts in {home} at this moment; only one can run there. Wait for it, or stop it with Ctrl-C where it runs."
+        return (
+            f"Another demo starts in {home} at this moment; only one can run there. Wait for it, or stop it"
+            " with Ctrl-C where it runs."
+        )
     return (
-        f"Another demo runs in {home}: process {other.pid}, since {other.at}. Only one can run there. Use that one, or stop it with Ctrl-C "
-        f"where it runs, or from here: kill {other.pid}"
+        f"Another demo runs in {home}: process {other.pid}, since {other.at}. Only one can run there. Use"
+        f" that one, or stop it with Ctrl-C where it runs, or from here: kill {other.pid}"
     )

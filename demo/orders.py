@@ -1,6 +1,8 @@
-"""The part of the demo that needs Kafka: a real broker on this machine, and a producer that sends orders, some late, some twice.
+"""The part of the demo that needs Kafka: a real broker on this machine, and a producer that sends orders,
+some late, some twice.
 
-Asked for by ``make demo KAFKA=1``. The broker's address goes into ``ORDERS_BROKERS``, without which the pipeline ``orders`` is not offered.
+Asked for by ``make demo KAFKA=1``. The broker's address goes into ``ORDERS_BROKERS``, without which the
+pipeline ``orders`` is not offered.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ _KEPT = 500
 
 @dataclass
 class Orders:
-    """A broker, its topic and a thread that sends orders; use as a context. Its data stays in ``folder``, for the next demo.
+    """A broker, its topic and a thread that sends orders; use as a context. Its data stays in ``folder``, for
+    the next demo.
 
     :param marks: environment variables by which a demo that follows knows a broker that was left behind.
     :param size: new orders each time; repeated ones come on top.
@@ -52,7 +55,9 @@ class Orders:
         self._broker.start()
         try:
             self._make_topic()
-            self._producer = Producer({"bootstrap.servers": self.brokers, "enable.idempotence": True, "log_level": 3})
+            self._producer = Producer(
+                {"bootstrap.servers": self.brokers, "enable.idempotence": True, "log_level": 3}
+            )
             self._thread = threading.Thread(target=self._run, name="orders", daemon=True)
             self._thread.start()
         except BaseException:
@@ -61,7 +66,9 @@ class Orders:
         os.environ[VARIABLE] = self.brokers
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stopping.set()
         self._thread.join()
         del self._producer  # before its broker, whose going it would report
@@ -74,7 +81,9 @@ class Orders:
         return self._broker.bootstrap_servers
 
     def check(self) -> None:
-        """Raise what ended the thread, if something did: a silent producer must not look like a quiet stream."""
+        """Raise what ended the thread, if something did: a silent producer must not look like a quiet
+        stream.
+        """
         if self._failed is not None:
             raise self._failed
 
@@ -108,7 +117,11 @@ class Orders:
 
 
 def _order(random: Random, moment: datetime) -> bytes:
-    age = timedelta(minutes=random.uniform(3, 45)) if random.random() < LATE else timedelta(seconds=random.uniform(0, 2))
+    age = (
+        timedelta(minutes=random.uniform(3, 45))
+        if random.random() < LATE
+        else timedelta(seconds=random.uniform(0, 2))
+    )
     order = {
         "order_id": str(uuid.UUID(int=random.getrandbits(128), version=4)),
         "customer_id": random.randint(1, 500),

@@ -9,14 +9,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from streamkeeper.leases import process_started
+from streamkeeper.flows.leases import process_started
 
 started = process_started
 """The start time by which a lease, too, knows a process."""
 
 
 def session_members(session: int) -> list[int]:
-    """Give the living processes of a session: a task of Airflow makes a group of its own, but stays in the session."""
+    """Give the living processes of a session: a task of Airflow makes a group of its own, but stays in the
+    session.
+    """
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -28,7 +30,8 @@ def session_members(session: int) -> list[int]:
 
 
 def end_group(group: int, grace: float) -> None:
-    """End a process group and what of its session left the group: SIGTERM, then SIGKILL after ``grace`` seconds.
+    """End a process group and what of its session left the group: SIGTERM, then SIGKILL after ``grace``
+    seconds.
 
     The group must lead a session of its own.
     """

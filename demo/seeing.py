@@ -1,4 +1,6 @@
-"""What the story looks at, and how it waits: by conditions, with an end, and with words for what was seen instead."""
+"""What the story looks at, and how it waits: by conditions, with an end, and with words for what was seen
+instead.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +12,22 @@ from typing import Any, TypeVar
 from demo import evidence
 from demo.airflow_api import AirflowApi, ApiError
 from demo.tables import TableWatch
-from streamkeeper import generations, holds, status
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.holds import Hold
-from streamkeeper.home import FlowHome
-from streamkeeper.manifest import Flow, read_manifest
+from streamkeeper.flows import generations, holds, status
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.holds import Hold
+from streamkeeper.flows.status import FlowStatus
+from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.settings import Settings
-from streamkeeper.status import FlowStatus
 
 Found = TypeVar("Found")
 Seen = tuple[Found | None, str]
 """What was looked for, or None; and in words what was seen."""
 
 LONG = 300.0
-"""Seconds that a step may take before the story fails: a driver's start on a busy small machine takes a good part of a minute."""
+"""Seconds that a step may take before the story fails: a driver's start on a busy small machine takes a good
+part of a minute.
+"""
 
 
 class StoryFailed(Exception):
@@ -93,12 +97,16 @@ class FlowView:
 
         def look() -> Seen[int]:
             rows = watch.rows()
-            return (rows if rows is not None and rows > least else None), f"{rows} rows; the flow is {self.status()}"
+            return (
+                rows if rows is not None and rows > least else None
+            ), f"{rows} rows; the flow is {self.status()}"
 
         return look
 
     def other_rows_than(self, before: int) -> Callable[[], Seen[int]]:
-        """Look whether the table has another number of rows: changes may delete, and a truncate takes all that was before."""
+        """Look whether the table has another number of rows: changes may delete, and a truncate takes all
+        that was before.
+        """
         watch = TableWatch(self.table)
 
         def look() -> Seen[int]:
@@ -111,7 +119,12 @@ class FlowView:
         """Look whether the flow runs on a generation, and has committed a batch, or a later one."""
 
         def fits(found: FlowStatus) -> bool:
-            return found.state == "running" and found.generation == generation and found.batch is not None and found.batch >= batch
+            return (
+                found.state == "running"
+                and found.generation == generation
+                and found.batch is not None
+                and found.batch >= batch
+            )
 
         return self._status_that(fits)
 
@@ -128,8 +141,14 @@ class FlowView:
 
         def look() -> Seen[bool]:
             start = generations.read_start(self.home, generation)
-            done = evidence.committed_files(Checkpoint(self.home.storage, start.checkpoint)) if start else frozenset()
-            return (True if paths <= done else None), f"{len(paths & done)} of {len(paths)} are; the flow is {self.status()}"
+            done = (
+                evidence.committed_files(Checkpoint(self.home.storage, start.checkpoint))
+                if start
+                else frozenset()
+            )
+            return (
+                True if paths <= done else None
+            ), f"{len(paths & done)} of {len(paths)} are; the flow is {self.status()}"
 
         return look
 
@@ -180,5 +199,8 @@ class RunView:
         if self.api.run(self.dag, self.run)["state"] == "failed":
             failed = next((name for name, state in states.items() if state == "failed"), None)
             log = self._end_of_log(failed) if failed else "(no task failed)"
-            raise StoryFailed(f"The run {self.run} of {self.dag} failed; its tasks are {states}. The end of the log of {failed}:\n{log}")
+            raise StoryFailed(
+                f"The run {self.run} of {self.dag} failed; its tasks are {states}. The end of the log of"
+                f" {failed}:\n{log}"
+            )
         return states

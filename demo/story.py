@@ -1,4 +1,6 @@
-"""The story: a flow runs, breaks, and is brought back exactly, through Airflow's own API, as a person at its pages would do it."""
+"""The story: a flow runs, breaks, and is brought back exactly, through Airflow's own API, as a person at its
+pages would do it.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from demo.airflow_api import AirflowApi
 from demo.airflow_service import AirflowService
 from demo.generator import Generator
 from demo.seeing import FlowView, RunView, Seen, StoryFailed, check, wait
-from streamkeeper import generations, holds, ledger
-from streamkeeper.home import FlowHome
+from streamkeeper.flows import generations, holds, ledger
+from streamkeeper.flows.files import FlowHome
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 
@@ -24,7 +26,8 @@ DEDUPLICATION = re.compile(r"^\s*\.dropDuplicates\(.*\n", re.MULTILINE)
 
 
 def prepare(home: Path, settings: Settings) -> tuple[Path, Settings]:
-    """Make a clean folder below ``home`` with a copy of the pipeline file, and give it with the settings that point there.
+    """Make a clean folder below ``home`` with a copy of the pipeline file, and give it with the settings that
+    point there.
 
     :raises StoryFailed: the pipeline file does not have what the story takes away.
     """
@@ -32,8 +35,8 @@ def prepare(home: Path, settings: Settings) -> tuple[Path, Settings]:
     found = len(DEDUPLICATION.findall(original.read_text(encoding="utf-8"))) if original.exists() else 0
     if found != 1:
         raise StoryFailed(
-            f"{original} has {found} lines that start with .dropDuplicates(; the story takes the only one away from a copy of it. Put the "
-            "file back as it was, and start again."
+            f"{original} has {found} lines that start with .dropDuplicates(; the story takes the only one"
+            " away from a copy of it. Put the file back as it was, and start again."
         )
     story = home / "story"
     shutil.rmtree(story, ignore_errors=True)
@@ -41,13 +44,20 @@ def prepare(home: Path, settings: Settings) -> tuple[Path, Settings]:
     pipelines.mkdir(parents=True)
     shutil.copy(original, pipelines)
     return story, replace(
-        settings, pipelines=pipelines, state=str(story / "state"), warehouse=str(story / "warehouse"), data=str(story / "data")
+        settings,
+        pipelines=pipelines,
+        state=str(story / "state"),
+        warehouse=str(story / "warehouse"),
+        data=str(story / "data"),
     )
 
 
 def tell(service: AirflowService, settings: Settings, generator: Generator) -> int:
     """Play the story; return 0, or 1 after saying what did not come true."""
-    view, snapshot = (FlowView(settings, FlowHome(open_storage(settings.state), *name.split(".")), name) for name in (FLOW, SNAPSHOT))
+    view, snapshot = (
+        FlowView(settings, FlowHome(open_storage(settings.state), *name.split(".")), name)
+        for name in (FLOW, SNAPSHOT)
+    )
     story = Story(service.api, generator, view, snapshot)
     try:
         story.it_runs()
@@ -105,7 +115,9 @@ class Story:
         """The recovery's plan, without anything being changed."""
         self._title(f"{RESET} with dry_run: what would it do, and cost?")
         before = self.view.decided()
-        run = self._trigger({"flow": FLOW, "start_from": "after-last", "dry_run": True, "reason": "the story, dry"})
+        run = self._trigger(
+            {"flow": FLOW, "start_from": "after-last", "dry_run": True, "reason": "the story, dry"}
+        )
         wait(f"the run {run.run} of {RESET} succeeds", run.succeeded)
         self._quote(run.plan()["markdown"].split("**Steps**")[0])
         check("the dry run changed nothing", self.view.decided() == before, self.view.decided())
@@ -114,31 +126,53 @@ class Story:
     def it_is_brought_back(self) -> None:
         """The same for real: the plan is approved, as under Required Actions."""
         self._title(f"{RESET} for real: plan, approval, steps")
-        run = self._trigger({"flow": FLOW, "start_from": "after-last", "approval": True, "reason": "the story"})
+        run = self._trigger(
+            {"flow": FLOW, "start_from": "after-last", "approval": True, "reason": "the story"}
+        )
         wait("the plan waits for approval", run.task_is("approve", "awaiting_input"))
         question = self.api.question(RESET, run.run, "approve")
         self._say(f"asked: {question['subject']}; answered: Approve")
         self.api.answer(RESET, run.run, "approve", "Approve")
         wait(f"the run {run.run} of {RESET} succeeds", run.succeeded)
         book = ledger.open(self.view.home.storage, self.view.home.pipeline, run.plan()["recovery"])
-        self._say(f"its ledger: {', '.join(event.event for event in book.events() if not event.event.endswith('.started'))}")
+        self._say(
+            "its ledger:"
+            f" {', '.join(event.event for event in book.events() if not event.event.endswith('.started'))}"
+        )
 
     def it_goes_on_from_where_it_stood(self) -> None:
-        """Generation 2 begins behind the very files that generation 1 processed, and the snapshot is not read again."""
+        """Generation 2 begins behind the very files that generation 1 processed, and the snapshot is not read
+        again.
+        """
         self._title("The flow goes on, on generation 2, from exactly where it stood")
-        check("generation 2 began", generations.read_start(self.view.home, 2) is not None, self.view.home.generations())
+        check(
+            "generation 2 began",
+            generations.read_start(self.view.home, 2) is not None,
+            self.view.home.generations(),
+        )
         handed = evidence.read_handover(self.view.home, 2)
-        said = f"generation 1 ended with batch {handed.batch} (known by the {handed.ruled_by}), {len(handed.old)} files"
-        check("generation 2 stands behind the same files", handed.exact, f"{said}; generation 2 stands behind {len(handed.new)}")
+        said = (
+            f"generation 1 ended with batch {handed.batch} (known by the {handed.ruled_by}),"
+            f" {len(handed.old)} files"
+        )
+        check(
+            "generation 2 stands behind the same files",
+            handed.exact,
+            f"{said}; generation 2 stands behind {len(handed.new)}",
+        )
         self._say(f"{said}; generation 2 began behind the same {len(handed.new)}")
         self._changes(generation=2, batch=1)
         still = self.snapshot.status()
-        check(f"{SNAPSHOT} stayed done, on generation 1", (still.state, still.generation) == ("done", 1), still)
+        check(
+            f"{SNAPSHOT} stayed done, on generation 1", (still.state, still.generation) == ("done", 1), still
+        )
         self._say(f"{SNAPSHOT} stayed {still.state}, on generation {still.generation}")
 
     def every_customer_is_there(self) -> None:
         """Once all is processed, the table is what the oracle says."""
-        self._title("Every customer is there as the newest change has it, and no other: the table against the oracle")
+        self._title(
+            "Every customer is there as the newest change has it, and no other: the table against the oracle"
+        )
         self.generator.stop()
         paths = evidence.present(f"{self.view.settings.data}/customers/cdc")
         self._say(f"the generator stopped after {len(paths)} files")
@@ -150,8 +184,13 @@ class Story:
         found = evidence.actual(self.view.table)
         different = evidence.differences(wanted, found)
         check("the table equals the oracle", not different, "; ".join(different))
-        self._say(f"{len(handed.old)} files were read before the reset, {len(paths) - len(handed.old)} after it, and the snapshot")
-        self._say(f"the table has {found.total():,} rows, the oracle {wanted.total():,}: the same, in every column")
+        self._say(
+            f"{len(handed.old)} files were read before the reset, {len(paths) - len(handed.old)} after it,"
+            " and the snapshot"
+        )
+        self._say(
+            f"the table has {found.total():,} rows, the oracle {wanted.total():,}: the same, in every column"
+        )
 
     def elapsed(self) -> str:
         """Give the time since the story began, in words."""
@@ -161,9 +200,13 @@ class Story:
     def _changes(self, generation: int, batch: int) -> None:
         first = wait("the table has rows", self.view.rows_above(0))
         then = wait(f"the table has other than {first:,} rows", self.view.other_rows_than(first))
-        seen = wait(f"the flow runs on generation {generation}, at batch {batch} or later", self.view.runs_on(generation, batch))
+        seen = wait(
+            f"the flow runs on generation {generation}, at batch {batch} or later",
+            self.view.runs_on(generation, batch),
+        )
         self._say(
-            f"{seen.flow} is {seen.state}, generation {seen.generation}, batch {seen.batch}; its table has {first:,} rows, then {then:,}"
+            f"{seen.flow} is {seen.state}, generation {seen.generation}, batch {seen.batch}; its table has"
+            f" {first:,} rows, then {then:,}"
         )
 
     def _snapshot_run(self) -> Seen[str]:
@@ -173,7 +216,9 @@ class Story:
 
     def _note(self) -> Seen[str]:
         runs = self.api.runs(self.view.flow.dag_id)
-        notes = [str(run["note"]) for run in runs if run["state"] == "failed" and "42K03" in (run["note"] or "")]
+        notes = [
+            str(run["note"]) for run in runs if run["state"] == "failed" and "42K03" in (run["note"] or "")
+        ]
         return (notes[0] if notes else None), f"the runs are {[(run['state'], run['note']) for run in runs]}"
 
     def _trigger(self, form: dict[str, object]) -> RunView:

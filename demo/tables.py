@@ -9,7 +9,8 @@ from deltalake.exceptions import TableNotFoundError
 
 
 class TableWatch:
-    """Counts the rows of one table again and again, by the statistics in its log; only new commits are read at each look.
+    """Counts the rows of one table again and again, by the statistics in its log; only new commits are read
+    at each look.
 
     :param path: the table's folder or URL.
     """
@@ -44,7 +45,8 @@ def count(table: DeltaTable) -> int:
     counts: list[int | None] = column.to_pylist() if column is not None else []
     if len(counts) != files.num_rows or None in counts:
         raise ValueError(
-            f"{table.table_uri} has files without statistics, so its rows cannot be counted by its log. Count them with Spark."
+            f"{table.table_uri} has files without statistics, so its rows cannot be counted by its log. Count"
+            " them with Spark."
         )
     return sum(number for number in counts if number is not None)
 

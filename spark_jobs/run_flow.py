@@ -1,8 +1,10 @@
-"""Run flows until they are told to stop: ``spark-submit run_flow.py --flow PIPELINE.FLOW [--flow PIPELINE.OTHER]… [--available-now]``.
+"""Run flows until they are told to stop: ``spark-submit run_flow.py --flow PIPELINE.FLOW [--flow
+PIPELINE.OTHER]… [--available-now]``.
 
 Several flows run as queries of one application, where their pipeline declares ``shared_driver``.
 
-Settings come from the environment (streamkeeper.settings); exit codes are those of streamkeeper.outcomes.
+Settings come from the environment (streamkeeper.settings); exit codes are those of
+streamkeeper.drivers.exit_codes.
 """
 
 from __future__ import annotations
@@ -10,17 +12,19 @@ from __future__ import annotations
 import argparse
 import sys
 
-from streamkeeper_jobs.application import run
+from streamkeeper_jobs.driver.application import run
 
+from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import SettingsError
-from streamkeeper.outcomes import Outcome
 from streamkeeper.settings import Settings
 
 
 def main() -> int:
     """Read the command line and run the flows; give the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--flow", required=True, action="append", metavar="PIPELINE.FLOW", help="a flow, by its full name")
+    parser.add_argument(
+        "--flow", required=True, action="append", metavar="PIPELINE.FLOW", help="a flow, by its full name"
+    )
     parser.add_argument("--available-now", action="store_true", help="process what is there, then stop")
     asked = parser.parse_args()
     try:

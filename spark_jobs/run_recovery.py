@@ -1,7 +1,9 @@
-"""Carry out one step of a recovery that needs Spark: ``spark-submit run_recovery.py --pipeline P --recovery ID --step S``.
+"""Carry out one step of a recovery that needs Spark: ``spark-submit run_recovery.py --pipeline P --recovery
+ID --step S``.
 
-The plan is in the ledger, where the step's progress, end and evidence go too; settings come from the environment. A step that is done is
-found done. Exit code 0; 1 if the step could not be done (the ledger says why); 2 for wrong usage.
+The plan is in the ledger, where the step's progress, end and evidence go too; settings come from the
+environment. A step that is done is found done. Exit code 0; 1 if the step could not be done (the ledger says
+why); 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -10,10 +12,10 @@ import argparse
 import logging
 import sys
 
-from streamkeeper_jobs.recovery_steps import carry_out
+from streamkeeper_jobs.recover.steps import carry_out
 
+from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import StreamkeeperError, UsageError
-from streamkeeper.outcomes import Outcome
 from streamkeeper.settings import Settings
 
 
@@ -21,7 +23,9 @@ def main() -> int:
     """Read the command line and carry out the step; give the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--pipeline", required=True, help="the pipeline that the recovery is of")
-    parser.add_argument("--recovery", required=True, metavar="ID", help="the recovery, as its ledger is named")
+    parser.add_argument(
+        "--recovery", required=True, metavar="ID", help="the recovery, as its ledger is named"
+    )
     parser.add_argument("--step", required=True, help="the step to carry out")
     asked = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)

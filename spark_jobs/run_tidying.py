@@ -1,7 +1,9 @@
-"""Put small files of tables together and remove what nobody needs: ``spark-submit run_tidying.py --plan JSON``.
+"""Put small files of tables together and remove what nobody needs: ``spark-submit run_tidying.py --plan
+JSON``.
 
-The plan is what streamkeeper.tidying gives as text; settings come from the environment. One line of JSON a table is printed. Exit code 0;
-1 if a table could not be tidied (the others were); 2 for wrong usage.
+The plan is what streamkeeper.recover.kinds.tidy_tables gives as text; settings come from the environment. One
+line of JSON a table is printed. Exit code 0; 1 if a table could not be tidied (the others were); 2 for wrong
+usage.
 """
 
 from __future__ import annotations
@@ -10,12 +12,12 @@ import argparse
 import sys
 
 from pyspark.sql import SparkSession
-from streamkeeper_jobs.tidying import tidy_all
+from streamkeeper_jobs.recover.tidy_tables import tidy_all
 
+from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import RequestError, SettingsError
-from streamkeeper.outcomes import Outcome
+from streamkeeper.recover.kinds.tidy_tables import from_text
 from streamkeeper.settings import Settings
-from streamkeeper.tidying import from_text
 
 
 def main() -> int:

@@ -30,7 +30,9 @@ from streamkeeper.redaction import redact_text
 
 
 class StreamkeeperError(Exception):
-    """The root of the tree: an error whose message is meant for the user as it stands, wherever it is shown: without secrets."""
+    """The root of the tree: an error whose message is meant for the user as it stands, wherever it is shown:
+    without secrets.
+    """
 
     def __str__(self) -> str:
         """Give the message without secrets."""
@@ -46,7 +48,9 @@ class DeclarationError(UsageError):
 
 
 class NotOffered(DeclarationError):
-    """A pipeline file says that it is offered only where the environment has something that it has not here."""
+    """A pipeline file says that it is offered only where the environment has something that it has not
+    here.
+    """
 
 
 class SettingsError(UsageError):
@@ -54,7 +58,8 @@ class SettingsError(UsageError):
 
 
 class RequestError(UsageError):
-    """A recovery was asked for with values that do not fit; the message lists every misfit, not only the first.
+    """A recovery was asked for with values that do not fit; the message lists every misfit, not only the
+    first.
 
     :param misfits: a sentence for each; none where the message is all there is to say.
     """
@@ -65,11 +70,15 @@ class RequestError(UsageError):
 
 
 class CheckpointError(StreamkeeperError):
-    """A checkpoint, or one file of it, cannot be read; the message names the file and what is wrong with it."""
+    """A checkpoint, or one file of it, cannot be read; the message names the file and what is wrong with
+    it.
+    """
 
 
 class SinkDisagrees(CheckpointError):
-    """A checkpoint and the table that its query writes cannot both be right: one of them is an older copy, or was replaced."""
+    """A checkpoint and the table that its query writes cannot both be right: one of them is an older copy, or
+    was replaced.
+    """
 
 
 class StorageError(StreamkeeperError):
@@ -77,11 +86,15 @@ class StorageError(StreamkeeperError):
 
 
 class SourceError(StreamkeeperError):
-    """A source cannot be looked at now: its broker does not answer, or its topic is not there. Another try may go better."""
+    """A source cannot be looked at now: its broker does not answer, or its topic is not there. Another try
+    may go better.
+    """
 
 
 class NotAskable(SourceError):
-    """A source cannot be looked at from here, whatever its state: a package, a variable or a JVM is missing."""
+    """A source cannot be looked at from here, whatever its state: a package, a variable or a JVM is
+    missing.
+    """
 
 
 class FlowHeld(StreamkeeperError):
@@ -101,7 +114,9 @@ class TableLocked(StreamkeeperError):
 
 
 class ChangeRefused(StreamkeeperError):
-    """A batch of an AUTO CDC flow holds rows that cannot be applied, such as ones without a key; nothing of the batch was written."""
+    """A batch of an AUTO CDC flow holds rows that cannot be applied, such as ones without a key; nothing of
+    the batch was written.
+    """
 
 
 class RecoveryError(StreamkeeperError):

@@ -1,8 +1,9 @@
 """Keeping secrets out of what is shown and kept: plans, notes, errors, the ledger.
 
-A value is taken out where its key says that it is a secret (``password``, ``sasl.jaas.config``, ``fs.s3a.secret.key``); in texts, where
-something that reads like such a key stands before it, where an address names a password or is signed, and in private keys. Keys that only
-sound alike, such as a source named ``password_resets``, keep their value: a key counts by its last word.
+A value is taken out where its key says that it is a secret (``password``, ``sasl.jaas.config``,
+``fs.s3a.secret.key``); in texts, where something that reads like such a key stands before it, where an
+address names a password or is signed, and in private keys. Keys that only sound alike, such as a source named
+``password_resets``, keep their value: a key counts by its last word.
 """
 
 from __future__ import annotations
@@ -14,7 +15,20 @@ from typing import Any
 HIDDEN = "***"
 
 _LAST_WORDS = frozenset(
-    {"password", "passwd", "pwd", "passphrase", "secret", "token", "credential", "credentials", "apikey", "jaas", "authorization", "keytab"}
+    {
+        "password",
+        "passwd",
+        "pwd",
+        "passphrase",
+        "secret",
+        "token",
+        "credential",
+        "credentials",
+        "apikey",
+        "jaas",
+        "authorization",
+        "keytab",
+    }
 )
 _WHOLE = re.compile(
     r"(?:.*[._-])?(?:sasl[._-]jaas[._-]config|(?:secret|access|api|private|account|signing|encryption)[._-]?key(?:[._-]id)?|"
@@ -34,11 +48,17 @@ _KEY = (
     r"sasl[._-]jaas[._-]config|" + _OF_A_STORE + ")"
 )
 _PAIR = re.compile(
-    rf"""(?P<key>(?<![\w.-])["']?{_KEY}["']?\s*[=:]\s*)(?P<value>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s,;&)}}\]"']+)""", re.IGNORECASE
+    rf"""(?P<key>(?<![\w.-])["']?{_KEY}["']?\s*[=:]\s*)(?P<value>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s,;&)}}\]"']+)""",
+    re.IGNORECASE,
 )
-_JAAS = re.compile(r"(?P<key>[\w.]+LoginModule\s+(?:required|requisite|sufficient|optional)\s)(?P<value>[^;]*;?)")
+_JAAS = re.compile(
+    r"(?P<key>[\w.]+LoginModule\s+(?:required|requisite|sufficient|optional)\s)(?P<value>[^;]*;?)"
+)
 _USER = re.compile(r"(?P<key>[a-z][a-z0-9+.-]*://[^\s/:@]*:)(?P<value>[^\s/]+)(?=@)", re.IGNORECASE)
-_SIGNED = re.compile(r"(?P<key>[?&](?:sig|X-Amz-Signature|X-Amz-Credential|X-Goog-Signature)=)(?P<value>[^\s&'\"]+)", re.IGNORECASE)
+_SIGNED = re.compile(
+    r"(?P<key>[?&](?:sig|X-Amz-Signature|X-Amz-Credential|X-Goog-Signature)=)(?P<value>[^\s&'\"]+)",
+    re.IGNORECASE,
+)
 _PEM = re.compile(r"(?P<key>-----BEGIN [A-Z ]*PRIVATE KEY-----)(?P<value>.*?)(?=-----END|$)", re.DOTALL)
 _BEARER = re.compile(r"(?P<key>\b(?:Bearer|Basic)\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})")
 
@@ -52,14 +72,19 @@ def is_secret(key: str) -> bool:
 def redact(value: Any) -> Any:
     """Give a JSON value without its secrets; what is no secret stays as it is."""
     if isinstance(value, dict):
-        return {key: HIDDEN if isinstance(inner, str) and inner and is_secret(str(key)) else redact(inner) for key, inner in value.items()}
+        return {
+            key: HIDDEN if isinstance(inner, str) and inner and is_secret(str(key)) else redact(inner)
+            for key, inner in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [redact(inner) for inner in value]
     return redact_text(value) if isinstance(value, str) else value
 
 
 def redact_text(text: str) -> str:
-    """Give a text without the secrets that stand in it after their keys, in a JAAS configuration, or in an address."""
+    """Give a text without the secrets that stand in it after their keys, in a JAAS configuration, or in an
+    address.
+    """
     for pattern in (_PEM, _JAAS, _PAIR, _USER, _SIGNED, _BEARER):
         text = pattern.sub(lambda found: f"{found['key']}{HIDDEN}", text)
     return text

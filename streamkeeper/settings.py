@@ -25,7 +25,8 @@ _FEW = 5
 class Settings:
     """Where everything is. Each field comes from the environment variable ``STREAMKEEPER_<FIELD>``.
 
-    ``state`` and ``warehouse`` may be URLs (``s3://bucket/prefix``); ``pipelines`` and ``jars`` are local folders.
+    ``state`` and ``warehouse`` may be URLs (``s3://bucket/prefix``); ``pipelines`` and ``jars`` are local
+    folders.
     """
 
     pipelines: Path
@@ -34,15 +35,23 @@ class Settings:
     data: str
     jars: Path
     lease_term: float = 60.0
-    """Seconds that a lease whose holder cannot be proven dead must stay without a heartbeat before it may be taken over."""
+    """Seconds that a lease whose holder cannot be proven dead must stay without a heartbeat before it may be
+    taken over.
+    """
     heartbeat_interval: float = 2.0
     """Seconds between two heartbeats of a driver, and between two looks at the holds."""
     supervisor_timeout: float = 600.0
-    """Seconds without a beat of its supervising task after which a driver that was started for one stops by itself."""
+    """Seconds without a beat of its supervising task after which a driver that was started for one stops by
+    itself.
+    """
     log_retention: float = 30 * 86400.0
-    """Seconds that a driver's log is kept after it was last written; that of a living driver is kept whatever its age."""
+    """Seconds that a driver's log is kept after it was last written; that of a living driver is kept whatever
+    its age.
+    """
     stop_timeout: float = 300.0
-    """Seconds that a recovery waits at a time for drivers that end their batch; Airflow tries so three times."""
+    """Seconds that a recovery waits at a time for drivers that end their batch; Airflow tries so three
+    times.
+    """
     backups: str = ""
     """Folder or URL of the copies of tables; none means a folder in the warehouse."""
 
@@ -50,15 +59,21 @@ class Settings:
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Read the settings from ``environment`` (``os.environ`` by default).
 
-        :raises SettingsError: a number is not a positive number, the term is too short for the interval, a path is relative, or
-            a folder that must be local is a URL.
+        :raises SettingsError: a number is not a positive number, the term is too short for the interval, a
+            path is relative, or a folder that must be local is a URL.
         """
         env = os.environ if environment is None else environment
         home = PROJECT / ".demo"
         settings = cls(
-            pipelines=_local("STREAMKEEPER_PIPELINES", env.get("STREAMKEEPER_PIPELINES"), PROJECT / "spark_jobs" / "pipelines"),
+            pipelines=_local(
+                "STREAMKEEPER_PIPELINES",
+                env.get("STREAMKEEPER_PIPELINES"),
+                PROJECT / "spark_jobs" / "pipelines",
+            ),
             state=_location("STREAMKEEPER_STATE", env.get("STREAMKEEPER_STATE"), home / "state"),
-            warehouse=_location("STREAMKEEPER_WAREHOUSE", env.get("STREAMKEEPER_WAREHOUSE"), home / "warehouse"),
+            warehouse=_location(
+                "STREAMKEEPER_WAREHOUSE", env.get("STREAMKEEPER_WAREHOUSE"), home / "warehouse"
+            ),
             data=_location("STREAMKEEPER_DATA", env.get("STREAMKEEPER_DATA"), home / "data"),
             jars=_local("STREAMKEEPER_JARS", env.get("STREAMKEEPER_JARS"), PROJECT / ".cache" / "jars"),
             lease_term=_seconds("STREAMKEEPER_LEASE_TERM", env, cls.lease_term),
@@ -70,14 +85,16 @@ class Settings:
         )
         if settings.lease_term < 2 * settings.heartbeat_interval:
             raise SettingsError(
-                f"STREAMKEEPER_LEASE_TERM is {settings.lease_term:g} s and STREAMKEEPER_HEARTBEAT_INTERVAL {settings.heartbeat_interval:g} "
-                "s. The term must be at least twice STREAMKEEPER_HEARTBEAT_INTERVAL, or a driver that is alive loses its lease."
+                f"STREAMKEEPER_LEASE_TERM is {settings.lease_term:g} s and STREAMKEEPER_HEARTBEAT_INTERVAL"
+                f" {settings.heartbeat_interval:g} s. The term must be at least twice"
+                " STREAMKEEPER_HEARTBEAT_INTERVAL, or a driver that is alive loses its lease."
             )
         least = max(settings.lease_term, _FEW * settings.heartbeat_interval)
         if settings.supervisor_timeout < least:
             raise SettingsError(
-                f"STREAMKEEPER_SUPERVISOR_TIMEOUT is {settings.supervisor_timeout:g} s. It must be at least STREAMKEEPER_LEASE_TERM and "
-                f"{_FEW} times STREAMKEEPER_HEARTBEAT_INTERVAL, here {least:g} s, or a driver stops while its task only starts anew."
+                f"STREAMKEEPER_SUPERVISOR_TIMEOUT is {settings.supervisor_timeout:g} s. It must be at least"
+                f" STREAMKEEPER_LEASE_TERM and {_FEW} times STREAMKEEPER_HEARTBEAT_INTERVAL, here {least:g}"
+                " s, or a driver stops while its task only starts anew."
             )
         return settings
 
@@ -98,16 +115,22 @@ class Settings:
         }
 
     def table_path(self, table: str) -> str:
-        """Give the folder or URL of a table: ``t`` lives at ``{warehouse}/t``, ``s.t`` at ``{warehouse}/s/t``."""
+        """Give the folder or URL of a table: ``t`` lives at ``{warehouse}/t``, ``s.t`` at
+        ``{warehouse}/s/t``.
+        """
         return "/".join([self.warehouse.rstrip("/"), *table.split(".")])
 
     @property
     def backups_path(self) -> str:
-        """The folder or URL of the copies of tables. A table that is dropped does not take it along: it lies beside them all."""
+        """The folder or URL of the copies of tables. A table that is dropped does not take it along: it lies
+        beside them all.
+        """
         return (self.backups or f"{self.warehouse.rstrip('/')}/{BACKUPS}").rstrip("/")
 
     def tombstones_path(self, table: str) -> str:
-        """Give the folder or URL of what an AUTO CDC table remembers of deletes and truncates: a table beside it."""
+        """Give the folder or URL of what an AUTO CDC table remembers of deletes and truncates: a table beside
+        it.
+        """
         return f"{self.table_path(table)}{TOMBSTONES}"
 
 
@@ -119,15 +142,22 @@ def _location(name: str, value: str | None, default: Path | str) -> str:
 
 def _local(name: str, value: str | None, default: Path) -> Path:
     if value and "://" in value:
-        raise SettingsError(f"{name} is {value!r}, a URL; it must be a local folder. Set it to a path on this machine.")
+        raise SettingsError(
+            f"{name} is {value!r}, a URL; it must be a local folder. Set it to a path on this machine."
+        )
     return _absolute(name, value) if value else default
 
 
 def _absolute(name: str, value: str) -> Path:
-    """Give a path that means the same in every process: Airflow, its workers and the command line start in different folders."""
+    """Give a path that means the same in every process: Airflow, its workers and the command line start in
+    different folders.
+    """
     path = Path(value).expanduser()
     if not path.is_absolute():
-        raise SettingsError(f"{name} is {value!r}, a relative path, which means another folder in every process. Start it with / or ~.")
+        raise SettingsError(
+            f"{name} is {value!r}, a relative path, which means another folder in every process. Start it"
+            " with / or ~."
+        )
     return path.resolve()
 
 
@@ -140,5 +170,8 @@ def _seconds(name: str, env: Mapping[str, str], default: float) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < float("inf"):
-        raise SettingsError(f"{name} is {text!r}; it must be a number of seconds above 0. Correct it, or unset it for {default:g}.")
+        raise SettingsError(
+            f"{name} is {text!r}; it must be a number of seconds above 0. Correct it, or unset it for"
+            f" {default:g}."
+        )
     return seconds

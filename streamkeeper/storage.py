@@ -1,10 +1,11 @@
-"""One small storage for everything that Streamkeeper keeps: create if absent, overwrite, read, list names, copy, remove.
+"""One small storage for everything that Streamkeeper keeps: create if absent, overwrite, read, list names,
+copy, remove.
 
 Local folders go through the standard library; URLs (``s3://…``) through fsspec. Two things are leaned on:
 
-* *create if absent* is atomic: of several writers exactly one wins, and nobody ever reads half a file. Locally that is a
-  hard link onto a finished temporary file; on S3 it is fsspec's mode ``xb``, a conditional PUT (FACTS: six writers racing
-  for one key, one won).
+* *create if absent* is atomic: of several writers exactly one wins, and nobody ever reads half a file.
+  Locally that is a hard link onto a finished temporary file; on S3 it is fsspec's mode ``xb``, a conditional
+  PUT (FACTS: six writers racing for one key, one won).
 * *overwrite* is atomic: a rename locally, a PUT on S3.
 
 Proven for local disks and for S3 as s3fs speaks it; other fsspec file systems were not tried.
@@ -28,7 +29,8 @@ from streamkeeper.storage_errors import or_storage_error
 class Storage(Protocol):
     """What every storage can do. Names are relative to ``root``, with ``/`` between their parts.
 
-    Everything here raises :class:`StorageError` where the storage refuses: no rights, a full disk, no network.
+    Everything here raises :class:`StorageError` where the storage refuses: no rights, a full disk, no
+    network.
     """
 
     root: str
@@ -46,11 +48,15 @@ class Storage(Protocol):
         ...
 
     def names(self, folder: str = "") -> list[str]:
-        """Give the names (without the folder) of files and folders right below ``folder``, sorted; none if it is not there."""
+        """Give the names (without the folder) of files and folders right below ``folder``, sorted; none if it
+        is not there.
+        """
         ...
 
     def modified(self, name: str) -> float | None:
-        """Give when a file was last written, in seconds since the epoch by the storage's clock, or None if it is not there."""
+        """Give when a file was last written, in seconds since the epoch by the storage's clock, or None if it
+        is not there.
+        """
         ...
 
     def size(self, name: str) -> int | None:
@@ -65,8 +71,9 @@ class Storage(Protocol):
         ...
 
     def share(self, source: Storage, name: str, target: str) -> None:
-        """Let this storage have one file of another that never changes under a name of its own, as :meth:`bring` does; where both are
-        folders of one disk no byte is copied: the file is there until its last name is removed.
+        """Let this storage have one file of another that never changes under a name of its own, as
+        :meth:`bring` does; where both are folders of one disk no byte is copied: the file is there until its
+        last name is removed.
 
         :raises StorageError: there is no such file, or it cannot be written here.
         """
@@ -80,7 +87,8 @@ class Storage(Protocol):
         ...
 
     def copy(self, name: str, target: str) -> None:
-        """Copy a file, or a folder with all that is in it, inside the storage; what the target has under the same names is replaced.
+        """Copy a file, or a folder with all that is in it, inside the storage; what the target has under the
+        same names is replaced.
 
         :raises StorageError: there is nothing to copy.
         """
@@ -119,8 +127,9 @@ def read_json(storage: Storage, name: str) -> dict[str, Any] | None:
         value = None
     if not isinstance(value, dict):
         raise StorageError(
-            f"{storage.path(name)} holds {content[:60]!r}…, not a JSON object. Streamkeeper writes such files whole, so something else "
-            "changed it; put back a copy, or move it away if you know what it said."
+            f"{storage.path(name)} holds {content[:60]!r}…, not a JSON object. Streamkeeper writes such files"
+            " whole, so something else changed it; put back a copy, or move it away if you know what it"
+            " said."
         )
     return value
 
@@ -202,7 +211,9 @@ class LocalStorage:
                 path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 if isinstance(source, LocalStorage):
-                    shutil.copyfile(source.path(name), aside)  # the kernel copies; nothing of it comes through here
+                    shutil.copyfile(
+                        source.path(name), aside
+                    )  # the kernel copies; nothing of it comes through here
                 else:
                     with source.open(name) as found, aside.open("xb") as file:
                         shutil.copyfileobj(found, file, _PIECE)
@@ -217,11 +228,15 @@ class LocalStorage:
         path = Path(self.path(target))
         if isinstance(source, LocalStorage):
             aside = path.with_name(f"{_ASIDE}{uuid.uuid4().hex}")
-            with contextlib.suppress(OSError):  # another disk, or one without links: it is copied, and what is wrong is said there
+            with contextlib.suppress(
+                OSError
+            ):  # another disk, or one without links: it is copied, and what is wrong is said there
                 path.parent.mkdir(parents=True, exist_ok=True)
                 os.link(source.path(name), aside)
                 aside.replace(path)
-                aside.unlink(missing_ok=True)  # where both names were of one file already, nothing was renamed
+                aside.unlink(
+                    missing_ok=True
+                )  # where both names were of one file already, nothing was renamed
                 return
         self.bring(source, name, target)
 
@@ -235,7 +250,10 @@ class LocalStorage:
 
     def remove(self, name: str) -> None:
         target = Path(self.path(name))
-        with or_storage_error(str(target), "removed", _MUST_BE_WRITABLE), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with (
+            or_storage_error(str(target), "removed", _MUST_BE_WRITABLE),
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        ):
             if target.is_dir() and not target.is_symlink():
                 shutil.rmtree(target)
             else:
@@ -265,9 +283,13 @@ class RemoteStorage:
         try:
             fsspec = importlib.import_module("fsspec")  # an optional dependency, without types
 
-            self._fs, self._base = fsspec.core.url_to_fs(root.replace("s3a://", "s3://", 1).rstrip("/"), use_listings_cache=False)
+            self._fs, self._base = fsspec.core.url_to_fs(
+                root.replace("s3a://", "s3://", 1).rstrip("/"), use_listings_cache=False
+            )
         except ImportError as error:
-            raise StorageError(f"{root} needs a package that is not installed: {error}. Install streamkeeper[remote].") from error
+            raise StorageError(
+                f"{root} needs a package that is not installed: {error}. Install streamkeeper[remote]."
+            ) from error
         self.root = root.rstrip("/")
 
     def path(self, name: str = "") -> str:
@@ -341,7 +363,10 @@ class RemoteStorage:
                 self._fs.cp_file(key, destination + key.removeprefix(source))
 
     def remove(self, name: str) -> None:
-        with or_storage_error(self.path(name), "removed", _CHECK_STORE), contextlib.suppress(FileNotFoundError):
+        with (
+            or_storage_error(self.path(name), "removed", _CHECK_STORE),
+            contextlib.suppress(FileNotFoundError),
+        ):
             self._fs.rm(self._key(name), recursive=True)
 
     def _key(self, name: str) -> str:
@@ -353,7 +378,10 @@ _PIECE = 8 * 2**20
 """Bytes of a file that are in memory at a time."""
 _CHECK_MODE = "Check the folder's owner and mode."
 _MUST_BE_WRITABLE = (
-    "The state folder must be writable for the user that runs Airflow and the drivers; correct its owner or mode, or set "
-    "STREAMKEEPER_STATE to another folder."
+    "The state folder must be writable for the user that runs Airflow and the drivers; correct its owner or"
+    " mode, or set STREAMKEEPER_STATE to another folder."
 )
-_CHECK_STORE = "Check that the bucket is there, that the network reaches it, and that the credentials may read and write it."
+_CHECK_STORE = (
+    "Check that the bucket is there, that the network reaches it, and that the credentials may read and"
+    " write it."
+)

@@ -1,4 +1,6 @@
-"""What a storage refuses, as one error that is meant for the user; fsspec's file systems raise classes of their own, too."""
+"""What a storage refuses, as one error that is meant for the user; fsspec's file systems raise classes of
+their own, too.
+"""
 
 from __future__ import annotations
 

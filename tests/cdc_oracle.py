@@ -1,6 +1,8 @@
-"""What an AUTO CDC table must hold, computed from the *set* of changes by plain Python, as docs/auto_cdc.md says it: no order, no batches.
+"""What an AUTO CDC table must hold, computed from the *set* of changes by plain Python, as docs/auto_cdc.md
+says it: no order, no batches.
 
-Rows are dicts of the stored columns, keys among them; structs are dicts, too. Sequences are anything that Python orders.
+Rows are dicts of the stored columns, keys among them; structs are dicts, too. Sequences are anything that
+Python orders.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ Versions = list[tuple[dict[str, Any], Any, Any]]
 
 @dataclass(frozen=True)
 class Change:
-    """One row of a source: of which key (of none, if it truncates), at which sequence, and an upsert's row."""
+    """One row of a source: of which key (of none, if it truncates), at which sequence, and an upsert's
+    row.
+    """
 
     kind: str
     key: Key
@@ -39,13 +43,21 @@ def newest(changes: Iterable[Change], ignore_nulls: bool = False) -> list[dict[s
     return rows
 
 
-def versions(changes: Iterable[Change], tracked: Sequence[str] | None = None, ignore_nulls: bool = False) -> Versions:
+def versions(
+    changes: Iterable[Change], tracked: Sequence[str] | None = None, ignore_nulls: bool = False
+) -> Versions:
     """SCD type 2: the versions of all keys; ``tracked`` None is all columns."""
-    return [version for history in _by_key(changes).values() for version in _versions(history, tracked, ignore_nulls)]
+    return [
+        version
+        for history in _by_key(changes).values()
+        for version in _versions(history, tracked, ignore_nulls)
+    ]
 
 
 def larger(value: Any) -> tuple[Any, ...]:
-    """Give what values of one type are compared by: a null is smaller than any value, columns are compared in order."""
+    """Give what values of one type are compared by: a null is smaller than any value, columns are compared in
+    order.
+    """
     if value is None:
         return (0,)
     return (1, tuple(larger(item) for item in value.values())) if isinstance(value, Mapping) else (1, value)
@@ -60,10 +72,16 @@ def _by_key(changes: Iterable[Change]) -> dict[Key, list[Change]]:
 
 
 def _living(history: Sequence[Change], truncated: Any) -> list[Change]:
-    """Give the upserts that neither a delete at the same or a later sequence ends, nor a truncate at a later one."""
+    """Give the upserts that neither a delete at the same or a later sequence ends, nor a truncate at a later
+    one.
+    """
     deleted = [change.at for change in history if change.kind == DELETE]
     upserts = [change for change in history if change.kind == UPSERT]
-    return [one for one in upserts if not any(one.at <= at for at in deleted) and (truncated is None or one.at >= truncated)]
+    return [
+        one
+        for one in upserts
+        if not any(one.at <= at for at in deleted) and (truncated is None or one.at >= truncated)
+    ]
 
 
 def _newest(upserts: Sequence[Change]) -> dict[str, Any]:

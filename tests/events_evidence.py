@@ -29,11 +29,21 @@ def actual(table_path: str) -> Counter[Row]:
 
 
 def _rows(paths: Iterable[str]) -> list[Row]:
-    return [_row(json.loads(line)) for path in paths for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    return [
+        _row(json.loads(line))
+        for path in paths
+        for line in Path(path).read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def _row(value: dict[str, Any]) -> Row:
     moment = value["event_time"]
     if isinstance(moment, str):
         moment = datetime.fromisoformat(moment.replace("Z", "+00:00"))
-    return value["event_id"], value["user_id"], value["kind"], value["amount"], moment.astimezone(timezone.utc)
+    return (
+        value["event_id"],
+        value["user_id"],
+        value["kind"],
+        value["amount"],
+        moment.astimezone(timezone.utc),
+    )

@@ -1,7 +1,7 @@
 """Files of events for tests, as a careless producer would write them: some events late, some twice.
 
-Repeated events are read back from the files on the disk, so that nothing is kept in memory, and a generator that is started again repeats
-what its predecessor wrote.
+Repeated events are read back from the files on the disk, so that nothing is kept in memory, and a generator
+that is started again repeats what its predecessor wrote.
 """
 
 from __future__ import annotations
@@ -51,11 +51,15 @@ class Producer:
         return aside.rename(target)
 
     def events(self, number: int, moment: datetime) -> list[Event]:
-        """Give the events of a file: new ones, late ones among them, and repeated ones of this file and of earlier files."""
+        """Give the events of a file: new ones, late ones among them, and repeated ones of this file and of
+        earlier files.
+        """
         random = Random(f"{self.seed}/{number}")
         new = [self._event(random, number, index, moment) for index in range(self.size)]
         here = [random.choice(new) for _ in new if random.random() < REPEATED_HERE]
-        earlier = [event for _ in new if random.random() < REPEATED_LATER for event in self._earlier(random, number)]
+        earlier = [
+            event for _ in new if random.random() < REPEATED_LATER for event in self._earlier(random, number)
+        ]
         mixed = new + here + earlier
         random.shuffle(mixed)
         return mixed
@@ -66,7 +70,11 @@ class Producer:
         return max((int(match[1]) for match in found if match), default=0)
 
     def _event(self, random: Random, number: int, index: int, moment: datetime) -> Event:
-        age = timedelta(minutes=random.uniform(3, 45)) if random.random() < LATE else timedelta(seconds=random.uniform(0, 2))
+        age = (
+            timedelta(minutes=random.uniform(3, 45))
+            if random.random() < LATE
+            else timedelta(seconds=random.uniform(0, 2))
+        )
         return {
             "event_id": str(uuid.uuid5(_NAMESPACE, f"{self.seed}/{number}/{index}")),
             "user_id": random.randint(1, 500),

@@ -1,4 +1,6 @@
-"""How the property tests that run real batches are generated: each batch costs seconds, so that examples are few and none is shrunk."""
+"""How the property tests that run real batches are generated: each batch costs seconds, so that examples are
+few and none is shrunk.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Killing a process after a change that it made to the storage: an exception that nothing catches, and nothing is changed afterwards."""
+"""Killing a process after a change that it made to the storage: an exception that nothing catches, and
+nothing is changed afterwards.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,11 @@ def dying(target: Any, name: str, at: int, patch: pytest.MonkeyPatch, *, after: 
     patch.setattr(target, name, call)
 
 
-def watch_storage(patch: pytest.MonkeyPatch, before: Callable[[], None], after: Callable[[str, str], None]) -> None:
-    """Let ``before()`` be called before each change, and ``after(method, path)`` when it is made; either may raise.
+def watch_storage(
+    patch: pytest.MonkeyPatch, before: Callable[[], None], after: Callable[[str, str], None]
+) -> None:
+    """Let ``before()`` be called before each change, and ``after(method, path)`` when it is made; either may
+    raise.
 
     A file that is copied by two methods is told twice.
     """
@@ -45,8 +50,9 @@ def watch_storage(patch: pytest.MonkeyPatch, before: Callable[[], None], after: 
 
 @dataclass
 class Mortal:
-    """A process that dies right after its n-th change: what it tries to change from then on, such as giving a lock back on its way out,
-    is not done. A kill right before a change leaves the same behind as one right after the change before it.
+    """A process that dies right after its n-th change: what it tries to change from then on, such as giving a
+    lock back on its way out, is not done. A kill right before a change leaves the same behind as one right
+    after the change before it.
 
     What is changed while it is ``idle`` is others' doing.
     """
@@ -68,7 +74,9 @@ class Mortal:
         self._live()
 
 
-def _watched(method: str, original: Callable[..., Any], before: Callable[[], None], after: Callable[[str, str], None]) -> Any:
+def _watched(
+    method: str, original: Callable[..., Any], before: Callable[[], None], after: Callable[[str, str], None]
+) -> Any:
     def change(storage: LocalStorage, *arguments: Any) -> Any:
         before()
         result = original(storage, *arguments)

@@ -1,4 +1,6 @@
-"""What a table must hold, computed from the events in their order of arrival by plain Python: no Spark, no batches, no state."""
+"""What a table must hold, computed from the events in their order of arrival by plain Python: no Spark, no
+batches, no state.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ def all_rows(events: Iterable[Row]) -> list[Row]:
 
 
 def first_per(events: Iterable[Row], keys: Sequence[str]) -> list[Row]:
-    """``dropDuplicates(keys)``: the first event of each key. Events of one key must be equal if they come in one batch."""
+    """``dropDuplicates(keys)``: the first event of each key. Events of one key must be equal if they come in
+    one batch.
+    """
     found: dict[tuple[Any, ...], Row] = {}
     for event in events:
         found.setdefault(tuple(event[key] for key in keys), event)
@@ -22,7 +26,9 @@ def first_per(events: Iterable[Row], keys: Sequence[str]) -> list[Row]:
 
 
 def counted(rows: Iterable[Row], columns: Sequence[str]) -> dict[tuple[Any, ...], int]:
-    """How often each combination of some columns is there: what two tables without an order are compared by."""
+    """How often each combination of some columns is there: what two tables without an order are compared
+    by.
+    """
     counts: dict[tuple[Any, ...], int] = {}
     for row in rows:
         key = tuple(row[column] for column in columns)

@@ -1,4 +1,6 @@
-"""A real PostgreSQL of its own, for the tests' Airflow: SQLite lets one write at a time, and a busy machine makes that one slow."""
+"""A real PostgreSQL of its own, for the tests' Airflow: SQLite lets one write at a time, and a busy machine
+makes that one slow.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ READY_SECONDS = 120.0
 SETTINGS: Mapping[str, str] = {
     "listen_addresses": "",
     "max_connections": "300",
-    # A scheduler that dies by SIGKILL leaves its connections open in the LocalExecutor workers that it forked, in mid transaction: the
-    # row of the pool stayed locked, and the next scheduler started no task for as long as one of those workers lived.
+    # A scheduler that dies by SIGKILL leaves its connections open in the LocalExecutor workers that it
+    # forked, in mid transaction: the row of the pool stayed locked, and the next scheduler started no task
+    # for as long as one of those workers lived.
     "idle_in_transaction_session_timeout": "30s",
     # What a power cut would take is of no use to anybody once the tests are over.
     "fsync": "off",
@@ -39,29 +42,53 @@ class PostgresError(Exception):
 
 @contextmanager
 def airflow_database() -> Iterator[dict[str, str]]:
-    """Run a server that is reached by a socket in a folder of its own; give the environment by which Airflow uses it.
+    """Run a server that is reached by a socket in a folder of its own; give the environment by which Airflow
+    uses it.
 
     PostgreSQL refuses to run as root, so root runs it as ``postgres``, whom Debian's package makes.
 
     :raises PostgresError: it is not there, or does not start.
     """
     binaries = _binaries()
-    owner: dict[str, Any] = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
+    owner: dict[str, Any] = (
+        {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
+    )
     # Not below pytest's folders, which nobody but their owner may enter.
     root = Path(tempfile.mkdtemp(prefix="streamkeeper-postgres-"))
     try:
         if owner:
             shutil.chown(root, owner["user"], owner["group"])
         with (root / "server.log").open("wb") as log:
-            data, output = root / "data", {"cwd": root, "stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-            made = [binaries / "initdb", "-D", data, "-U", USER, "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
+            data, output = (
+                root / "data",
+                {"cwd": root, "stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT},
+            )
+            made = [
+                binaries / "initdb",
+                "-D",
+                data,
+                "-U",
+                USER,
+                "--auth=trust",
+                "--encoding=UTF8",
+                "--locale=C",
+                "--no-sync",
+            ]
             if subprocess.run(made, check=False, **output, **owner).returncode:
                 raise PostgresError(f"initdb failed:\n{_told(root)}")
-            given = [part for name, value in {**SETTINGS, "unix_socket_directories": root}.items() for part in ("-c", f"{name}={value}")]
-            server = subprocess.Popen([binaries / "postgres", "-D", data, *given], start_new_session=True, **output, **owner)
+            given = [
+                part
+                for name, value in {**SETTINGS, "unix_socket_directories": root}.items()
+                for part in ("-c", f"{name}={value}")
+            ]
+            server = subprocess.Popen(
+                [binaries / "postgres", "-D", data, *given], start_new_session=True, **output, **owner
+            )
         try:
             wait_until(lambda: _answers(server, root), READY_SECONDS, "PostgreSQL answers", interval=0.1)
-            yield {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{USER}@/{DATABASE}?host={root}"}
+            yield {
+                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{USER}@/{DATABASE}?host={root}"
+            }
         finally:
             _end(server)
     finally:
@@ -74,8 +101,8 @@ def _binaries() -> Path:
     named = str(found[-1]) if found else shutil.which("initdb")
     if named is None:
         raise PostgresError(
-            f"There is no PostgreSQL server on this machine: no initdb below {DEBIAN} nor on PATH. The tests' Airflow keeps its database "
-            "there. Install it (Debian and Ubuntu: apt-get install postgresql)."
+            f"There is no PostgreSQL server on this machine: no initdb below {DEBIAN} nor on PATH. The tests'"
+            " Airflow keeps its database there. Install it (Debian and Ubuntu: apt-get install postgresql)."
         )
     return Path(named).parent
 

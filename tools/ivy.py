@@ -1,6 +1,7 @@
 """Download jars with the Ivy that pip's pyspark brings along: no Maven and no Spark start are needed.
 
-Ivy looks in Maven Central, which it knows by itself. STREAMKEEPER_IVY_SETTINGS may name an ivysettings.xml that looks elsewhere.
+Ivy looks in Maven Central, which it knows by itself. STREAMKEEPER_IVY_SETTINGS may name an ivysettings.xml
+that looks elsewhere.
 """
 
 import os
@@ -52,7 +53,9 @@ class Module:
 
 
 def pyspark_jars() -> Path:
-    """Return the folder of the jars inside the installed pyspark; raises IvyError if pyspark is not installed."""
+    """Return the folder of the jars inside the installed pyspark; raises IvyError if pyspark is not
+    installed.
+    """
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise IvyError("pyspark is not installed in this Python. Run `make setup`, and use .venv/bin/python.")
@@ -69,7 +72,9 @@ def resolve(roots: list[Module], folder: Path, exclude: tuple[str, ...] = ()) ->
 
     `exclude` names `group:artifact` that are left out wherever they are asked for by another jar.
     """
-    _run(roots, folder, pattern="[organisation]@[artifact]@[revision].[ext]", transitive=True, exclude=exclude)
+    _run(
+        roots, folder, pattern="[organisation]@[artifact]@[revision].[ext]", transitive=True, exclude=exclude
+    )
     came = []
     for path in folder.glob("*.jar"):
         module = Module(*path.name.removesuffix(".jar").split("@"))
@@ -78,7 +83,9 @@ def resolve(roots: list[Module], folder: Path, exclude: tuple[str, ...] = ()) ->
     return sorted(came)
 
 
-def _run(modules: list[Module], folder: Path, *, pattern: str, transitive: bool, exclude: tuple[str, ...]) -> None:
+def _run(
+    modules: list[Module], folder: Path, *, pattern: str, transitive: bool, exclude: tuple[str, ...]
+) -> None:
     java = find_java()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="ivy-", dir=folder.parent) as name:
@@ -90,12 +97,20 @@ def _run(modules: list[Module], folder: Path, *, pattern: str, transitive: bool,
             text = _SETTINGS.format(poms=str(transitive).lower(), checksums="sha1" if transitive else "")
             Path(settings).write_text(text)
         command = [
-            *(str(java), f"-Divy.default.ivy.user.dir={work / 'user'}", "-cp", f"{pyspark_jars()}/*", "org.apache.ivy.Main"),
+            *(
+                str(java),
+                f"-Divy.default.ivy.user.dir={work / 'user'}",
+                "-cp",
+                f"{pyspark_jars()}/*",
+                "org.apache.ivy.Main",
+            ),
             *("-settings", settings, "-ivy", str(work / "ivy.xml"), "-cache", str(work / "cache")),
             *("-confs", "default", "-retrieve", f"{folder}/{pattern}"),
         ]
         code, output = _call(command)
-    missing = [] if transitive else [module for module in modules if not (folder / module.file_name).is_file()]
+    missing = (
+        [] if transitive else [module for module in modules if not (folder / module.file_name).is_file()]
+    )
     if code != 0 or missing or not any(folder.glob("*.jar")):
         raise IvyError(_explain(modules, missing, output))
 
@@ -104,7 +119,13 @@ def _call(command: list[str]) -> tuple[int, str]:
     pipe = subprocess.PIPE
     try:
         answer = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=subprocess.STDOUT, text=True, timeout=_TIMEOUT_SECONDS, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return 1, f"error: stopped after {_TIMEOUT_SECONDS} seconds"
@@ -119,7 +140,9 @@ def _ivy_file(modules: list[Module], transitive: bool, exclude: tuple[str, ...])
         for m in modules
     )
     pairs = [name.split(":") for name in exclude]
-    exclusions = "\n".join(f"    <exclude org={quoteattr(group)} module={quoteattr(artifact)}/>" for group, artifact in pairs)
+    exclusions = "\n".join(
+        f"    <exclude org={quoteattr(group)} module={quoteattr(artifact)}/>" for group, artifact in pairs
+    )
     return f"""<ivy-module version="2.0">
   <info organisation="streamkeeper" module="jars"/>
   <configurations><conf name="default"/></configurations>
@@ -137,10 +160,13 @@ def _explain(modules: list[Module], missing: list[Module], output: str) -> str:
     said = [line.strip() for line in output.splitlines() if any(sign in line.lower() for sign in signs)]
     return "\n".join(
         [
-            f"{len(wanted)} of {len(modules)} jars could not be downloaded from the Maven repository: {', '.join(map(str, wanted[:3]))}"
-            + (" …" if len(wanted) > 3 else "."),
+            f"{len(wanted)} of {len(modules)} jars could not be downloaded from the Maven repository:"
+            f" {', '.join(map(str, wanted[:3]))}" + (" …" if len(wanted) > 3 else "."),
             *(f"  ivy: {line}" for line in said[:8]),
-            "Is there a network? Behind a proxy set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=… -Dhttps.proxyPort=…'; for a mirror write an "
-            f"ivysettings.xml and name it in {SETTINGS_VARIABLE}. Then run the same command again: nothing is left half done.",
+            (
+                "Is there a network? Behind a proxy set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=…"
+                " -Dhttps.proxyPort=…'; for a mirror write an ivysettings.xml and name it in"
+                f" {SETTINGS_VARIABLE}. Then run the same command again: nothing is left half done."
+            ),
         ]
     )

@@ -1,9 +1,10 @@
 """Keep a folder of exactly the jars that a lock file names: Delta and Kafka for Spark by default.
 
-    python -m tools.jars [FOLDER]                          fill .cache/jars as jars.lock says, or see that it is complete
-    python -m tools.jars FOLDER --lock FILE                the same for another lock
-    python -m tools.jars --resolve                         make jars.lock anew from ROOTS (after a change of versions)
-    python -m tools.jars --resolve --lock FILE --root group:artifact:version …      the same for another lock, which stands by itself
+    python -m tools.jars [FOLDER]                          fill .cache/jars as jars.lock says, or see that it
+    is complete python -m tools.jars FOLDER --lock FILE                the same for another lock python -m
+    tools.jars --resolve                         make jars.lock anew from ROOTS (after a change of versions)
+    python -m tools.jars --resolve --lock FILE --root group:artifact:version …      the same for another lock,
+    which stands by itself
 
 A lock line is `sha256 group:artifact:version`. A complete folder is only read; no Java is started for it.
 """
@@ -29,7 +30,8 @@ ROOTS = [
     Module.parse("io.delta:delta-spark_4.2_2.13:4.4.0"),
     Module.parse("org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"),
 ]
-# The Kafka connector asks for the token provider in its own version, which is not in the repository; 4.0.0 serves it.
+# The Kafka connector asks for the token provider in its own version, which is not in the repository; 4.0.0
+# serves it.
 INSTEAD = [Module.parse("org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0")]
 LEFT_OUT = (
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13",
@@ -45,9 +47,14 @@ class JarsError(Exception):
 
 
 def read_lock(lock: Path = LOCK) -> dict[Module, str]:
-    """Return each jar of a lock file with its sha256; raises JarsError for a missing file or a malformed line."""
+    """Return each jar of a lock file with its sha256; raises JarsError for a missing file or a malformed
+    line.
+    """
     if not lock.is_file():
-        raise JarsError(f"There is no lock file {lock}. Take it from the repository, or make it with `python -m tools.jars --resolve`.")
+        raise JarsError(
+            f"There is no lock file {lock}. Take it from the repository, or make it with `python -m"
+            " tools.jars --resolve`."
+        )
     locked = {}
     for number, line in enumerate(lock.read_text().splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
@@ -68,7 +75,9 @@ def jar_paths(folder: Path = FOLDER, lock: Path = LOCK) -> list[Path]:
     paths = sorted(folder / module.file_name for module in read_lock(lock))
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
-        raise JarsError(f"{folder} lacks {len(missing)} of {len(paths)} jars ({missing[0]} first). Run `make setup`.")
+        raise JarsError(
+            f"{folder} lacks {len(missing)} of {len(paths)} jars ({missing[0]} first). Run `make setup`."
+        )
     return paths
 
 
@@ -88,8 +97,9 @@ def problems(folder: Path, lock: Path = LOCK) -> list[str]:
 def ensure(folder: Path = FOLDER, lock: Path = LOCK) -> bool:
     """Make `folder` hold exactly the jars of the lock, and return whether anything had to be downloaded.
 
-    The jars come into a folder beside it, are checked there, and then take its place in one move: a run that is cut off leaves
-    nothing half done, and two runs at once wait for each other. Raises JarsError, IvyError or JavaError.
+    The jars come into a folder beside it, are checked there, and then take its place in one move: a run that
+    is cut off leaves nothing half done, and two runs at once wait for each other. Raises JarsError, IvyError
+    or JavaError.
     """
     folder = folder.absolute()
     with _alone(folder):
@@ -101,9 +111,11 @@ def ensure(folder: Path = FOLDER, lock: Path = LOCK) -> bool:
             wrong = problems(new, lock)
             if wrong:
                 raise JarsError(
-                    "\n  ".join(["What was downloaded is not what the lock names, and was thrown away:", *wrong])
-                    + f"\nRun it again; if it stays so, the repository or what stands between changed a file: do not use it. "
-                    f"The lock is {lock.name}."
+                    "\n  ".join(
+                        ["What was downloaded is not what the lock names, and was thrown away:", *wrong]
+                    )
+                    + "\nRun it again; if it stays so, the repository or what stands between changed a file:"
+                    f" do not use it. The lock is {lock.name}."
                 )
             if folder.exists():
                 folder.rename(Path(name) / "old")
@@ -111,7 +123,9 @@ def ensure(folder: Path = FOLDER, lock: Path = LOCK) -> bool:
     return True
 
 
-def make_lock(lock: Path, roots: list[Module], instead: list[Module], left_out: tuple[str, ...], *, beside_spark: bool) -> list[Module]:
+def make_lock(
+    lock: Path, roots: list[Module], instead: list[Module], left_out: tuple[str, ...], *, beside_spark: bool
+) -> list[Module]:
     """Resolve `roots` with all that they need, add `instead`, and write the lock; returns what it names.
 
     With `beside_spark`, artifacts that pyspark already brings, in whatever version, are left out.
@@ -131,7 +145,9 @@ def make_lock(lock: Path, roots: list[Module], instead: list[Module], left_out: 
 
 def _in_spark(module: Module) -> bool:
     prefix = f"{module.artifact}-"
-    return any(path.name[len(prefix) : len(prefix) + 1].isdigit() for path in pyspark_jars().glob(f"{prefix}*.jar"))
+    return any(
+        path.name[len(prefix) : len(prefix) + 1].isdigit() for path in pyspark_jars().glob(f"{prefix}*.jar")
+    )
 
 
 def _sha256(path: Path) -> str:
@@ -154,17 +170,25 @@ def _resolve(lock: Path, roots: list[Module]) -> int:
     if roots:
         return len(make_lock(lock, roots, [], (), beside_spark=False))
     if lock != LOCK:
-        raise JarsError(f"{lock} is not jars.lock: name what it is resolved from with --root group:artifact:version.")
+        raise JarsError(
+            f"{lock} is not jars.lock: name what it is resolved from with --root group:artifact:version."
+        )
     return len(make_lock(LOCK, ROOTS, INSTEAD, LEFT_OUT, beside_spark=True))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line described at the top of this module; returns 0, or 1 after saying what is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m tools.jars", description="Keep a folder of exactly the jars that a lock names.")
+    """Run the command line described at the top of this module; returns 0, or 1 after saying what is
+    wrong.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.jars", description="Keep a folder of exactly the jars that a lock names."
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     parser.add_argument("--lock", type=Path, default=LOCK)
     parser.add_argument("--resolve", action="store_true", help="make the lock anew")
-    parser.add_argument("--root", type=Module.parse, action="append", default=[], help="what another lock is resolved from")
+    parser.add_argument(
+        "--root", type=Module.parse, action="append", default=[], help="what another lock is resolved from"
+    )
     chosen = parser.parse_args(arguments)
     try:
         if chosen.resolve:

@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 
 SUPPORTED = (17, 21)
-WHAT_TO_DO = "Install one (Debian and Ubuntu: apt-get install openjdk-17-jre-headless), or point JAVA_HOME at one that is already there."
+WHAT_TO_DO = (
+    "Install one (Debian and Ubuntu: apt-get install openjdk-17-jre-headless), or point JAVA_HOME at one that"
+    " is already there."
+)
 
 
 class JavaError(Exception):
@@ -16,7 +19,8 @@ class JavaError(Exception):
 
 
 def find_java() -> Path:
-    """Return the `java` that Spark's own scripts would start: JAVA_HOME's if that is set, else the first on PATH.
+    """Return the `java` that Spark's own scripts would start: JAVA_HOME's if that is set, else the first on
+    PATH.
 
     Raises JavaError if there is none, or if its version is not one of SUPPORTED.
     """
@@ -39,21 +43,30 @@ def _locate(allowed: str) -> Path:
     if home:
         java = Path(home) / "bin" / "java"
         if not os.access(java, os.X_OK):
-            raise JavaError(f"JAVA_HOME is {home}, but {java} is not an executable; Java {allowed} is needed. {WHAT_TO_DO}")
+            raise JavaError(
+                f"JAVA_HOME is {home}, but {java} is not an executable; Java {allowed} is needed."
+                f" {WHAT_TO_DO}"
+            )
         return java
     on_path = shutil.which("java")
     if on_path is None:
-        raise JavaError(f"No Java was found: JAVA_HOME is not set and there is no `java` on PATH; Java {allowed} is needed. {WHAT_TO_DO}")
+        raise JavaError(
+            f"No Java was found: JAVA_HOME is not set and there is no `java` on PATH; Java {allowed} is"
+            f" needed. {WHAT_TO_DO}"
+        )
     return Path(on_path)
 
 
 def _version(java: Path, allowed: str) -> int:
-    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    answer = subprocess.run(
+        [java, "-version"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
     said = (answer.stderr + answer.stdout).strip()
     version = parse_version(said)
     if answer.returncode != 0 or version is None:
         raise JavaError(
-            f"`{java} -version` ended with exit code {answer.returncode} and said {said!r}; Java {allowed} is needed. {WHAT_TO_DO}"
+            f"`{java} -version` ended with exit code {answer.returncode} and said {said!r}; Java {allowed} is"
+            f" needed. {WHAT_TO_DO}"
         )
     return version
 

@@ -1,4 +1,5 @@
-"""A real Kafka broker for tests and the demo: one node, KRaft, on free ports, in a folder and a process group of its own.
+"""A real Kafka broker for tests and the demo: one node, KRaft, on free ports, in a folder and a process group
+of its own.
 
     with KafkaBroker(folder) as broker:
         broker.bootstrap_servers      # "127.0.0.1:PORT"
@@ -33,13 +34,19 @@ class KafkaBrokerError(Exception):
 
 
 class KafkaBroker:
-    """A broker that runs inside a `with` block; `start` and `stop` may also be called by themselves, and again: the data stays.
+    """A broker that runs inside a `with` block; `start` and `stop` may also be called by themselves, and
+    again: the data stays.
 
-    `settings` are added to server.properties. Topics must be created; set `auto.create.topics.enable` to change that.
+    `settings` are added to server.properties. Topics must be created; set `auto.create.topics.enable` to
+    change that.
     """
 
     def __init__(
-        self, folder: Path, settings: dict[str, str] | None = None, start_timeout: float = 120.0, environment: dict[str, str] | None = None
+        self,
+        folder: Path,
+        settings: dict[str, str] | None = None,
+        start_timeout: float = 120.0,
+        environment: dict[str, str] | None = None,
     ) -> None:
         self.folder = folder.absolute()
         self.log = self.folder / "broker.log"
@@ -57,13 +64,19 @@ class KafkaBroker:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     def start(self) -> None:
-        """Install the jars if they are not there, format the folder if it is new, start, and wait until metadata is answered."""
+        """Install the jars if they are not there, format the folder if it is new, start, and wait until
+        metadata is answered.
+        """
         if self._process is not None:
-            raise KafkaBrokerError(f"The broker at {self.bootstrap_servers} is already started; call stop() first.")
+            raise KafkaBrokerError(
+                f"The broker at {self.bootstrap_servers} is already started; call stop() first."
+            )
         ensure(JARS, LOCK)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._format()
@@ -83,7 +96,9 @@ class KafkaBroker:
             raise
 
     def stop(self, timeout: float = 30.0) -> None:
-        """End the broker's process group: SIGTERM, and SIGKILL after `timeout` seconds. Does nothing if it is not started."""
+        """End the broker's process group: SIGTERM, and SIGKILL after `timeout` seconds. Does nothing if it is
+        not started.
+        """
         if self._process is None:
             return
         self._signal(signal.SIGTERM)
@@ -116,12 +131,28 @@ class KafkaBroker:
         if (self.folder / "data" / "meta.properties").exists():
             return
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        command = self._java("kafka.tools.StorageTool", "format", "--cluster-id", f"a{cluster[1:]}", "--config", str(self._properties))
+        command = self._java(
+            "kafka.tools.StorageTool",
+            "format",
+            "--cluster-id",
+            f"a{cluster[1:]}",
+            "--config",
+            str(self._properties),
+        )
         answer = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
         )
         if answer.returncode != 0:
-            raise KafkaBrokerError(f"Kafka could not format {self.folder} (exit code {answer.returncode}):\n{answer.stdout[-2000:]}")
+            raise KafkaBrokerError(
+                f"Kafka could not format {self.folder} (exit code"
+                f" {answer.returncode}):\n{answer.stdout[-2000:]}"
+            )
 
     def _write_properties(self) -> None:
         settings = {
@@ -150,17 +181,22 @@ class KafkaBroker:
         deadline = time.monotonic() + self._start_timeout
         while not self._answers():
             if process.poll() is not None:
-                raise KafkaBrokerError(f"The broker ended with exit code {process.returncode} while starting:\n{self._log_end()}")
+                raise KafkaBrokerError(
+                    f"The broker ended with exit code {process.returncode} while starting:\n{self._log_end()}"
+                )
             if time.monotonic() > deadline:
                 raise KafkaBrokerError(
-                    f"The broker did not answer at {self.bootstrap_servers} within {self._start_timeout:g} s:\n{self._log_end()}"
+                    f"The broker did not answer at {self.bootstrap_servers} within {self._start_timeout:g}"
+                    f" s:\n{self._log_end()}"
                 )
             time.sleep(0.1)
 
     def _answers(self) -> bool:
         try:
             socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
-            metadata = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0}).list_topics(timeout=5)
+            metadata = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0}).list_topics(
+                timeout=5
+            )
         except (OSError, KafkaException):
             return False
         return bool(metadata.brokers)

@@ -1,4 +1,5 @@
-"""Customers of the demo: changes from ``{data}/customers/cdc``, and once the first snapshot from ``{data}/customers/snapshot``.
+"""Customers of the demo: changes from ``{data}/customers/cdc``, and once the first snapshot from
+``{data}/customers/snapshot``.
 
 Both flows write one table, in any order: a change wins over the snapshot, whose rows all have the sequence 0.
 """
@@ -13,7 +14,10 @@ dp.create_source(
     options={"maxFilesPerTrigger": 20},
 )
 dp.create_source(
-    "customers_snapshot", format="json", path="{data}/customers/snapshot", schema="customer_id INT, name STRING, email STRING, city STRING"
+    "customers_snapshot",
+    format="json",
+    path="{data}/customers/snapshot",
+    schema="customer_id INT, name STRING, email STRING, city STRING",
 )
 
 

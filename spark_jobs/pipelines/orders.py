@@ -23,7 +23,9 @@ dp.create_source(
 
 @dp.temporary_view(sources=["orders_raw"])
 def distinct_orders(records):
-    order = from_json(col("value").cast("string"), "order_id STRING, customer_id INT, amount DOUBLE, ordered_at TIMESTAMP")
+    order = from_json(
+        col("value").cast("string"), "order_id STRING, customer_id INT, amount DOUBLE, ordered_at TIMESTAMP"
+    )
     return (
         records
         .select(order.alias("order"))

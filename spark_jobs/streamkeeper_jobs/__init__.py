@@ -1,1 +1,3 @@
-"""The driver of a flow: what runs inside spark-submit. It computes; what it decides by is in ``streamkeeper``."""
+"""The driver of a flow: what runs inside spark-submit. It computes; what it decides by is in
+``streamkeeper``.
+"""

@@ -1,9 +1,13 @@
-"""Reading any Spark Structured Streaming checkpoint, ours or anybody's, without a JVM. Nothing here ever changes one.
+"""Reading any Spark Structured Streaming checkpoint, ours or anybody's, without a JVM. Nothing here ever
+changes one.
 
-Layout and formats: FACTS-spark ("Checkpoint layout"); ``tests/spark/test_checkpoint_reader.py`` pins each part that is leaned on.
+Layout and formats: FACTS-spark ("Checkpoint layout"); ``tests/spark/checkpoint/test_checkpoint_reader.py``
+pins each part that is leaned on.
 """
 
-from streamkeeper.checkpoint.entries import (
+from streamkeeper.checkpoint.damage import Problem
+from streamkeeper.checkpoint.files_log import FilesLog
+from streamkeeper.checkpoint.log_entries import (
     CommitEntry,
     FileEntry,
     OffsetEntry,
@@ -13,8 +17,6 @@ from streamkeeper.checkpoint.entries import (
     write_initial_offsets,
     write_offsets,
 )
-from streamkeeper.checkpoint.files_log import FilesLog
-from streamkeeper.checkpoint.problems import Problem
 from streamkeeper.checkpoint.reader import Checkpoint
 
 __all__ = [

@@ -1,7 +1,8 @@
 """The log of a files source: which files were processed, and in which batch of the log.
 
-``sources/<source>/<N>`` lists the files of batch N; every tenth is ``<N>.compact`` and lists all files so far. It grows without bound
-(SPARK-30462), so it is read line by line where the storage can do that, and counted without looking into the lines.
+``sources/<source>/<N>`` lists the files of batch N; every tenth is ``<N>.compact`` and lists all files so
+far. It grows without bound (SPARK-30462), so it is read line by line where the storage can do that, and
+counted without looking into the lines.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamkeeper.checkpoint.entries import FileEntry, damaged, parse_file_entry
+from streamkeeper.checkpoint.log_entries import FileEntry, damaged, parse_file_entry
 from streamkeeper.errors import CheckpointError
 from streamkeeper.storage import LocalStorage, Storage
 
@@ -23,7 +24,9 @@ _TAIL = 4096
 
 @dataclass(frozen=True)
 class FilesLog:
-    """The processed files of one source. ``folder`` is a name in the storage; nothing is read before it is asked for."""
+    """The processed files of one source. ``folder`` is a name in the storage; nothing is read before it is
+    asked for.
+    """
 
     storage: Storage
     folder: str
@@ -45,7 +48,8 @@ class FilesLog:
         return next(reversed(self.batches()[1]), None)
 
     def entries(self, upto: int | None = None) -> Iterator[FileEntry]:
-        """Read the processed files, oldest batch first, as far as batch ``upto`` of the log: the ``logOffset`` of the source's offset.
+        """Read the processed files, oldest batch first, as far as batch ``upto`` of the log: the
+        ``logOffset`` of the source's offset.
 
         :raises CheckpointError: a batch is missing, the log ends before ``upto``, or a file of it is damaged.
         """
@@ -57,8 +61,8 @@ class FilesLog:
                     yield entry
 
     def newest_entries(self, upto: int) -> list[FileEntry]:
-        """Read the entries of the last batches up to ``upto``, however long the log is: those after the newest compacted batch, and the
-        last mebibyte of that one.
+        """Read the entries of the last batches up to ``upto``, however long the log is: those after the
+        newest compacted batch, and the last mebibyte of that one.
 
         :raises CheckpointError: a file of the log is damaged.
         """
@@ -67,7 +71,10 @@ class FilesLog:
         found = [] if start is None else self._last_entries(f"{self.folder}/{start}.compact")
         for number in (number for number in plain if (-1 if start is None else start) < number <= upto):
             name = f"{self.folder}/{number}"
-            found += [parse_file_entry(line.decode(errors="replace"), self.storage.path(name)) for line in self._lines(name)]
+            found += [
+                parse_file_entry(line.decode(errors="replace"), self.storage.path(name))
+                for line in self._lines(name)
+            ]
         return found
 
     def _last_entries(self, name: str) -> list[FileEntry]:
@@ -79,8 +86,8 @@ class FilesLog:
         return [parse_file_entry(line.decode(errors="replace"), self.storage.path(name)) for line in lines]
 
     def count(self, upto: int | None = None) -> int:
-        """Count the processed files as far as batch ``upto``, without parsing them: by lines, and by the end of each line where a compacted
-        batch goes beyond ``upto``.
+        """Count the processed files as far as batch ``upto``, without parsing them: by lines, and by the end
+        of each line where a compacted batch goes beyond ``upto``.
 
         :raises CheckpointError: a batch is missing, or a file of the log is damaged.
         """
@@ -96,7 +103,9 @@ class FilesLog:
         """
         plain, compact = self.batches()
         found: list[tuple[str, str]] = []
-        newest = [f"{self.folder}/{number}" for number in plain[-1:]] + [f"{self.folder}/{number}.compact" for number in compact[-1:]]
+        newest = [f"{self.folder}/{number}" for number in plain[-1:]] + [
+            f"{self.folder}/{number}.compact" for number in compact[-1:]
+        ]
         found += [(name, what) for name in newest if (what := self._ends(name)) is not None]
         if deep and not found:
             try:
@@ -107,14 +116,18 @@ class FilesLog:
         return found
 
     def missing(self) -> list[int]:
-        """Give the batches that should be there after the newest compacted one (or after the first), and are not."""
+        """Give the batches that should be there after the newest compacted one (or after the first), and are
+        not.
+        """
         plain, compact = self.batches()
         start = compact[-1] if compact else -1
         later = [number for number in plain if number > start]
         return sorted(set(range(start + 1, later[-1])) - set(later)) if later else []
 
     def _names(self, upto: int | None) -> list[tuple[str, int]]:
-        """Give the files to read, with their batch: the newest usable compacted one, then each plain one after it."""
+        """Give the files to read, with their batch: the newest usable compacted one, then each plain one
+        after it.
+        """
         plain, compact = self.batches()
         start, names = -1, []
         for number in reversed(compact):
@@ -127,7 +140,10 @@ class FilesLog:
         later = [number for number in plain if number > start and (upto is None or number <= upto)]
         last = upto if upto is not None else max(later, default=start)
         if gap := sorted(set(range(start + 1, last + 1)) - set(later)):
-            raise damaged(self.storage.path(self.folder), f"lacks batch {gap[0]} of the processed files, and {len(gap) - 1} more")
+            raise damaged(
+                self.storage.path(self.folder),
+                f"lacks batch {gap[0]} of the processed files, and {len(gap) - 1} more",
+            )
         return names + [(f"{self.folder}/{number}", number) for number in later]
 
     def _ends(self, name: str) -> str | None:
@@ -175,7 +191,11 @@ class FilesLog:
         count = 0
         for line in self._lines(name):
             match = _BATCH.search(line, max(0, len(line) - 40))
-            batch = int(match[1]) if match else parse_file_entry(line.decode(errors="replace"), self.storage.path(name)).batch
+            batch = (
+                int(match[1])
+                if match
+                else parse_file_entry(line.decode(errors="replace"), self.storage.path(name)).batch
+            )
             count += batch <= upto
         return count
 

@@ -1,4 +1,6 @@
-"""A checkpoint of a streaming query, read file by file as it is asked for. Nothing is cached and nothing is ever written."""
+"""A checkpoint of a streaming query, read file by file as it is asked for. Nothing is cached and nothing is
+ever written.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.checkpoint.entries import (
+from streamkeeper.checkpoint.damage import Problem, find_problems
+from streamkeeper.checkpoint.files_log import FilesLog
+from streamkeeper.checkpoint.log_entries import (
     CommitEntry,
     OffsetEntry,
     StateOperator,
@@ -17,8 +21,6 @@ from streamkeeper.checkpoint.entries import (
     parse_offsets,
     parse_operator,
 )
-from streamkeeper.checkpoint.files_log import FilesLog
-from streamkeeper.checkpoint.problems import Problem, find_problems
 from streamkeeper.errors import CheckpointError
 from streamkeeper.storage import LocalStorage, Storage
 
@@ -54,8 +56,8 @@ class Checkpoint:
         if content is None:
             self.require()
             raise CheckpointError(
-                f"{self.path(name)} is missing. Nothing was changed. Put it back from a copy of the checkpoint, "
-                "or start the flow on a new checkpoint with reset_checkpoint."
+                f"{self.path(name)} is missing. Nothing was changed. Put it back from a copy of the"
+                " checkpoint, or start the flow on a new checkpoint with reset_checkpoint."
             )
         return content
 
@@ -78,7 +80,9 @@ class Checkpoint:
         """
         content = self.read("metadata")
         if not content:
-            raise damaged(self.path("metadata"), "is empty: the process or the machine went down while it was written")
+            raise damaged(
+                self.path("metadata"), "is empty: the process or the machine went down while it was written"
+            )
         try:
             found = json.loads(content)["id"]
         except (ValueError, KeyError, TypeError) as error:
@@ -96,7 +100,9 @@ class Checkpoint:
         return numbers(self.names("commits"))
 
     def last_commit(self) -> int | None:
-        """Give the newest committed batch: the last processed position is its offsets. None if there is none."""
+        """Give the newest committed batch: the last processed position is its offsets. None if there is
+        none.
+        """
         return next(reversed(self.commit_batches()), None)
 
     def offsets(self, batch: int) -> OffsetEntry:
@@ -114,7 +120,8 @@ class Checkpoint:
         return parse_commit(self.read(f"commits/{batch}"), batch, self.path(f"commits/{batch}"))
 
     def operators(self) -> tuple[StateOperator, ...]:
-        """Read which stateful operators have state here, by their ids. Those of Spark before 3.5 left no metadata and are not told.
+        """Read which stateful operators have state here, by their ids. Those of Spark before 3.5 left no
+        metadata and are not told.
 
         :raises CheckpointError: an operator's metadata is damaged.
         """
@@ -122,28 +129,36 @@ class Checkpoint:
         return tuple(parse_operator(self.read(file), self.path(file)) for file in files if file is not None)
 
     def operator_file(self, operator: int) -> str | None:
-        """Find an operator's metadata: ``metadata``, or the newest of ``v2/<batch>``; None if there is none."""
+        """Find an operator's metadata: ``metadata``, or the newest of ``v2/<batch>``; None if there is
+        none.
+        """
         folder = f"state/{operator}/_metadata"
         found = self.names(folder)
         newest = numbers(self.names(f"{folder}/v2"))[-1:] if "v2" in found else []
         return f"{folder}/v2/{newest[0]}" if newest else f"{folder}/metadata" if "metadata" in found else None
 
     def sources(self) -> tuple[str, ...]:
-        """List the sources that keep something of their own: by name (named sources) or number. Delta sources need not be among them."""
+        """List the sources that keep something of their own: by name (named sources) or number. Delta sources
+        need not be among them.
+        """
         found = [name for name in self.names("sources") if not name.startswith(".")]
         return tuple(sorted(found, key=lambda name: (0, int(name), "") if name.isdecimal() else (1, 0, name)))
 
     def files_log(self, source: str) -> FilesLog:
-        """Give the log of a files source; nothing is read yet. ``source`` is a name of :meth:`sources`.
+        """Give the log of a files source; nothing is read yet. ``source`` is a name of :meth:`readers`.
 
         :raises CheckpointError: it can be no source's name.
         """
         if not re.fullmatch(r"[^/\0]+", source) or source in (".", ".."):
-            raise CheckpointError(f"{source!r} names no source. {self.path()} has the sources {', '.join(self.sources()) or 'none'}.")
+            raise CheckpointError(
+                f"{source!r} names no source. {self.path()} has the sources"
+                f" {', '.join(self.sources()) or 'none'}."
+            )
         return FilesLog(self.storage, self.name(f"sources/{source}"))
 
     def initial_offsets(self, source: str) -> Any:
-        """Read what a Kafka source started from, or when a rate source started (epoch ms); None where the source keeps neither.
+        """Read what a Kafka source started from, or when a rate source started (epoch ms); None where the
+        source keeps neither.
 
         :raises CheckpointError: the file is cut off or garbage.
         """
@@ -152,7 +167,9 @@ class Checkpoint:
         return None if content is None else parse_initial_offsets(content, self.path(name))
 
     def problems(self, deep: bool = False) -> tuple[Problem, ...]:
-        """Find every damage that names and the newest entries show; ``deep`` reads every entry, which takes longer the more there are."""
+        """Find every damage that names and the newest entries show; ``deep`` reads every entry, which takes
+        longer the more there are.
+        """
         return find_problems(self, deep)
 
 
@@ -163,9 +180,15 @@ def numbers(names: list[str]) -> list[int]:
 
 def _no_checkpoint(checkpoint: Checkpoint) -> str:
     path, found = checkpoint.path(), checkpoint.names()
-    asked = "Give the folder that the query has as its checkpointLocation: it holds metadata, offsets and commits."
+    asked = (
+        "Give the folder that the query has as its checkpointLocation: it holds metadata, offsets and"
+        " commits."
+    )
     if not found:
-        if isinstance(checkpoint.storage, LocalStorage) and checkpoint.storage.modified(checkpoint.folder) is not None:
+        if (
+            isinstance(checkpoint.storage, LocalStorage)
+            and checkpoint.storage.modified(checkpoint.folder) is not None
+        ):
             return f"{path} is an empty folder or a file, no checkpoint. {asked}"
         return f"There is nothing at {path}. {asked}"
     if "_delta_log" in found:
@@ -174,4 +197,7 @@ def _no_checkpoint(checkpoint: Checkpoint) -> str:
         return f"{path} seems to be a part of a checkpoint. Give the folder above it."
     below = [name for name in found[:50] if Checkpoint(checkpoint.storage, checkpoint.name(name)).exists()]
     hint = f" Checkpoints are right below it: {', '.join(below)}." if below else ""
-    return f"{path} is no checkpoint: it holds {', '.join(found[:6])}{', …' if len(found) > 6 else ''}.{hint} {asked}"
+    return (
+        f"{path} is no checkpoint: it holds {', '.join(found[:6])}{', …' if len(found) > 6 else ''}.{hint}"
+        f" {asked}"
+    )

@@ -8,7 +8,9 @@ from streamkeeper.errors import StreamkeeperError, UsageError
 
 
 def main() -> None:
-    """Run ``streamkeeper``; errors that are meant for the user are printed as they stand, on standard error."""
+    """Run ``streamkeeper``; errors that are meant for the user are printed as they stand, on standard
+    error.
+    """
     try:
         if not _look_only(sys.argv[1:]):
             _run_app()
@@ -23,19 +25,26 @@ def _run_app() -> None:
     try:
         from streamkeeper.cli.commands import app
     except ImportError as error:
-        sys.exit(f"The command line needs a package that is not installed: {error}. Install streamkeeper[cli].")
+        sys.exit(
+            f"The command line needs a package that is not installed: {error}. Install streamkeeper[cli]."
+        )
     app()
 
 
 def _look_only(arguments: list[str]) -> bool:
-    """Carry out a plain ``inspect`` or ``flows`` without typer, and say whether it was one; help and wrong usage are typer's.
+    """Carry out a plain ``inspect`` or ``flows`` without typer, and say whether it was one; help and wrong
+    usage are typer's.
 
     These two are called in loops and by hand, and importing typer (with pydantic) takes longer than they do.
     """
     command, rest = arguments[:1], arguments[1:]
     places = [item for item in rest if not item.startswith("-")]
     flags = sorted(item for item in rest if item.startswith("-"))
-    if command == ["inspect"] and len(places) == 1 and flags in ([], ["--files"], ["--json"], ["--files", "--json"]):
+    if (
+        command == ["inspect"]
+        and len(places) == 1
+        and flags in ([], ["--files"], ["--json"], ["--files", "--json"])
+    ):
         from streamkeeper.cli.inspecting import show_place
 
         show_place(places[0], files="--files" in flags, as_json="--json" in flags)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from streamkeeper import backups
-from streamkeeper.backups import Backup
 from streamkeeper.cli.output import Grid, show
 from streamkeeper.errors import RequestError
-from streamkeeper.plans import size_in_words
+from streamkeeper.recover.plans.plan import size_in_words
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
+from streamkeeper.tables import backups
+from streamkeeper.tables.backups import Backup
 
 _HEADING = ("backup", "table", "at", "version", "rows", "size", "kept", "flows")
 
@@ -24,7 +24,9 @@ def show_backups(table: str | None, as_json: bool) -> None:
         tables = sorted({f"{item.pipeline}.{item.table}" for item in found})
         found = [item for item in found if table in (item.table, f"{item.pipeline}.{item.table}")]
         if not found:
-            raise RequestError(f"There is no backup of {table!r}. There are backups of: {', '.join(tables) or 'no table'}.")
+            raise RequestError(
+                f"There is no backup of {table!r}. There are backups of: {', '.join(tables) or 'no table'}."
+            )
     show([backups.to_value(item) for item in found], as_json, Grid(_HEADING, [_row(item) for item in found]))
 
 

@@ -16,7 +16,9 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Keep streaming flows alive, and bring them back. Exit codes: 0, 1 for a failure, 2 for wrong usage.",
+    help=(
+        "Keep streaming flows alive, and bring them back. Exit codes: 0, 1 for a failure, 2 for wrong usage."
+    ),
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -25,13 +27,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command()
 def check(*, json: AsJson = False) -> None:
     """Import every pipeline file, say what is wrong with it, and write the manifest."""
-    from streamkeeper.manifest import write_manifest
+    from streamkeeper.manifest.manifest import write_manifest
 
     written = write_manifest(Settings.from_environment())
     found = list(written.flows())
     value = {
         "manifest": written.key,
-        "flows": [{"flow": flow.full_name, "target": flow.declaration.target, "fingerprint": flow.fingerprint} for flow in found],
+        "flows": [
+            {"flow": flow.full_name, "target": flow.declaration.target, "fingerprint": flow.fingerprint}
+            for flow in found
+        ],
         "errors": dict(written.errors),
         "left_out": dict(written.left_out),
     }
@@ -53,9 +58,16 @@ def flows(*, json: AsJson = False) -> None:
 
 @app.command()
 def inspect(
-    place: Annotated[str, typer.Argument(help="A flow, or the path or URL of any Structured Streaming checkpoint.", metavar="FLOW|PATH")],
+    place: Annotated[
+        str,
+        typer.Argument(
+            help="A flow, or the path or URL of any Structured Streaming checkpoint.", metavar="FLOW|PATH"
+        ),
+    ],
     *,
-    files: Annotated[bool, typer.Option("--files", help="Count processed files too; this reads the whole files log.")] = False,
+    files: Annotated[
+        bool, typer.Option("--files", help="Count processed files too; this reads the whole files log.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Read a checkpoint: last batch, positions, operators, watermark, damage."""
@@ -66,7 +78,11 @@ def inspect(
 
 @app.command("backups")
 def list_backups(
-    table: Annotated[str | None, typer.Option(help="Only those of this table.", metavar="[PIPELINE.]TABLE")] = None, *, json: AsJson = False
+    table: Annotated[
+        str | None, typer.Option(help="Only those of this table.", metavar="[PIPELINE.]TABLE")
+    ] = None,
+    *,
+    json: AsJson = False,
 ) -> None:
     """List the backups that restore_table can put back."""
     from streamkeeper.cli.backup_list import show_backups

@@ -1,4 +1,6 @@
-"""What ``streamkeeper inspect`` shows. A path is looked at with nothing but the checkpoint reader: no settings, no manifest, no fsspec."""
+"""What ``streamkeeper inspect`` shows. A path is looked at with nothing but the checkpoint reader: no
+settings, no manifest, no fsspec.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamkeeper.checkpoint.inspection import Inspection, SourceStand, inspect
+from streamkeeper.cli.inspection import Inspection, SourceStand, inspect
 from streamkeeper.cli.output import show
-from streamkeeper.clock import describe_age
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
+from streamkeeper.times import describe_age
 
 if TYPE_CHECKING:
-    from streamkeeper.generations import Start
+    from streamkeeper.flows.generations import Start
 
 
 def show_place(place: str, files: bool, as_json: bool) -> None:
@@ -25,8 +27,11 @@ def show_place(place: str, files: bool, as_json: bool) -> None:
     show(value, as_json, text)
 
 
-def inspect_place(settings_factory: Callable[[], Settings], place: str, files: bool) -> tuple[dict[str, Any], str]:
-    """Look at a flow's checkpoint, or at any checkpoint by its path or URL; give it as a JSON object and in words.
+def inspect_place(
+    settings_factory: Callable[[], Settings], place: str, files: bool
+) -> tuple[dict[str, Any], str]:
+    """Look at a flow's checkpoint, or at any checkpoint by its path or URL; give it as a JSON object and in
+    words.
 
     What has a ``/``, or is there as a folder, is a path; else it is a flow's name.
 
@@ -35,7 +40,9 @@ def inspect_place(settings_factory: Callable[[], Settings], place: str, files: b
     :raises RequestError: there is no such flow, or it never began.
     """
     if not place:
-        raise RequestError("'' is neither a flow nor a path. Give pipeline.flow, or the folder of a checkpoint.")
+        raise RequestError(
+            "'' is neither a flow nor a path. Give pipeline.flow, or the folder of a checkpoint."
+        )
     if "/" in place or Path(place).is_dir():
         root, folder = _split(place)
         found = inspect(open_storage(root), folder, count_files=files)
@@ -50,42 +57,71 @@ def _split(place: str) -> tuple[str, str]:
 
 
 def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str, Any], str]:
-    from streamkeeper import generations, places
     from streamkeeper.checkpoint import Checkpoint
-    from streamkeeper.home import FlowHome
-    from streamkeeper.manifest import read_manifest
-    from streamkeeper.standing import last_begun
+    from streamkeeper.flows import generations, past_positions
+    from streamkeeper.flows.files import FlowHome
+    from streamkeeper.flows.position import last_begun
+    from streamkeeper.manifest.manifest import read_manifest
 
     flow = read_manifest(settings).find(name)
     home = FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
     newest, begun = generations.latest(home), last_begun(home)
     if newest is None or begun is None:
-        why = "never started" if newest is None else f"has decided on generation {newest.number}, which no driver began yet"
+        why = (
+            "never started"
+            if newest is None
+            else f"has decided on generation {newest.number}, which no driver began yet"
+        )
         raise RequestError(
-            f"The flow {flow.full_name} {why}, so it has no checkpoint to look at. Start it: its DAG, or streamkeeper run {flow.full_name}."
+            f"The flow {flow.full_name} {why}, so it has no checkpoint to look at. Start it: its DAG, or"
+            f" streamkeeper run {flow.full_name}."
         )
     start = begun[1]
-    inferred = {source.name for source in flow.pipeline.sources_of(flow.declaration) if source.schema is None and source.reads_files}
-    head = {"decided_generation": asdict(newest), "start": asdict(start), "inferred": sorted(inferred & start.schemas.keys())}
-    lines = [f"flow            {flow.full_name} → {flow.declaration.target}", f"generation      {start.number}, since {start.at}"]
+    inferred = {
+        source.name
+        for source in flow.pipeline.sources_of(flow.declaration)
+        if source.schema is None and source.reads_files
+    }
+    head = {
+        "decided_generation": asdict(newest),
+        "start": asdict(start),
+        "inferred": sorted(inferred & start.schemas.keys()),
+    }
+    lines = [
+        f"flow            {flow.full_name} → {flow.declaration.target}",
+        f"generation      {start.number}, since {start.at}",
+    ]
     if newest.number != start.number:
-        lines.append(f"next            generation {newest.number} is decided ({newest.why}, by {newest.by}), and no driver began it yet")
-    lines += [f"why             {begun[0].why}, by {begun[0].by}; start {begun[0].start.mode}; state {_state(start)}"]
+        lines.append(
+            f"next            generation {newest.number} is decided ({newest.why}, by {newest.by}), and no"
+            " driver began it yet"
+        )
+    lines += [
+        f"why             {begun[0].why}, by {begun[0].by}; start {begun[0].start.mode}; state"
+        f" {_state(start)}"
+    ]
     if begun[0].start.checkpoint is not None:
-        lines.append(f"adopted         {begun[0].start.checkpoint}, query {begun[0].start.query_id}, after its batch {start.seed_batch}")
+        lines.append(
+            f"adopted         {begun[0].start.checkpoint}, query {begun[0].start.query_id}, after its batch"
+            f" {start.seed_batch}"
+        )
     lines += [f"schema          {name}: {schema} (inferred)" for name, schema in start.schemas.items()]
     try:
         found = inspect(home.storage, start.checkpoint, home, count_files=files)
     except CheckpointError as error:
         raise CheckpointError(
-            f"The flow {flow.full_name} is on generation {start.number}, begun {start.at}, but its checkpoint is gone: {error} "
-            f"Put it back from a copy, or reset the flow: streamkeeper plan reset_checkpoint --flow {flow.full_name}."
+            f"The flow {flow.full_name} is on generation {start.number}, begun {start.at}, but its checkpoint"
+            f" is gone: {error} Put it back from a copy, or reset the flow: streamkeeper plan"
+            f" reset_checkpoint --flow {flow.full_name}."
         ) from error
-    checkpoint, kept = Checkpoint(home.storage, start.checkpoint), places.begun(home)
+    checkpoint, kept = Checkpoint(home.storage, start.checkpoint), past_positions.begun(home)
     last = -1 if found.last_commit is None else found.last_commit
     batches = [batch for batch in checkpoint.offset_batches() if (start.seed_batch or 0) <= batch <= last]
     if batches:
-        lines.append(f"goes back to    batches {batches[0]} to {batches[-1]}; generations {', '.join(map(str, kept))} (rewind)")
+        lines.append(
+            f"goes back to    batches {batches[0]} to {batches[-1]}; generations {', '.join(map(str, kept))}"
+            " (rewind)"
+        )
     back = {"batches": [*batches[:1], *batches[-1:]], "generations": kept}
     return {**found.to_json(), **head, "goes_back_to": back}, "\n".join([*lines, *_words(found)])
 
@@ -98,9 +134,16 @@ def _words(found: Inspection) -> Iterator[str]:
     yield f"checkpoint      {found.path}"
     yield f"query           {found.query_id or 'unknown'}, offset log v{found.offset_log_version or '?'}"
     age = "" if found.last_commit_age_s is None else f", {describe_age(found.last_commit_age_s)} ago"
-    yield f"last batch      {'none is committed' if found.last_commit is None else f'{found.last_commit}{age}'}"
-    yield f"in flight       {'nothing' if found.in_flight is None else f'batch {found.in_flight}: planned, not committed'}"
-    yield f"watermark       {'none' if not found.watermark_ms else f'{found.watermark_ms} ms since the epoch'}"
+    yield (
+        f"last batch      {'none is committed' if found.last_commit is None else f'{found.last_commit}{age}'}"
+    )
+    yield (
+        "in flight      "
+        f" {'nothing' if found.in_flight is None else f'batch {found.in_flight}: planned, not committed'}"
+    )
+    yield (
+        f"watermark       {'none' if not found.watermark_ms else f'{found.watermark_ms} ms since the epoch'}"
+    )
     for source in found.sources:
         yield from _source(source)
     for operator in found.operators:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from streamkeeper import status
 from streamkeeper.cli.output import Grid, say, show
-from streamkeeper.clock import describe_age
 from streamkeeper.errors import StreamkeeperError
-from streamkeeper.manifest import read_manifest
+from streamkeeper.flows import status
+from streamkeeper.flows.status import FlowStatus
+from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
-from streamkeeper.status import FlowStatus
 from streamkeeper.storage import open_storage
+from streamkeeper.times import describe_age
 
 
 def show_flows(as_json: bool) -> None:
-    """Print each flow's state, generation, last batch and its age; what is wrong with pipeline files goes to standard error.
+    """Print each flow's state, generation, last batch and its age; what is wrong with pipeline files goes to
+    standard error.
 
     :raises StreamkeeperError: some flow cannot be looked at; the others were shown.
     """

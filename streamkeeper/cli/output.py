@@ -1,4 +1,6 @@
-"""Printing one result, for machines or for people. rich is imported only for a table on a terminal: it takes a tenth of a second."""
+"""Printing one result, for machines or for people. rich is imported only for a table on a terminal: it takes
+a tenth of a second.
+"""
 
 from __future__ import annotations
 

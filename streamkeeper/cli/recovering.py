@@ -15,8 +15,8 @@ from streamkeeper.errors import RequestError
 from streamkeeper.settings import Settings
 
 if TYPE_CHECKING:
-    from streamkeeper.recovery_kinds import Kind
-    from streamkeeper.requests import FormField
+    from streamkeeper.recover.plans.kind import Kind
+    from streamkeeper.recover.requests.form import FormField
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
@@ -41,28 +41,32 @@ def abandon(
     *,
     json: AsJson = False,
 ) -> None:
-    """Give up a recovery: its holds and locks go. What it changed already, such as a generation that it decided, stays."""
-    from streamkeeper import recoveries
+    """Give up a recovery: its holds and locks go. What it changed already, such as a generation that it
+    decided, stays.
+    """
+    from streamkeeper.recover import engine
 
     settings = Settings.from_environment()
-    recoveries.abandon(settings, _pipeline_of(settings, recovery), recovery, _user())
+    engine.abandon(settings, _pipeline_of(settings, recovery), recovery, _user())
     show({"abandoned": recovery}, json, f"{recovery} is given up; its holds and locks are gone.")
 
 
 class _Kinds(TyperGroup):
-    """A command for each kind of recovery, made when it is asked for: what no command needs is not imported."""
+    """A command for each kind of recovery, made when it is asked for: what no command needs is not
+    imported.
+    """
 
     make: Callable[[Kind], Callable[..., None]]
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Give the names of all kinds."""
-        from streamkeeper.recovery_kinds import KINDS
+        from streamkeeper.recover.plans.kind import KINDS
 
         return list(KINDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Make the command of a kind, or give None where there is none of that name."""
-        from streamkeeper.recovery_kinds import KINDS, kind
+        from streamkeeper.recover.plans.kind import KINDS, kind
 
         if cmd_name not in KINDS:
             return None
@@ -73,41 +77,51 @@ class _Kinds(TyperGroup):
 
 def _plan_command(of: Kind) -> Callable[..., None]:
     def run(*, json: bool, **values: Any) -> None:
-        from streamkeeper import explain, plans, recoveries
         from streamkeeper.cli.recovery_session import Session
+        from streamkeeper.recover import engine
+        from streamkeeper.recover.plans import explain
+        from streamkeeper.recover.plans import plan as plans
 
         settings = Settings.from_environment()
-        plan = recoveries.plan(settings, of, _request(settings, of, values), _new_id(of) if of.unasked else "plan-only")
+        plan = engine.plan(
+            settings, of, _request(settings, of, values), _new_id(of) if of.unasked else "plan-only"
+        )
         session = Session(settings, plan, True, json)
         if not of.unasked or any(refusal.price is None for refusal in plan.refusals):
             show(plans.to_json(plan), json, explain.as_text(plan))
             return
         session.tell(explain.as_text(plan))
         evidence = session.dry_run()
-        show({**plans.to_json(plan), "evidence": evidence}, json, "\n".join(f"{step}: {found}" for step, found in evidence.items()))
+        show(
+            {**plans.to_json(plan), "evidence": evidence},
+            json,
+            "\n".join(f"{step}: {found}" for step, found in evidence.items()),
+        )
 
     return _with_options(run, of, {})
 
 
 def _recover_command(of: Kind) -> Callable[..., None]:
     def run(*, yes: bool, resume: str, json: bool, **values: Any) -> None:
-        from streamkeeper import common_steps, explain, recoveries
         from streamkeeper.cli.recovery_session import Session
+        from streamkeeper.recover import engine
+        from streamkeeper.recover.plans import explain
+        from streamkeeper.recover.steps import shared as shared_steps
 
         settings = Settings.from_environment()
         if resume:
-            plan = recoveries.read_plan(settings, _pipeline_of(settings, resume), resume)
+            plan = engine.read_plan(settings, _pipeline_of(settings, resume), resume)
             if plan.recovery != of.name:
                 raise RequestError(
                     f"The recovery {resume} is a {plan.recovery}, no {of.name}. Go on with: "
                     f"streamkeeper recover {plan.recovery} --resume {resume}"
                 )
         else:
-            plan = recoveries.plan(settings, of, _request(settings, of, values), _new_id(of))
+            plan = engine.plan(settings, of, _request(settings, of, values), _new_id(of))
         session = Session(settings, plan, yes, json)
         session.tell(explain.as_text(plan))
-        common_steps.check_accepted(plan)
-        if not recoveries.was_approved(settings, plan):
+        shared_steps.check_accepted(plan)
+        if not engine.was_approved(settings, plan):
             session.try_out()
             session.approve()
         evidence = {step: session.carry_out(step) for step in plan.steps}
@@ -126,12 +140,15 @@ class _Recovers(_Kinds):
 
 def _with_options(run: Callable[..., None], of: Kind, more: dict[str, Any]) -> Callable[..., None]:
     """Give a function whose signature has an option for each field of the kind's form, as typer reads it."""
-    from streamkeeper.manifest import Manifest
-    from streamkeeper.requests import APPROVAL, DRY_RUN
+    from streamkeeper.manifest.manifest import Manifest
+    from streamkeeper.recover.requests.form import APPROVAL, DRY_RUN
 
     fields = [field for field in of.form(Manifest("", (), {}, {})) if field.name not in (APPROVAL, DRY_RUN)]
     options = {field.name: _option(field) for field in fields}
-    given = {name: (annotation, "" if annotation is Resume else False) for name, annotation in {**more, "json": AsJson}.items()}
+    given = {
+        name: (annotation, "" if annotation is Resume else False)
+        for name, annotation in {**more, "json": AsJson}.items()
+    }
     parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, (annotation, default) in {**options, **given}.items()
@@ -147,7 +164,9 @@ def _with_options(run: Callable[..., None], of: Kind, more: dict[str, Any]) -> C
 
 
 def _option(field: FormField) -> tuple[Any, Any]:
-    """Give the annotation and the default of the option of a field. What was not given is None: then the form's own default holds."""
+    """Give the annotation and the default of the option of a field. What was not given is None: then the
+    form's own default holds.
+    """
     name = _flag(field)
     if field.type == "boolean":
         return Annotated[bool | None, typer.Option(f"{name}/--no-{name[2:]}", help=_told(field))], None
@@ -164,7 +183,7 @@ def _told(field: FormField) -> str:
     """Give an option's help: what the form says, what is allowed, and what holds if it is not given."""
     said = [field.description]
     if field.option == "from":
-        from streamkeeper.reset_requests import STARTS_WITH_VALUE
+        from streamkeeper.recover.requests.reset_checkpoint import STARTS_WITH_VALUE
 
         said.append(f"With a value: {', '.join(STARTS_WITH_VALUE)}.")
     if field.type == "object":
@@ -181,11 +200,15 @@ def _request(settings: Settings, of: Kind, values: dict[str, Any]) -> Any:
 
     :raises RequestError: a value does not fit.
     """
-    from streamkeeper.manifest import read_manifest
+    from streamkeeper.manifest.manifest import read_manifest
 
     manifest = read_manifest(settings)
     fields = {field.name: field for field in of.form(manifest)}
-    given = {name: _value(fields[name], value) for name, value in values.items() if value is not None and value != []}
+    given = {
+        name: _value(fields[name], value)
+        for name, value in values.items()
+        if value is not None and value != []
+    }
     return of.parse(of.shorthand(given), manifest, _user())
 
 
@@ -202,7 +225,7 @@ def _value(field: FormField, value: Any) -> Any:
 
 
 def _pipeline_of(settings: Settings, recovery: str) -> str:
-    from streamkeeper import ledger
+    from streamkeeper.flows import ledger
     from streamkeeper.storage import open_storage
 
     storage = open_storage(settings.state)
@@ -216,9 +239,9 @@ def _pipeline_of(settings: Settings, recovery: str) -> str:
 def _new_id(of: Kind) -> str:
     import uuid
 
-    from streamkeeper import recoveries
+    from streamkeeper.recover import engine
 
-    return recoveries.recovery_id(of.name, f"cli-{uuid.uuid4().hex[:12]}")
+    return engine.recovery_id(of.name, f"cli-{uuid.uuid4().hex[:12]}")
 
 
 def _user() -> str:

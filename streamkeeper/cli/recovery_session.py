@@ -1,4 +1,6 @@
-"""One run of ``streamkeeper recover``: it asks, carries out every step of a recovery, and tells as it goes."""
+"""One run of ``streamkeeper recover``: it asks, carries out every step of a recovery, and tells as it
+goes.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,19 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from streamkeeper.cli.output import say
+from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import PlanRefused, RecoveryError, StreamkeeperError, TableLocked
-from streamkeeper.outcomes import Outcome
 from streamkeeper.settings import Settings
 
 if TYPE_CHECKING:
-    from streamkeeper.plans import FlowPlan, Plan
+    from streamkeeper.recover.plans.plan import FlowPlan, Plan
 
 
 @dataclass(frozen=True)
 class Session:
-    """One run of ``recover``: asks where it must, and tells as it goes (on standard error where the result is JSON)."""
+    """One run of ``recover``: asks where it must, and tells as it goes (on standard error where the result is
+    JSON).
+    """
 
     settings: Settings
     plan: Plan
@@ -38,69 +42,87 @@ class Session:
         print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
 
     def try_out(self) -> dict[str, dict[str, Any]]:
-        """Carry out the steps that come before anybody is asked, if the kind has any, and give their evidence. Nothing is changed.
+        """Carry out the steps that come before anybody is asked, if the kind has any, and give their
+        evidence. Nothing is changed.
 
-        :raises StreamkeeperError: one could not be done: what was planned does not fit. The recovery is given up.
+        :raises StreamkeeperError: one could not be done: what was planned does not fit. The recovery is given
+            up.
         """
-        from streamkeeper import recoveries
-        from streamkeeper.recovery_kinds import kind
+        from streamkeeper.recover import engine
+        from streamkeeper.recover.plans.kind import kind
 
         unasked = kind(self.plan.recovery).unasked
         if unasked:
-            recoveries.propose(self.settings, self.plan)
+            engine.propose(self.settings, self.plan)
         try:
             return {step.name: self.carry_out(step.name) for step in unasked}
         except StreamkeeperError as error:
-            recoveries.give_up(self.settings, self.plan.pipeline, self.plan.recovery_id, f"it was tried out, and failed: {error}")
+            engine.give_up(
+                self.settings,
+                self.plan.pipeline,
+                self.plan.recovery_id,
+                f"it was tried out, and failed: {error}",
+            )
             raise
 
     def dry_run(self) -> dict[str, dict[str, Any]]:
         """Do as :meth:`try_out`, and carry nothing further, however that ended."""
-        from streamkeeper import recoveries
+        from streamkeeper.recover import engine
 
         try:
             return self.try_out()
         finally:
-            recoveries.end_dry_run(self.settings, self.plan.pipeline, self.plan.recovery_id)
+            engine.end_dry_run(self.settings, self.plan.pipeline, self.plan.recovery_id)
 
     def approve(self) -> None:
         """Ask, and write plan and approval to the ledger.
 
         :raises PlanRefused: the answer was no.
         """
-        from streamkeeper import recoveries
+        from streamkeeper.recover import engine
 
         if not self.yes and not _confirmed("Carry this out?", self.as_json):
-            if recoveries.is_open(self.settings, self.plan.pipeline, self.plan.recovery_id):
-                recoveries.give_up(self.settings, self.plan.pipeline, self.plan.recovery_id, "the plan was not approved")
+            if engine.is_open(self.settings, self.plan.pipeline, self.plan.recovery_id):
+                engine.give_up(
+                    self.settings, self.plan.pipeline, self.plan.recovery_id, "the plan was not approved"
+                )
             raise PlanRefused("The plan was not approved; nothing was touched.")
-        recoveries.propose(self.settings, self.plan)
-        recoveries.approve(self.settings, self.plan.pipeline, self.plan.recovery_id, self.plan.by)
+        engine.propose(self.settings, self.plan)
+        engine.approve(self.settings, self.plan.pipeline, self.plan.recovery_id, self.plan.by)
         self.tell(f"recovery {self.plan.recovery_id}; if it is interrupted, go on with: {self.again}")
 
     def carry_out(self, step: str) -> dict[str, Any]:
         """Carry out one step, in Spark where it needs that, and ask again where the price got worse.
 
-        :raises StreamkeeperError: the step could not be done, or the price got worse and nobody approved it again.
+        :raises StreamkeeperError: the step could not be done, or the price got worse and nobody approved it
+            again.
         """
-        from streamkeeper import common_steps, recoveries
-        from streamkeeper.recovery_kinds import kind
+        from streamkeeper.recover import engine
+        from streamkeeper.recover.plans.kind import kind
+        from streamkeeper.recover.steps import shared as shared_steps
 
-        done = recoveries.is_done(self.settings, self.plan, step)
-        if step == common_steps.VERIFY_PROGRESS.name and not done:
+        done = engine.is_done(self.settings, self.plan, step)
+        if step == shared_steps.VERIFY_PROGRESS.name and not done:
             for flow in self.plan.flows:
                 self._start_driver(flow)
         named = (self.settings, self.plan.pipeline, self.plan.recovery_id, step)
-        if kind(self.plan.recovery).step(step).where == "spark" and recoveries.without_spark(*named) is None:
+        if kind(self.plan.recovery).step(step).where == "spark" and engine.without_spark(*named) is None:
             self._submit(step)
         try:
-            evidence = recoveries.carry_out(self.settings, self.plan.pipeline, self.plan.recovery_id, step)
+            evidence = engine.carry_out(self.settings, self.plan.pipeline, self.plan.recovery_id, step)
         except TableLocked:
-            # Another recovery was faster, between our plan and our first step: nothing of ours is left to go on with.
-            recoveries.give_up(self.settings, self.plan.pipeline, self.plan.recovery_id, "another recovery had the table")
+            # Another recovery was faster, between our plan and our first step: nothing of ours is left to go
+            # on with.
+            engine.give_up(
+                self.settings, self.plan.pipeline, self.plan.recovery_id, "another recovery had the table"
+            )
             raise
         self.tell(f"{step}: done")
-        if step == common_steps.PLAN_AGAIN.name and evidence["worse"] and not recoveries.was_approved_again(self.settings, self.plan):
+        if (
+            step == shared_steps.PLAN_AGAIN.name
+            and evidence["worse"]
+            and not engine.was_approved_again(self.settings, self.plan)
+        ):
             self._ask_again(evidence["why"])
         return evidence
 
@@ -111,44 +133,64 @@ class Session:
         return "\n".join(lines or [f"{self.plan.recovery} of {self.plan.subject} is done."])
 
     def _ask_again(self, why: list[str]) -> None:
-        from streamkeeper import recoveries
+        from streamkeeper.recover import engine
 
         say("\n".join(["The price got worse while the flows stopped:", *why]))
         if self.yes or not _confirmed("Go on all the same?", True):
-            recoveries.give_up(self.settings, self.plan.pipeline, self.plan.recovery_id, "the price got worse, and was not approved again")
-            raise PlanRefused("The plan got worse and was not approved again. The flows are released; nothing was changed.")
-        recoveries.approve(self.settings, self.plan.pipeline, self.plan.recovery_id, self.plan.by, again=True)
+            engine.give_up(
+                self.settings,
+                self.plan.pipeline,
+                self.plan.recovery_id,
+                "the price got worse, and was not approved again",
+            )
+            raise PlanRefused(
+                "The plan got worse and was not approved again. The flows are released; nothing was changed."
+            )
+        engine.approve(self.settings, self.plan.pipeline, self.plan.recovery_id, self.plan.by, again=True)
 
     def _submit(self, step: str) -> None:
         """Run a step in an application of its own; its evidence and its error are in the ledger."""
-        from streamkeeper import recoveries, submit
-        from streamkeeper.recovery_kinds import kind
+        from streamkeeper.drivers import submit
+        from streamkeeper.recover import engine
+        from streamkeeper.recover.plans.kind import kind
 
         command = submit.recovery_command(self.settings, self.plan.pipeline, self.plan.recovery_id, step)
         output = sys.stderr if self.as_json else None
         code = subprocess.run(
-            command, env={**os.environ, **submit.environment(self.settings)}, stdin=subprocess.DEVNULL, stdout=output, check=False
+            command,
+            env={**os.environ, **submit.environment(self.settings)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            check=False,
         ).returncode
         if code:
-            why = recoveries.why_failed(self.settings, self.plan.pipeline, self.plan.recovery_id, step)
-            way_on = "" if kind(self.plan.recovery).step(step).unasked else f" Put that right, then go on with {self.again}"
+            why = engine.why_failed(self.settings, self.plan.pipeline, self.plan.recovery_id, step)
+            way_on = (
+                ""
+                if kind(self.plan.recovery).step(step).unasked
+                else f" Put that right, then go on with {self.again}"
+            )
             told = (why or "see what Spark said above").rstrip(".")
             raise RecoveryError(f"The step {step} ended with exit code {code}: {told}.{way_on}")
 
     def _start_driver(self, flow: FlowPlan) -> None:
-        """Run what is there now through a new generation, unless another supervisor's driver has the flow already."""
+        """Run what is there now through a new generation, unless another supervisor's driver has the flow
+        already.
+        """
         from streamkeeper.cli import running
-        from streamkeeper.manifest import read_manifest
+        from streamkeeper.manifest.manifest import read_manifest
 
         if flow.next_generation is None:
             return
         found = read_manifest(self.settings).find(flow.flow)
-        code = running.drive(self.settings, found, available_now=True, output=sys.stderr if self.as_json else None)
+        code = running.drive(
+            self.settings, found, available_now=True, output=sys.stderr if self.as_json else None
+        )
         if code not in (Outcome.STOPPED, Outcome.LEASE_HELD, Outcome.HELD, Outcome.PARKED):
             raise RecoveryError(
-                f"The driver of generation {flow.next_generation} of {flow.flow} ended with exit code {code} "
-                f"({running.describe_outcome(code)}). The generation is decided and the flow is free to run: see what the driver said "
-                f"above, then go on with {self.again}"
+                f"The driver of generation {flow.next_generation} of {flow.flow} ended with exit code {code}"
+                f" ({running.describe_outcome(code)}). The generation is decided and the flow is free to run:"
+                f" see what the driver said above, then go on with {self.again}"
             )
 
 
@@ -162,5 +204,8 @@ def _confirmed(question: str, err: bool) -> bool:
 
 def _ending(flow: FlowPlan, progress: dict[str, Any]) -> str:
     if "held_by" in progress:
-        return f"{flow.flow} has generation {flow.next_generation}, and is held by {', '.join(progress['held_by'])}."
+        return (
+            f"{flow.flow} has generation {flow.next_generation}, and is held by"
+            f" {', '.join(progress['held_by'])}."
+        )
     return f"{flow.flow} runs on generation {progress.get('superseded_by', flow.next_generation)}."

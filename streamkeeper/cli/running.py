@@ -1,4 +1,6 @@
-"""``streamkeeper run``, ``hold`` and ``release``: a driver in the foreground, without Airflow; and how flows are stopped and let go."""
+"""``streamkeeper run``, ``hold`` and ``release``: a driver in the foreground, without Airflow; and how flows
+are stopped and let go.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,19 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamkeeper.cli.output import say, show
-from streamkeeper.outcomes import Outcome
+from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.settings import Settings
 
 if TYPE_CHECKING:
-    from streamkeeper.home import FlowHome
-    from streamkeeper.manifest import Flow, Manifest
+    from streamkeeper.flows.files import FlowHome
+    from streamkeeper.manifest.manifest import Flow, Manifest
 
 DEFAULT_MASTER = "local[2]"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FlowNames = Annotated[
-    list[str] | None, typer.Argument(help="Flows, as pipeline.flow or by their own name; `all` for all.", metavar="FLOW…")
+    list[str] | None,
+    typer.Argument(help="Flows, as pipeline.flow or by their own name; `all` for all.", metavar="FLOW…"),
 ]
 OfPipeline = Annotated[str | None, typer.Option("--pipeline", help="All flows of this pipeline instead.")]
 OfAll = Annotated[bool, typer.Option("--all", help="Every flow there is instead.")]
@@ -37,12 +40,16 @@ def register(app: typer.Typer) -> None:
 def run(
     flow: Annotated[str, typer.Argument(help="A flow, as pipeline.flow or by its own name.")],
     *,
-    available_now: Annotated[bool, typer.Option("--available-now", help="Process what is there now, then end.")] = False,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="Process what is there now, then end.")
+    ] = False,
     master: Annotated[str, typer.Option(help="Spark's master.")] = DEFAULT_MASTER,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON; the driver's output goes to standard error.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON; the driver's output goes to standard error.")
+    ] = False,
 ) -> None:
     """Run a flow's driver in the foreground, without Airflow. Ctrl-C stops it."""
-    from streamkeeper.manifest import read_manifest
+    from streamkeeper.manifest.manifest import read_manifest
 
     settings = Settings.from_environment()
     found = read_manifest(settings).find(flow)
@@ -60,9 +67,17 @@ def describe_outcome(code: int) -> str:
     return (Outcome(code) if code in set(Outcome) else Outcome.FAILED).name.lower().replace("_", " ")
 
 
-def drive(settings: Settings, flow: Flow, available_now: bool, master: str = DEFAULT_MASTER, output: IO[str] | None = None) -> int:
-    """Run spark-submit for a flow and give its exit code; its standard output goes to ``output``, or where ours goes."""
-    from streamkeeper import submit
+def drive(
+    settings: Settings,
+    flow: Flow,
+    available_now: bool,
+    master: str = DEFAULT_MASTER,
+    output: IO[str] | None = None,
+) -> int:
+    """Run spark-submit for a flow and give its exit code; its standard output goes to ``output``, or where
+    ours goes.
+    """
+    from streamkeeper.drivers import submit
 
     command = submit.command(settings, flow, available_now=available_now, master=master)
     environment = {**os.environ, **submit.environment(settings)}
@@ -81,27 +96,36 @@ def hold(
     every: OfAll = False,
     reason: Annotated[str, typer.Option(help="Why, for those who find it.")] = "held by hand",
     by: Annotated[str, typer.Option(help="Whose hold; each owner removes only its own.")] = "",
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until the drivers are gone, for as long as it takes.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the drivers are gone, for as long as it takes.")
+    ] = False,
     deadline: Annotated[
-        float | None, typer.Option(help="Wait that many seconds; then SIGTERM and, a minute later, SIGKILL to a driver on this host.")
+        float | None,
+        typer.Option(
+            help="Wait that many seconds; then SIGTERM and, a minute later, SIGKILL to a driver on this host."
+        ),
     ] = None,
     json: AsJson = False,
 ) -> None:
     """Stop flows, and keep them from running: their drivers end their batch and leave."""
-    from streamkeeper import hold_requests, holds
+    from streamkeeper.flows import holds
+    from streamkeeper.recover.requests import hold_flows
 
     settings, known = _known()
     values = {**_which(known, names, pipeline, every), "reason": reason, "deadline": deadline}
-    asked = hold_requests.parse_hold(values, known, by or _user())
+    asked = hold_flows.parse_hold(values, known, by or _user())
     homes = [_home(settings, name) for name in asked.flows]
     put = {home.full_name: holds.put(home, asked.owner, asked.reason, asked.by).owner for home in homes}
     if not wait and deadline is None:
         show(put, json, "\n".join(f"{name}: held by {owner}" for name, owner in put.items()))
         return
-    from streamkeeper import stopping
+    from streamkeeper.drivers import stopping
 
     stops = stopping.stop_all(homes, asked.deadline, term=settings.lease_term, say=say)
-    value = {stop.flow: {"held_by": asked.owner, "driver": stop.by.name.lower(), "epoch": stop.epoch} for stop in stops}
+    value = {
+        stop.flow: {"held_by": asked.owner, "driver": stop.by.name.lower(), "epoch": stop.epoch}
+        for stop in stops
+    }
     show(value, json, "\n".join(f"{stop.flow}: held by {asked.owner}; it {stop.by.value}" for stop in stops))
 
 
@@ -111,28 +135,33 @@ def release(
     pipeline: OfPipeline = None,
     every: OfAll = False,
     by: Annotated[str, typer.Option(help="Whose hold.")] = "",
-    any_person: Annotated[bool, typer.Option("--any-person", help="The holds of all persons instead.")] = False,
-    park: Annotated[bool, typer.Option("--park", help="Lift the park instead: the flow is tried again as it is.")] = False,
+    any_person: Annotated[
+        bool, typer.Option("--any-person", help="The holds of all persons instead.")
+    ] = False,
+    park: Annotated[
+        bool, typer.Option("--park", help="Lift the park instead: the flow is tried again as it is.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Remove your hold from flows; holds of others stay."""
-    from streamkeeper import hold_requests, holds
+    from streamkeeper.flows import holds
+    from streamkeeper.recover.requests import hold_flows
 
     settings, known = _known()
     values = {**_which(known, names, pipeline, every), "owner": by, "any_person": any_person}
-    asked = hold_requests.parse_release(values, known, _user())
+    asked = hold_flows.parse_release(values, known, _user())
     owner = holds.PARK if park else asked.owner
     done: dict[str, dict[str, Any]] = {}
     lines: list[str] = []
     for name in asked.flows:
-        released, left = hold_requests.release(_home(settings, name), owner)
+        released, left = hold_flows.release(_home(settings, name), owner)
         done[name] = {"released": bool(released), "left": [hold.owner for hold in left]}
-        lines.append(f"{name}: {hold_requests.describe_release(owner, released, left)}")
+        lines.append(f"{name}: {hold_flows.describe_release(owner, released, left)}")
     show(done, json, "\n".join(lines))
 
 
 def _known() -> tuple[Settings, Manifest]:
-    from streamkeeper.manifest import read_manifest
+    from streamkeeper.manifest.manifest import read_manifest
 
     settings = Settings.from_environment()
     return settings, read_manifest(settings)
@@ -146,7 +175,7 @@ def _which(known: Manifest, names: list[str] | None, pipeline: str | None, every
 
 
 def _home(settings: Settings, name: str) -> FlowHome:
-    from streamkeeper.home import FlowHome
+    from streamkeeper.flows.files import FlowHome
     from streamkeeper.storage import open_storage
 
     pipeline, _, flow = name.partition(".")

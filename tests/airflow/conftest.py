@@ -1,4 +1,6 @@
-"""A quiet Airflow configuration for tests that only parse: a database in a temporary folder, the project's plugins on the path."""
+"""A quiet Airflow configuration for tests that only parse: a database in a temporary folder, the project's
+plugins on the path.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def flow(raw):
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project folder with two pipelines, ``first`` and ``second``, that the settings of the environment point to."""
+    """A project folder with two pipelines, ``first`` and ``second``, that the settings of the environment
+    point to.
+    """
     for name in ("pipelines", "data"):
         (tmp_path / name).mkdir()
     for name in ("first", "second"):

@@ -1,4 +1,6 @@
-"""Small real servers on free ports: one takes mail by SMTP, one takes a webhook's requests by HTTP. They keep what came."""
+"""Small real servers on free ports: one takes mail by SMTP, one takes a webhook's requests by HTTP. They keep
+what came.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""A driver without Spark, as a process of its own: real leases, heartbeats, holds and exit codes, and nothing to compute.
+"""A driver without Spark, as a process of its own: real leases, heartbeats, holds and exit codes, and nothing
+to compute.
 
-``small_driver.py PIPELINE.FLOW FINGERPRINT [HABIT]``. It parks if the file ``break`` is in the flow's folder, and fails if
-``fail`` is, or, once, ``fail-once``.
-Habit ``deaf`` heeds neither holds nor SIGTERM; ``idle`` never looks for data.
+``small_driver.py PIPELINE.FLOW FINGERPRINT [HABIT]``. It parks if the file ``break`` is in the flow's folder,
+and fails if ``fail`` is, or, once, ``fail-once``. Habit ``deaf`` heeds neither holds nor SIGTERM; ``idle``
+never looks for data.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import signal
 import sys
 import time
 
-from streamkeeper import holds, leases, supervision
-from streamkeeper.clock import now
+from streamkeeper.drivers import supervision
+from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.drivers.submit import LOG_VARIABLE
 from streamkeeper.errors import LeaseHeld
-from streamkeeper.home import FlowHome
-from streamkeeper.leases import Heartbeat
-from streamkeeper.outcomes import Outcome
+from streamkeeper.flows import holds, leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Heartbeat
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
-from streamkeeper.submit import LOG_VARIABLE
+from streamkeeper.times import now
 
 settings = Settings.from_environment()
 
@@ -54,7 +56,9 @@ def follow(home: FlowHome, epoch: int, fingerprint: str, habit: str) -> Outcome:
     absence, count = supervision.absence(home, settings.supervisor_timeout), 0
     while True:
         count += 1
-        leases.beat(home, Heartbeat(epoch, count, "running", 1, now(), triggers=0 if habit == "idle" else count))
+        leases.beat(
+            home, Heartbeat(epoch, count, "running", 1, now(), triggers=0 if habit == "idle" else count)
+        )
         if home.storage.read(f"{home.root}/break") is not None:
             holds.put(home, holds.PARK, "it broke", "driver", {"fingerprint": fingerprint})
             return Outcome.PARKED

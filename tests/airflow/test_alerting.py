@@ -1,4 +1,6 @@
-"""Telling people through a pipeline's notifiers: real notifiers of Airflow's providers, real local servers."""
+"""Telling people through a pipeline's notifiers: real notifiers of Airflow's providers, real local
+servers.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ from typing import Any
 import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.log import mask_secret
-from streamkeeper_airflow import alerting
-from streamkeeper_airflow.alerting import alert, deliver, unusable
+from streamkeeper_airflow.operate import notify
+from streamkeeper_airflow.operate.notify import alert, deliver, unusable
 
-from streamkeeper import alerts
-from streamkeeper.alerts import AlertKind
-from streamkeeper.declarations import Notifier
-from streamkeeper.home import FlowHome
-from streamkeeper.manifest import read_manifest
+from streamkeeper.declare.model import Notifier
+from streamkeeper.drivers import alerts
+from streamkeeper.drivers.alerts import AlertKind
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from tests.airflow.conftest import PIPELINE
@@ -36,7 +38,11 @@ MAIL = {
     "subject": "[{{ alert.kind }}] {{ alert.subject }}",
     "html_content": "{{ alert.html }}",
 }
-HOOK = {"http_conn_id": "chat", "endpoint": "hook", "json": {"text": "{{ alert.subject }}: {{ alert.text }}", "link": "{{ alert.link }}"}}
+HOOK = {
+    "http_conn_id": "chat",
+    "endpoint": "hook",
+    "json": {"text": "{{ alert.subject }}: {{ alert.text }}", "link": "{{ alert.link }}"},
+}
 
 
 @pytest.fixture
@@ -51,7 +57,9 @@ def mail(monkeypatch: pytest.MonkeyPatch) -> Iterator[Inbox]:
 @pytest.fixture
 def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Inbox]:
     with webhook() as inbox:
-        monkeypatch.setenv("AIRFLOW_CONN_CHAT", json.dumps({"conn_type": "http", "host": "127.0.0.1", "port": inbox.port}))
+        monkeypatch.setenv(
+            "AIRFLOW_CONN_CHAT", json.dumps({"conn_type": "http", "host": "127.0.0.1", "port": inbox.port})
+        )
         yield inbox
 
 
@@ -68,9 +76,13 @@ def home(project: Path) -> FlowHome:
     return FlowHome(open_storage(Settings.from_environment().state), "first", "first_flow")
 
 
-def test_a_mail_and_a_webhook_are_sent_once_for_an_occasion(project: Path, mail: Inbox, hook: Inbox, home: FlowHome) -> None:
+def test_a_mail_and_a_webhook_are_sent_once_for_an_occasion(
+    project: Path, mail: Inbox, hook: Inbox, home: FlowHome
+) -> None:
     settings = declare(project, (SMTP, MAIL), (HTTP, HOOK))
-    assert alert(settings, AlertKind.PARKED, FLOW, "a & b broke", "park 1", link="http://airflow/dags/reset_checkpoint")
+    assert alert(
+        settings, AlertKind.PARKED, FLOW, "a & b broke", "park 1", link="http://airflow/dags/reset_checkpoint"
+    )
     assert not alert(settings, AlertKind.PARKED, FLOW, "a & b broke", "park 1")
     assert alert(settings, AlertKind.PARKED, FLOW, "it broke again", "park 2")
     assert [message["subject"] for message in mail.mails] == [f"[parked] {FLOW} is parked"] * 2
@@ -79,7 +91,10 @@ def test_a_mail_and_a_webhook_are_sent_once_for_an_occasion(project: Path, mail:
     assert body.get_content().strip() == (
         '<pre>a &amp; b broke</pre><p><a href="http://airflow/dags/reset_checkpoint">http://airflow/dags/reset_checkpoint</a></p>'
     )
-    assert hook.bodies[0] == {"text": f"{FLOW} is parked: a & b broke", "link": "http://airflow/dags/reset_checkpoint"}
+    assert hook.bodies[0] == {
+        "text": f"{FLOW} is parked: a & b broke",
+        "link": "http://airflow/dags/reset_checkpoint",
+    }
     assert len(hook.bodies) == 2
     assert alerts.pending(home) == []
 
@@ -88,7 +103,9 @@ def test_two_tasks_at_once_tell_once(project: Path, hook: Inbox) -> None:
     settings = declare(project, (HTTP, HOOK))
     read_manifest(settings)
     with ThreadPoolExecutor(6) as pool:
-        told = list(pool.map(lambda _: alert(settings, AlertKind.CRASH_LOOP, FLOW, "again", "epoch 7"), range(6)))
+        told = list(
+            pool.map(lambda _: alert(settings, AlertKind.CRASH_LOOP, FLOW, "again", "epoch 7"), range(6))
+        )
     assert (sum(told), len(hook.bodies)) == (1, 1)
 
 
@@ -101,7 +118,7 @@ def test_a_notifier_that_fails_is_counted_and_told_later_and_the_others_are_not_
     assert "HttpNotifier could not be told that first.first_flow is parked, attempt 1:" in caplog.text
     assert "503" in caplog.text
     [waiting] = alerts.pending(home)
-    notifiers = alerting.notifiers_of(settings, FLOW)
+    notifiers = notify.notifiers_of(settings, FLOW)
     assert not deliver(home, waiting, notifiers), "the pause after a failure is not over"
     later = alerts.storage_now(home.storage) + alerts.FIRST_PAUSE + 1
     assert not deliver(home, waiting, notifiers, lambda: later), "refused again"
@@ -110,14 +127,18 @@ def test_a_notifier_that_fails_is_counted_and_told_later_and_the_others_are_not_
     assert (len(mail.mails), len(hook.bodies), alerts.pending(home)) == (1, 1, [])
 
 
-def test_where_every_notifier_failed_the_alert_was_not_told(project: Path, mail: Inbox, home: FlowHome) -> None:
+def test_where_every_notifier_failed_the_alert_was_not_told(
+    project: Path, mail: Inbox, home: FlowHome
+) -> None:
     settings = declare(project, (SMTP, MAIL))
     mail.refuse = True
     assert not alert(settings, AlertKind.PARKED, FLOW, "it broke", "park 1")
     assert len(alerts.pending(home)) == 1
 
 
-def test_a_pipeline_without_notifiers_tells_its_log(project: Path, home: FlowHome, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pipeline_without_notifiers_tells_its_log(
+    project: Path, home: FlowHome, caplog: pytest.LogCaptureFixture
+) -> None:
     assert alert(Settings.from_environment(), AlertKind.PARKED, FLOW, "it broke", "park 1")
     assert not alert(Settings.from_environment(), AlertKind.PARKED, FLOW, "it broke", "park 1")
     assert caplog.text.count("Alert: first.first_flow is parked") == 1
@@ -126,13 +147,17 @@ def test_a_pipeline_without_notifiers_tells_its_log(project: Path, home: FlowHom
 
 def test_secrets_that_airflow_knows_are_in_no_alert(project: Path, hook: Inbox, home: FlowHome) -> None:
     mask_secret("s3cr3t-t0ken")
-    assert alert(declare(project, (HTTP, HOOK)), AlertKind.PARKED, FLOW, "login with s3cr3t-t0ken failed", "park 1")
+    assert alert(
+        declare(project, (HTTP, HOOK)), AlertKind.PARKED, FLOW, "login with s3cr3t-t0ken failed", "park 1"
+    )
     assert hook.bodies[0]["text"].endswith("login with *** failed")
     for file in (project / "state" / "first").rglob("*"):
         assert not file.is_file() or b"s3cr3t" not in file.read_bytes()
 
 
-def test_a_storage_that_cannot_be_written_does_not_break_the_task(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_storage_that_cannot_be_written_does_not_break_the_task(
+    project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = declare(project)
     read_manifest(settings)
     (project / "state" / "first").write_text("in the way")
@@ -155,48 +180,83 @@ class OnlyAsync(BaseNotifier):
         self.heard.append(self.text)
 
 
-def test_a_notifier_that_is_only_asynchronous_is_awaited(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alerting, "import_string", lambda path: OnlyAsync)
-    assert alert(declare(project, ("x.OnlyAsync", {"text": "{{ alert.flow }}"})), AlertKind.SETTINGS, FLOW, "…", "1")
+def test_a_notifier_that_is_only_asynchronous_is_awaited(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "import_string", lambda path: OnlyAsync)
+    assert alert(
+        declare(project, ("x.OnlyAsync", {"text": "{{ alert.flow }}"})), AlertKind.SETTINGS, FLOW, "…", "1"
+    )
     assert OnlyAsync.heard == [FLOW]
 
 
-def test_a_notifier_that_hangs_is_left_after_its_time(project: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    monkeypatch.setattr(alerting, "NOTIFIER_SECONDS", 0.5)
+def test_a_notifier_that_hangs_is_left_after_its_time(
+    project: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(notify, "NOTIFIER_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        monkeypatch.setenv("AIRFLOW_CONN_CHAT", json.dumps({"conn_type": "http", "host": "127.0.0.1", "port": port}))
+        monkeypatch.setenv(
+            "AIRFLOW_CONN_CHAT", json.dumps({"conn_type": "http", "host": "127.0.0.1", "port": port})
+        )
         assert not alert(declare(project, (HTTP, HOOK)), AlertKind.PARKED, FLOW, "it broke", "park 1")
     assert "it took more than 0.5 s" in caplog.text
 
 
 def test_a_mail_of_which_nothing_is_declared_says_what_happened(project: Path, mail: Inbox) -> None:
     addresses = {"to": "ops@example.org", "from_email": "streamkeeper@example.org"}
-    assert alert(declare(project, (SMTP, addresses)), AlertKind.PARKED, FLOW, "its {{ state }} broke", "park 1")
+    assert alert(
+        declare(project, (SMTP, addresses)), AlertKind.PARKED, FLOW, "its {{ state }} broke", "park 1"
+    )
     [message] = mail.mails
     body = message.get_body()
     assert body is not None
-    assert (message["subject"], body.get_content().strip()) == (f"{FLOW} is parked", "<pre>its {{ state }} broke</pre>")
+    assert (message["subject"], body.get_content().strip()) == (
+        f"{FLOW} is parked",
+        "<pre>its {{ state }} broke</pre>",
+    )
 
 
 @pytest.mark.parametrize(
     ("notifier", "said"),
     [
-        pytest.param(("no.such.Notifier", {}), "there is no notifier 'no.such.Notifier'.*Correct the classpath", id="no module"),
+        pytest.param(
+            ("no.such.Notifier", {}),
+            "there is no notifier 'no.such.Notifier'.*Correct the classpath",
+            id="no module",
+        ),
         pytest.param((f"{SMTP}s", {}), 'does not define a "SmtpNotifiers"', id="no class"),
-        pytest.param(("airflow.sdk.DAG", {}), "airflow.sdk.DAG is no notifier: it must be a class that extends", id="no notifier"),
-        pytest.param((SMTP, {"recipient": "x"}), "cannot be used with the arguments recipient: TypeError.*'to'", id="arguments"),
-        pytest.param((SMTP, {"to": "{{ alert."}), "TemplateSyntaxError.*templates may use alert.subject, text", id="template"),
-        pytest.param((SMTP, {"to": "{{ alert.topic }}"}), "UndefinedError.*topic", id="a field that alerts have not"),
+        pytest.param(
+            ("airflow.sdk.DAG", {}),
+            "airflow.sdk.DAG is no notifier: it must be a class that extends",
+            id="no notifier",
+        ),
+        pytest.param(
+            (SMTP, {"recipient": "x"}),
+            "cannot be used with the arguments recipient: TypeError.*'to'",
+            id="arguments",
+        ),
+        pytest.param(
+            (SMTP, {"to": "{{ alert."}),
+            "TemplateSyntaxError.*templates may use alert.subject, text",
+            id="template",
+        ),
+        pytest.param(
+            (SMTP, {"to": "{{ alert.topic }}"}), "UndefinedError.*topic", id="a field that alerts have not"
+        ),
     ],
 )
-def test_a_wrong_notifier_is_named_with_its_pipeline(notifier: tuple[str, dict[str, Any]], said: str, project: Path) -> None:
+def test_a_wrong_notifier_is_named_with_its_pipeline(
+    notifier: tuple[str, dict[str, Any]], said: str, project: Path
+) -> None:
     settings = declare(project, notifier)
     [pipeline] = [pipeline for pipeline in read_manifest(settings).pipelines if pipeline.name == "first"]
     [fault] = unusable(pipeline)
     assert fault.startswith("Pipeline first (first.py): ")
     assert re.search(said, fault)
-    assert not alert(settings, AlertKind.PARKED, FLOW, "it broke", "park 1"), "and telling through it fails, too"
+    assert not alert(settings, AlertKind.PARKED, FLOW, "it broke", "park 1"), (
+        "and telling through it fails, too"
+    )
 
 
 def test_right_notifiers_are_made_without_telling_anyone(project: Path, mail: Inbox, hook: Inbox) -> None:
@@ -208,5 +268,5 @@ def test_right_notifiers_are_made_without_telling_anyone(project: Path, mail: In
 def test_a_notifier_keeps_its_declared_templates_for_the_next_alert(project: Path, hook: Inbox) -> None:
     notifier = Notifier(HTTP, HOOK)
     before = json.dumps(HOOK)
-    alerting.prepare(notifier, alerts.Alert(AlertKind.PARKED, FLOW, "…", "1", "…"))
+    notify.prepare(notifier, alerts.Alert(AlertKind.PARKED, FLOW, "…", "1", "…"))
     assert json.dumps(HOOK) == before

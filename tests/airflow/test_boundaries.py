@@ -1,4 +1,6 @@
-"""What the rooms ``plugins/`` and ``dags/`` may import: Streamkeeper's core and Airflow, never Spark, the jobs or the user's pipelines."""
+"""What the rooms ``plugins/`` and ``dags/`` may import: Streamkeeper's core and Airflow, never Spark, the
+jobs or the user's pipelines.
+"""
 
 from __future__ import annotations
 

@@ -12,13 +12,23 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.timetables.base import TimeRestriction
 from airflow.timetables.simple import ContinuousTimetable
-from streamkeeper_airflow.recovery_tasks import SparkStep, UnaskedStep
+from streamkeeper_airflow.recovery.tasks import SparkStep, UnaskedStep
 
-from streamkeeper.manifest import read_manifest
-from streamkeeper.recovery_kinds import KINDS, kind
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover.plans.kind import KINDS, kind
 from streamkeeper.settings import PROJECT, Settings
 
-RESET_ORDER = ["plan", "approve", "hold", "plan_again", "approve_again", "decide", "verify_tables", "release", "verify_progress"]
+RESET_ORDER = [
+    "plan",
+    "approve",
+    "hold",
+    "plan_again",
+    "approve_again",
+    "decide",
+    "verify_tables",
+    "release",
+    "verify_progress",
+]
 
 
 @pytest.fixture
@@ -28,13 +38,23 @@ def bag(project: Path) -> DagBag:
 
 def test_every_flow_of_the_manifest_has_a_dag(bag: DagBag) -> None:
     assert bag.import_errors == {}
-    assert {"flow__first__first_flow", "flow__second__second_flow", "reset_checkpoint", "monitor_flows"} <= set(bag.dags)
+    assert {
+        "flow__first__first_flow",
+        "flow__second__second_flow",
+        "reset_checkpoint",
+        "monitor_flows",
+    } <= set(bag.dags)
 
 
 def test_a_flow_s_dag_runs_one_run_after_another_without_timeouts(bag: DagBag) -> None:
     dag = bag.dags["flow__first__first_flow"]
     assert type(dag.timetable).__name__ == "ContinuousTimetable"
-    assert (dag.max_active_runs, dag.catchup, dag.dagrun_timeout, dag.disable_bundle_versioning) == (1, False, None, True)
+    assert (dag.max_active_runs, dag.catchup, dag.dagrun_timeout, dag.disable_bundle_versioning) == (
+        1,
+        False,
+        None,
+        True,
+    )
     assert [str(kind.value) for kind in dag.allowed_run_types] == ["scheduled"]
     assert dag.task_dict["gate"].downstream_task_ids == {"run"}
     assert [task.execution_timeout for task in dag.tasks] == [None, None]
@@ -42,7 +62,9 @@ def test_a_flow_s_dag_runs_one_run_after_another_without_timeouts(bag: DagBag) -
 
 def test_the_second_run_of_a_flow_does_not_get_the_logical_date_of_the_first(bag: DagBag) -> None:
     timetable = ContinuousTimetable()
-    limits = TimeRestriction(earliest=bag.dags["flow__first__first_flow"].start_date, latest=None, catchup=False)
+    limits = TimeRestriction(
+        earliest=bag.dags["flow__first__first_flow"].start_date, latest=None, catchup=False
+    )
     first = timetable.next_dagrun_info(last_automated_data_interval=None, restriction=limits)
     second = timetable.next_dagrun_info(last_automated_data_interval=first.data_interval, restriction=limits)
     assert first.logical_date < second.logical_date
@@ -87,7 +109,9 @@ def test_the_steps_of_a_reset_follow_one_another(bag: DagBag) -> None:
     assert dag.task_dict["give_up"].trigger_rule == "all_done"
 
 
-def test_a_once_flow_is_run_again_between_the_release_and_the_look_for_progress_which_waits_for_no_skipped_task(bag: DagBag) -> None:
+def test_a_once_flow_is_run_again_between_the_release_and_the_look_for_progress_which_waits_for_no_skipped_task(
+    bag: DagBag,
+) -> None:
     tasks = bag.dags["reset_checkpoint"].task_dict
     assert (tasks["run_again"].upstream_task_ids, tasks["run_again"].downstream_task_ids) == (
         {"release", "once_flows"},
@@ -98,21 +122,29 @@ def test_a_once_flow_is_run_again_between_the_release_and_the_look_for_progress_
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))
-def test_every_kind_of_recovery_has_a_dag_with_its_form_and_its_steps_in_their_order(name: str, bag: DagBag) -> None:
+def test_every_kind_of_recovery_has_a_dag_with_its_form_and_its_steps_in_their_order(
+    name: str, bag: DagBag
+) -> None:
     dag, of = bag.dags[name], kind(name)
-    names = [task.task_id for task in dag.topological_sort() if task.task_id in ("plan", "approve", *of.step_names)]
+    names = [
+        task.task_id for task in dag.topological_sort() if task.task_id in ("plan", "approve", *of.step_names)
+    ]
     unasked = [step.name for step in of.unasked]
     assert names == ["plan", *unasked, "approve", *of.step_names[len(unasked) :]]
     assert all(type(dag.task_dict[step]) is UnaskedStep for step in unasked)
     for earlier, later in pairwise(names):
         between = dag.task_dict[earlier].downstream_task_ids
-        assert later in between or between & dag.task_dict[later].upstream_task_ids, f"{later} follows {earlier}"
+        assert later in between or between & dag.task_dict[later].upstream_task_ids, (
+            f"{later} follows {earlier}"
+        )
     assert [step.name for step in of.steps if isinstance(dag.task_dict[step.name], SparkStep)] == [
         step.name for step in of.steps if step.where == "spark"
     ]
     held = any(step.name in ("hold", "lock") for step in of.steps)
     assert ("give_up" in dag.task_dict) == held, "what is held or locked is let go where nothing was changed"
-    assert ("approve_again" in dag.task_dict) == ("plan_again" in of.step_names), "a price that got worse is asked about"
+    assert ("approve_again" in dag.task_dict) == ("plan_again" in of.step_names), (
+        "a price that got worse is asked about"
+    )
     assert list(dag.params) == [field.name for field in of.form(read_manifest(Settings.from_environment()))]
     assert (dag.description, dag.catchup) == (of.description, False)
 
@@ -124,9 +156,15 @@ def test_a_declared_schedule_has_a_dag_that_triggers_its_recovery_with_nobody_as
     trigger = dag.task_dict["trigger"]
     assert trigger.trigger_dag_id == "reset_checkpoint"
     assert trigger.conf == {"reason": "scheduled: 30 4 * * *", "flow": "first.first_flow", "approval": False}
-    assert (trigger.skip_when_already_exists, trigger.trigger_run_id) == (True, "{{ dag.dag_id }}__{{ run_id }}")
+    assert (trigger.skip_when_already_exists, trigger.trigger_run_id) == (
+        True,
+        "{{ dag.dag_id }}__{{ run_id }}",
+    )
     assert (dag.timetable.expression, dag.catchup, dag.max_active_runs) == ("30 4 * * *", False, 1)
-    assert (dag.start_date, dag.timetable.run_immediately) == (None, timedelta(minutes=5)), "who is switched on later waits for its time"
+    assert (dag.start_date, dag.timetable.run_immediately) == (
+        None,
+        timedelta(minutes=5),
+    ), "who is switched on later waits for its time"
 
 
 def test_a_flow_that_runs_once_has_a_dag_that_runs_once_and_again_when_it_is_asked_to(project: Path) -> None:
@@ -134,7 +172,11 @@ def test_a_flow_that_runs_once_has_a_dag_that_runs_once_and_again_when_it_is_ask
     file.write_text(file.read_text().replace('name="first_flow"', 'name="first_flow", once=True'))
     dag = DagBag(str(PROJECT / "dags")).dags["flow__first__first_flow"]
     assert type(dag.timetable).__name__ == "OnceTimetable"
-    assert sorted(str(kind.value) for kind in dag.allowed_run_types) == ["manual", "operator_triggered", "scheduled"]
+    assert sorted(str(kind.value) for kind in dag.allowed_run_types) == [
+        "manual",
+        "operator_triggered",
+        "scheduled",
+    ]
     assert dag.task_dict["run"].once
     assert "once; `reset_checkpoint` runs it again" in dag.doc_md
 
@@ -147,9 +189,13 @@ def test_the_form_of_a_reset_has_every_field_with_the_flows_to_choose_from(bag: 
     assert {"start_from", "offsets", "state", "approval", "dry_run", "reason"} <= set(params)
 
 
-def test_a_pipeline_file_that_raises_takes_down_no_other_flow_and_is_listed_as_an_import_error(project: Path) -> None:
+def test_a_pipeline_file_that_raises_takes_down_no_other_flow_and_is_listed_as_an_import_error(
+    project: Path,
+) -> None:
     DagBag(str(PROJECT / "dags"))
-    (project / "pipelines" / "second.py").write_text("from streamkeeper import pipelines as dp\nraise ValueError('half written')\n")
+    (project / "pipelines" / "second.py").write_text(
+        "from streamkeeper import pipelines as dp\nraise ValueError('half written')\n"
+    )
     bag = DagBag(str(PROJECT / "dags"))
     assert {"flow__first__first_flow", "flow__second__second_flow", "reset_checkpoint"} <= set(bag.dags)
     [(file, message)] = bag.import_errors.items()
@@ -160,18 +206,23 @@ def test_a_pipeline_file_that_raises_takes_down_no_other_flow_and_is_listed_as_a
 
 
 def test_parsing_imports_neither_spark_nor_the_user_s_code(project: Path) -> None:
-    (project / "pipelines" / "first.py").open("a").write("\nimport sys; sys.modules['the_user_s_code'] = sys\n")
+    (project / "pipelines" / "first.py").open("a").write(
+        "\nimport sys; sys.modules['the_user_s_code'] = sys\n"
+    )
     parse = (
-        "import sys; from airflow.dag_processing.dagbag import DagBag; "
-        f"bag = DagBag({str(PROJECT / 'dags')!r}); assert len(bag.dags) > 3, bag.import_errors; "
-        "print(sorted(name for name in sys.modules if name.split('.')[0] in ('pyspark', 'delta', 'the_user_s_code')))"
+        "import sys; from airflow.dag_processing.dagbag import DagBag; bag ="
+        f" DagBag({str(PROJECT / 'dags')!r}); assert len(bag.dags) > 3, bag.import_errors; print(sorted(name"
+        " for name in sys.modules if name.split('.')[0] in ('pyspark', 'delta', 'the_user_s_code')))"
     )
     done = subprocess.run([sys.executable, "-c", parse], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"
 
 
 def test_the_plugin_loader_leaves_the_package_alone() -> None:
-    listing = "import sys; from airflow import plugins_manager; plugins_manager.ensure_plugins_loaded(); print(sorted(sys.modules))"
+    listing = (
+        "import sys; from airflow import plugins_manager; plugins_manager.ensure_plugins_loaded();"
+        " print(sorted(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True)
     names = set(done.stdout.split("['", 1)[1].split("', '"))
     assert not names & {"gate", "operators", "recovery", "drivers"}

@@ -10,11 +10,11 @@ from typing import cast
 
 import pytest
 from airflow.sdk import Context
-from streamkeeper_airflow.driver_logs import RemoveDriverLogs
+from streamkeeper_airflow.operate.driver_logs import RemoveDriverLogs
 
-from streamkeeper import leases
-from streamkeeper.home import FlowHome
-from streamkeeper.leases import process_started
+from streamkeeper.flows import leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import process_started
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 
@@ -56,10 +56,14 @@ MINE = {"pid": os.getpid(), "started": process_started(os.getpid())}
         pytest.param(LONG, "garbage", True, id="old, and nobody can tell whose it is"),
     ],
 )
-def test_only_old_logs_that_no_process_writes_are_removed(age: float, note: object, stays: bool, logs: Path) -> None:
+def test_only_old_logs_that_no_process_writes_are_removed(
+    age: float, note: object, stays: bool, logs: Path
+) -> None:
     log = write(logs / "20261001T000000-try1.log", age, note)
     assert remove() == {"removed": int(not stays), "bytes": 0 if stays else 7, "left": int(stays)}
-    assert sorted(file.name for file in logs.iterdir()) == sorted([log.name, f"{log.name}.pid"][: 1 + (note is not None)] if stays else [])
+    assert sorted(file.name for file in logs.iterdir()) == sorted(
+        [log.name, f"{log.name}.pid"][: 1 + (note is not None)] if stays else []
+    )
 
 
 def test_the_log_that_a_living_driver_s_lease_names_stays_and_goes_when_the_driver_left(logs: Path) -> None:

@@ -11,15 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from streamkeeper_airflow import drivers
-from streamkeeper_airflow.drivers import Attached, Driver, Ending, Submitted
+from streamkeeper_airflow.flow import drivers
+from streamkeeper_airflow.flow.drivers import Attached, Driver, Ending, Submitted
 
-from streamkeeper import holds, leases
-from streamkeeper.clock import now
-from streamkeeper.home import FlowHome
-from streamkeeper.leases import Heartbeat, Lease, Process
-from streamkeeper.outcomes import Outcome
+from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.flows import holds, leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Heartbeat, Lease, Process
 from streamkeeper.storage import open_storage, to_json
+from streamkeeper.times import now
 
 FOREVER = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(600)"]
 
@@ -59,7 +59,9 @@ def process_of(pid: int) -> Process:
     return replace(Process.current(), pid=pid, started=started)
 
 
-def test_a_driver_lives_in_a_session_of_its_own_with_a_file_for_its_output_and_no_input(submitted: Submitted) -> None:
+def test_a_driver_lives_in_a_session_of_its_own_with_a_file_for_its_output_and_no_input(
+    submitted: Submitted,
+) -> None:
     assert os.getsid(submitted.pid) == submitted.pid != os.getsid(0)
     links = {number: str(Path(f"/proc/{submitted.pid}/fd/{number}").readlink()) for number in (0, 1, 2)}
     assert links == {0: "/dev/null", 1: str(submitted.log), 2: str(submitted.log)}
@@ -68,13 +70,17 @@ def test_a_driver_lives_in_a_session_of_its_own_with_a_file_for_its_output_and_n
 def test_a_driver_outlives_the_process_that_submitted_it(home: FlowHome, tmp_path: Path) -> None:
     log = tmp_path / "logs" / "driver.log"
     submit = (
-        "import os, signal, sys; from pathlib import Path; from streamkeeper_airflow.drivers import Submitted; "
-        f"Submitted({FOREVER!r}, dict(os.environ), Path({str(log)!r})); "
-        "os.killpg(0, signal.SIGKILL)"
+        "import os, signal, sys; from pathlib import Path; from streamkeeper_airflow.flow.drivers import"
+        f" Submitted; Submitted({FOREVER!r}, dict(os.environ), Path({str(log)!r})); os.killpg(0,"
+        " signal.SIGKILL)"
     )
     path = os.pathsep.join(sys.path)
     done = subprocess.run(
-        [sys.executable, "-c", submit], env={**os.environ, "PYTHONPATH": path}, start_new_session=True, check=False, stdin=subprocess.PIPE
+        [sys.executable, "-c", submit],
+        env={**os.environ, "PYTHONPATH": path},
+        start_new_session=True,
+        check=False,
+        stdin=subprocess.PIPE,
     )
     assert done.returncode == -signal.SIGKILL
     import json
@@ -86,10 +92,15 @@ def test_a_driver_outlives_the_process_that_submitted_it(home: FlowHome, tmp_pat
 
 @pytest.mark.parametrize(
     ("code", "said"),
-    [pytest.param(f"exit({code.value})", f"exit code {code.value}", id=code.name) for code in (Outcome.STOPPED, Outcome.PARKED)]
+    [
+        pytest.param(f"exit({code.value})", f"exit code {code.value}", id=code.name)
+        for code in (Outcome.STOPPED, Outcome.PARKED)
+    ]
     + [pytest.param("import os; os.kill(os.getpid(), 9)", "ended by SIGKILL", id="killed")],
 )
-def test_the_ending_of_a_submitted_driver_is_its_exit_code(code: str, said: str, home: FlowHome, tmp_path: Path) -> None:
+def test_the_ending_of_a_submitted_driver_is_its_exit_code(
+    code: str, said: str, home: FlowHome, tmp_path: Path
+) -> None:
     driver = Submitted([sys.executable, "-c", code], dict(os.environ), tmp_path / "driver.log")
     assert end_of(driver).said == said
     assert not (tmp_path / "driver.log.pid").exists()
@@ -111,13 +122,22 @@ def test_a_living_driver_is_found_and_attached_to_with_its_log(home: FlowHome, s
     [
         pytest.param(False, None, Ending(Outcome.FAILED, "it is gone without a word"), id="killed"),
         pytest.param(False, "stopped", Ending(Outcome.STOPPED, "it left in good order"), id="stopped"),
-        pytest.param(False, "asked to", Ending(Outcome.STOPPED, "it left in good order"), id="in other words"),
+        pytest.param(
+            False, "asked to", Ending(Outcome.STOPPED, "it left in good order"), id="in other words"
+        ),
         pytest.param(False, "failed", Ending(Outcome.FAILED, "it left a note: failed"), id="failed"),
-        pytest.param(False, "retry_declared", Ending(Outcome.RETRY_DECLARED, "it left a note: retry_declared"), id="retried"),
+        pytest.param(
+            False,
+            "retry_declared",
+            Ending(Outcome.RETRY_DECLARED, "it left a note: retry_declared"),
+            id="retried",
+        ),
         pytest.param(True, "parked", Ending(Outcome.PARKED, "the flow is parked"), id="parked"),
     ],
 )
-def test_the_ending_of_an_attached_driver_is_told_from_what_it_left(parked: bool, left: str | None, ending: Ending, home: FlowHome) -> None:
+def test_the_ending_of_an_attached_driver_is_told_from_what_it_left(
+    parked: bool, left: str | None, ending: Ending, home: FlowHome
+) -> None:
     gone = subprocess.Popen([sys.executable, "-c", "pass"])
     lease = lease_of(home, process_of(gone.pid))
     gone.wait()
@@ -129,7 +149,9 @@ def test_the_ending_of_an_attached_driver_is_told_from_what_it_left(parked: bool
     assert end_of(Attached(home, lease, term=60)) == ending
 
 
-def test_a_driver_on_another_host_is_alive_while_its_heart_beats_and_gone_after_the_term(home: FlowHome) -> None:
+def test_a_driver_on_another_host_is_alive_while_its_heart_beats_and_gone_after_the_term(
+    home: FlowHome,
+) -> None:
     lease_of(home, replace(Process.current(), boot_id="another"))
     leases.beat(home, Heartbeat(1, 1, "running", 1, now()))
     assert drivers.find(home, term=1.5) is None

@@ -9,13 +9,15 @@ import pytest
 from airflow.sdk import Context
 from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import ParamValidationError
-from streamkeeper_airflow import forms
+from streamkeeper_airflow.recovery import forms
 
-from streamkeeper.requests import FormField
+from streamkeeper.recover.requests.form import FormField
 
 CHOICE = FormField("flow", "string", "Flow", "which", None, ("p.one", "p.two"))
 STATE = FormField("state", "string", "State", "kept", "rebuilt", ("rebuilt", "empty"))
-MOMENT = FormField("moment", "string", "Moment", "when", nullable=True, format="date-time", section="Position")
+MOMENT = FormField(
+    "moment", "string", "Moment", "when", nullable=True, format="date-time", section="Position"
+)
 ACCEPT = FormField("accept", "array", "Accept", "price", [], ("loss", "repeats"), many=True)
 REASON = FormField("reason", "string", "Reason", "why", "")
 SURE = FormField("sure", "boolean", "Sure", "yes or no", False)
@@ -28,9 +30,13 @@ def context(params: dict[str, Any], conf: dict[str, Any] | None) -> Context:
 @pytest.mark.parametrize(
     ("field", "schema"),
     [
-        pytest.param(STATE, {"type": "string", "title": "State", "enum": ["rebuilt", "empty"]}, id="a choice"),
         pytest.param(
-            MOMENT, {"type": ["string", "null"], "title": "Moment", "format": "date-time", "section": "Position"}, id="an optional moment"
+            STATE, {"type": "string", "title": "State", "enum": ["rebuilt", "empty"]}, id="a choice"
+        ),
+        pytest.param(
+            MOMENT,
+            {"type": ["string", "null"], "title": "Moment", "format": "date-time", "section": "Position"},
+            id="an optional moment",
         ),
         pytest.param(REASON, {"type": ["string", "null"], "title": "Reason"}, id="an optional text"),
         pytest.param(SURE, {"type": "boolean", "title": "Sure"}, id="a switch"),
@@ -46,7 +52,9 @@ def context(params: dict[str, Any], conf: dict[str, Any] | None) -> Context:
         ),
     ],
 )
-def test_a_field_becomes_a_parameter_with_its_schema_and_default(field: FormField, schema: dict[str, Any]) -> None:
+def test_a_field_becomes_a_parameter_with_its_schema_and_default(
+    field: FormField, schema: dict[str, Any]
+) -> None:
     param = forms.params([field])[field.name]
     assert {name: value for name, value in param.schema.items() if name != "description_md"} == schema
     assert param.resolve() == field.default
@@ -64,7 +72,10 @@ def test_a_value_outside_of_a_choice_is_refused_by_airflow_already() -> None:
 
 
 def test_unknown_keys_of_the_run_come_along_so_that_they_can_be_refused() -> None:
-    assert forms.values(context({"flow": "p.one"}, {"flow": "p.two", "colour": "red"}), [CHOICE]) == {"flow": "p.two", "colour": "red"}
+    assert forms.values(context({"flow": "p.one"}, {"flow": "p.two", "colour": "red"}), [CHOICE]) == {
+        "flow": "p.two",
+        "colour": "red",
+    }
 
 
 def test_an_object_that_the_editor_left_empty_is_none() -> None:

@@ -9,10 +9,10 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
-from streamkeeper_airflow.stopping import HoldFlows, ReleaseFlows, StopDrivers
+from streamkeeper_airflow.operate.hold_tasks import HoldFlows, ReleaseFlows, StopDrivers
 
-from streamkeeper import holds
-from streamkeeper.home import FlowHome
+from streamkeeper.flows import holds
+from streamkeeper.flows.files import FlowHome
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage
 
@@ -56,8 +56,12 @@ def test_the_dags_are_there_with_their_forms() -> None:
     params.validate()
     assert {"flows", "pipeline", "all", "owner", "any_person"} == set(bag.dags["release_flows"].params)
     assert [task.task_id for task in bag.dags["hold_flows"].topological_sort()] == ["hold", "stop"]
-    assert [task.execution_timeout for name in ("hold_flows", "release_flows") for task in bag.dags[name].tasks] == [None] * 3
-    assert {task.pool for name in ("hold_flows", "release_flows") for task in bag.dags[name].tasks} == {"default_pool"}
+    assert [
+        task.execution_timeout for name in ("hold_flows", "release_flows") for task in bag.dags[name].tasks
+    ] == [None] * 3
+    assert {task.pool for name in ("hold_flows", "release_flows") for task in bag.dags[name].tasks} == {
+        "default_pool"
+    }
 
 
 @pytest.mark.parametrize(
@@ -69,23 +73,45 @@ def test_the_dags_are_there_with_their_forms() -> None:
         pytest.param({"all": True, "flows": [], "pipeline": None}, FLOWS, id="all"),
     ],
 )
-def test_the_flows_that_are_asked_for_are_held_by_who_asked_and_nobody_else_is(values: dict[str, Any], held: list[str]) -> None:
+def test_the_flows_that_are_asked_for_are_held_by_who_asked_and_nobody_else_is(
+    values: dict[str, Any], held: list[str]
+) -> None:
     assert hold("ada", **values) == {"flows": held, "owner": "person-ada", "deadline": 600.0}
     assert owners() == {flow: ["person-ada"] if flow in held else [] for flow in FLOWS}
-    assert {home_of(flow).full_name: holds.all_of(home_of(flow))[0].reason for flow in held} == dict.fromkeys(held, "held by ada")
+    assert {home_of(flow).full_name: holds.all_of(home_of(flow))[0].reason for flow in held} == dict.fromkeys(
+        held, "held by ada"
+    )
 
 
 @pytest.mark.parametrize(
     ("values", "words"),
     [
         pytest.param({}, ["Given are none of flows, pipeline and all. Give exactly one"], id="nothing"),
-        pytest.param({"flows": FLOWS, "all": True}, ["Given are flows and all of flows, pipeline and all"], id="two ways at once"),
-        pytest.param({"flows": ["nope"]}, ["flows is ['nope']; allowed are first.first_flow, second.second_flow"], id="unknown flow"),
-        pytest.param({"pipeline": "nope"}, ["pipeline is 'nope'; allowed are first, second"], id="unknown pipeline"),
+        pytest.param(
+            {"flows": FLOWS, "all": True},
+            ["Given are flows and all of flows, pipeline and all"],
+            id="two ways at once",
+        ),
+        pytest.param(
+            {"flows": ["nope"]},
+            ["flows is ['nope']; allowed are first.first_flow, second.second_flow"],
+            id="unknown flow",
+        ),
+        pytest.param(
+            {"pipeline": "nope"}, ["pipeline is 'nope'; allowed are first, second"], id="unknown pipeline"
+        ),
         pytest.param({"all": "yes"}, ["all is 'yes'; it must be of type boolean"], id="no boolean"),
-        pytest.param({"all": True, "deadline": -1}, ["deadline is -1; it must be a number of seconds, 0 or above"], id="negative"),
-        pytest.param({"all": True, "deadline": True}, ["deadline is True; it must be of type number"], id="no number"),
-        pytest.param({"al": True, "deadline": "soon"}, ["Unknown: 'al'", "deadline is 'soon'"], id="two at once"),
+        pytest.param(
+            {"all": True, "deadline": -1},
+            ["deadline is -1; it must be a number of seconds, 0 or above"],
+            id="negative",
+        ),
+        pytest.param(
+            {"all": True, "deadline": True}, ["deadline is True; it must be of type number"], id="no number"
+        ),
+        pytest.param(
+            {"al": True, "deadline": "soon"}, ["Unknown: 'al'", "deadline is 'soon'"], id="two at once"
+        ),
     ],
 )
 def test_what_does_not_fit_is_listed_and_nothing_is_touched(values: dict[str, Any], words: list[str]) -> None:
@@ -103,10 +129,17 @@ def test_what_does_not_fit_is_listed_and_nothing_is_touched(values: dict[str, An
         pytest.param("ada", {"owner": "grace"}, ["park", "person-ada", "recovery-r1"], id="a named person's"),
         pytest.param("ada", {"any_person": True}, ["park", "recovery-r1"], id="every person's"),
         pytest.param("eve", {}, ["park", "person-ada", "person-grace", "recovery-r1"], id="one who has none"),
-        pytest.param("eve", {"owner": "park"}, ["park", "person-ada", "person-grace", "recovery-r1"], id="a person named park"),
+        pytest.param(
+            "eve",
+            {"owner": "park"},
+            ["park", "person-ada", "person-grace", "recovery-r1"],
+            id="a person named park",
+        ),
     ],
 )
-def test_a_release_takes_persons_holds_only_and_only_those_it_names(by: str, values: dict[str, Any], left: list[str]) -> None:
+def test_a_release_takes_persons_holds_only_and_only_those_it_names(
+    by: str, values: dict[str, Any], left: list[str]
+) -> None:
     home = home_of(FLOWS[0])
     for owner in (holds.PARK, holds.recovery("r1"), holds.person("ada"), holds.person("grace")):
         holds.put(home, owner, "why", "someone")
@@ -116,14 +149,19 @@ def test_a_release_takes_persons_holds_only_and_only_those_it_names(by: str, val
 
 def test_a_release_of_one_s_own_and_of_everybody_s_at_once_is_refused() -> None:
     hold("ada", all=True)
-    with pytest.raises(AirflowFailException, match=r"No flow was released.*\n- owner is 'ada' and any_person is on\. Choose one"):
+    with pytest.raises(
+        AirflowFailException,
+        match=r"No flow was released.*\n- owner is 'ada' and any_person is on\. Choose one",
+    ):
         release("ada", all=True, owner="ada", any_person=True)
     assert owners() == {flow: ["person-ada"] for flow in FLOWS}
 
 
 def test_stopping_says_of_each_flow_how_it_came_to_stand_still() -> None:
     held = hold("ada", all=True)
-    assert StopDrivers(task_id="stop").execute(run_of("ada", {}, held)) == dict.fromkeys(FLOWS, "had no driver")
+    assert StopDrivers(task_id="stop").execute(run_of("ada", {}, held)) == dict.fromkeys(
+        FLOWS, "had no driver"
+    )
 
 
 def test_stopping_what_was_released_meanwhile_fails_once_and_says_so() -> None:

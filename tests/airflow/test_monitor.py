@@ -1,4 +1,6 @@
-"""The monitor: who is told what, and when. Checkpoints and sources are real files; mails go to a real server."""
+"""The monitor: who is told what, and when. Checkpoints and sources are real files; mails go to a real
+server.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +13,28 @@ from typing import Any, cast
 import pytest
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
-from streamkeeper_airflow import alerting
-from streamkeeper_airflow.alerting import alert
-from streamkeeper_airflow.monitor import MonitorFlows
+from streamkeeper_airflow.operate import notify
+from streamkeeper_airflow.operate.monitor import MonitorFlows
+from streamkeeper_airflow.operate.notify import alert
 
-from streamkeeper import alerts, generations, holds, leases, progress_check
-from streamkeeper.alerts import AlertKind
 from streamkeeper.checkpoint import CommitEntry, write_commit
-from streamkeeper.generations import Start
-from streamkeeper.home import FlowHome
-from streamkeeper.manifest import read_manifest
+from streamkeeper.drivers import alerts, progress
+from streamkeeper.drivers.alerts import AlertKind
+from streamkeeper.flows import generations, holds, leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.generations import Start
+from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from tests.airflow.conftest import PIPELINE
 from tests.airflow.listeners import Inbox, webhook
-from tests.core.small_world import write_checkpoint
+from tests.worlds.small_world import write_checkpoint
 
 FLOW = "first.first_flow"
-HOOK = '"airflow.providers.http.notifications.http.HttpNotifier", http_conn_id="chat", json={"text": "{{ alert.kind }}: {{ alert.text }}"}'
+HOOK = (
+    '"airflow.providers.http.notifications.http.HttpNotifier", http_conn_id="chat", json={"text": "{{'
+    ' alert.kind }}: {{ alert.text }}"}'
+)
 
 
 @dataclass
@@ -60,7 +66,9 @@ class Bed:
         decided = generations.decide(self.home, generations.first(self.home, flow.fingerprint))
         lease = leases.acquire(self.home, 1, 1.0)
         folder = self.home.checkpoint(1, lease.epoch)
-        generations.begin(self.home, Start(1, folder, None, {}, {}, (), None, lease.epoch, "2026-11-21T10:00:00+00:00"))
+        generations.begin(
+            self.home, Start(1, folder, None, {}, {}, (), None, lease.epoch, "2026-11-21T10:00:00+00:00")
+        )
         write_checkpoint(self.home.storage, folder, decided, [], 0)
         self.commit(folder, 0, [self.add_file("0.json")])
         leases.leave(self.home, lease, "test")
@@ -68,10 +76,17 @@ class Bed:
 
     def commit(self, folder: str, batch: int, files: list[Path]) -> None:
         """Commit a batch as Spark does."""
-        logged = "\n".join(["v1", *(json.dumps({"path": f"file://{f}", "timestamp": _ms(f), "batchId": batch}) for f in files)])
+        logged = "\n".join(
+            [
+                "v1",
+                *(json.dumps({"path": f"file://{f}", "timestamp": _ms(f), "batchId": batch}) for f in files),
+            ]
+        )
         header = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
         self.home.storage.overwrite(f"{folder}/sources/raw/{batch}", logged.encode())
-        self.home.storage.overwrite(f"{folder}/offsets/{batch}", f'v2\n{header}\nraw:{{"logOffset":{batch}}}'.encode())
+        self.home.storage.overwrite(
+            f"{folder}/offsets/{batch}", f'v2\n{header}\nraw:{{"logOffset":{batch}}}'.encode()
+        )
         self.home.storage.overwrite(f"{folder}/commits/{batch}", write_commit(CommitEntry(batch, 1, 0)))
 
     def look(self, minutes: float) -> str:
@@ -95,7 +110,9 @@ def _ms(file: Path) -> int:
 @pytest.fixture
 def bed(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
     with webhook() as inbox:
-        monkeypatch.setenv("AIRFLOW_CONN_CHAT", json.dumps({"conn_type": "http", "host": "127.0.0.1", "port": inbox.port}))
+        monkeypatch.setenv(
+            "AIRFLOW_CONN_CHAT", json.dumps({"conn_type": "http", "host": "127.0.0.1", "port": inbox.port})
+        )
         made = Bed(project, inbox, 0.0)
         made.declare(HOOK)
         made.now = alerts.storage_now(made.home.storage)
@@ -105,11 +122,23 @@ def bed(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
 
 def test_no_progress_is_told_once_and_its_end_once(bed: Bed) -> None:
     folder = bed.begin()
-    assert [bed.look(0), bed.look(1), bed.look(600)] == ["first look", "idle: nothing to read", "idle: nothing to read"]
+    assert [bed.look(0), bed.look(1), bed.look(600)] == [
+        "first look",
+        "idle: nothing to read",
+        "idle: nothing to read",
+    ]
     new = bed.add_file("1.json")
-    assert [bed.look(1), bed.look(9), bed.look(1), bed.look(1)] == ["input waits", "input waits", "no progress", "no progress"]
+    assert [bed.look(1), bed.look(9), bed.look(1), bed.look(1)] == [
+        "input waits",
+        "input waits",
+        "no progress",
+        "no progress",
+    ]
     [said] = bed.told()
-    assert said.startswith(f"no-progress: {FLOW} has committed nothing for 10 min although it has something to read: a file waits in the")
+    assert said.startswith(
+        f"no-progress: {FLOW} has committed nothing for 10 min although it has something to read: a file"
+        " waits in the"
+    )
     assert "(generation 1, batch 0); no driver: the last one, epoch 1, is gone" in said
     bed.commit(folder, 1, [new])
     assert [bed.look(1), bed.look(1)] == ["moved on since the last look", "idle: nothing to read"]
@@ -159,7 +188,9 @@ def test_an_alert_that_nobody_could_be_told_is_told_by_the_monitor_later(bed: Be
 def test_a_wrong_notifier_fails_the_task_with_its_pipeline_and_all_flows_are_looked_at(bed: Bed) -> None:
     bed.declare('"no.such.Notifier"')
     bed.begin()
-    with pytest.raises(AirflowFailException, match=r"Pipeline first \(first\.py\): there is no notifier 'no\.such\.Notifier'"):
+    with pytest.raises(
+        AirflowFailException, match=r"Pipeline first \(first\.py\): there is no notifier 'no\.such\.Notifier'"
+    ):
         bed.look(1)
     assert [item["flow"] for item in bed.pushed[0]] == [FLOW, "second.second_flow"]
 
@@ -167,14 +198,19 @@ def test_a_wrong_notifier_fails_the_task_with_its_pipeline_and_all_flows_are_loo
 def test_a_flow_that_cannot_be_looked_at_costs_no_other(bed: Bed) -> None:
     bed.begin()
     bed.home.storage.overwrite(bed.home.progress, b'{"mood": "good"}')
-    with pytest.raises(AirflowFailException, match=rf"{FLOW} could not be looked at: .*progress\.json is no note of the monitor"):
+    with pytest.raises(
+        AirflowFailException,
+        match=rf"{FLOW} could not be looked at: .*progress\.json is no note of the monitor",
+    ):
         bed.look(1)
     assert [item["flow"] for item in bed.pushed[0]] == ["second.second_flow"]
 
 
 def test_a_source_that_became_another_kind_under_its_old_name_is_input_that_waits(bed: Bed) -> None:
     folder = bed.begin()
-    bed.home.storage.overwrite(f"{folder}/offsets/0", b'v2\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\nraw:{"0":{"0":7}}')
+    bed.home.storage.overwrite(
+        f"{folder}/offsets/0", b'v2\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\nraw:{"0":{"0":7}}'
+    )
     assert [bed.look(0), bed.look(1), bed.look(10)] == ["first look", "input waits", "no progress"]
     [said] = bed.told()
     assert "the source raw was another kind of source at the last commit" in said
@@ -183,13 +219,15 @@ def test_a_source_that_became_another_kind_under_its_old_name_is_input_that_wait
 
 def test_a_fault_in_the_look_at_one_flow_costs_no_other(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     bed.begin()
-    real = progress_check.look
+    real = progress.look
 
     def faulty(home: FlowHome, *arguments: Any) -> Any:
         return real(home, *arguments) if home.full_name != FLOW else {}["reservoirVersion"]
 
-    monkeypatch.setattr(progress_check, "look", faulty)
-    with pytest.raises(AirflowFailException, match=rf"{FLOW} could not be looked at: KeyError: 'reservoirVersion'"):
+    monkeypatch.setattr(progress, "look", faulty)
+    with pytest.raises(
+        AirflowFailException, match=rf"{FLOW} could not be looked at: KeyError: 'reservoirVersion'"
+    ):
         bed.look(1)
     assert [item["flow"] for item in bed.pushed[0]] == ["second.second_flow"]
 
@@ -198,4 +236,4 @@ def test_what_is_found_is_json(bed: Bed) -> None:
     bed.begin()
     found = MonitorFlows(task_id="look").execute(cast("Context", {"ti": bed}))
     assert json.loads(json.dumps(found)) == found
-    assert alerting.page("monitor_flows", "run 1").endswith("/dags/monitor_flows/runs/run%201")
+    assert notify.page("monitor_flows", "run 1").endswith("/dags/monitor_flows/runs/run%201")

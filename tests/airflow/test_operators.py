@@ -10,19 +10,20 @@ from typing import cast
 import pytest
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
-from streamkeeper_airflow.drivers import Ending
-from streamkeeper_airflow.gate import HoldTrigger
-from streamkeeper_airflow.holding import blocking
-from streamkeeper_airflow.operators import FlowOperator
-from streamkeeper_airflow.parks import describe_park
-from streamkeeper_airflow.retries import DriverFailed
+from streamkeeper_airflow.flow.drivers import Ending
+from streamkeeper_airflow.flow.gate import HoldTrigger
+from streamkeeper_airflow.flow.holds import blocking
+from streamkeeper_airflow.flow.park_message import describe_park
+from streamkeeper_airflow.flow.retries import DriverFailed
+from streamkeeper_airflow.flow.supervise import FlowOperator
 
-from streamkeeper import crash_loops, failures, generations, holds
-from streamkeeper.alerts import AlertKind
-from streamkeeper.failures import Cause
-from streamkeeper.home import FlowHome
-from streamkeeper.manifest import read_manifest
-from streamkeeper.outcomes import Outcome
+from streamkeeper.drivers import crash_loops, failures
+from streamkeeper.drivers.alerts import AlertKind
+from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.drivers.failures import Cause
+from streamkeeper.flows import generations, holds
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 
@@ -43,7 +44,12 @@ def operator() -> FlowOperator:
 
 def park(home: FlowHome, fingerprint: str) -> holds.Hold:
     failure = failures.classify([Cause("StreamingQueryException", BROKEN, "42K03", "does not match")])
-    details = {**asdict(failure), "classed": failure.classed.value, "fingerprint": fingerprint, "generation": 1}
+    details = {
+        **asdict(failure),
+        "classed": failure.classed.value,
+        "fingerprint": fingerprint,
+        "generation": 1,
+    }
     return holds.put(home, holds.PARK, failure.meaning, "driver", details)
 
 
@@ -51,7 +57,9 @@ def test_a_driver_that_stopped_in_good_order_is_a_success(operator: FlowOperator
     operator._conclude(home, ending=Ending(Outcome.STOPPED, "exit code 0"), context=RUN)
 
 
-def test_a_driver_that_found_a_hold_is_skipped_and_not_a_failure(operator: FlowOperator, home: FlowHome) -> None:
+def test_a_driver_that_found_a_hold_is_skipped_and_not_a_failure(
+    operator: FlowOperator, home: FlowHome
+) -> None:
     with pytest.raises(AirflowSkipException, match="was held before its driver began"):
         operator._conclude(home, ending=Ending(Outcome.HELD, "exit code 10"), context=RUN)
 
@@ -82,18 +90,24 @@ def test_a_reset_makes_a_once_flow_run_again(once: FlowOperator, home: FlowHome)
 
 
 @pytest.mark.parametrize("code", [Outcome.STOPPED, Outcome.HELD, Outcome.DONE])
-def test_a_once_flow_whose_driver_stopped_in_good_order_is_looked_at_again(code: Outcome, once: FlowOperator, home: FlowHome) -> None:
+def test_a_once_flow_whose_driver_stopped_in_good_order_is_looked_at_again(
+    code: Outcome, once: FlowOperator, home: FlowHome
+) -> None:
     assert once._conclude(home, ending=Ending(code, "…"), context=RUN)
 
 
-def test_a_once_flow_that_is_held_waits_without_a_slot_since_no_next_run_would(once: FlowOperator, home: FlowHome) -> None:
+def test_a_once_flow_that_is_held_waits_without_a_slot_since_no_next_run_would(
+    once: FlowOperator, home: FlowHome
+) -> None:
     holds.put(home, holds.person("ann"), "the disk is changed", "ann")
     with pytest.raises(TaskDeferred) as deferred:
         once._skip_if_held(Settings.from_environment())
     assert (deferred.value.method_name, deferred.value.trigger.flow) == ("freed", FLOW)
 
 
-@pytest.mark.parametrize("code", [Outcome.FAILED, Outcome.RESTART, Outcome.USAGE, Outcome.LEASE_LOST, -9, 143])
+@pytest.mark.parametrize(
+    "code", [Outcome.FAILED, Outcome.RESTART, Outcome.USAGE, Outcome.LEASE_LOST, -9, 143]
+)
 def test_any_other_ending_is_tried_again(code: int, operator: FlowOperator, home: FlowHome) -> None:
     with pytest.raises(DriverFailed, match=r"The driver of first\.first_flow ended: killed"):
         operator._conclude(home, ending=Ending(code, "killed"), context=RUN)
@@ -110,9 +124,13 @@ def test_a_parked_flow_fails_for_good_and_says_what_broke_even_where_no_note_can
     assert "There is no connection 'streamkeeper_airflow'" in said
 
 
-def test_a_park_is_told_with_its_sqlstate_and_the_form_that_fits(home: FlowHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_park_is_told_with_its_sqlstate_and_the_form_that_fits(
+    home: FlowHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = describe_park(FLOW, park(home, "x"))
-    assert said.startswith(f"The flow {FLOW} stopped: a stateful operation (dropDuplicates, an aggregation, a join) was removed")
+    assert said.startswith(
+        f"The flow {FLOW} stopped: a stateful operation (dropDuplicates, an aggregation, a join) was removed"
+    )
     assert f"{BROKEN} (SQLSTATE 42K03)" in said
     assert said.endswith(f"/dags/reset_checkpoint (button Trigger, flow {FLOW})")
 
@@ -143,12 +161,16 @@ def test_a_park_stays_while_the_pipeline_file_raises_since_its_fingerprint_is_th
     sound = file.read_text()
     file.write_text(sound + "\nraise ValueError('half written')\n")
     assert [hold.owner for hold in blocking(settings, FLOW)] == ["park"]
-    (project / "pipelines" / "second.py").write_text("from streamkeeper import pipelines as dp\nraise ValueError('another file')\n")
+    (project / "pipelines" / "second.py").write_text(
+        "from streamkeeper import pipelines as dp\nraise ValueError('another file')\n"
+    )
     file.write_text(sound)
     assert blocking(settings, FLOW) == [], "another pipeline's file holds nobody"
 
 
-def test_a_driver_that_is_ended_by_force_under_a_hold_is_skipped_and_not_a_failure(operator: FlowOperator, home: FlowHome) -> None:
+def test_a_driver_that_is_ended_by_force_under_a_hold_is_skipped_and_not_a_failure(
+    operator: FlowOperator, home: FlowHome
+) -> None:
     holds.put(home, holds.person("ada"), "now", "ada")
     with pytest.raises(AirflowSkipException, match="person-ada, by ada"):
         operator._conclude(home, ending=Ending(-9, "ended by SIGKILL"), context=RUN)
@@ -156,14 +178,26 @@ def test_a_driver_that_is_ended_by_force_under_a_hold_is_skipped_and_not_a_failu
 
 
 ALERTS = [
-    pytest.param(Outcome.RETRY_DECLARED, (AlertKind.RETRIED_AS_DECLARED, "it is retried, as declared"), id="retried as declared"),
-    pytest.param(Outcome.USAGE, (AlertKind.SETTINGS, "settings or its command line cannot be used"), id="wrong settings"),
+    pytest.param(
+        Outcome.RETRY_DECLARED,
+        (AlertKind.RETRIED_AS_DECLARED, "it is retried, as declared"),
+        id="retried as declared",
+    ),
+    pytest.param(
+        Outcome.USAGE,
+        (AlertKind.SETTINGS, "settings or its command line cannot be used"),
+        id="wrong settings",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("code", "told"), ALERTS)
 def test_people_are_told_of_what_is_retried_though_it_will_hardly_mend(
-    code: Outcome, told: tuple[AlertKind, str], operator: FlowOperator, home: FlowHome, caplog: pytest.LogCaptureFixture
+    code: Outcome,
+    told: tuple[AlertKind, str],
+    operator: FlowOperator,
+    home: FlowHome,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     for _ in range(2):
         with pytest.raises(DriverFailed):
@@ -171,7 +205,9 @@ def test_people_are_told_of_what_is_retried_though_it_will_hardly_mend(
     kind, words = told
     [record] = [record for record in caplog.records if record.getMessage().startswith("Alert:")]
     assert words in record.getMessage()
-    assert len([name for name in home.storage.names(f"{home.root}/alerts") if name.startswith(kind.value)]) == 1
+    assert (
+        len([name for name in home.storage.names(f"{home.root}/alerts") if name.startswith(kind.value)]) == 1
+    )
 
 
 async def fire(trigger: HoldTrigger) -> dict[str, str]:
@@ -180,7 +216,9 @@ async def fire(trigger: HoldTrigger) -> dict[str, str]:
     raise AssertionError("the trigger ended without an event")
 
 
-def test_the_trigger_waits_while_a_hold_is_there_and_fires_when_it_is_gone(home: FlowHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trigger_waits_while_a_hold_is_there_and_fires_when_it_is_gone(
+    home: FlowHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import asyncio
 
     monkeypatch.setenv("STREAMKEEPER_HEARTBEAT_INTERVAL", "0.05")

@@ -1,4 +1,6 @@
-"""The tasks of a recovery's DAG, where they decide something themselves; what they carry out is tested with the core."""
+"""The tasks of a recovery's DAG, where they decide something themselves; what they carry out is tested with
+the core.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,32 @@ from typing import Any, cast
 import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, Context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
-from streamkeeper_airflow import recovery_alerts, recovery_tasks
-from streamkeeper_airflow.alerting import page
-from streamkeeper_airflow.approvals import WorsePriceApproval
-from streamkeeper_airflow.recovery_tasks import GiveUp, OnceFlows, PlanRecovery, RecoveryStep, SparkStep, UnaskedStep
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    DownstreamTasksSkipped,
+)
+from streamkeeper_airflow.operate.notify import page
+from streamkeeper_airflow.recovery import alerts, tasks
+from streamkeeper_airflow.recovery.approvals import WorsePriceApproval
+from streamkeeper_airflow.recovery.tasks import (
+    GiveUp,
+    OnceFlows,
+    PlanRecovery,
+    RecoveryStep,
+    SparkStep,
+    UnaskedStep,
+)
 
-from streamkeeper import recoveries
-from streamkeeper.alerts import AlertKind
+from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.errors import RecoveryError, StorageError, StreamkeeperError
-from streamkeeper.generations import StartAt
-from streamkeeper.manifest import Manifest, read_manifest
-from streamkeeper.plans import FlowPlan, Plan, Refusal
-from streamkeeper.recovery_kinds import kind
-from streamkeeper.reset_requests import reset_form
+from streamkeeper.flows.generations import StartAt
+from streamkeeper.manifest.manifest import Manifest, read_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.plans.kind import kind
+from streamkeeper.recover.plans.plan import FlowPlan, Plan, Refusal
+from streamkeeper.recover.requests.reset_checkpoint import reset_form
 from streamkeeper.settings import Settings
 
 PLAN = {
@@ -52,13 +66,19 @@ class HandedOn:
 
 def context(conf: dict[str, Any] | None = None, **xcoms: Any) -> Context:
     """Make the part of a task's context that these tasks read."""
-    run = SimpleNamespace(dag_id="reset_checkpoint", run_id="manual__1", conf=conf or {}, run_type="manual", triggering_user_name="ada")
+    run = SimpleNamespace(
+        dag_id="reset_checkpoint",
+        run_id="manual__1",
+        conf=conf or {},
+        run_type="manual",
+        triggering_user_name="ada",
+    )
     defaults = {field.name: field.default for field in reset_form_of_the_project()}
     return cast("Context", {"dag_run": run, "params": defaults, "ti": HandedOn(xcoms)})
 
 
 def reset_form_of_the_project() -> tuple[Any, ...]:
-    from streamkeeper.manifest import read_manifest
+    from streamkeeper.manifest.manifest import read_manifest
 
     return reset_form(read_manifest(Settings.from_environment()))
 
@@ -87,11 +107,15 @@ def test_what_cannot_be_planned_fails_at_once_with_all_that_is_wrong_and_writes_
     assert not (project / "state" / "first").exists()
 
 
-def test_secrets_in_the_form_s_values_are_hidden_by_airflow_s_masker(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_in_the_form_s_values_are_hidden_by_airflow_s_masker(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hidden: list[str] = []
-    monkeypatch.setattr(recovery_tasks, "mask_secret", hidden.append)
+    monkeypatch.setattr(tasks, "mask_secret", hidden.append)
     with pytest.raises(AirflowFailException):
-        PlanRecovery(task_id="plan", of=RESET).execute(context({"flow": F, "offsets": {"kafka.sasl.jaas.config": "hunter2"}}))
+        PlanRecovery(task_id="plan", of=RESET).execute(
+            context({"flow": F, "offsets": {"kafka.sasl.jaas.config": "hunter2"}})
+        )
     assert hidden == ["hunter2"]
 
 
@@ -101,8 +125,10 @@ def test_a_price_that_nobody_accepted_is_told_where_nobody_is_asked(
 ) -> None:
     flow = FlowPlan(F, "first", 1, 2, 1, "f", StartAt("earliest"), "rebuilt")
     refused = (Refusal("repeats", "rows come twice"),)
-    planned = Plan(RESET, "r1", "first", ("first",), {"by": "ada"}, (flow,), ("hold",), "now", refusals=refused)
-    monkeypatch.setattr(recoveries, "plan", lambda *_: planned)
+    planned = Plan(
+        RESET, "r1", "first", ("first",), {"by": "ada"}, (flow,), ("hold",), "now", refusals=refused
+    )
+    monkeypatch.setattr(engine, "plan", lambda *_: planned)
     with pytest.raises(AirflowFailException, match="rows come twice"):
         PlanRecovery(task_id="plan", of=RESET).execute(context({"flow": F, "approval": approval}))
     assert [(kind, "was not begun" in text, occasion) for kind, text, occasion in told.alerts] == [
@@ -113,11 +139,11 @@ def test_a_price_that_nobody_accepted_is_told_where_nobody_is_asked(
 
 def test_a_table_that_no_flow_writes_any_more_is_backed_up_all_the_same(told: Kept) -> None:
     planned = Plan("backup_table", "r1", "first", ("retired",), {"by": "ada"}, (), ("pin",), "now")
-    found = recovery_tasks._named(planned, kind("backup_table"), read_manifest(Settings.from_environment()))
+    found = tasks._named(planned, kind("backup_table"), read_manifest(Settings.from_environment()))
     assert found["flow"] == F, "people are told through another flow of the pipeline"
-    nobody = recovery_tasks._named(planned, kind("backup_table"), Manifest("", (), {}, {}))
+    nobody = tasks._named(planned, kind("backup_table"), Manifest("", (), {}, {}))
     assert nobody["flow"] is None
-    recovery_alerts.tell_given_up(nobody, context(), "given up")
+    alerts.tell_given_up(nobody, context(), "given up")
     assert told.alerts == []
 
 
@@ -138,17 +164,28 @@ def stamping(project: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("why", "raised", "final"),
     [
-        pytest.param("RecoveryError: the copy is not whole", AirflowFailException, True, id="another try would meet the same"),
+        pytest.param(
+            "RecoveryError: the copy is not whole",
+            AirflowFailException,
+            True,
+            id="another try would meet the same",
+        ),
         pytest.param("RequestError: no such thing", AirflowFailException, True, id="wrong usage"),
         pytest.param("StorageError: the disk is away", RecoveryError, False, id="another try may go better"),
         pytest.param(None, AirflowException, False, id="the job died without a word"),
     ],
 )
 def test_a_step_in_spark_fails_with_what_the_ledger_says(
-    *, why: str | None, raised: type[Exception], final: bool, stamping: list[list[str]], told: Kept, monkeypatch: pytest.MonkeyPatch
+    *,
+    why: str | None,
+    raised: type[Exception],
+    final: bool,
+    stamping: list[list[str]],
+    told: Kept,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recoveries, "evidence_of", lambda *_: None)
-    monkeypatch.setattr(recoveries, "why_failed", lambda *_: why)
+    monkeypatch.setattr(engine, "evidence_of", lambda *_: None)
+    monkeypatch.setattr(engine, "why_failed", lambda *_: why)
     asked = context(plan=PLAN)
     asked["ti"].try_number, asked["ti"].max_tries = 1, 2
     with pytest.raises(raised, match=(why or "Error code is: 1").rpartition(": ")[2]):
@@ -160,8 +197,8 @@ def test_a_step_in_spark_fails_with_what_the_ledger_says(
 def test_a_step_in_spark_that_has_nothing_to_do_starts_no_spark(
     stamping: list[list[str]], told: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recoveries, "evidence_of", lambda *_: None)
-    monkeypatch.setattr(recoveries, "without_spark", lambda *_: {"note": "the target is kept as it is"})
+    monkeypatch.setattr(engine, "evidence_of", lambda *_: None)
+    monkeypatch.setattr(engine, "without_spark", lambda *_: {"note": "the target is kept as it is"})
     found = SparkStep(of="rewind", task_id="put_back").execute(context(plan=PLAN))
     assert (found["note"], stamping, told.alerts) == ("the target is kept as it is", [], [])
 
@@ -169,7 +206,7 @@ def test_a_step_in_spark_that_has_nothing_to_do_starts_no_spark(
 def test_a_step_in_spark_that_is_done_already_starts_no_spark(
     stamping: list[list[str]], told: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recoveries, "evidence_of", lambda *_: {"rows": 7})
+    monkeypatch.setattr(engine, "evidence_of", lambda *_: {"rows": 7})
     assert SparkStep(of=RESET, task_id="decide").execute(context(plan=PLAN)) == {"rows": 7}
     assert stamping == []
 
@@ -178,7 +215,7 @@ def test_a_step_in_spark_that_is_done_already_starts_no_spark(
 def test_a_dry_run_ends_after_what_is_tried_before_anybody_is_asked(
     dry_run: bool, stamping: list[list[str]], told: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recoveries, "evidence_of", lambda *_: {"operators": ["dedupe"]})
+    monkeypatch.setattr(engine, "evidence_of", lambda *_: {"operators": ["dedupe"]})
     with DAG("adopt"):
         task = UnaskedStep(task_id="rehearse", of="adopt")
         task >> RecoveryStep(task_id="hold", of="adopt")
@@ -199,9 +236,9 @@ def test_a_dry_run_whose_trial_failed_tells_nobody_and_is_over(
     stamping: list[list[str]], told: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(recoveries, "evidence_of", lambda *_: None)
-    monkeypatch.setattr(recoveries, "why_failed", lambda *_: "RecoveryError: it does not fit")
-    monkeypatch.setattr(recoveries, "end_dry_run", lambda _settings, *named: ended.append(named))
+    monkeypatch.setattr(engine, "evidence_of", lambda *_: None)
+    monkeypatch.setattr(engine, "why_failed", lambda *_: "RecoveryError: it does not fit")
+    monkeypatch.setattr(engine, "end_dry_run", lambda _settings, *named: ended.append(named))
     asked = context(plan={**PLAN, "kind": "adopt", "dry_run": True})
     asked["ti"].try_number, asked["ti"].max_tries = 1, 2
     with pytest.raises(AirflowFailException, match="it does not fit"):
@@ -212,7 +249,10 @@ def test_a_dry_run_whose_trial_failed_tells_nobody_and_is_over(
 
 
 def test_nobody_is_asked_again_where_the_price_is_the_approved_one(project: Path) -> None:
-    assert WorsePriceApproval(task_id="approve_again").execute(context(plan=PLAN, plan_again={"worse": False})) is None
+    assert (
+        WorsePriceApproval(task_id="approve_again").execute(context(plan=PLAN, plan_again={"worse": False}))
+        is None
+    )
 
 
 def test_a_worse_price_ends_a_recovery_that_nobody_can_be_asked_about(project: Path) -> None:
@@ -239,14 +279,16 @@ def test_there_is_nothing_to_give_up(xcoms: dict[str, Any], project: Path) -> No
         GiveUp(task_id="give_up", after="decide").execute(context(**xcoms))
 
 
-@pytest.mark.parametrize(("step", "told"), [("hold", False), ("decide", False), ("verify_tables", True), ("release", True)])
+@pytest.mark.parametrize(
+    ("step", "told"), [("hold", False), ("decide", False), ("verify_tables", True), ("release", True)]
+)
 def test_a_recovery_that_fails_after_its_decision_says_how_it_goes_on(
     step: str, told: bool, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> dict[str, Any]:
         raise RecoveryError("The table is at version 3; it was at 5.")
 
-    monkeypatch.setattr(recoveries, "carry_out", fails)
+    monkeypatch.setattr(engine, "carry_out", fails)
     with pytest.raises(AirflowFailException, match="it was at 5") as failed:
         RecoveryStep(of=RESET, task_id=step).execute(context(plan=PLAN))
     assert ("clear this task" in str(failed.value) and "streamkeeper abandon r1" in str(failed.value)) == told
@@ -259,7 +301,16 @@ class Kept:
         self.project = project
         self.alerts: list[tuple[AlertKind, str, str]] = []
 
-    def __call__(self, _settings: Settings, kind: AlertKind, flow: str, text: str, occasion: str, *, link: str | None = None) -> bool:
+    def __call__(
+        self,
+        _settings: Settings,
+        kind: AlertKind,
+        flow: str,
+        text: str,
+        occasion: str,
+        *,
+        link: str | None = None,
+    ) -> bool:
         assert (flow, link) == ("first.first_flow", page("reset_checkpoint", "manual__1"))
         self.alerts.append((kind, text, occasion))
         return True
@@ -268,7 +319,7 @@ class Kept:
 @pytest.fixture
 def told(project: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
     kept = Kept(project)
-    monkeypatch.setattr(recovery_alerts, "alert", kept)
+    monkeypatch.setattr(alerts, "alert", kept)
     return kept
 
 
@@ -277,24 +328,44 @@ def told(project: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
     [
         pytest.param("hold", RecoveryError("no"), (1, 2), "r1", id="before the decision"),
         pytest.param("release", RecoveryError("no"), (1, 2), "r1 release", id="after the decision"),
-        pytest.param("verify_progress", RecoveryError("no"), (1, 2), None, id="not yet, and it is tried again"),
-        pytest.param("verify_progress", RecoveryError("no"), (3, 2), "r1 verify_progress", id="not yet, and that was the last try"),
-        pytest.param("release", StorageError("no"), (2, 2), None, id="the storage failed, and it is tried again"),
-        pytest.param("release", StorageError("no"), (3, 2), "r1 release", id="the storage failed at the last try"),
+        pytest.param(
+            "verify_progress", RecoveryError("no"), (1, 2), None, id="not yet, and it is tried again"
+        ),
+        pytest.param(
+            "verify_progress",
+            RecoveryError("no"),
+            (3, 2),
+            "r1 verify_progress",
+            id="not yet, and that was the last try",
+        ),
+        pytest.param(
+            "release", StorageError("no"), (2, 2), None, id="the storage failed, and it is tried again"
+        ),
+        pytest.param(
+            "release", StorageError("no"), (3, 2), "r1 release", id="the storage failed at the last try"
+        ),
     ],
 )
 def test_a_recovery_s_failure_is_told_when_nothing_is_tried_any_more(
-    *, step: str, error: Exception, tries: tuple[int, int], occasion: str | None, told: Kept, monkeypatch: pytest.MonkeyPatch
+    *,
+    step: str,
+    error: Exception,
+    tries: tuple[int, int],
+    occasion: str | None,
+    told: Kept,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fails(*_: object) -> dict[str, Any]:
         raise error
 
-    monkeypatch.setattr(recoveries, "carry_out", fails)
+    monkeypatch.setattr(engine, "carry_out", fails)
     asked = context(plan=PLAN)
     asked["ti"].try_number, asked["ti"].max_tries = tries
     with pytest.raises((AirflowFailException, StreamkeeperError), match="no"):
         RecoveryStep(of=RESET, task_id=step, patient=step == "verify_progress").execute(asked)
-    assert [(kind, when) for kind, _, when in told.alerts] == ([(AlertKind.RECOVERY_FAILED, occasion)] if occasion else [])
+    assert [(kind, when) for kind, _, when in told.alerts] == (
+        [(AlertKind.RECOVERY_FAILED, occasion)] if occasion else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -302,23 +373,33 @@ def test_a_recovery_s_failure_is_told_when_nothing_is_tried_any_more(
     [
         pytest.param("verify_progress", {"batch": 0}, "is done: its new generation works", id="it works"),
         pytest.param(
-            "verify_progress", {"held_by": ["person-ada"]}, "but the flow first.first_flow is held by person-ada", id="it is held"
+            "verify_progress",
+            {"held_by": ["person-ada"]},
+            "but the flow first.first_flow is held by person-ada",
+            id="it is held",
         ),
-        pytest.param("verify_progress", {"superseded_by": 3}, "generation 3 came after it already", id="another came after it"),
+        pytest.param(
+            "verify_progress",
+            {"superseded_by": 3},
+            "generation 3 came after it already",
+            id="another came after it",
+        ),
         pytest.param("release", {"park_lifted": True}, None, id="a step before the last"),
     ],
 )
 def test_a_recovery_that_is_done_is_told_with_what_it_found(
     step: str, found: dict[str, Any], said: str | None, told: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recoveries, "carry_out", lambda *_: {"flows": {F: found}})
+    monkeypatch.setattr(engine, "carry_out", lambda *_: {"flows": {F: found}})
     RecoveryStep(of=RESET, task_id=step).execute(context(plan=PLAN))
     assert [kind for kind, _, _ in told.alerts] == ([AlertKind.RECOVERY_FINISHED] if said else [])
     assert all(said is not None and said in text for _, text, _ in told.alerts)
 
 
-def test_a_recovery_that_is_given_up_is_told_as_one_occasion_with_the_step_that_failed(told: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recoveries, "give_up", lambda *_: True)
+def test_a_recovery_that_is_given_up_is_told_as_one_occasion_with_the_step_that_failed(
+    told: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "give_up", lambda *_: True)
     GiveUp(task_id="give_up", after="decide").execute(context(plan=PLAN))
     [(kind, text, occasion)] = told.alerts
     assert (kind, occasion) == (AlertKind.RECOVERY_FAILED, "r1")

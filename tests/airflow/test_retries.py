@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from airflow.sdk import RetryAction
-from streamkeeper_airflow import retries
-from streamkeeper_airflow.retries import (
+from streamkeeper_airflow.flow import retries
+from streamkeeper_airflow.flow.retries import (
     JITTER,
     LONGEST_DELAY,
     UNBEGUN_DELAY,
@@ -21,13 +21,13 @@ from streamkeeper_airflow.retries import (
     failing_streak,
 )
 
-from streamkeeper import leases
-from streamkeeper.clock import now
-from streamkeeper.home import FlowHome
-from streamkeeper.leases import Heartbeat
-from streamkeeper.outcomes import Outcome
+from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.flows import leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Heartbeat
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
+from streamkeeper.times import now
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,9 @@ from streamkeeper.storage import open_storage
         pytest.param((Outcome.RESTART, 1, True), LONGEST_DELAY, id="crash loop of restarts"),
     ],
 )
-def test_the_delay_grows_only_while_drivers_never_get_to_work(failed: tuple[Any, ...], expected: timedelta) -> None:
+def test_the_delay_grows_only_while_drivers_never_get_to_work(
+    failed: tuple[Any, ...], expected: timedelta
+) -> None:
     assert delay(*failed) == expected
     decision = AfterHealth().evaluate(DriverFailed("ended", *failed), try_number=900_000, max_tries=1_000_000)
     assert decision.action is RetryAction.RETRY
@@ -65,7 +67,9 @@ def test_chance_spreads_a_delay_and_never_makes_it_longer(monkeypatch: pytest.Mo
     assert waits[-1] > LONGEST_DELAY * (1 - JITTER)
 
 
-def test_wrong_settings_are_tried_again_at_the_cap_since_a_failed_run_would_be_followed_by_the_next_at_once() -> None:
+def test_wrong_settings_are_tried_again_at_the_cap_since_a_failed_run_would_be_followed_by_the_next_at_once() -> (
+    None
+):
     decision = AfterHealth().evaluate(WrongSettings("no"), 1, 2)
     assert decision.action is RetryAction.RETRY
     assert decision.retry_delay is not None
@@ -83,12 +87,21 @@ def test_the_defaults_of_airflow_and_streamkeeper_fit_together() -> None:
 @pytest.mark.parametrize(
     ("lost", "timeout", "words"),
     [
-        pytest.param(300, 569, r"569 s.*for 570 s.*\(300 s\).*240 s.*30 s.*to 570 or more.*to 299 s", id="a second too few"),
+        pytest.param(
+            300,
+            569,
+            r"569 s.*for 570 s.*\(300 s\).*240 s.*30 s.*to 570 or more.*to 299 s",
+            id="a second too few",
+        ),
         pytest.param(900, 600, r"600 s.*for 1170 s.*to 1170 or more.*to 330 s", id="airflow waits long"),
-        pytest.param(300, 120, r"120 s.*for 570 s.*to 570 or more, and start Airflow again", id="below the cap itself"),
+        pytest.param(
+            300, 120, r"120 s.*for 570 s.*to 570 or more, and start Airflow again", id="below the cap itself"
+        ),
     ],
 )
-def test_times_that_cannot_fit_are_refused_with_numbers(lost: int, timeout: float, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_that_cannot_fit_are_refused_with_numbers(
+    lost: int, timeout: float, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT", str(lost))
     with pytest.raises(WrongSettings, match=words):
         check_patience(settings_with(timeout))
@@ -113,7 +126,9 @@ def test_failures_of_the_task_itself_wait_airflow_s_own_delay() -> None:
         pytest.param([0] * 15, 10, id="counted to ten"),
     ],
 )
-def test_the_streak_is_counted_from_the_newest_drivers_that_never_looked_for_data(triggers: list[int], streak: int, tmp_path: Path) -> None:
+def test_the_streak_is_counted_from_the_newest_drivers_that_never_looked_for_data(
+    triggers: list[int], streak: int, tmp_path: Path
+) -> None:
     home = FlowHome(open_storage(str(tmp_path)), "p", "f")
     for epoch, count in enumerate(triggers, start=1):
         home.storage.create(home.lease(epoch), b"{}")

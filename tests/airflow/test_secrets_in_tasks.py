@@ -1,4 +1,6 @@
-"""Secrets in what goes wrong and in what a step found: neither Airflow's log nor what tasks hand on has them."""
+"""Secrets in what goes wrong and in what a step found: neither Airflow's log nor what tasks hand on has
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,15 @@ from typing import Any, cast
 import pytest
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
-from streamkeeper_airflow import recovery_tasks
-from streamkeeper_airflow.recovery_tasks import PlanRecovery, RecoveryStep
+from streamkeeper_airflow.recovery import tasks
+from streamkeeper_airflow.recovery.tasks import PlanRecovery, RecoveryStep
 
-from streamkeeper import recoveries, recovery_kinds
 from streamkeeper.errors import RecoveryError
-from streamkeeper.generations import StartAt
-from streamkeeper.plans import FlowPlan, Plan
-from streamkeeper.recovery_kinds import Kind, StepKind, Work
+from streamkeeper.flows.generations import StartAt
+from streamkeeper.recover import engine
+from streamkeeper.recover.plans import kind as recovery_kind
+from streamkeeper.recover.plans.kind import Kind, StepKind, Work
+from streamkeeper.recover.plans.plan import FlowPlan, Plan
 from streamkeeper.settings import Settings
 
 SECRET = "hunter2-hunter2"
@@ -34,7 +37,9 @@ HANDED_ON = {
 
 
 def context(conf: dict[str, Any] | None = None) -> Context:
-    run = SimpleNamespace(dag_id="backfill", run_id="manual__1", conf=conf or {}, run_type="manual", triggering_user_name="ada")
+    run = SimpleNamespace(
+        dag_id="backfill", run_id="manual__1", conf=conf or {}, run_type="manual", triggering_user_name="ada"
+    )
     task = SimpleNamespace(xcom_pull=lambda task_ids: HANDED_ON, try_number=1, max_tries=2)
     return cast("Context", {"dag_run": run, "params": {}, "ti": task})
 
@@ -71,8 +76,12 @@ def test_a_step_that_fails_is_told_without_secrets(
     def fails(*_: object) -> dict[str, Any]:
         raise RecoveryError(f"the store said no to fs.azure.account.key.lake.dfs.core.windows.net={SECRET}")
 
-    monkeypatch.setattr(recoveries, "carry_out", fails)
-    monkeypatch.setattr(recovery_tasks, "tell_failed", lambda _plan, _context, step, error, way_on: told.append(f"{step} {error} {way_on}"))
+    monkeypatch.setattr(engine, "carry_out", fails)
+    monkeypatch.setattr(
+        tasks,
+        "tell_failed",
+        lambda _plan, _context, step, error, way_on: told.append(f"{step} {error} {way_on}"),
+    )
     with caplog.at_level(logging.DEBUG), pytest.raises(AirflowFailException) as failed:
         RecoveryStep(of="reset_checkpoint", task_id="hold").execute(context())
     assert project.is_dir() and told
@@ -83,21 +92,40 @@ def test_what_a_step_found_is_logged_and_handed_on_without_secrets(
     project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def look(_work: Work) -> dict[str, Any]:
-        return {"options": {"kafka.sasl.jaas.config": SECRET}, "path": f"https://ada:{SECRET}@host/x", "rows": 3}
+        return {
+            "options": {"kafka.sasl.jaas.config": SECRET},
+            "path": f"https://ada:{SECRET}@host/x",
+            "rows": 3,
+        }
 
     def nothing(*_: object) -> Any:
         raise AssertionError("it is not planned here")
 
-    of = Kind("look", "Look", "Looks.", nothing, nothing, nothing, nothing, (StepKind("look", "look", "here", look),))
-    monkeypatch.setitem(recovery_kinds.KINDS, "look", "kinds_of_this_test:KIND")
+    of = Kind(
+        "look",
+        "Look",
+        "Looks.",
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        (StepKind("look", "look", "here", look),),
+    )
+    monkeypatch.setitem(recovery_kind.KINDS, "look", "kinds_of_this_test:KIND")
     monkeypatch.setitem(sys.modules, "kinds_of_this_test", SimpleNamespace(KIND=of))
     settings = Settings.from_environment()
     flow = FlowPlan("first.first_flow", "first_clean", 1, 2, 1, "f", StartAt("earliest"), "rebuilt")
-    recoveries.propose(settings, Plan("look", "r1", "first", ("first_clean",), {"by": "ada"}, (flow,), ("look",), "now"))
-    recoveries.approve(settings, "first", "r1", "ada")
-    monkeypatch.setattr(recovery_tasks, "tell_finished", lambda *_: None)
+    engine.propose(
+        settings, Plan("look", "r1", "first", ("first_clean",), {"by": "ada"}, (flow,), ("look",), "now")
+    )
+    engine.approve(settings, "first", "r1", "ada")
+    monkeypatch.setattr(tasks, "tell_finished", lambda *_: None)
     monkeypatch.setitem(HANDED_ON, "kind", "look")
     with caplog.at_level(logging.DEBUG):
         found = RecoveryStep(of="look", task_id="look").execute(context())
-    assert found == {"options": {"kafka.sasl.jaas.config": "***"}, "path": "https://ada:***@host/x", "rows": 3}
+    assert found == {
+        "options": {"kafka.sasl.jaas.config": "***"},
+        "path": "https://ada:***@host/x",
+        "rows": 3,
+    }
     assert project.is_dir() and SECRET not in caplog.text

@@ -19,7 +19,9 @@ def test_a_taken_port_is_said_with_what_to_do() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = other.getsockname()[1]
-        with pytest.raises(ServiceError, match=rf"Port {taken} is taken by another program.*make demo PORT={taken + 1}"):
+        with pytest.raises(
+            ServiceError, match=rf"Port {taken} is taken by another program.*make demo PORT={taken + 1}"
+        ):
             Ports.free(taken)
 
 

@@ -1,4 +1,6 @@
-"""Flows that share a driver: their one DAG, its gate, a living driver that is found again, and whose end it was."""
+"""Flows that share a driver: their one DAG, its gate, a living driver that is found again, and whose end it
+was.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,20 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from streamkeeper_airflow import submitting, together
-from streamkeeper_airflow.drivers import Ending
-from streamkeeper_airflow.gate import HoldTrigger
-from streamkeeper_airflow.holding import all_held
-from streamkeeper_airflow.operators import FlowOperator
-from streamkeeper_airflow.retries import DriverFailed
+from streamkeeper_airflow.flow import shared_driver
+from streamkeeper_airflow.flow import submit as submitting
+from streamkeeper_airflow.flow.drivers import Ending
+from streamkeeper_airflow.flow.gate import HoldTrigger
+from streamkeeper_airflow.flow.holds import all_held
+from streamkeeper_airflow.flow.retries import DriverFailed
+from streamkeeper_airflow.flow.supervise import FlowOperator
 
-from streamkeeper import holds, leases, submit
-from streamkeeper.home import FlowHome
-from streamkeeper.leases import Lease, Process, process_started
-from streamkeeper.manifest import read_manifest
-from streamkeeper.outcomes import Outcome
+from streamkeeper.drivers import submit
+from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.flows import holds, leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Lease, Process, process_started
+from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage, to_json
 
@@ -54,7 +58,10 @@ RUN = cast("Context", {"dag_run": SimpleNamespace(dag_id=DAG, run_id="now")})
 @pytest.fixture
 def homes(project: Path) -> list[FlowHome]:
     declare(project, shared=True)
-    return [FlowHome(open_storage(Settings.from_environment().state), "shared", name) for name in ("left", "right")]
+    return [
+        FlowHome(open_storage(Settings.from_environment().state), "shared", name)
+        for name in ("left", "right")
+    ]
 
 
 @pytest.fixture
@@ -65,7 +72,9 @@ def bag(homes: list[FlowHome]) -> DagBag:
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     """A process that stands for the driver's: it lives until it is ended."""
-    process = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True
+    )
     yield process
     process.kill()
     process.wait()
@@ -91,7 +100,11 @@ def gone() -> Process:
 
 def test_a_shared_pipeline_has_one_dag_and_others_have_one_a_flow(bag: DagBag) -> None:
     assert bag.import_errors == {}
-    assert {name for name in bag.dags if name.startswith("flow")} == {DAG, "flow__first__first_flow", "flow__second__second_flow"}
+    assert {name for name in bag.dags if name.startswith("flow")} == {
+        DAG,
+        "flow__first__first_flow",
+        "flow__second__second_flow",
+    }
     assert {read_manifest(Settings.from_environment()).find(name).dag_id for name in BOTH} == {DAG}
 
 
@@ -99,7 +112,12 @@ def test_the_shared_dag_runs_as_those_of_single_flows_do(bag: DagBag) -> None:
     dag, single = bag.dags[DAG], bag.dags["flow__first__first_flow"]
     for of in (dag, single):
         assert type(of.timetable).__name__ == "ContinuousTimetable"
-        assert (of.max_active_runs, of.catchup, of.dagrun_timeout, of.disable_bundle_versioning) == (1, False, None, True)
+        assert (of.max_active_runs, of.catchup, of.dagrun_timeout, of.disable_bundle_versioning) == (
+            1,
+            False,
+            None,
+            True,
+        )
         assert [str(kind.value) for kind in of.allowed_run_types] == ["scheduled"]
         assert of.task_dict["gate"].downstream_task_ids == {"run"}
         assert (of.task_dict["run"].pool, of.task_dict["gate"].pool) == ("streaming_flows", "default_pool")
@@ -128,10 +146,14 @@ def test_the_triggerer_can_make_the_trigger_of_several_flows_again() -> None:
     assert (again.flow, again.others) == (LEFT, [RIGHT])
 
 
-def test_the_command_runs_all_flows_in_one_application(homes: list[FlowHome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_runs_all_flows_in_one_application(
+    homes: list[FlowHome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", '{"conn_type": "spark", "host": "local[3]"}')
     flows = [read_manifest(Settings.from_environment()).find(name) for name in BOTH]
-    command, _ = submitting.prepare(Settings.from_environment(), flows, submitting.CONNECTION, tmp_path / "driver.log")
+    command, _ = submitting.prepare(
+        Settings.from_environment(), flows, submitting.CONNECTION, tmp_path / "driver.log"
+    )
     assert "spark.scheduler.mode=FAIR" in command
     assert command[command.index("--name") + 1] == "shared"
     assert command[-5:] == [str(submit.JOB), "--flow", LEFT, "--flow", RIGHT]
@@ -143,7 +165,7 @@ def test_a_living_driver_of_any_of_the_flows_is_found_and_is_gone_when_it_has_le
     log = tmp_path / "driver.log"
     log.touch()
     held = [lease(home, process_of(sleeper.pid), log=str(log)) for home in homes]
-    found = together.find(homes, 1.0, lambda: None)
+    found = shared_driver.find(homes, 1.0, lambda: None)
     assert found is not None
     assert found.log == log
     assert found.wait() is None
@@ -151,7 +173,7 @@ def test_a_living_driver_of_any_of_the_flows_is_found_and_is_gone_when_it_has_le
     assert found.wait() is None, "it ends its other flow"
     leases.leave(homes[0], held[0], "stopped")
     assert found.wait() == Ending(Outcome.FAILED, "it left a note: failed")
-    assert together.find(homes, 1.0, lambda: None) is None
+    assert shared_driver.find(homes, 1.0, lambda: None) is None
 
 
 def test_a_driver_that_runs_one_of_the_flows_only_is_found_behind_a_flow_without_one(
@@ -159,7 +181,7 @@ def test_a_driver_that_runs_one_of_the_flows_only_is_found_behind_a_flow_without
 ) -> None:
     lease(homes[0], gone())
     lease(homes[1], process_of(sleeper.pid))
-    found = together.find(homes, 1.0, lambda: None)
+    found = shared_driver.find(homes, 1.0, lambda: None)
     assert found is not None
     sleeper.terminate()
     assert sleeper.wait(30) == -signal.SIGTERM
@@ -178,22 +200,35 @@ def test_a_driver_that_runs_one_of_the_flows_only_is_found_behind_a_flow_without
         (1, {LEFT: "stopped"}, [LEFT]),
         (Outcome.USAGE, {}, BOTH),
     ],
-    ids=["park", "failure", "two parks", "park and failure", "kill -9", "no word of one", "all in order", "none began"],
+    ids=[
+        "park",
+        "failure",
+        "two parks",
+        "park and failure",
+        "kill -9",
+        "no word of one",
+        "all in order",
+        "none began",
+    ],
 )
-def test_whose_end_a_driver_s_end_is(code: int, left: dict[str, str | None], blamed: list[str], homes: list[FlowHome]) -> None:
+def test_whose_end_a_driver_s_end_is(
+    code: int, left: dict[str, str | None], blamed: list[str], homes: list[FlowHome]
+) -> None:
     for home in homes:
         if home.full_name in left:
             mine, why = lease(home, gone()), left[home.full_name]
             if why is not None:
                 leases.leave(home, mine, why)
-    assert [home.full_name for home in together.to_blame(homes, code, {})] == blamed
+    assert [home.full_name for home in shared_driver.to_blame(homes, code, {})] == blamed
 
 
 def operator(*homes: FlowHome, **kwargs: Any) -> FlowOperator:
     return FlowOperator(task_id="run", flows=[home.full_name for home in homes], **kwargs)
 
 
-def test_a_park_of_one_flow_fails_the_run_in_that_flow_s_name(homes: list[FlowHome], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_park_of_one_flow_fails_the_run_in_that_flow_s_name(
+    homes: list[FlowHome], capsys: pytest.CaptureFixture[str]
+) -> None:
     holds.put(homes[0], holds.PARK, "a stateful operation was removed", "driver")
     with pytest.raises(AirflowFailException, match=rf"^{LEFT} is parked"):
         operator(*homes)._conclude(homes[0], ending=Ending(Outcome.PARKED, "exit code 20"), context=RUN)
@@ -218,7 +253,9 @@ def test_which_flows_share_the_driver_is_asked_anew_at_each_try(homes: list[Flow
         old._find_sharers(Settings.from_environment())
 
 
-def test_a_dag_from_before_its_flows_shared_a_driver_starts_none(homes: list[FlowHome], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dag_from_before_its_flows_shared_a_driver_starts_none(
+    homes: list[FlowHome], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
     alone = FlowOperator(task_id="run", flow=LEFT)
     with pytest.raises(AirflowSkipException, match=rf"shares a driver .*; {DAG} runs it"):

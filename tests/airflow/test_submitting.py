@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowFailException
-from streamkeeper_airflow import submitting
+from streamkeeper_airflow.flow import submit as submitting
 
-from streamkeeper import submit
-from streamkeeper.manifest import Flow, read_manifest
+from streamkeeper.drivers import submit
+from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.settings import Settings
 
 LOCAL = '{"conn_type": "spark", "host": "local[3]"}'
@@ -49,20 +49,41 @@ def test_the_driver_sees_the_settings_and_its_log_but_nothing_of_airflow(
 
 
 def test_a_missing_connection_is_said_and_not_replaced_by_yarn(flow: Flow, tmp_path: Path) -> None:
-    with pytest.raises(AirflowFailException, match=r"no connection 'streamkeeper_spark'.*AIRFLOW_CONN_STREAMKEEPER_SPARK"):
+    with pytest.raises(
+        AirflowFailException, match=r"no connection 'streamkeeper_spark'.*AIRFLOW_CONN_STREAMKEEPER_SPARK"
+    ):
         prepare(flow, tmp_path / "driver.log")
 
 
-def test_cluster_mode_is_refused_with_the_reason(flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}')
+def test_cluster_mode_is_refused_with_the_reason(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_STREAMKEEPER_SPARK",
+        '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}',
+    )
     with pytest.raises(AirflowFailException, match=r"deploy mode cluster.*Set it to client"):
         prepare(flow, tmp_path / "driver.log")
 
 
-def test_the_hook_still_builds_its_command_and_keeps_its_environment_as_leaned_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hook_still_builds_its_command_and_keeps_its_environment_as_leaned_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_PINNED", '{"conn_type": "spark", "host": "spark://there", "port": 7077}')
-    hook = SparkSubmitHook(conn_id="pinned", conf={"a.b": "c"}, application_args=["--x"], name="n", env_vars={"E": "1"})
+    hook = SparkSubmitHook(
+        conn_id="pinned", conf={"a.b": "c"}, application_args=["--x"], name="n", env_vars={"E": "1"}
+    )
     assert (hook._connection["master"], hook._connection["deploy_mode"]) == ("spark://there:7077", None)
-    expected = ["spark-submit", "--master", "spark://there:7077", "--conf", "a.b=c", "--name", "n", "job.py", "--x"]
+    expected = [
+        "spark-submit",
+        "--master",
+        "spark://there:7077",
+        "--conf",
+        "a.b=c",
+        "--name",
+        "n",
+        "job.py",
+        "--x",
+    ]
     assert hook._build_spark_submit_command("job.py") == expected
     assert hook._env == {"E": "1"}

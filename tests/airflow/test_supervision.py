@@ -1,4 +1,5 @@
-"""From every state of a flow to the next, as its task, its drivers and its holds bring it about: real operators, processes and files.
+"""From every state of a flow to the next, as its task, its drivers and its holds bring it about: real
+operators, processes and files.
 
 Only Spark is missing: ``small_driver.py`` stands for the driver, in a process and session of its own.
 """
@@ -18,21 +19,22 @@ from typing import Any, cast
 import pytest
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from streamkeeper_airflow import drivers, operators, watching
-from streamkeeper_airflow.drivers import Submitted
-from streamkeeper_airflow.holding import blocking
-from streamkeeper_airflow.operators import FlowOperator
-from streamkeeper_airflow.retries import DriverFailed, WrongSettings
+from streamkeeper_airflow.flow import drivers, heartbeat, supervise
+from streamkeeper_airflow.flow.drivers import Submitted
+from streamkeeper_airflow.flow.holds import blocking
+from streamkeeper_airflow.flow.retries import DriverFailed, WrongSettings
+from streamkeeper_airflow.flow.supervise import FlowOperator
 
 from demo.airflow_api import wait_until
-from streamkeeper import crash_loops, holds, leases, stopping, submit, supervision
-from streamkeeper.alerts import AlertKind
-from streamkeeper.clock import now
-from streamkeeper.home import FlowHome
-from streamkeeper.leases import Lease, Life, Process
-from streamkeeper.manifest import read_manifest
+from streamkeeper.drivers import crash_loops, stopping, submit, supervision
+from streamkeeper.drivers.alerts import AlertKind
+from streamkeeper.flows import holds, leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Lease, Life, Process
+from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage, to_json
+from streamkeeper.times import now
 
 FLOW = "first.first_flow"
 SMALL_DRIVER = Path(__file__).with_name("small_driver.py")
@@ -64,7 +66,9 @@ class Task:
 
 @dataclass
 class Bed:
-    """A flow with its home, and tasks that supervise it. ``alerts`` are the kinds that people would be told, with their occasions."""
+    """A flow with its home, and tasks that supervise it. ``alerts`` are the kinds that people would be told,
+    with their occasions.
+    """
 
     home: FlowHome
     root: Path
@@ -89,7 +93,9 @@ class Bed:
     def task(self) -> Task:
         """Start a try of the flow's task."""
         self.tries += 1
-        ti = SimpleNamespace(dag_id="flow__first__first_flow", run_id="now", task_id="run", try_number=self.tries)
+        ti = SimpleNamespace(
+            dag_id="flow__first__first_flow", run_id="now", task_id="run", try_number=self.tries
+        )
         context = cast("Context", {"ti": ti, "dag_run": SimpleNamespace(dag_id=ti.dag_id, run_id=ti.run_id)})
         task = Task(FlowOperator(task_id="run", flow=FLOW))
         task.thread = threading.Thread(target=task.run, args=(context,), daemon=True)
@@ -126,19 +132,23 @@ def bed(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
     monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", str(project / "logs"))
     made = Bed(FlowHome(open_storage(Settings.from_environment().state), "first", "first_flow"), project)
 
-    def prepare(settings: Settings, flow: Any, connection: str, log: Path) -> tuple[list[str], dict[str, str]]:
+    def prepare(
+        settings: Settings, flow: Any, connection: str, log: Path
+    ) -> tuple[list[str], dict[str, str]]:
         return made.command, made.environment(log)
 
     def alert(settings: Settings, kind: AlertKind, flow: str, text: str, occasion: str, **more: Any) -> bool:
         made.alerts.append((kind, occasion))
         return True
 
-    monkeypatch.setattr(operators.submitting, "prepare", prepare)
-    monkeypatch.setattr(operators, "alert", alert)
+    monkeypatch.setattr(supervise.submitting, "prepare", prepare)
+    monkeypatch.setattr(supervise, "alert", alert)
     monkeypatch.setattr(drivers, "LOOK", 0.1)
-    monkeypatch.setattr(watching, "LONGEST_INTERVAL", 0.3)
+    monkeypatch.setattr(heartbeat, "LONGEST_INTERVAL", 0.3)
     yield made
-    holds.put(made.home, holds.person("test"), "the test is over", "test")  # else a task would start the next driver at once
+    holds.put(
+        made.home, holds.person("test"), "the test is over", "test"
+    )  # else a task would start the next driver at once
     for epoch in made.home.epochs():
         lease = leases.read(made.home, epoch)
         if lease is not None and leases.life(made.home, lease) is Life.ALIVE:
@@ -283,7 +293,11 @@ def watched_driver_is_no_orphan(bed: Bed) -> None:
     first = bed.driver(1)
     bed.task()
     beat = wait_until(lambda: leases.read_heartbeat(bed.home, 1), SOON, "it beats")
-    wait_until(lambda: leases.read_heartbeat(bed.home, 1).count > beat.count + 50 or None, SOON, "it outlives the timeout")  # type: ignore[union-attr]
+    wait_until(
+        lambda: leases.read_heartbeat(bed.home, 1).count > beat.count + 50 or None,
+        SOON,
+        "it outlives the timeout",
+    )  # type: ignore[union-attr]
     assert leases.current(bed.home) == first
     assert bed.life(1) is Life.ALIVE
 
@@ -294,7 +308,10 @@ def two_starts_at_once(bed: Bed) -> None:
     by = wait_until(lambda: supervision.read(bed.home), SOON, "a task watches").by
     wait_until(lambda: supervision.read(bed.home).by != by or None, SOON, "the other one watches too")  # type: ignore[union-attr]
     holds.put(bed.home, PERSON, "enough", "ada")
-    assert {str(task.end()) for task in tasks} <= {"success", f"{FLOW} was held before its driver began; the next run waits at the gate."}
+    assert {str(task.end()) for task in tasks} <= {
+        "success",
+        f"{FLOW} was held before its driver began; the next run waits at the gate.",
+    }
     assert bed.home.epochs() == [1], "never a second driver"
 
 
@@ -302,7 +319,9 @@ def crash_loop(bed: Bed) -> None:
     bed.tell("fail")
     ends = [bed.task().end() for _ in range(2)]
     assert [isinstance(end, DriverFailed) and end.looping for end in ends] == [True, True]
-    assert bed.home.epochs()[-1] == crash_loops.FAILURES + 1, "five in the first try, which is the loop, and then one a try"
+    assert bed.home.epochs()[-1] == crash_loops.FAILURES + 1, (
+        "five in the first try, which is the loop, and then one a try"
+    )
     assert {kind for kind, _ in bed.alerts} == {AlertKind.CRASH_LOOP}
     assert len({occasion for _, occasion in bed.alerts}) == 1, "it is told once"
 

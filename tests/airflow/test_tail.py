@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from streamkeeper_airflow.tail import LogTail
+from streamkeeper_airflow.flow.log_tail import LogTail
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from streamkeeper_airflow.tidying import JOB, PlanTidying, TidyTables
+from streamkeeper_airflow.operate.tidying import JOB, PlanTidying, TidyTables
 
-from streamkeeper import tidying
+from streamkeeper.recover.kinds import tidy_tables
 from streamkeeper.settings import PROJECT
 
 pytestmark = pytest.mark.usefixtures("project")
@@ -36,15 +36,21 @@ def test_the_dag_runs_by_itself_once_a_day_and_by_its_form() -> None:
     dag = bag.dags["tidy_tables"]
     assert [task.task_id for task in dag.topological_sort()] == ["plan", "tidy"]
     assert (dag.max_active_runs, dag.catchup) == (1, False)
-    assert dag.params.get_param("tables").schema["items"]["enum"] == ["first.first_clean", "second.second_clean"]
+    assert dag.params.get_param("tables").schema["items"]["enum"] == [
+        "first.first_clean",
+        "second.second_clean",
+    ]
     dag.params.validate()
     assert {task.pool for task in dag.tasks} == {"default_pool"}
 
 
 def test_the_plan_names_what_is_tidied_and_what_is_left_alone(project: Path) -> None:
     make_table(project, "first_clean")
-    found = tidying.from_text(PlanTidying(task_id="plan").execute(run_of()))
-    assert [(tidy.table, tidy.left_alone) for tidy in found] == [("first_clean", None), ("second_clean", "there is no table yet")]
+    found = tidy_tables.from_text(PlanTidying(task_id="plan").execute(run_of()))
+    assert [(tidy.table, tidy.left_alone) for tidy in found] == [
+        ("first_clean", None),
+        ("second_clean", "there is no table yet"),
+    ]
 
 
 def test_only_the_plan(project: Path) -> None:
@@ -63,7 +69,9 @@ def test_a_bad_value_fails_at_once_in_words() -> None:
         PlanTidying(task_id="plan").execute(run_of(retention_hours=1))
 
 
-def test_the_job_is_submitted_on_the_flows_connection_with_the_plan(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_is_submitted_on_the_flows_connection_with_the_plan(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
     ran: list[TidyTables] = []
     monkeypatch.setattr(SparkSubmitOperator, "execute", lambda self, context: ran.append(self))

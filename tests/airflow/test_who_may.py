@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from streamkeeper_airflow.recovery import recovery_dag
+from streamkeeper_airflow.recovery.dag import recovery_dag
 
-from streamkeeper.recovery_kinds import KINDS
+from streamkeeper.recover.plans.kind import KINDS
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -1,7 +1,8 @@
-"""The query of the benchmarks as anyone would write it by hand, without Streamkeeper: the thing to compare with.
+"""The query of the benchmarks as anyone would write it by hand, without Streamkeeper: the thing to compare
+with.
 
-``spark-submit bare_query.py EVENTS TABLE CHECKPOINT FILES_PER_TRIGGER VIEW [TRIGGER]``, where VIEW is ``dedupe`` or ``plain``. Without a
-TRIGGER such as ``2 seconds`` it processes what is there, then ends.
+``spark-submit bare_query.py EVENTS TABLE CHECKPOINT FILES_PER_TRIGGER VIEW [TRIGGER]``, where VIEW is
+``dedupe`` or ``plain``. Without a TRIGGER such as ``2 seconds`` it processes what is there, then ends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""What a backup costs beside a plain copy of the same files: ``python tests/benchmarks/bench_backup.py``; ``ROUNDS=…`` (5).
+"""What a backup costs beside a plain copy of the same files: ``python tests/benchmarks/bench_backup.py``;
+``ROUNDS=…`` (5).
 
-Both copy the very same bytes, one after the other, in pairs, into a folder of their own on the same disk. The aim: ``backup_table``'s
-copy step has at least 0.7 of the throughput of ``shutil.copytree``. Since a backup must outlive a power cut, it is also compared with a
-copy whose files are flushed to the disk. Then the steps of a real table's backup are timed: what a proof by reading everything costs.
+Both copy the very same bytes, one after the other, in pairs, into a folder of their own on the same disk. The
+aim: ``backup_table``'s copy step has at least 0.7 of the throughput of ``shutil.copytree``. Since a backup
+must outlive a power cut, it is also compared with a copy whose files are flushed to the disk. Then the steps
+of a real table's backup are timed: what a proof by reading everything costs.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(PROJECT), str(PROJECT / "spark_jobs")]
 
+from streamkeeper.delta.copy_files import FIRST_COMMIT, Progress, copy_files, files_of  # noqa: E402
 from streamkeeper.storage import LocalStorage  # noqa: E402
-from streamkeeper.table_copies import FIRST_COMMIT, Progress, copy_files, files_of  # noqa: E402
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 SHAPES = {"48 files of 16 MB": (48, 16 * 2**20), "4,000 files of 100 kB": (4000, 100_000)}
@@ -98,10 +100,10 @@ def real_table(root: Path) -> None:
     """Print how long each step of a real table's backup takes."""
     from pyspark.sql import SparkSession
 
-    from streamkeeper.declarations import AppendFlow, Where
-    from streamkeeper.submit import spark_settings
-    from tests.spark.backupbed import Recoverer
-    from tests.spark.flowbed import pipeline, quick_settings
+    from streamkeeper.declare.model import AppendFlow, Where
+    from streamkeeper.drivers.submit import spark_settings
+    from tests.worlds.backup_world import Recoverer
+    from tests.worlds.flow_world import pipeline, quick_settings
 
     settings = quick_settings(root)
     (root / "pipelines").mkdir()
@@ -112,7 +114,9 @@ def real_table(root: Path) -> None:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     path = settings.table_path("events")
-    spark.range(ROWS).selectExpr("id", "sha1(string(id)) AS a", "sha1(string(-id)) AS b", "id % 1000 AS c").write.format("delta").save(path)
+    spark.range(ROWS).selectExpr(
+        "id", "sha1(string(id)) AS a", "sha1(string(-id)) AS b", "id % 1000 AS c"
+    ).write.format("delta").save(path)
     at_work = Recoverer(spark, settings, "events")
     plan = at_work.plan("backup_table", "b1", table="events.events")
     taken = {step: seconds(lambda step=step: at_work.step("b1", step)) for step in plan.steps}  # type: ignore[misc]
@@ -126,7 +130,10 @@ def real_table(root: Path) -> None:
 
 def main() -> None:
     """Print the tables."""
-    print(f"| copied, median of {ROUNDS} | copytree | copytree, flushed | backup | backup / copytree | backup / flushed |")
+    print(
+        f"| copied, median of {ROUNDS} | copytree | copytree, flushed | backup | backup / copytree | backup /"
+        " flushed |"
+    )
     print("|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as root:
         for name, (count, size) in SHAPES.items():

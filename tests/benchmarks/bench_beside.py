@@ -1,8 +1,10 @@
-"""A table is refreshed beside while a reader polls it all the time and its flow goes on: ``python tests/benchmarks/bench_beside.py``.
+"""A table is refreshed beside while a reader polls it all the time and its flow goes on: ``python
+tests/benchmarks/bench_beside.py``.
 
-The reader has no JVM: it asks deltalake for the newest version, the rows and a checksum of them, as often as it can. Files arrive all
-the while, too. The refresh leaves rows out that the old table has, so that old and new are told apart. Aims: no poll finds the table empty,
-none finds it half (a state that neither the old flow nor the swap has committed), and at the end it is what the events make.
+The reader has no JVM: it asks deltalake for the newest version, the rows and a checksum of them, as often as
+it can. Files arrive all the while, too. The refresh leaves rows out that the old table has, so that old and
+new are told apart. Aims: no poll finds the table empty, none finds it half (a state that neither the old flow
+nor the swap has committed), and at the end it is what the events make.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import deltalake
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from streamkeeper import submit
+from streamkeeper.drivers import submit
 from tests.benchmarks.bench_rebuild import begin, steps
 from tests.benchmarks.flows_side_by_side import PIPELINE, Bench, write_files
 
@@ -72,7 +74,9 @@ def poll(table: Path, at: float, version: int | None = None) -> Seen:
 
 @contextmanager
 def running(bench: Bench) -> Iterator[None]:
-    """Let the flow's driver run as its DAG would keep it: started again when it has ended, as after a hold."""
+    """Let the flow's driver run as its DAG would keep it: started again when it has ended, as after a
+    hold.
+    """
     over = threading.Event()
 
     def keep() -> None:
@@ -80,7 +84,9 @@ def running(bench: Bench) -> Iterator[None]:
         while not over.is_set():
             command = submit.command(bench.settings, bench.flow())
             with (bench.root / "driver.log").open("ab") as log:
-                process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                process = subprocess.Popen(
+                    command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
                 while process.poll() is None and not over.wait(0.2):
                     pass
                 process.terminate()
@@ -121,7 +127,9 @@ class Bed(Bench):
 
     def declare(self, view: str) -> None:
         self.settings.pipelines.mkdir(parents=True, exist_ok=True)
-        (self.settings.pipelines / "events.py").write_text(PIPELINE.format(files=self.files_per_trigger, view=view))
+        (self.settings.pipelines / "events.py").write_text(
+            PIPELINE.format(files=self.files_per_trigger, view=view)
+        )
 
     @property
     def settings_data(self) -> Path:
@@ -129,7 +137,9 @@ class Bed(Bench):
 
 
 def expected(files: int) -> int:
-    """Give how many rows the new declaration makes of so many files: ids are given once, every tenth repeats the one before."""
+    """Give how many rows the new declaration makes of so many files: ids are given once, every tenth repeats
+    the one before.
+    """
     ids = {number * ROWS + row - (row % 10 == 9) for number in range(files) for row in range(ROWS)}
     return sum(one % 997 > 99 for one in ids)
 
@@ -152,7 +162,17 @@ def main() -> None:
                 begin(bench, kind, name)
                 before = steps(bench, kind, name, "lock", "build")
                 held = time.time()
-                during = steps(bench, kind, name, "hold", "plan_again", "put_in_place", "verify_tables", "release", "remove_beside")
+                during = steps(
+                    bench,
+                    kind,
+                    name,
+                    "hold",
+                    "plan_again",
+                    "put_in_place",
+                    "verify_tables",
+                    "release",
+                    "remove_beside",
+                )
                 released = time.time()
             wanted, deadline = expected(len(numbers)), time.time() + 300
             while reader.seen[-1].rows != wanted and time.time() < deadline and not reader.broken:
@@ -164,33 +184,59 @@ def main() -> None:
 
 def swap_of(table: Path) -> int:
     """Give the version that put the new table in place."""
-    return next(int(file.stem) for file in sorted((table / "_delta_log").glob("[0-9]*.json")) if "/put_in_place" in file.read_text())
+    return next(
+        int(file.stem)
+        for file in sorted((table / "_delta_log").glob("[0-9]*.json"))
+        if "/put_in_place" in file.read_text()
+    )
 
 
-def report(bench: Bench, reader: Reader, taken: dict[str, float], times: tuple[float, float, float], wanted: int) -> None:
-    """Print what was seen, and compare each state with what its version holds when it is asked for by its number."""
+def report(
+    bench: Bench, reader: Reader, taken: dict[str, float], times: tuple[float, float, float], wanted: int
+) -> None:
+    """Print what was seen, and compare each state with what its version holds when it is asked for by its
+    number.
+    """
     began, held, released = times
     swap = swap_of(bench.table)
     states = {(seen.version, seen.rows, seen.ids, seen.amount) for seen in reader.seen}
-    versions = {version: poll(bench.table, 0.0, version) for version in {seen.version for seen in reader.seen}}
-    half = [state for state in states if state != (state[0], *(getattr(versions[state[0]], name) for name in ("rows", "ids", "amount")))]
+    versions = {
+        version: poll(bench.table, 0.0, version) for version in {seen.version for seen in reader.seen}
+    }
+    half = [
+        state
+        for state in states
+        if state != (state[0], *(getattr(versions[state[0]], name) for name in ("rows", "ids", "amount")))
+    ]
     old = [seen for seen in reader.seen if seen.version < swap]
     new = [seen for seen in reader.seen if seen.version >= swap]
     smallest_old, smallest_new = min(seen.rows for seen in old), min(seen.rows for seen in new)
-    print(f"{FILES} files of {ROWS:,} rows, then one every {EVERY:g} s; local[2] each, load {os.getloadavg()[0]:.1f}")
-    print(f"| polls | {len(reader.seen):,} in {reader.seen[-1].at - began:.0f} s; {len(reader.broken)} failed |")
-    print(f"| distinct counts seen | {len({seen.rows for seen in reader.seen})} in {len(versions)} versions |")
+    print(
+        f"{FILES} files of {ROWS:,} rows, then one every {EVERY:g} s; local[2] each, load"
+        f" {os.getloadavg()[0]:.1f}"
+    )
+    print(
+        f"| polls | {len(reader.seen):,} in {reader.seen[-1].at - began:.0f} s; {len(reader.broken)} failed |"
+    )
+    print(
+        f"| distinct counts seen | {len({seen.rows for seen in reader.seen})} in {len(versions)} versions |"
+    )
     print(f"| polls that found it empty | {sum(not seen.rows for seen in reader.seen)} |")
     print(f"| polls that found it half | {len(half) + sum(seen.rows != seen.ids for seen in reader.seen)} |")
     print(f"| rows, old | {smallest_old:,} to {max(seen.rows for seen in old):,} |")
-    print(f"| rows, new | {smallest_new:,} to {max(seen.rows for seen in new):,}; expected in the end {wanted:,} |")
+    print(
+        f"| rows, new | {smallest_new:,} to {max(seen.rows for seen in new):,}; expected in the end"
+        f" {wanted:,} |"
+    )
     print(f"| from the last old poll to the first new one | {new[0].at - old[-1].at:.2f} s |")
     print(f"| flows held | {released - held:.1f} s |")
     for step, seconds in taken.items():
         print(f"| {step} | {seconds:.2f} s |")
     if reader.broken:
         print(f"the first failure: {reader.broken[0]}")
-    right = not reader.broken and not half and all(seen.rows and seen.rows == seen.ids for seen in reader.seen)
+    right = (
+        not reader.broken and not half and all(seen.rows and seen.rows == seen.ids for seen in reader.seen)
+    )
     right = right and reader.seen[-1].rows == wanted
     print("never empty, never half, and exact in the end" if right else "THE AIM IS MISSED")
 

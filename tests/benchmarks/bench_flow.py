@@ -1,7 +1,9 @@
-"""Throughput and time to the first batch against the same query written by hand: ``python tests/benchmarks/bench_flow.py``.
+"""Throughput and time to the first batch against the same query written by hand: ``python
+tests/benchmarks/bench_flow.py``.
 
-The two take turns over the same files. Throughput is rows between the first and the last commit; the time to the first batch runs from
-spark-submit to the first commit that has data. Aims: ≥0.97 of the throughput, ≤1.10 of the time.
+The two take turns over the same files. Throughput is rows between the first and the last commit; the time to
+the first batch runs from spark-submit to the first commit that has data. Aims: ≥0.97 of the throughput, ≤1.10
+of the time.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ ROUNDS = int(os.environ.get("ROUNDS", "5"))
 
 def main() -> None:
     """Measure and print the table."""
-    print(f"{FILES} files of {ROWS:,} rows, {PER_TRIGGER} a batch, {ROUNDS} rounds, local[2]\n{HEADER}", flush=True)
+    print(
+        f"{FILES} files of {ROWS:,} rows, {PER_TRIGGER} a batch, {ROUNDS} rounds, local[2]\n{HEADER}",
+        flush=True,
+    )
     for view in ("plain", "dedupe"):
         rates: tuple[list[float], list[float]] = ([], [])
         firsts: tuple[list[float], list[float]] = ([], [])

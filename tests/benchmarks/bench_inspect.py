@@ -1,7 +1,9 @@
-"""How long a look at a checkpoint takes, against how many files its source has processed: ``python tests/benchmarks/bench_inspect.py``.
+"""How long a look at a checkpoint takes, against how many files its source has processed: ``python
+tests/benchmarks/bench_inspect.py``.
 
-The files log is laid out as Spark keeps it: one compacted batch with everything, a few plain ones after it, 100 offsets and commits.
-The aim is 0.5 s for a whole process at 1,000,000 files, and the same at 10,000: a look must not grow with history.
+The files log is laid out as Spark keeps it: one compacted batch with everything, a few plain ones after it,
+100 offsets and commits. The aim is 0.5 s for a whole process at 1,000,000 files, and the same at 10,000: a
+look must not grow with history.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from streamkeeper.checkpoint import (  # noqa: E402
     write_files_log,
     write_offsets,
 )
-from streamkeeper.checkpoint.checksums import checksum, twin_of  # noqa: E402
-from streamkeeper.checkpoint.inspection import inspect  # noqa: E402
+from streamkeeper.checkpoint.crc_files import checksum, twin_of  # noqa: E402
+from streamkeeper.cli.inspection import inspect  # noqa: E402
 from streamkeeper.storage import LocalStorage  # noqa: E402
 
 SIZES = (10_000, 1_000_000)
@@ -62,7 +64,15 @@ def make_checkpoint(folder: Path, files: int) -> int:
     write(log / f"{compact}.compact", b"".join(write_files_log(entries(range(compact + 1)))))
     for batch in range(max(0, last - RETAINED), last + 1):
         conf = {f"spark.sql.streaming.setting{number}": "value" for number in range(15)}
-        offsets = OffsetEntry(batch, 2, 0, 1_767_225_600_000 + batch, conf, {"events": {"logOffset": batch}}, {"sourceMetadataInfo": {}})
+        offsets = OffsetEntry(
+            batch,
+            2,
+            0,
+            1_767_225_600_000 + batch,
+            conf,
+            {"events": {"logOffset": batch}},
+            {"sourceMetadataInfo": {}},
+        )
         write(folder / "offsets" / str(batch), write_offsets(offsets))
         write(folder / "commits" / str(batch), write_commit(CommitEntry(batch, 1, 0)))
     return sum(file.stat().st_size for file in log.iterdir())
@@ -91,8 +101,8 @@ def measure(folder: Path) -> dict[str, float]:
     """Time each way of looking at a checkpoint."""
     storage = LocalStorage(str(folder))
     code = (
-        "import sys; from streamkeeper.checkpoint.inspection import inspect; from streamkeeper.storage import LocalStorage;"
-        "print(inspect(LocalStorage(sys.argv[1]), '').to_json())"
+        "import sys; from streamkeeper.cli.inspection import inspect; from streamkeeper.storage import"
+        " LocalStorage;print(inspect(LocalStorage(sys.argv[1]), '').to_json())"
     )
     return {
         "in process": seconds(lambda: inspect(storage, "")),
@@ -112,7 +122,10 @@ def main() -> None:
             size = make_checkpoint(folder, files)
             print(f"{files:,} processed files: files log of {size / 1e6:.1f} MB", flush=True)
             found.append(measure(folder))
-    print(f"\n| inspect, median of {RUNS} | {SIZES[0]:,} files | {SIZES[1]:,} files | ratio |\n|---|---|---|---|")
+    print(
+        f"\n| inspect, median of {RUNS} | {SIZES[0]:,} files | {SIZES[1]:,} files | ratio"
+        " |\n|---|---|---|---|"
+    )
     for way, small in found[0].items():
         large = found[1][way]
         print(f"| {way} | {small * 1000:.1f} ms | {large * 1000:.1f} ms | {large / small:.2f} |")

@@ -1,8 +1,10 @@
-"""Seconds that a real Airflow needs to parse dags/ with very many flows: ``python tests/benchmarks/bench_parse.py``.
+"""Seconds that a real Airflow needs to parse dags/ with very many flows: ``python
+tests/benchmarks/bench_parse.py``.
 
-100, 300 and 1,000 flows, five a pipeline file, are parsed by Airflow's own DagBag, each time in a new process. Two rows a size: with the
-manifest made before, as in every parse but the first, and with the manifest to be made anew. What Airflow takes to start is not
-counted. Below each row: the seconds of each file. Aims: ≤5 s for 1,000 flows, and seconds a flow that do not grow.
+100, 300 and 1,000 flows, five a pipeline file, are parsed by Airflow's own DagBag, each time in a new
+process. Two rows a size: with the manifest made before, as in every parse but the first, and with the
+manifest to be made anew. What Airflow takes to start is not counted. Below each row: the seconds of each
+file. Aims: ≤5 s for 1,000 flows, and seconds a flow that do not grow.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from streamkeeper.manifest import read_manifest
+from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PROJECT, Settings
 
 SIZES, A_FILE, ROUNDS = (100, 300, 1_000), 5, int(os.environ.get("ROUNDS", "5"))
@@ -71,11 +73,15 @@ def main() -> None:
                     took.append(seconds)
                 middle = statistics.median(took)
                 print(
-                    f"{size:>6,}  {row:<10} {middle:>8.2f} s ({min(took):.2f}–{max(took):.2f}) {1000 * middle / size:>12.2f}  "
-                    f"{f'≤{AIM:g} s' if size == SIZES[-1] else ''}",
+                    f"{size:>6,}  {row:<10} {middle:>8.2f} s ({min(took):.2f}–{max(took):.2f})"
+                    f" {1000 * middle / size:>12.2f}  {f'≤{AIM:g} s' if size == SIZES[-1] else ''}",
                     flush=True,
                 )
-                print("        " + ", ".join(f"{Path(file).name} {value:.2f}" for file, value in sorted(files.items())), flush=True)
+                print(
+                    "        "
+                    + ", ".join(f"{Path(file).name} {value:.2f}" for file, value in sorted(files.items())),
+                    flush=True,
+                )
 
 
 def declare(root: Path, size: int) -> Settings:
@@ -101,12 +107,19 @@ def airflow(root: Path, settings: Settings) -> dict[str, str]:
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(PROJECT / "plugins"),
         "PYTHONPATH": os.pathsep.join([str(PROJECT), str(PROJECT / "plugins")]),
     }
-    subprocess.run([str(Path(sys.executable).with_name("airflow")), "db", "migrate"], env=environment, check=True, capture_output=True)
+    subprocess.run(
+        [str(Path(sys.executable).with_name("airflow")), "db", "migrate"],
+        env=environment,
+        check=True,
+        capture_output=True,
+    )
     return environment
 
 
 def prepare(settings: Settings, anew: bool, number: int) -> None:
-    """Have the manifest made, or change a file so that none fits: only the changed hash makes Airflow make it anew."""
+    """Have the manifest made, or change a file so that none fits: only the changed hash makes Airflow make it
+    anew.
+    """
     read_manifest(settings)
     if anew:
         file = min(settings.pipelines.glob("*.py"))
@@ -114,12 +127,19 @@ def prepare(settings: Settings, anew: bool, number: int) -> None:
 
 
 def parse(environment: dict[str, str], size: int) -> tuple[float, dict[str, float]]:
-    """Let a process parse dags/; give the seconds, all and of each file. It ends the bench where a flow is missing."""
+    """Let a process parse dags/; give the seconds, all and of each file. It ends the bench where a flow is
+    missing.
+    """
     command = [sys.executable, "-c", PARSE, str(PROJECT / "dags")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
     said = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if not said:
-        sys.exit(f"Airflow did not parse dags/ (exit {done.returncode}):\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        sys.exit(
+            "Airflow did not parse dags/ (exit"
+            f" {done.returncode}):\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        )
     result = json.loads(said[-1].removeprefix("RESULT "))
     if result["errors"] or result["flows"] != size:
         sys.exit(f"{result['flows']} of {size} flows were found: {result['errors']}")

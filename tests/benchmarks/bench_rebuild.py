@@ -1,8 +1,10 @@
-"""A table read anew from its history, against the bare query over the same history: ``python tests/benchmarks/bench_rebuild.py``.
+"""A table read anew from its history, against the bare query over the same history: ``python
+tests/benchmarks/bench_rebuild.py``.
 
-``full_refresh``: the flow's driver after the table was emptied, from spark-submit to the last commit of the history. ``beside``: the step
-``build`` of ``full_refresh_beside``, all of it: two rounds at least, the last of which finds nothing. The bare query is plain PySpark with
-the same options and settings, into a table of its own, to its last commit. They take turns. Aim: ≤1.1. ``ROUNDS=…`` (5).
+``full_refresh``: the flow's driver after the table was emptied, from spark-submit to the last commit of the
+history. ``beside``: the step ``build`` of ``full_refresh_beside``, all of it: two rounds at least, the last
+of which finds nothing. The bare query is plain PySpark with the same options and settings, into a table of
+its own, to its last commit. They take turns. Aim: ≤1.1. ``ROUNDS=…`` (5).
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from streamkeeper import recoveries, submit
-from streamkeeper.manifest import read_manifest
-from streamkeeper.recovery_kinds import kind
+from streamkeeper.drivers import submit
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.plans.kind import kind
 from tests.benchmarks.flows_side_by_side import HEADER, Bench, commits_with_data, ratio_row, write_files
 
 FILES, ROWS, PER_TRIGGER = 60, 20_000, 4
@@ -27,21 +30,34 @@ ROUNDS = int(os.environ.get("ROUNDS", "5"))
 
 
 def spark_step(bench: Bench, recovery: str, step: str) -> float:
-    """Carry out a Spark step in an application of its own, as its task does; give how many seconds that took."""
+    """Carry out a Spark step in an application of its own, as its task does; give how many seconds that
+    took.
+    """
     began = time.time()
     command = submit.recovery_command(bench.settings, "events", recovery, step)
-    done = subprocess.run(command, env={**os.environ, **submit.environment(bench.settings)}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        env={**os.environ, **submit.environment(bench.settings)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
-        sys.exit(f"{recovery} {step} ended with exit code {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+        sys.exit(
+            f"{recovery} {step} ended with exit code"
+            f" {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        )
     return time.time() - began
 
 
 def begin(bench: Bench, recovery: str, name: str, **asked: Any) -> None:
     """Plan a recovery of the table, and approve it."""
     of, manifest = kind(recovery), read_manifest(bench.settings)
-    plan = recoveries.plan(bench.settings, of, of.parse({"table": "events", **asked}, manifest, "benchmark"), name)
-    recoveries.propose(bench.settings, plan)
-    recoveries.approve(bench.settings, "events", name, "benchmark")
+    plan = engine.plan(
+        bench.settings, of, of.parse({"table": "events", **asked}, manifest, "benchmark"), name
+    )
+    engine.propose(bench.settings, plan)
+    engine.approve(bench.settings, "events", name, "benchmark")
 
 
 def steps(bench: Bench, recovery: str, name: str, *chosen: str) -> dict[str, float]:
@@ -52,7 +68,7 @@ def steps(bench: Bench, recovery: str, name: str, *chosen: str) -> dict[str, flo
             taken[step] = spark_step(bench, name, step)
         else:
             began = time.time()
-            recoveries.carry_out(bench.settings, "events", name, step)
+            engine.carry_out(bench.settings, "events", name, step)
             taken[step] = time.time() - began
     return taken
 
@@ -61,17 +77,29 @@ def refreshed(bench: Bench, number: int) -> float:
     """Refresh the table in full; give how long the flow's driver took for the history."""
     name = f"full_refresh-bench-{number:08d}"
     begin(bench, "full_refresh", name)
-    steps(bench, "full_refresh", name, "hold", "plan_again", "empty_tables", "decide", "verify_tables", "release")
+    steps(
+        bench,
+        "full_refresh",
+        name,
+        "hold",
+        "plan_again",
+        "empty_tables",
+        "decide",
+        "verify_tables",
+        "release",
+    )
     began = bench.run_flow()
     return commits_with_data(bench.table)[-1] - began
 
 
 def built(bench: Bench, number: int) -> float:
-    """Build the table beside; give how long that took. It is given up then: what came of it is the next round's."""
+    """Build the table beside; give how long that took. It is given up then: what came of it is the next
+    round's.
+    """
     name = f"full_refresh_beside-bench-{number:08d}"
     begin(bench, "full_refresh_beside", name)
     taken = steps(bench, "full_refresh_beside", name, "lock", "build")["build"]
-    assert recoveries.give_up(bench.settings, "events", name, "measured")
+    assert engine.give_up(bench.settings, "events", name, "measured")
     return taken
 
 
@@ -86,7 +114,10 @@ def bare(bench: Bench, view: str, number: int) -> float:
 
 def main() -> None:
     """Measure and print the table."""
-    print(f"{FILES} files of {ROWS:,} rows, {PER_TRIGGER} a batch, {ROUNDS} rounds, local[2]; load {os.getloadavg()[0]:.1f}")
+    print(
+        f"{FILES} files of {ROWS:,} rows, {PER_TRIGGER} a batch, {ROUNDS} rounds, local[2]; load"
+        f" {os.getloadavg()[0]:.1f}"
+    )
     print(HEADER, flush=True)
     for view in ("plain", "dedupe"):
         ours: dict[str, list[float]] = {"full_refresh": [], "beside": []}

@@ -1,11 +1,14 @@
-"""From a reset's first step to the first new commit, against a bare restart of the job: ``python tests/benchmarks/bench_reset.py``.
+"""From a reset's first step to the first new commit, against a bare restart of the job: ``python
+tests/benchmarks/bench_reset.py``.
 
-Each round processes a history, adds one file, and then measures both: the bare query started again on its checkpoint, and the reset's steps
-(hold, plan again, decide, verify, release) with the flow's next driver. Aim: ≤1.5. ``stateless`` is the story: dropDuplicates is gone;
-``rebuilt`` keeps it, so that the whole history is replayed into the new state.
+Each round processes a history, adds one file, and then measures both: the bare query started again on its
+checkpoint, and the reset's steps (hold, plan again, decide, verify, release) with the flow's next driver.
+Aim: ≤1.5. ``stateless`` is the story: dropDuplicates is gone; ``rebuilt`` keeps it, so that the whole history
+is replayed into the new state.
 
-``growth`` resets one flow that has read and written ``GROWTH_ROWS`` rows (1 million) and one of ten times as many, in turn. Aim: no growth,
-which is 1.0; a state that is rebuilt grows with its history by its nature, and is not in it.
+``growth`` resets one flow that has read and written ``GROWTH_ROWS`` rows (1 million) and one of ten times as
+many, in turn. Aim: no growth, which is 1.0; a state that is rebuilt grows with its history by its nature, and
+is not in it.
 """
 
 from __future__ import annotations
@@ -18,11 +21,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from streamkeeper import recoveries
-from streamkeeper.common_steps import VERIFY_PROGRESS
-from streamkeeper.manifest import read_manifest
-from streamkeeper.reset_requests import parse_reset
-from streamkeeper.resets import KIND
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds.reset_checkpoint import KIND
+from streamkeeper.recover.requests.reset_checkpoint import parse_reset
+from streamkeeper.recover.steps.shared import VERIFY_PROGRESS
 from tests.benchmarks.flows_side_by_side import HEADER, NAME, Bench, commits_with_data, ratio_row, write_files
 
 FILES, ROWS, PER_TRIGGER = 40, 5_000, 10
@@ -31,22 +34,26 @@ ROUNDS = int(os.environ.get("ROUNDS", "5"))
 
 
 def reset(bench: Bench, number: int) -> float:
-    """Carry out every step of a reset up to the release, then run the flow; give when the first step began."""
+    """Carry out every step of a reset up to the release, then run the flow; give when the first step
+    began.
+    """
     settings = bench.settings
     request = parse_reset({"flow": NAME}, read_manifest(settings), by="benchmark")
-    plan = recoveries.plan(settings, KIND, request, f"reset_checkpoint-bench-{number}")
-    recoveries.propose(settings, plan)
-    recoveries.approve(settings, "events", plan.recovery_id, "benchmark")
+    plan = engine.plan(settings, KIND, request, f"reset_checkpoint-bench-{number}")
+    engine.propose(settings, plan)
+    engine.approve(settings, "events", plan.recovery_id, "benchmark")
     began = time.time()
     for step in plan.steps:
         if step != VERIFY_PROGRESS.name:
-            recoveries.carry_out(settings, "events", plan.recovery_id, step)
+            engine.carry_out(settings, "events", plan.recovery_id, step)
     bench.run_flow()
     return began
 
 
 def growth() -> None:
-    """Measure resets of a flow with a small history and of one with a large one, in turn, and print their ratio."""
+    """Measure resets of a flow with a small history and of one with a large one, in turn, and print their
+    ratio.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         beds = {}
         for name, rows in (("small", GROWTH_ROWS), ("large", GROWTH_ROWS * GROWTH_FACTOR)):
@@ -84,10 +91,17 @@ def main() -> None:
                 bench.declare(after)
                 bench.flow()
                 write_files(events, FILES, 1, ROWS)
-                seen, bare_seen = len(commits_with_data(bench.table)), len(commits_with_data(bench.bare_table))
+                seen, bare_seen = (
+                    len(commits_with_data(bench.table)),
+                    len(commits_with_data(bench.bare_table)),
+                )
                 for side in (0, 1) if number % 2 else (1, 0):
                     began = bench.run_bare(after) if side else reset(bench, number)
-                    new = commits_with_data(bench.bare_table)[bare_seen] if side else commits_with_data(bench.table)[seen]
+                    new = (
+                        commits_with_data(bench.bare_table)[bare_seen]
+                        if side
+                        else commits_with_data(bench.table)[seen]
+                    )
                     (bare if side else ours).append(new - began)
         print(ratio_row(f"{name}: reset to first new commit", ours, bare, "s", "≤1.5"), flush=True)
     growth()

@@ -1,9 +1,12 @@
-"""What supervision costs: ``python tests/benchmarks/bench_supervision.py``; ROUNDS=… for fewer or more than five.
+"""What supervision costs: ``python tests/benchmarks/bench_supervision.py``; ROUNDS=… for fewer or more than
+five.
 
-1. ``kill -9`` of the driver, JVM and Python, until the next committed batch: under Streamkeeper, against the same query in a shell loop
-   that starts it again at once (aim ≤1.3), and beside it under the stock SparkSubmitOperator with ``retry_delay=0`` in the same Airflow.
+1. ``kill -9`` of the driver, JVM and Python, until the next committed batch: under Streamkeeper, against the
+   same query in a shell loop that starts it again at once (aim ≤1.3), and beside it under the stock
+   SparkSubmitOperator with ``retry_delay=0`` in the same Airflow.
 2. Memory of the task process that supervises, beyond that of the stock operator's task (aim: none).
-3. Requests a minute to the store for heartbeat, holds and supervision of one flow that runs, with the default settings.
+3. Requests a minute to the store for heartbeat, holds and supervision of one flow that runs, with the default
+settings.
 """
 
 from __future__ import annotations
@@ -25,11 +28,11 @@ from demo.__main__ import Interrupted, _interruptible
 from demo.airflow_api import AirflowApi, wait_until
 from demo.generator import Generator
 from demo.processes import started
-from streamkeeper import leases
-from streamkeeper.home import FlowHome
+from streamkeeper.drivers.supervision import Absence
+from streamkeeper.flows import leases
+from streamkeeper.flows.files import FlowHome
 from streamkeeper.settings import PROJECT
 from streamkeeper.storage import Storage, open_storage
-from streamkeeper.supervision import Absence
 from tests.benchmarks.flows_side_by_side import HEADER, NAME, Bench, ratio_row
 from tests.benchmarks.supervised_sides import FILES, STEP, STOCK_DAG, Side, pss, running, sides
 from tests.events_producer import Producer
@@ -75,7 +78,9 @@ def _restart(side: Side, others: list[Side]) -> float:
         side.await_commit(side.version())
         began = time.time()
         hit = side.send(signal.SIGKILL)
-        wait_until(lambda: all(started(pid) != since for pid, since in hit) or None, STEP, "the driver is gone", 0.01)
+        wait_until(
+            lambda: all(started(pid) != since for pid, since in hit) or None, STEP, "the driver is gone", 0.01
+        )
         return side.await_commit(side.version()) - began
     finally:
         for other in others:
@@ -120,13 +125,18 @@ class Counting:
 
 
 def count_requests(bench: Bench) -> None:
-    """Run the driver's watch and the supervisor's loops for a minute each, at once, over storages that count; print what they asked."""
+    """Run the driver's watch and the supervisor's loops for a minute each, at once, over storages that count;
+    print what they asked.
+    """
     bench.declare("dedupe")
     settings = bench.settings
     real = FlowHome(open_storage(settings.state), *NAME.split("."))
     lease = leases.acquire(real, 1, settings.lease_term)
     over = threading.Event()
-    counts = {name: Counting(open_storage(settings.state)) for name in ("driver", "submitting task", "attached task")}
+    counts = {
+        name: Counting(open_storage(settings.state))
+        for name in ("driver", "submitting task", "attached task")
+    }
     homes = {name: FlowHome(storage, real.pipeline, real.flow) for name, storage in counts.items()}
     bodies: dict[str, Callable[[], None]] = {
         "driver": lambda: _drive(bench, homes["driver"], lease, over),
@@ -142,7 +152,9 @@ def count_requests(bench: Bench) -> None:
         thread.join()
     leases.leave(real, lease, "stopped")
     interval, timeout = settings.heartbeat_interval, settings.supervisor_timeout
-    print(f"requests to the store in a minute, heartbeat every {interval:g} s, supervisor timeout {timeout:g} s")
+    print(
+        f"requests to the store in a minute, heartbeat every {interval:g} s, supervisor timeout {timeout:g} s"
+    )
     for name, storage in counts.items():
         kinds = ", ".join(f"{kind} {count}" for kind, count in storage.requests.most_common())
         print(f"{name:<46} {storage.requests.total():10,}            {kinds}", flush=True)
@@ -152,8 +164,8 @@ def count_requests(bench: Bench) -> None:
 
 def _drive(bench: Bench, home: FlowHome, lease: leases.Lease, over: threading.Event) -> None:
     """Be a driver's watch over a query that has nothing to do."""
-    from streamkeeper_jobs.changes import Declaration
-    from streamkeeper_jobs.watch import Watch
+    from streamkeeper_jobs.stream.declaration_watch import Declaration
+    from streamkeeper_jobs.stream.watch import Watch
 
     declaration = Declaration(bench.settings, NAME)
     absence = Absence(home, bench.settings.supervisor_timeout)
@@ -163,9 +175,11 @@ def _drive(bench: Bench, home: FlowHome, lease: leases.Lease, over: threading.Ev
 
 
 def _supervise(bench: Bench, home: FlowHome, lease: leases.Lease | None, over: threading.Event) -> None:
-    """Be the task that supervises: its heart, and its looks at the driver; at one that it submitted it looks by the process alone."""
-    from streamkeeper_airflow.drivers import LOOK, Attached
-    from streamkeeper_airflow.watching import Heart
+    """Be the task that supervises: its heart, and its looks at the driver; at one that it submitted it looks
+    by the process alone.
+    """
+    from streamkeeper_airflow.flow.drivers import LOOK, Attached
+    from streamkeeper_airflow.flow.heartbeat import Heart
 
     heart = Heart([home], bench.settings.supervisor_timeout, "benchmark", print)
     attached = Attached(home, lease, bench.settings.lease_term) if lease else None

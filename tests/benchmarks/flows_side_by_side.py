@@ -1,4 +1,6 @@
-"""A flow of Streamkeeper and the same query written by hand, over the same files, each as a spark-submit of its own."""
+"""A flow of Streamkeeper and the same query written by hand, over the same files, each as a spark-submit of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamkeeper import submit
-from streamkeeper.manifest import Flow, read_manifest
+from streamkeeper.drivers import submit
+from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.settings import PROJECT, Settings
 
 BARE = Path(__file__).with_name("bare_query.py")
@@ -46,7 +48,10 @@ class Bench:
     @property
     def settings(self) -> Settings:
         """Streamkeeper's settings for these folders."""
-        places = {f"STREAMKEEPER_{name.upper()}": str(self.root / name) for name in ("pipelines", "state", "warehouse", "data")}
+        places = {
+            f"STREAMKEEPER_{name.upper()}": str(self.root / name)
+            for name in ("pipelines", "state", "warehouse", "data")
+        }
         return Settings.from_environment({**places, "STREAMKEEPER_JARS": str(PROJECT / ".cache" / "jars")})
 
     @property
@@ -62,7 +67,9 @@ class Bench:
     def declare(self, view: str) -> None:
         """Write the pipeline file with one of :data:`VIEWS`."""
         self.settings.pipelines.mkdir(parents=True, exist_ok=True)
-        (self.settings.pipelines / "events.py").write_text(PIPELINE.format(files=self.files_per_trigger, view=VIEWS[view]))
+        (self.settings.pipelines / "events.py").write_text(
+            PIPELINE.format(files=self.files_per_trigger, view=VIEWS[view])
+        )
 
     def flow(self) -> Flow:
         """Give the flow as it is declared now."""
@@ -75,7 +82,11 @@ class Bench:
     def run_bare(self, view: str, checkpoint: str = "checkpoint") -> float:
         """Run the bare query over what is there, with the same Spark settings; give when it was started."""
         ours = [name for name in submit.OURS if name.startswith("spark.sql.streaming")]
-        confs = {name: value for name, value in submit.spark_settings(self.settings, self.flow().declaration).items() if name not in ours}
+        confs = {
+            name: value
+            for name, value in submit.spark_settings(self.settings, self.flow().declaration).items()
+            if name not in ours
+        }
         arguments = [
             f"{self.settings.data}/events",
             str(self.bare_table),
@@ -97,12 +108,17 @@ class Bench:
             check=False,
         )
         if done.returncode:
-            sys.exit(f"{command[0]} … ended with exit code {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+            sys.exit(
+                f"{command[0]} … ended with exit code"
+                f" {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+            )
         return started
 
 
 def write_files(folder: Path, first: int, files: int, rows: int, age: float = 0.0) -> None:
-    """Write event files of ``rows`` rows each, every tenth row a repetition; the ids go on from ``first * rows``."""
+    """Write event files of ``rows`` rows each, every tenth row a repetition; the ids go on from ``first *
+    rows``.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(first, first + files):
         lines = []
@@ -124,7 +140,9 @@ def write_files(folder: Path, first: int, files: int, rows: int, age: float = 0.
 
 
 def commits_with_data(table: Path) -> list[float]:
-    """Give when each commit of a Delta table that added data was written, in seconds since the epoch, oldest first."""
+    """Give when each commit of a Delta table that added data was written, in seconds since the epoch, oldest
+    first.
+    """
     files = sorted((table / "_delta_log").glob("[0-9]*.json"))
     return [file.stat().st_mtime for file in files if '"add":' in file.read_text()]
 
@@ -133,7 +151,9 @@ def ratio_row(what: str, ours: Sequence[float], bare: Sequence[float], unit: str
     """Give a line of the table: both medians, and the median of the ratios pair by pair with its range."""
     ratios = [mine / theirs for mine, theirs in zip(ours, bare, strict=True)]
     middle = f"{statistics.median(ours):10,.2f} {statistics.median(bare):10,.2f} {unit:<7}"
-    return f"{what:<46} {middle} {statistics.median(ratios):6.2f}  ({min(ratios):.2f}–{max(ratios):.2f})  {aim}"
+    return (
+        f"{what:<46} {middle} {statistics.median(ratios):6.2f}  ({min(ratios):.2f}–{max(ratios):.2f})  {aim}"
+    )
 
 
 HEADER = f"{'':<46} {'ours':>10} {'bare':>10} {'':<7} {'ratio':>6}  (range)      aim"

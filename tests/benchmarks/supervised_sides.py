@@ -1,6 +1,8 @@
-"""One query three times over the same files: under Streamkeeper, under the stock SparkSubmitOperator, and in a shell loop.
+"""One query three times over the same files: under Streamkeeper, under the stock SparkSubmitOperator, and in
+a shell loop.
 
-All three run at once, in one real Airflow where they need one. While one is measured, the drivers of the others are stopped (SIGSTOP).
+All three run at once, in one real Airflow where they need one. While one is measured, the drivers of the
+others are stopped (SIGSTOP).
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ from pathlib import Path
 from demo.airflow_api import wait_until
 from demo.airflow_service import AirflowService
 from demo.processes import end_group, session_members, started
-from streamkeeper import delta_log, leases, submit
-from streamkeeper.home import FlowHome
-from streamkeeper.leases import Life
+from streamkeeper.delta import log as delta_log
+from streamkeeper.drivers import submit
+from streamkeeper.flows import leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Life
 from streamkeeper.settings import PROJECT
 from streamkeeper.storage import open_storage
 from tests.benchmarks.flows_side_by_side import BARE, NAME, Bench
@@ -57,7 +61,9 @@ class Side:
     checkpoint: str
 
     def driver(self) -> list[int]:
-        """Give the processes of its driver, JVM and Python: by the lease, or by the checkpoint that they were started with."""
+        """Give the processes of its driver, JVM and Python: by the lease, or by the checkpoint that they were
+        started with.
+        """
         if self.name == "streamkeeper":
             home = FlowHome(open_storage(self.bench.settings.state), *NAME.split("."))
             lease = leases.current(home)
@@ -98,19 +104,29 @@ def running(bench: Bench) -> Iterator[AirflowService]:
     """Run all three until the block ends."""
     bench.declare("dedupe")
     file = bench.settings.pipelines / "events.py"
-    file.write_text(file.read_text().replace('target="events",', f'target="events", trigger="{TRIGGER}", spark_conf={PATIENCE!r},'))
+    file.write_text(
+        file.read_text().replace(
+            'target="events",', f'target="events", trigger="{TRIGGER}", spark_conf={PATIENCE!r},'
+        )
+    )
     _, loop, stock = sides(bench)
     dags = bench.root / "dags"
     dags.mkdir()
     shutil.copy(PROJECT / "dags" / "flows.py", dags)
     variables = {**submit.environment(bench.settings), "PATH": os.environ["PATH"]}
     conf = _settings(bench)
-    (dags / "stock.py").write_text(STOCK.format(application=str(BARE), arguments=_arguments(bench, stock), conf=conf, variables=variables))
+    (dags / "stock.py").write_text(
+        STOCK.format(
+            application=str(BARE), arguments=_arguments(bench, stock), conf=conf, variables=variables
+        )
+    )
     flags = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
     command = [submit.spark_submit(), "--master", "local[2]", *flags, str(BARE), *_arguments(bench, loop)]
     script = bench.root / "loop.sh"
     script.write_text(LOOP.format(command=shlex.join(command)))
-    service = AirflowService(bench.root / "airflow", bench.settings, extra={"AIRFLOW__CORE__DAGS_FOLDER": str(dags)})
+    service = AirflowService(
+        bench.root / "airflow", bench.settings, extra={"AIRFLOW__CORE__DAGS_FOLDER": str(dags)}
+    )
     with service, (bench.root / "loop.out").open("wb") as output:
         shell = subprocess.Popen(
             ["/bin/sh", str(script)],
@@ -138,7 +154,11 @@ def _arguments(bench: Bench, side: Side) -> list[str]:
 def _settings(bench: Bench) -> dict[str, str]:
     """Give the bare query Streamkeeper's Spark settings, but for those that positions by name need."""
     given = submit.spark_settings(bench.settings, bench.flow().declaration)
-    return {name: value for name, value in given.items() if not (name in submit.OURS and name.startswith("spark.sql.streaming"))}
+    return {
+        name: value
+        for name, value in given.items()
+        if not (name in submit.OURS and name.startswith("spark.sql.streaming"))
+    }
 
 
 def _processes() -> list[int]:
@@ -151,10 +171,16 @@ def _runs(pid: int, checkpoint: str) -> bool:
         line = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False  # it ended meanwhile
-    return checkpoint.encode() in line and line[0].endswith((b"java", b"python", Path(os.path.realpath("/proc/self/exe")).name.encode()))
+    return checkpoint.encode() in line and line[0].endswith(
+        (b"java", b"python", Path(os.path.realpath("/proc/self/exe")).name.encode())
+    )
 
 
 def pss(pid: int) -> tuple[float, float]:
     """Give a process's proportional and resident memory in MiB, from ``/proc/<pid>/smaps_rollup``."""
-    found = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line[:1].isupper())
+    found = dict(
+        line.split(":", 1)
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        if line[:1].isupper()
+    )
     return int(found["Pss"].split()[0]) / 1024, int(found["Rss"].split()[0]) / 1024

@@ -1,4 +1,6 @@
-"""Chaos: ``python -m tests.chaos --rounds 20 --seed 7``, or ``make chaos ROUNDS=… SEED=…``. Exit code 1 on any violation."""
+"""Chaos: ``python -m tests.chaos --rounds 20 --seed 7``, or ``make chaos ROUNDS=… SEED=…``. Exit code 1 on
+any violation.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,31 @@ from tests.chaos.arena import Arena, arena
 from tests.chaos.choosing import Victim, choose
 from tests.chaos.rounds import Result, play
 
-HEADER = f"{'round':>5}  {'victim':<26} {'blow':<16} {'moment':<42} {'commit':>7} {'watched':>7} {'drivers':>7} {'rows':>8}  verdict"
+HEADER = (
+    f"{'round':>5}  {'victim':<26} {'blow':<16} {'moment':<42} {'commit':>7} {'watched':>7} {'drivers':>7}"
+    f" {'rows':>8}  verdict"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play the rounds; give 0, or 1 for a violation, 130 where it was interrupted."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=None, help="the same seed plays the same rounds; one is drawn where none is given")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=None,
+        help="the same seed plays the same rounds; one is drawn where none is given",
+    )
     parser.add_argument("--first", type=int, default=0, help="number of the first round, to replay one")
-    parser.add_argument("--victims", nargs="*", choices=[victim.name.lower() for victim in Victim], help="only these")
-    parser.add_argument("--keep", type=Path, default=None, help="an empty folder for everything that is written; kept")
+    parser.add_argument(
+        "--victims", nargs="*", choices=[victim.name.lower() for victim in Victim], help="only these"
+    )
+    parser.add_argument(
+        "--keep", type=Path, default=None, help="an empty folder for everything that is written; kept"
+    )
     chosen = parser.parse_args(arguments)
     seed = chosen.seed if chosen.seed is not None else random.SystemRandom().randrange(10**6)
     victims = tuple(Victim[name.upper()] for name in chosen.victims) if chosen.victims else tuple(Victim)
@@ -33,10 +49,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     again = replay(seed, chosen.rounds, chosen.victims or ())
     print(f"seed {seed}, {chosen.rounds} rounds; replay: {again}", flush=True)
     try:
-        with _interruptible(), tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as scratch, _ending_all(mark):
+        with (
+            _interruptible(),
+            tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as scratch,
+            _ending_all(mark),
+        ):
             root = (chosen.keep or Path(scratch) / "arena").resolve()
             with arena(root, mark, seed) as place:
-                results = list(_played(place, seed, range(chosen.first, chosen.first + chosen.rounds), victims))
+                results = list(
+                    _played(place, seed, range(chosen.first, chosen.first + chosen.rounds), victims)
+                )
                 said = summary(place, again, results)
     except Interrupted:
         return 130
@@ -57,10 +79,12 @@ def line(result: Result) -> str:
     chosen = result.round
     blow = f"{chosen.blow.value} {chosen.pause:g} s" if chosen.pause else chosen.blow.value
     moment = f"{chosen.moment.value} + {chosen.jitter:.2f} s"
-    seconds = " ".join(f"{'–' if value is None else f'{value:.1f} s':>7}" for value in (result.to_commit, result.to_watch))
+    seconds = " ".join(
+        f"{'–' if value is None else f'{value:.1f} s':>7}" for value in (result.to_commit, result.to_watch)
+    )
     return (
-        f"{chosen.number:>5}  {chosen.victim.value:<26} {blow:<16} {moment:<42} {seconds} {result.drivers:>7} {result.rows:>8,}  "
-        f"{result.verdict}"
+        f"{chosen.number:>5}  {chosen.victim.value:<26} {blow:<16} {moment:<42} {seconds} {result.drivers:>7}"
+        f" {result.rows:>8,}  {result.verdict}"
     )
 
 
@@ -74,10 +98,14 @@ def summary(place: Arena, again: str, results: Sequence[Result]) -> str:
     failed = [result.round.number for result in results if result.wrong]
     auditor = place.auditor
     replaced = [result.round.number for result in results if result.replaced]
-    harmless = f"\nIn rounds {replaced} the driver was ended although only its supervisor was struck." if replaced else ""
+    harmless = (
+        f"\nIn rounds {replaced} the driver was ended although only its supervisor was struck."
+        if replaced
+        else ""
+    )
     looked = (
-        f"The auditor looked {auditor.looks:,} times, at most {auditor.longest:.1f} s apart; {auditor.drivers()} drivers had the "
-        f"lease.{harmless}"
+        f"The auditor looked {auditor.looks:,} times, at most {auditor.longest:.1f} s apart;"
+        f" {auditor.drivers()} drivers had the lease.{harmless}"
     )
     if not failed:
         return f"{looked}\nNothing lost, nothing twice, one writer in {len(results)} rounds."

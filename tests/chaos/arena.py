@@ -1,4 +1,6 @@
-"""Where a run of chaos takes place: a folder of its own, a real Airflow in components, the flow of the demo, and where to look."""
+"""Where a run of chaos takes place: a folder of its own, a real Airflow in components, the flow of the demo,
+and where to look.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,11 @@ from pathlib import Path
 from demo.generator import Generator
 from demo.leftovers import end_marked
 from demo.lock import MARK
-from streamkeeper import delta_log, generations, holds, leases, supervision
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.home import FlowHome
+from streamkeeper.delta import log as delta_log
+from streamkeeper.drivers import supervision
+from streamkeeper.flows import generations, holds, leases
+from streamkeeper.flows.files import FlowHome
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage
 from tests.chaos.auditor import Auditor
@@ -25,7 +29,9 @@ FLOW, DAG = "events.clean_events", "flow__events__clean_events"
 EVERY = 1.0
 """Seconds between two files of the producer."""
 FEW, MANY = '"maxFilesPerTrigger": 20', '"maxFilesPerTrigger": 500'
-"""The limit of files a batch, the demo's and the one here: on a busy machine, to catch up must not take longer than the outage took."""
+"""The limit of files a batch, the demo's and the one here: on a busy machine, to catch up must not take
+longer than the outage took.
+"""
 
 
 class Parked(Exception):
@@ -106,7 +112,9 @@ def arena(root: Path, mark: str, seed: int) -> Iterator[Arena]:
     (root / "pipelines" / "events.py").write_text(declared.replace(FEW, MANY))
     places = {name: str(root / name.lower()) for name in ("STATE", "WAREHOUSE", "DATA", "PIPELINES")}
     short = {"STREAMKEEPER_LEASE_TERM": "10", "STREAMKEEPER_HEARTBEAT_INTERVAL": "1"}
-    settings = Settings.from_environment({**os.environ, **{f"STREAMKEEPER_{name}": place for name, place in places.items()}, **short})
+    settings = Settings.from_environment(
+        {**os.environ, **{f"STREAMKEEPER_{name}": place for name, place in places.items()}, **short}
+    )
     producer = Producer(Path(settings.data) / "events", seed)
     producer.write(1)
     home = FlowHome(open_storage(settings.state), *FLOW.split("."))

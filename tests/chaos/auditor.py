@@ -1,6 +1,8 @@
-"""The auditor: a thread that looks at leases, processes and the table's log all the time, and keeps every violation it finds.
+"""The auditor: a thread that looks at leases, processes and the table's log all the time, and keeps every
+violation it finds.
 
-It takes no part in anything: it reads files and ``/proc``, and asks neither Airflow nor Streamkeeper what they think.
+It takes no part in anything: it reads files and ``/proc``, and asks neither Airflow nor Streamkeeper what
+they think.
 """
 
 from __future__ import annotations
@@ -15,19 +17,23 @@ from pathlib import Path
 from types import TracebackType
 
 from demo.processes import session_members, started
-from streamkeeper import leases
-from streamkeeper.home import FlowHome, query_id
-from streamkeeper.leases import Lease
+from streamkeeper.flows import leases
+from streamkeeper.flows.files import FlowHome, query_id
+from streamkeeper.flows.leases import Lease
 from tests.chaos.findings import Commit, SeenDriver, Sight, Violation, judge_epochs, judge_log, judge_sight
 
 LOOK = 0.2
-"""Seconds between two looks: two drivers that overlap for less may be missed, and would still show in the table's log."""
+"""Seconds between two looks: two drivers that overlap for less may be missed, and would still show in the
+table's log.
+"""
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 
 
 @dataclass
 class _Known:
-    """A driver as its first sight showed it, with every process of its session seen since, by pid and start time."""
+    """A driver as its first sight showed it, with every process of its session seen since, by pid and start
+    time.
+    """
 
     lease: Lease
     session: int | None
@@ -36,10 +42,12 @@ class _Known:
 
 
 class Auditor:
-    """Looks at one flow until closed. Use as a context; ask :meth:`violations`, :attr:`looks` and :meth:`drivers` at any time.
+    """Looks at one flow until closed. Use as a context; ask :meth:`violations`, :attr:`looks` and
+    :meth:`drivers` at any time.
 
     :param table: the local folder of the flow's table.
-    :raises Exception: on :meth:`violations` and on closing, whatever ended the thread by itself: an auditor that died saw nothing.
+    :raises Exception: on :meth:`violations` and on closing, whatever ended the thread by itself: an auditor
+        that died saw nothing.
     """
 
     def __init__(self, home: FlowHome, table: Path) -> None:
@@ -57,7 +65,9 @@ class Auditor:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._closed.set()
         self._thread.join()
         if error is None:
@@ -119,13 +129,16 @@ class Auditor:
         if known.over:
             return SeenDriver(epoch, (), holder_alive=False, left=True)
         if known.session is not None:
-            known.processes |= {(pid, since) for pid in session_members(known.session) if (since := started(pid)) is not None}
+            known.processes |= {
+                (pid, since) for pid in session_members(known.session) if (since := started(pid)) is not None
+            }
         alive = tuple(pid for pid, since in sorted(known.processes) if started(pid) == since)
         # Read before its lease's note: a driver that leaves writes the note first, and ends then.
         holder_alive = started(holder.pid) == holder.started
         left = self._home.storage.read(self._home.left(epoch)) is not None
         beat = leases.read_heartbeat(self._home, epoch)
-        # The pid of a session's leader is not used again while the session has members, so what is gone now is gone for good.
+        # The pid of a session's leader is not used again while the session has members, so what is gone now
+        # is gone for good.
         known.over = not alive
         return SeenDriver(epoch, alive, holder_alive, beat.phase if beat else "starting", left)
 
@@ -133,7 +146,9 @@ class Auditor:
         """Read the commits that are new; say whether there were any."""
         if not self._log.is_dir():
             return False
-        new = {int(match[1]) for file in self._log.iterdir() if (match := _COMMIT.fullmatch(file.name))} - set(self._commits)
+        new = {
+            int(match[1]) for file in self._log.iterdir() if (match := _COMMIT.fullmatch(file.name))
+        } - set(self._commits)
         for version in new:
             self._commits[version] = read_commit(self._log, version)
         return bool(new)
@@ -142,8 +157,14 @@ class Auditor:
 def read_commit(log: Path, version: int) -> Commit:
     """Read one version of a table's log: JSON lines, whole as soon as they are there."""
     actions = [json.loads(line) for line in (log / f"{version:020d}.json").read_text().splitlines() if line]
-    transactions = tuple((action["txn"]["appId"], int(action["txn"]["version"])) for action in actions if "txn" in action)
-    return Commit(version, transactions, sum("add" in action and action["add"].get("dataChange", True) for action in actions))
+    transactions = tuple(
+        (action["txn"]["appId"], int(action["txn"]["version"])) for action in actions if "txn" in action
+    )
+    return Commit(
+        version,
+        transactions,
+        sum("add" in action and action["add"].get("dataChange", True) for action in actions),
+    )
 
 
 def _session(pid: int) -> int | None:

@@ -1,4 +1,6 @@
-"""Which process is killed in which round, how, and at which moment: all of it follows from the seed and the round's number."""
+"""Which process is killed in which round, how, and at which moment: all of it follows from the seed and the
+round's number.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Moment(Enum):
 
 @dataclass(frozen=True)
 class Round:
-    """One round. ``jitter`` is the seconds between the moment and the blow, ``pause`` the seconds between SIGSTOP and SIGCONT."""
+    """One round. ``jitter`` is the seconds between the moment and the blow, ``pause`` the seconds between
+    SIGSTOP and SIGCONT.
+    """
 
     number: int
     victim: Victim
@@ -63,13 +67,16 @@ BLOWS: dict[Victim, tuple[Blow, ...]] = {
     Victim.BOTH: (Blow.KILL,),
 }
 LONGEST_JITTER, PAUSES = 1.5, (5.0, 25.0)
-"""Seconds. A pause may be longer than Airflow's heartbeat timeout and the lease's term of a chaos run, and shorter than either."""
+"""Seconds. A pause may be longer than Airflow's heartbeat timeout and the lease's term of a chaos run, and
+shorter than either.
+"""
 
 
 def choose(seed: int, number: int, victims: tuple[Victim, ...] = tuple(Victim)) -> Round:
     """Choose a round; the same seed, number and victims give the same round.
 
-    Any ``len(victims)`` rounds in a row, from a multiple of it on, strike each victim once, in an order of their own.
+    Any ``len(victims)`` rounds in a row, from a multiple of it on, strike each victim once, in an order of
+    their own.
     """
     turn, place = divmod(number, len(victims))
     order = list(victims)

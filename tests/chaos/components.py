@@ -1,4 +1,6 @@
-"""A real Airflow whose components are processes of their own, each in a session of its own, so that one can be killed without the rest."""
+"""A real Airflow whose components are processes of their own, each in a session of its own, so that one can
+be killed without the rest.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,16 @@ SHORT: Mapping[str, str] = {
     "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
     "AIRFLOW__CORE__PARALLELISM": "4",
 }
-"""Airflow's own times, cut so that a round of chaos takes half a minute: 300 s until a task counts as lost are 15 s here, and so on."""
+"""Airflow's own times, cut so that a round of chaos takes half a minute: 300 s until a task counts as lost
+are 15 s here, and so on.
+"""
 
 
 @dataclass(frozen=True)
 class Component:
-    """One component: its process, which leads its session, and the start time that tells it from a later process of that id."""
+    """One component: its process, which leads its session, and the start time that tells it from a later
+    process of that id.
+    """
 
     name: str
     process: subprocess.Popen[bytes]
@@ -34,7 +40,9 @@ class Component:
 
 @dataclass
 class SplitAirflow(AirflowService):
-    """Like ``airflow standalone``, in four sessions. What a killed one left in its session is remembered, and ended by :meth:`stop`."""
+    """Like ``airflow standalone``, in four sessions. What a killed one left in its session is remembered, and
+    ended by :meth:`stop`.
+    """
 
     components: dict[str, Component] = field(default_factory=dict)
     _left: list[int] = field(default_factory=list)
@@ -65,7 +73,10 @@ class SplitAirflow(AirflowService):
     def _launch_all(self) -> None:
         code = self._launched("db migrate").wait()
         if code:
-            raise ServiceError(f"airflow db migrate ended with exit code {code}. The end of {self.output}:\n{self._last_output()}")
+            raise ServiceError(
+                f"airflow db migrate ended with exit code {code}. The end of"
+                f" {self.output}:\n{self._last_output()}"
+            )
         for name in (API, SCHEDULER, PROCESSOR, TRIGGERER):
             self.launch(name)
 
@@ -73,7 +84,7 @@ class SplitAirflow(AirflowService):
         for component in self.components.values():
             if component.process.poll() is not None:
                 raise ServiceError(
-                    f"airflow {component.name} ended with exit code {component.process.returncode}. The end of {self.output}:\n"
-                    f"{self._last_output()}"
+                    f"airflow {component.name} ended with exit code {component.process.returncode}. The end"
+                    f" of {self.output}:\n{self._last_output()}"
                 )
         return super()._healthy()

@@ -1,4 +1,6 @@
-"""One round: produce, await the moment, strike, await that the flow is back, let it catch up, and hold the table against the oracle."""
+"""One round: produce, await the moment, strike, await that the flow is back, let it catch up, and hold the
+table against the oracle.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,26 @@ from tests.chaos.components import SCHEDULER
 from tests.chaos.striking import NothingToStrike, Strike, Target, strike, targets
 
 BACK = 300.0
-"""Seconds until a step of a round counts as failed: some ten times what it takes on a machine with nothing else to do."""
+"""Seconds until a step of a round counts as failed: some ten times what it takes on a machine with nothing
+else to do.
+"""
 POLL = 0.02
 SUPERVISORS = (Victim.TASK, Victim.WORKER, Victim.SCHEDULER, Victim.SCHEDULER_GROUP)
 """Victims whose end the driver should not notice."""
 WATCHED_ANEW = (*SUPERVISORS, Victim.BOTH)
-"""Victims whose end takes the watching task along. A driver alone is followed by the next within the same try."""
+"""Victims whose end takes the watching task along. A driver alone is followed by the next within the same
+try.
+"""
 BEATS = 5
-"""Beats after a blow that show that a task goes on watching. SIGTERM asks, and Airflow's worker and the task may both stay (seen)."""
+"""Beats after a blow that show that a task goes on watching. SIGTERM asks, and Airflow's worker and the task
+may both stay (seen).
+"""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a round showed. Seconds count from the blow: to the next commit after it, and where its task was struck until one
-    watches: another try, or after SIGTERM the same one.
+    """What a round showed. Seconds count from the blow: to the next commit after it, and where its task was
+    struck until one watches: another try, or after SIGTERM the same one.
 
     ``drivers`` counts those that took the lease since.
     """
@@ -43,7 +51,9 @@ class Result:
 
     @property
     def replaced(self) -> bool:
-        """Whether the driver was ended although it was not struck: harmless, but the stream should outlive its supervisor."""
+        """Whether the driver was ended although it was not struck: harmless, but the stream should outlive
+        its supervisor.
+        """
         return self.round.victim in SUPERVISORS and self.drivers > 0
 
     @property
@@ -53,7 +63,9 @@ class Result:
 
 
 def play(arena: Arena, chosen: Round) -> Result:
-    """Play one round, and give what it showed; what did not come true in time is part of that, not an exception."""
+    """Play one round, and give what it showed; what did not come true in time is part of that, not an
+    exception.
+    """
     already = {one.kind for one in arena.auditor.violations()}
     drivers, wrong = arena.auditor.drivers(), list[str]()
     to_commit = to_watch = None
@@ -71,7 +83,9 @@ def play(arena: Arena, chosen: Round) -> Result:
                 beats = arena.beats()
                 stays = chosen.blow is Blow.TERM
                 _until(
-                    lambda: arena.watched_by() not in ("", watcher) or (stays and arena.beats() >= beats + BEATS),
+                    lambda: (
+                        arena.watched_by() not in ("", watcher) or (stays and arena.beats() >= beats + BEATS)
+                    ),
                     "a task watches the driver",
                     arena,
                 )
@@ -116,7 +130,11 @@ def _await_moment(arena: Arena, moment: Moment, generator: Generator) -> None:
             last = checkpoint.last_commit()
             _until(lambda: checkpoint.last_commit() != last, "a batch is committed", arena)
         case Moment.IN_FLIGHT:
-            _until(lambda: checkpoint.offset_batches()[-1:] > checkpoint.commit_batches()[-1:], "a batch is in flight", arena)
+            _until(
+                lambda: checkpoint.offset_batches()[-1:] > checkpoint.commit_batches()[-1:],
+                "a batch is in flight",
+                arena,
+            )
         case Moment.SINK_FIRST:
             version = arena.version()
             _until(lambda: arena.version() > version, "a batch is in the table", arena)
@@ -136,7 +154,9 @@ def _compare(arena: Arena) -> tuple[int, list[str]]:
 
     def done() -> bool:
         checkpoint = arena.checkpoint()
-        return checkpoint is not None and paths <= evidence.committed_files(checkpoint, events_evidence.SOURCE)
+        return checkpoint is not None and paths <= evidence.committed_files(
+            checkpoint, events_evidence.SOURCE
+        )
 
     _until(done, f"all {len(paths)} files are processed", arena)
     found = events_evidence.actual(arena.table)

@@ -1,4 +1,6 @@
-"""Finding the processes that a round strikes, and striking them. A process is known by pid and start time, so that no other is ever hit."""
+"""Finding the processes that a round strikes, and striking them. A process is known by pid and start time, so
+that no other is ever hit.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,21 @@ from pathlib import Path
 
 from demo.airflow_api import AirflowApi, wait_until
 from demo.processes import session_members, started
-from streamkeeper import leases
-from streamkeeper.home import FlowHome
-from streamkeeper.leases import Life
+from streamkeeper.flows import leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Life
 from tests.chaos.choosing import Blow, Round, Victim
 from tests.chaos.components import SCHEDULER, SplitAirflow
 
 TERM_GRACE = 5.0
-"""Seconds from SIGTERM to SIGKILL where the scheduler is asked to end: as whatever restarts services does. It would wait for its tasks."""
+"""Seconds from SIGTERM to SIGKILL where the scheduler is asked to end: as whatever restarts services does. It
+would wait for its tasks.
+"""
 
 DRIVERS = (Victim.PYTHON, Victim.JVM, Victim.DRIVER)
-"""Victims that end when they are asked to. A worker goes on to its next task, and a task waits for its driver."""
+"""Victims that end when they are asked to. A worker goes on to its next task, and a task waits for its
+driver.
+"""
 
 
 class NothingToStrike(Exception):
@@ -48,7 +54,9 @@ class Target:
 
 @dataclass(frozen=True)
 class Strike:
-    """What was done: the processes that were struck, when (monotonic seconds), and when it was over (with a pause: when that ended)."""
+    """What was done: the processes that were struck, when (monotonic seconds), and when it was over (with a
+    pause: when that ended).
+    """
 
     targets: tuple[Target, ...]
     at: float

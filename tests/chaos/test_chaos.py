@@ -1,4 +1,6 @@
-"""Chaos, shortly and for real: a driver, a task, a worker and a scheduler die under a running flow. ``make chaos`` goes on for longer."""
+"""Chaos, shortly and for real: a driver, a task, a worker and a scheduler die under a running flow. ``make
+chaos`` goes on for longer.
+"""
 
 from __future__ import annotations
 

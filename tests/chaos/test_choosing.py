@@ -22,12 +22,18 @@ def test_a_round_does_not_depend_on_those_before_it_so_it_can_be_replayed_alone(
 @pytest.mark.parametrize("seed", [0, 1, 7])
 def test_every_turn_strikes_each_victim_once(seed: int) -> None:
     rounds = [choose(seed, number).victim for number in range(2 * len(Victim))]
-    assert sorted(rounds[: len(Victim)], key=str) == sorted(rounds[len(Victim) :], key=str) == sorted(Victim, key=str)
+    assert (
+        sorted(rounds[: len(Victim)], key=str)
+        == sorted(rounds[len(Victim) :], key=str)
+        == sorted(Victim, key=str)
+    )
 
 
 def test_all_blows_and_moments_come_up_and_only_what_a_victim_allows() -> None:
     rounds = [choose(seed, number) for seed in SEEDS for number in range(16)]
-    assert {(one.victim, one.blow) for one in rounds} == {(victim, blow) for victim in Victim for blow in BLOWS[victim]}
+    assert {(one.victim, one.blow) for one in rounds} == {
+        (victim, blow) for victim in Victim for blow in BLOWS[victim]
+    }
     assert {one.moment for one in rounds} == set(Moment)
     assert all(0 <= one.jitter <= LONGEST_JITTER for one in rounds)
     assert all((PAUSES[0] <= one.pause <= PAUSES[1]) == (one.blow is Blow.PAUSE) for one in rounds)

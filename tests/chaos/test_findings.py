@@ -1,4 +1,6 @@
-"""The auditor on histories that were made up: each kind of violation is found, and what only looks like one is not."""
+"""The auditor on histories that were made up: each kind of violation is found, and what only looks like one
+is not.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from demo.processes import end_process, started
-from streamkeeper import generations, leases
-from streamkeeper.clock import now
-from streamkeeper.delta_log import SEAL
-from streamkeeper.home import FlowHome, query_id
-from streamkeeper.leases import Heartbeat, Lease, Process
+from streamkeeper.delta.log import SEAL
+from streamkeeper.flows import generations, leases
+from streamkeeper.flows.files import FlowHome, query_id
+from streamkeeper.flows.leases import Heartbeat, Lease, Process
 from streamkeeper.storage import open_storage, to_json
+from streamkeeper.times import now
 from tests.chaos.auditor import Auditor
 from tests.chaos.findings import Commit, SeenDriver, Sight, judge_epochs, judge_log, judge_sight
 
@@ -45,7 +47,9 @@ def commit(version: int, *transactions: tuple[str, int], added: int = 1) -> Comm
         ),
     ],
 )  # fmt: skip
-def test_each_violation_in_the_tables_log_is_found_and_said_with_its_version(commits: list[Commit], said: list[str]) -> None:
+def test_each_violation_in_the_tables_log_is_found_and_said_with_its_version(
+    commits: list[Commit], said: list[str]
+) -> None:
     found = [one.words for one in judge_log(commits, (FIRST, SECOND))]
     assert len(found) == len(said)
     assert all(part in words for part, words in zip(said, found, strict=True)), found
@@ -54,10 +58,16 @@ def test_each_violation_in_the_tables_log_is_found_and_said_with_its_version(com
 @pytest.mark.parametrize(
     "commits",
     [
-        pytest.param([commit(0, added=0), commit(1, (FIRST, 0)), commit(2, (FIRST, 1))], id="a table made before its first batch"),
-        pytest.param([commit(2, (FIRST, 5)), commit(1, (FIRST, 2))], id="batches without rows, read in any order"),
         pytest.param(
-            [commit(1, (FIRST, 7)), commit(2, (FIRST, SEAL), added=0), commit(3, (SECOND, 0))], id="a sealed generation and its next"
+            [commit(0, added=0), commit(1, (FIRST, 0)), commit(2, (FIRST, 1))],
+            id="a table made before its first batch",
+        ),
+        pytest.param(
+            [commit(2, (FIRST, 5)), commit(1, (FIRST, 2))], id="batches without rows, read in any order"
+        ),
+        pytest.param(
+            [commit(1, (FIRST, 7)), commit(2, (FIRST, SEAL), added=0), commit(3, (SECOND, 0))],
+            id="a sealed generation and its next",
         ),
     ],
 )
@@ -65,25 +75,43 @@ def test_a_log_in_order_is_not_a_violation(commits: list[Commit]) -> None:
     assert judge_log(commits, (FIRST, SECOND)) == []
 
 
-def driver(epoch: int, *alive: int, holder: bool = True, phase: str = "running", left: bool = False) -> SeenDriver:
+def driver(
+    epoch: int, *alive: int, holder: bool = True, phase: str = "running", left: bool = False
+) -> SeenDriver:
     return SeenDriver(epoch, alive, holder and bool(alive), phase, left)
 
 
 @pytest.mark.parametrize(
     ("drivers", "said"),
     [
-        pytest.param([driver(1, 10, 11), driver(2, 20)], ["two live drivers", "holder of epoch 1 lived"], id="both run"),
         pytest.param(
-            [driver(1, 10, holder=False), driver(2, 20)], ["two live drivers"], id="the JVM outlived the Python that has the lease"
+            [driver(1, 10, 11), driver(2, 20)], ["two live drivers", "holder of epoch 1 lived"], id="both run"
         ),
-        pytest.param([driver(1, 10, holder=False), driver(2, 20, phase="seeding")], ["two live drivers"], id="the second seeds a state"),
-        pytest.param([driver(1, 10), driver(2, 20, phase="starting")], ["holder of epoch 1 lived"], id="the second starts on a living one"),
         pytest.param(
-            [driver(1, 10, phase="stopping"), driver(2, 20)], ["two live drivers", "holder of epoch 1"], id="the first still stops"
+            [driver(1, 10, holder=False), driver(2, 20)],
+            ["two live drivers"],
+            id="the JVM outlived the Python that has the lease",
+        ),
+        pytest.param(
+            [driver(1, 10, holder=False), driver(2, 20, phase="seeding")],
+            ["two live drivers"],
+            id="the second seeds a state",
+        ),
+        pytest.param(
+            [driver(1, 10), driver(2, 20, phase="starting")],
+            ["holder of epoch 1 lived"],
+            id="the second starts on a living one",
+        ),
+        pytest.param(
+            [driver(1, 10, phase="stopping"), driver(2, 20)],
+            ["two live drivers", "holder of epoch 1"],
+            id="the first still stops",
         ),
     ],
 )
-def test_two_writers_and_a_lease_taken_from_the_living_are_found(drivers: list[SeenDriver], said: list[str]) -> None:
+def test_two_writers_and_a_lease_taken_from_the_living_are_found(
+    drivers: list[SeenDriver], said: list[str]
+) -> None:
     found = [one.words for one in judge_sight(Sight(0.0, tuple(drivers)))]
     assert len(found) == len(said)
     assert all(part in words for part, words in zip(said, found, strict=True)), found
@@ -95,7 +123,10 @@ def test_two_writers_and_a_lease_taken_from_the_living_are_found(drivers: list[S
         pytest.param([driver(1, 10, 11)], id="one driver of two processes"),
         pytest.param([driver(1), driver(2, 20)], id="the first is gone"),
         pytest.param([driver(1, 10, left=True), driver(2, 20)], id="the first left and only ends its JVM"),
-        pytest.param([driver(1, 10, holder=False), driver(2, 20, phase="starting")], id="a dead one's JVM ends while the next one starts"),
+        pytest.param(
+            [driver(1, 10, holder=False), driver(2, 20, phase="starting")],
+            id="a dead one's JVM ends while the next one starts",
+        ),
     ],
 )
 def test_a_handover_in_order_is_not_a_violation(drivers: list[SeenDriver]) -> None:
@@ -109,7 +140,9 @@ def test_a_handover_in_order_is_not_a_violation(drivers: list[SeenDriver]) -> No
         pytest.param((1,), (1, 3), "follow one another", id="skipped"),
     ],
 )
-def test_epochs_that_are_gone_or_skipped_are_found(before: tuple[int, ...], after: tuple[int, ...], said: str) -> None:
+def test_epochs_that_are_gone_or_skipped_are_found(
+    before: tuple[int, ...], after: tuple[int, ...], said: str
+) -> None:
     assert any(said in one.words for one in judge_epochs(before, after))
     assert judge_epochs((1,), (1, 2)) == []
 
@@ -124,7 +157,10 @@ def home(tmp_path: Path) -> FlowHome:
 @pytest.fixture
 def processes() -> Iterator[list[Process]]:
     """Two living processes, each with a session of its own, as leases name them."""
-    made = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True) for _ in range(2)]
+    made = [
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        for _ in range(2)
+    ]
     yield [replace(Process.current(), pid=one.pid, started=started(one.pid) or 0) for one in made]
     for one in made:
         one.kill()
@@ -167,7 +203,11 @@ def test_a_real_log_is_read_as_it_grows(home: FlowHome, tmp_path: Path) -> None:
     log.mkdir(parents=True)
     query = query_id("p.f", 1)
     for version in (0, 1):
-        actions = [{"commitInfo": {}}, {"txn": {"appId": query, "version": 4}}, {"add": {"path": "a", "dataChange": True}}]
+        actions = [
+            {"commitInfo": {}},
+            {"txn": {"appId": query, "version": 4}},
+            {"add": {"path": "a", "dataChange": True}},
+        ]
         (log / f"{version:020d}.json").write_text("\n".join(json.dumps(action) for action in actions))
         found = [one.words for one in auditor.violations()]
         assert len(found) == version

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.small_world import World
+from tests.worlds.small_world import World
 
 
 @pytest.fixture

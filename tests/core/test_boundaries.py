@@ -1,4 +1,6 @@
-"""Which room may import what (DESIGN, "The rooms"): read from the code's syntax, so that a lazy import counts too."""
+"""Which room may import what (DESIGN, "The rooms"): read from the code's syntax, so that a lazy import counts
+too.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,22 @@ PURE = {"__future__"} | STANDARD
 OPTIONAL = {
     "streamkeeper/cli": {"typer", "rich"},
     "streamkeeper/storage.py": {"fsspec"},
-    "streamkeeper/probes.py": {"fsspec"},
-    "streamkeeper/probes_kafka.py": {"confluent_kafka"},
-    "streamkeeper/probes_delta.py": {"deltalake"},
+    "streamkeeper/sources/files/listing.py": {"fsspec"},
+    "streamkeeper/sources/kafka/client.py": {"confluent_kafka"},
+    "streamkeeper/sources/delta/statistics.py": {"deltalake"},
 }
 """What a part of streamkeeper may import besides the standard library."""
 
 FORBIDDEN = {
-    "streamkeeper": {"airflow", "pyspark", "delta", "spark_jobs", "streamkeeper_jobs", "streamkeeper_airflow", "pipelines"},
+    "streamkeeper": {
+        "airflow",
+        "pyspark",
+        "delta",
+        "spark_jobs",
+        "streamkeeper_jobs",
+        "streamkeeper_airflow",
+        "pipelines",
+    },
     "spark_jobs": {"airflow", "streamkeeper_airflow"},
     "plugins": {"pyspark", "delta", "spark_jobs", "streamkeeper_jobs", "pipelines"},
     "dags": {"pyspark", "delta", "spark_jobs", "streamkeeper_jobs", "pipelines"},
@@ -57,25 +67,46 @@ def files(room: str) -> list[Path]:
 
 def violations(room: str, file: str, source: str) -> list[str]:
     """Say which imports of a file its room does not allow; ``file`` is its name below the project."""
-    found = [f"{file}:{line} imports {name}" for line, name in imports(source) if top(name) in FORBIDDEN[room]]
+    found = [
+        f"{file}:{line} imports {name}" for line, name in imports(source) if top(name) in FORBIDDEN[room]
+    ]
     if room == "streamkeeper":
-        allowed = PURE | {"streamkeeper"} | next((extra for part, extra in OPTIONAL.items() if file.startswith(part)), set())
-        found += [f"{file}:{line} imports {name}" for line, name in imports(source) if top(name) not in allowed]
+        allowed = (
+            PURE
+            | {"streamkeeper"}
+            | next((extra for part, extra in OPTIONAL.items() if file.startswith(part)), set())
+        )
+        found += [
+            f"{file}:{line} imports {name}" for line, name in imports(source) if top(name) not in allowed
+        ]
     if room == "dags":
-        found += [f"{file}:{line} imports {name}" for line, name in imports(source) if name.startswith("streamkeeper.loading")]
+        found += [
+            f"{file}:{line} imports {name}"
+            for line, name in imports(source)
+            if name.startswith("streamkeeper.manifest.import_file")
+        ]
     return sorted(set(found))
 
 
 @pytest.mark.parametrize("room", FORBIDDEN)
 def test_no_file_of_a_room_imports_what_the_room_may_not(room: str) -> None:
-    found = [item for file in files(room) for item in violations(room, str(file.relative_to(PROJECT)), file.read_text())]
+    found = [
+        item
+        for file in files(room)
+        for item in violations(room, str(file.relative_to(PROJECT)), file.read_text())
+    ]
     assert files(room), "the room is there"
     assert found == []
 
 
 def test_what_a_driver_needs_of_streamkeeper_is_the_standard_library_alone() -> None:
     needed = {"streamkeeper"}
-    pending = [name for file in files("spark_jobs") for _, name in imports(file.read_text()) if top(name) == "streamkeeper"]
+    pending = [
+        name
+        for file in files("spark_jobs")
+        for _, name in imports(file.read_text())
+        if top(name) == "streamkeeper"
+    ]
     while pending:
         name = pending.pop()
         module = next((part for part in (name, name.rpartition(".")[0]) if module_file(part)), None)
@@ -85,7 +116,13 @@ def test_what_a_driver_needs_of_streamkeeper_is_the_standard_library_alone() -> 
             assert source is not None
             pending += [inner for _, inner in imports(source.read_text()) if top(inner) == "streamkeeper"]
     parts = {module.split(".")[1] for module in needed if "." in module}
-    assert {"storage", "leases", "generations", "checkpoint", "loading"} <= parts, "the walk found the driver's modules"
+    assert {
+        "storage",
+        "leases",
+        "generations",
+        "checkpoint",
+        "loading",
+    } <= parts, "the walk found the driver's modules"
     assert not parts & DRIVER_NEEDS_NONE_OF
     third_party = {
         f"{module}: {name}"
@@ -93,7 +130,10 @@ def test_what_a_driver_needs_of_streamkeeper_is_the_standard_library_alone() -> 
         for _, name in imports((module_file(module) or Path()).read_text())
         if top(name) not in PURE | {"streamkeeper"}
     }
-    assert third_party <= {"streamkeeper.storage: fsspec", "streamkeeper.probes: fsspec"}, "fsspec alone, and only for remote storage"
+    assert third_party <= {
+        "streamkeeper.storage: fsspec",
+        "streamkeeper.sources.files.listing: fsspec",
+    }, "fsspec alone, and only for remote storage"
     assert not list((PROJECT / "streamkeeper").rglob("*.so"))
 
 
@@ -107,23 +147,54 @@ def test_the_core_is_imported_without_any_third_party_package() -> None:
 
     modules = [".".join(file.relative_to(PROJECT).with_suffix("").parts) for file in files("streamkeeper")]
     core = [name for name in modules if ".cli" not in name and "__main__" not in name]
-    said = f"import sys; [__import__(name) for name in {core!r}]; print(sorted({{name.split('.')[0] for name in sys.modules}}))"
+    said = (
+        f"import sys; [__import__(name) for name in {core!r}]; print(sorted({{name.split('.')[0] for name in"
+        " sys.modules}))"
+    )
     command = [sys.executable, "-S", "-I", "-c", f"import sys; sys.path.insert(0, {str(PROJECT)!r}); {said}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert set(ast.literal_eval(done.stdout)) - STANDARD <= {"streamkeeper", "__main__", "_sysconfigdata__linux_x86_64-linux-gnu"}
+    assert set(ast.literal_eval(done.stdout)) - STANDARD <= {
+        "streamkeeper",
+        "__main__",
+        "_sysconfigdata__linux_x86_64-linux-gnu",
+    }
 
 
 PLANTED = {
-    "spark in the core": ("streamkeeper", "streamkeeper/leases.py", "import pyspark.sql"),
-    "airflow in the core, lazily": ("streamkeeper", "streamkeeper/leases.py", "def f():\n    from airflow.sdk import DAG"),
-    "rich outside of the command line": ("streamkeeper", "streamkeeper/status.py", "from rich.table import Table"),
-    "fsspec outside of storage, hidden": ("streamkeeper", "streamkeeper/holds.py", "import importlib\nimportlib.import_module('fsspec')"),
-    "airflow in a job": ("spark_jobs", "spark_jobs/run_flow.py", "try:\n    import airflow\nexcept ImportError:\n    pass"),
+    "spark in the core": ("streamkeeper", "streamkeeper/flows/leases.py", "import pyspark.sql"),
+    "airflow in the core, lazily": (
+        "streamkeeper",
+        "streamkeeper/flows/leases.py",
+        "def f():\n    from airflow.sdk import DAG",
+    ),
+    "rich outside of the command line": (
+        "streamkeeper",
+        "streamkeeper/flows/status.py",
+        "from rich.table import Table",
+    ),
+    "fsspec outside of storage, hidden": (
+        "streamkeeper",
+        "streamkeeper/flows/holds.py",
+        "import importlib\nimportlib.import_module('fsspec')",
+    ),
+    "airflow in a job": (
+        "spark_jobs",
+        "spark_jobs/run_flow.py",
+        "try:\n    import airflow\nexcept ImportError:\n    pass",
+    ),
     "spark in a plugin": ("plugins", "plugins/x/y.py", "if True:\n    import pyspark"),
-    "a job's part in a plugin": ("plugins", "plugins/x/y.py", "from streamkeeper_jobs.driver import run"),
+    "a job's part in a plugin": (
+        "plugins",
+        "plugins/x/y.py",
+        "from streamkeeper_jobs.driver.driver import run",
+    ),
     "the user's pipelines in a DAG": ("dags", "dags/flows.py", "from pipelines import events"),
-    "importing pipeline files in a DAG": ("dags", "dags/flows.py", "from streamkeeper.loading import load_pipeline"),
+    "importing pipeline files in a DAG": (
+        "dags",
+        "dags/flows.py",
+        "from streamkeeper.manifest.import_file import load_pipeline",
+    ),
 }
 
 
@@ -136,8 +207,16 @@ def test_a_planted_violation_is_found_with_its_place(room: str, file: str, sourc
 ALLOWED = {
     "typer in the command line": ("streamkeeper", "streamkeeper/cli/running.py", "import typer"),
     "fsspec in storage": ("streamkeeper", "streamkeeper/storage.py", "import fsspec"),
-    "deltalake in its probe": ("streamkeeper", "streamkeeper/probes_delta.py", "from deltalake import DeltaTable"),
-    "the core in a DAG": ("dags", "dags/flows.py", "from streamkeeper.manifest import read_manifest"),
+    "deltalake in its probe": (
+        "streamkeeper",
+        "streamkeeper/sources/delta/statistics.py",
+        "from deltalake import DeltaTable",
+    ),
+    "the core in a DAG": (
+        "dags",
+        "dags/flows.py",
+        "from streamkeeper.manifest.manifest import read_manifest",
+    ),
     "spark in a job": ("spark_jobs", "spark_jobs/run_flow.py", "import pyspark"),
 }
 

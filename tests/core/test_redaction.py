@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 
-from streamkeeper import common_steps, explain, ledger, plans, recoveries, recovery_kinds, resets
-from streamkeeper.generations import StartAt
-from streamkeeper.plans import Plan, SourcePrice
+from streamkeeper.flows import ledger
+from streamkeeper.flows.generations import StartAt
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds import reset_checkpoint
+from streamkeeper.recover.plans import explain
+from streamkeeper.recover.plans import kind as recovery_kind
+from streamkeeper.recover.plans import plan as plans
+from streamkeeper.recover.plans.plan import Plan, SourcePrice
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.redaction import HIDDEN, is_secret, redact, redact_text, secrets_in
-from streamkeeper.reset_requests import ResetRequest
-from tests.core.small_world import World
+from tests.worlds.small_world import World
 
 SECRET = "hunter2-hunter2"
 SECRETS = (
@@ -33,7 +39,9 @@ PLAIN = (
 @pytest.mark.parametrize("key", SECRETS)
 def test_a_value_under_a_key_that_names_a_secret_is_taken_out(key: str) -> None:
     assert is_secret(key)
-    assert redact({"options": [{key: SECRET, "path": "/data"}]}) == {"options": [{key: HIDDEN, "path": "/data"}]}
+    assert redact({"options": [{key: SECRET, "path": "/data"}]}) == {
+        "options": [{key: HIDDEN, "path": "/data"}]
+    }
     assert list(secrets_in({"options": [{key: SECRET, "path": "/data"}]})) == [SECRET]
 
 
@@ -52,12 +60,17 @@ TEXTS = {
     "option": f"Kafka said no: password={SECRET}, retries=3",
     "quoted": f"""options {{'kafka.ssl.keystore.password': '{SECRET}', 'subscribe': 'orders'}}""",
     "with spaces": f'client_secret = "{SECRET} and more"',
-    "jaas": f'org.apache.kafka.common.security.plain.PlainLoginModule required username="ada" password="{SECRET}";',
+    "jaas": (
+        'org.apache.kafka.common.security.plain.PlainLoginModule required username="ada"'
+        f' password="{SECRET}";'
+    ),
     "address": f"cannot reach https://ada:{SECRET}@host:8080/x",
     "header": f"Authorization: Bearer {SECRET}",
     "s3": f"fs.s3a.secret.key={SECRET}",
     "azure": f"--conf spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net={SECRET} --name x",
-    "azure bus": f"Endpoint=sb://x.servicebus.windows.net/;SharedAccessKeyName=root;SharedAccessKey={SECRET};EntityPath=e",
+    "azure bus": (
+        f"Endpoint=sb://x.servicebus.windows.net/;SharedAccessKeyName=root;SharedAccessKey={SECRET};EntityPath=e"
+    ),
     "odbc": f"Driver=x;Server=y;UID=ada;PWD={SECRET};",
     "jdbc": f"jdbc:postgresql://host/db?user=ada&password={SECRET}&ssl=true",
     "a password with an at": f"amqp://ada:p@{SECRET}@host/x",
@@ -90,23 +103,27 @@ def test_a_text_without_secrets_stays(text: str) -> None:
     assert redact_text(text).replace(HIDDEN, "a") == text
 
 
-def test_neither_plan_nor_words_nor_ledger_have_a_secret(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_plan_nor_words_nor_ledger_have_a_secret(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.processed(2)
     world.park()
     park = world.home.storage.read(world.home.hold("park")) or b""
     inner = f'"context": {{"kafka.sasl.jaas.config": "{SECRET}", "message": "password={SECRET}"}}, "meaning"'
     world.home.storage.overwrite(world.home.hold("park"), park.replace(b'"meaning"', inner.encode(), 1))
-    kind = replace(resets.KIND, plan=telling(resets.KIND.plan))
-    monkeypatch.setattr(recovery_kinds, "kind", lambda _name: kind)
-    made = recoveries.plan(world.settings, kind, ResetRequest(("events.clean_events",), StartAt("after-last"), by="ada"), "r1")
+    kind = replace(reset_checkpoint.KIND, plan=telling(reset_checkpoint.KIND.plan))
+    monkeypatch.setattr(recovery_kind, "kind", lambda _name: kind)
+    made = engine.plan(
+        world.settings, kind, ResetRequest(("events.clean_events",), StartAt("after-last"), by="ada"), "r1"
+    )
     assert HIDDEN in str(plans.to_json(made)["flows"])
-    recoveries.propose(world.settings, made)
-    recoveries.approve(world.settings, "events", "r1", "ada")
-    for step in resets.KIND.step_names[:-1]:
-        recoveries.carry_out(world.settings, "events", "r1", step)
-    monkeypatch.setattr(common_steps.leases, "current", failing)
+    engine.propose(world.settings, made)
+    engine.approve(world.settings, "events", "r1", "ada")
+    for step in reset_checkpoint.KIND.step_names[:-1]:
+        engine.carry_out(world.settings, "events", "r1", step)
+    monkeypatch.setattr(shared_steps.leases, "current", failing)
     with pytest.raises(OSError, match=SECRET):
-        recoveries.carry_out(world.settings, "events", "r1", "verify_progress")
+        engine.carry_out(world.settings, "events", "r1", "verify_progress")
     said = explain.as_markdown(made) + explain.as_text(made)
     kept = "".join(str(asdict(event)) for event in ledger.open(world.home.storage, "events", "r1").events())
     assert SECRET not in said
@@ -120,7 +137,12 @@ def telling(plan: Any) -> Any:
         made: Plan = plan(*arguments)
         (flow,) = made.flows
         price = SourcePrice("events_raw", f"token={SECRET}", "then", notes=(f"api_key: {SECRET}",))
-        return replace(made, flows=(replace(flow, prices=(price,)),), notes=(f"https://ada:{SECRET}@host",), details={"password": SECRET})
+        return replace(
+            made,
+            flows=(replace(flow, prices=(price,)),),
+            notes=(f"https://ada:{SECRET}@host",),
+            details={"password": SECRET},
+        )
 
     return planned
 

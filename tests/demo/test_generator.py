@@ -74,13 +74,17 @@ def test_all_four_operations_come_and_a_truncate_now_and_then() -> None:
 
 def test_no_two_changes_share_a_sequence() -> None:
     producer = Customers(Path("/nowhere"))
-    sequences = [change["sequenceNum"] for number in range(1, 3 * TRUNCATED) for change in producer.made(number)]
+    sequences = [
+        change["sequenceNum"] for number in range(1, 3 * TRUNCATED) for change in producer.made(number)
+    ]
     assert len(set(sequences)) == len(sequences)
 
 
 def test_nothing_but_whole_files_can_be_seen(tmp_path: Path) -> None:
     written(tmp_path, 3)
-    assert sorted(path.name for path in (tmp_path / "cdc").iterdir()) == [f"changes-0000000{number}.json" for number in (1, 2, 3)]
+    assert sorted(path.name for path in (tmp_path / "cdc").iterdir()) == [
+        f"changes-0000000{number}.json" for number in (1, 2, 3)
+    ]
 
 
 def test_a_started_generator_goes_on_after_the_files_that_are_there(tmp_path: Path) -> None:
@@ -109,7 +113,11 @@ def test_what_ended_it_is_raised_where_it_is_asked(tmp_path: Path) -> None:
 def test_in_a_process_of_its_own_it_ends_in_good_order_when_it_is_told_to(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "demo.generator", str(tmp_path), "--every", "0.05"]
     with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as process:
-        wait_until(lambda: len(list((tmp_path / "cdc").glob("changes-*.json"))) >= 3 or None, 20, "three files are there")
+        wait_until(
+            lambda: len(list((tmp_path / "cdc").glob("changes-*.json"))) >= 3 or None,
+            20,
+            "three files are there",
+        )
         process.terminate()
         said, _ = process.communicate(timeout=20)
     assert process.returncode == 0

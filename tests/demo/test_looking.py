@@ -13,10 +13,10 @@ from deltalake import write_deltalake
 from demo import evidence
 from demo.console import Console, line
 from demo.tables import TableWatch
-from streamkeeper import holds
-from streamkeeper.home import FlowHome
+from streamkeeper.flows import holds
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.status import FlowStatus
 from streamkeeper.settings import Settings
-from streamkeeper.status import FlowStatus
 from streamkeeper.storage import open_storage
 
 MOMENT = datetime(2026, 11, 21, 12, 30, 5)
@@ -69,13 +69,17 @@ def append(table: Path, *rows: Change) -> None:
         ),
     ],
 )
-def test_a_flows_line_says_state_generation_batch_age_and_rows(found: FlowStatus, rows: int | None, said: str) -> None:
+def test_a_flows_line_says_state_generation_batch_age_and_rows(
+    found: FlowStatus, rows: int | None, said: str
+) -> None:
     assert line(found, "customers", rows, MOMENT) == said
 
 
 def test_what_a_hold_means_is_said_once_and_again_when_it_changes(tmp_path: Path) -> None:
     places = {"STATE": tmp_path / "state", "WAREHOUSE": tmp_path / "warehouse", "DATA": tmp_path / "data"}
-    settings = Settings.from_environment({f"STREAMKEEPER_{name}": str(place) for name, place in places.items()})
+    settings = Settings.from_environment(
+        {f"STREAMKEEPER_{name}": str(place) for name, place in places.items()}
+    )
     home = FlowHome(open_storage(settings.state), *FLOW.split("."))
     said: list[str] = []
     console = Console(settings, said.append)
@@ -97,22 +101,31 @@ def test_a_tables_rows_are_counted_as_it_grows(tmp_path: Path) -> None:
 
 
 ORACLE: dict[str, tuple[list[Change], list[Change]]] = {
-    # the changes, in their order of arrival, and the rows that they come to; the snapshot has the customers 1 and 2
+    # the changes, in their order of arrival, and the rows that they come to; the snapshot has the customers 1
+    # and 2
     "none": ([], [customer(1), customer(2)]),
     "newer ones win over the snapshot": ([upsert(1, 3)], [customer(1, 3), customer(2)]),
     "late ones lose": ([upsert(1, 5), upsert(1, 3)], [customer(1, 5), customer(2)]),
     "a delete": ([delete(1, 4)], [customer(2)]),
-    "a late change of a deleted customer": ([delete(1, 4), upsert(1, 3), upsert(3, 3)], [customer(2), customer(3, 3)]),
+    "a late change of a deleted customer": (
+        [delete(1, 4), upsert(1, 3), upsert(3, 3)],
+        [customer(2), customer(3, 3)],
+    ),
     "a change after the delete": ([delete(1, 4), upsert(1, 6)], [customer(1, 6), customer(2)]),
     "a delete and a change at once": ([upsert(1, 4), delete(1, 4)], [customer(2)]),
     "a truncate": ([upsert(3, 3), truncate(4), upsert(4, 5)], [customer(4, 5)]),
     "a late change from before the truncate": ([truncate(4), upsert(3, 3), upsert(4, 4)], [customer(4, 4)]),
-    "everything twice": ([upsert(3, 3), delete(1, 4), upsert(3, 3), delete(1, 4)], [customer(2), customer(3, 3)]),
+    "everything twice": (
+        [upsert(3, 3), delete(1, 4), upsert(3, 3), delete(1, 4)],
+        [customer(2), customer(3, 3)],
+    ),
 }
 
 
 @pytest.mark.parametrize(("changes", "rows"), ORACLE.values(), ids=ORACLE.keys())
-def test_the_oracle_goes_by_sequence_whatever_the_order(tmp_path: Path, changes: list[Change], rows: list[Change]) -> None:
+def test_the_oracle_goes_by_sequence_whatever_the_order(
+    tmp_path: Path, changes: list[Change], rows: list[Change]
+) -> None:
     snapshot = write_rows(tmp_path / "in", "0.json", customer(1), customer(2))
     for number, order in enumerate((changes, changes[::-1])):
         wanted = evidence.expected([write_rows(tmp_path / "in", "1.json", *order)], [snapshot])
@@ -127,11 +140,15 @@ def test_the_oracle_goes_by_sequence_whatever_the_order(tmp_path: Path, changes:
         pytest.param([customer(1)], ["1 rows missing"], id="lost"),
         pytest.param([customer(1), customer(2), customer(2)], ["1 rows too many"], id="twice"),
         pytest.param(
-            [customer(1), customer(2, 9)], ["1 rows missing", "1 rows too many"], id="another value, which a count would not tell"
+            [customer(1), customer(2, 9)],
+            ["1 rows missing", "1 rows too many"],
+            id="another value, which a count would not tell",
         ),
     ],
 )
-def test_a_table_that_is_not_the_oracles_is_told_from_one_that_is(tmp_path: Path, rows: list[Change], said: list[str]) -> None:
+def test_a_table_that_is_not_the_oracles_is_told_from_one_that_is(
+    tmp_path: Path, rows: list[Change], said: list[str]
+) -> None:
     wanted = evidence.expected([], [write_rows(tmp_path / "in", "1.json", customer(1), customer(2))])
     append(tmp_path / "t", *rows)
     assert evidence.differences(wanted, evidence.actual(str(tmp_path / "t")), most=0) == said

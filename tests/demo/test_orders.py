@@ -18,10 +18,14 @@ def test_orders_are_sent_again_as_they_were_and_some_come_late(tmp_path: Path) -
     orders, random = Orders(tmp_path, {}), Random(7)
     sent = [order for _ in range(20) for order in orders._orders(random, NOW)]
     found = [json.loads(order) for order in sent]
-    assert len(set(sent)) == 20 * orders.size == len({order["order_id"] for order in found}), "one content for each order"
+    assert len(set(sent)) == 20 * orders.size == len({order["order_id"] for order in found}), (
+        "one content for each order"
+    )
     assert len(sent) > len(set(sent)), "some come again"
     ages = [NOW - datetime.fromisoformat(order["ordered_at"].replace("Z", "+00:00")) for order in found]
-    assert any(age > timedelta(minutes=3) for age in ages) and all(timedelta() <= age < timedelta(hours=1) for age in ages)
+    assert any(age > timedelta(minutes=3) for age in ages) and all(
+        timedelta() <= age < timedelta(hours=1) for age in ages
+    )
 
 
 def test_an_order_that_kafka_does_not_take_ends_the_demo(tmp_path: Path) -> None:

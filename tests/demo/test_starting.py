@@ -34,7 +34,9 @@ def settings(tmp_path: Path) -> Settings:
     for module in read_lock():
         (jars / module.file_name).touch()
     folders = {name.upper(): str(tmp_path / name) for name in ("state", "warehouse", "data")}
-    return Settings.from_environment({f"STREAMKEEPER_{name}": folder for name, folder in (*folders.items(), ("JARS", str(jars)))})
+    return Settings.from_environment(
+        {f"STREAMKEEPER_{name}": folder for name, folder in (*folders.items(), ("JARS", str(jars)))}
+    )
 
 
 @pytest.fixture
@@ -65,7 +67,9 @@ def test_nothing_stands_in_the_way_where_all_is_there(settings: Settings, java: 
 
 
 def test_a_taken_port_is_refused_and_a_free_one_is_named(settings: Settings, java: Path, taken: int) -> None:
-    with pytest.raises(NotReady, match=f"Port {taken} is taken by another program.*make demo PORT=[0-9]+") as refused:
+    with pytest.raises(
+        NotReady, match=f"Port {taken} is taken by another program.*make demo PORT=[0-9]+"
+    ) as refused:
         check_ready(settings, taken)
     named = re.search(r"PORT=([0-9]+)", str(refused.value))
     assert named is not None
@@ -106,7 +110,11 @@ def test_looking_at_the_folders_leaves_nothing_in_them(settings: Settings, java:
 
 
 def test_a_second_demo_in_one_folder_is_refused_with_the_process_of_the_first(tmp_path: Path) -> None:
-    with DemoLock(tmp_path), pytest.raises(SecondDemo, match=rf"process {os.getpid()}, since .*kill {os.getpid()}"), DemoLock(tmp_path):
+    with (
+        DemoLock(tmp_path),
+        pytest.raises(SecondDemo, match=rf"process {os.getpid()}, since .*kill {os.getpid()}"),
+        DemoLock(tmp_path),
+    ):
         pass
 
 
@@ -127,7 +135,9 @@ with DemoLock(Path({str(tmp_path)!r})) as lock:
     print(child.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    killed = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, stdout=subprocess.PIPE, text=True, check=False, timeout=60)
+    killed = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, stdout=subprocess.PIPE, text=True, check=False, timeout=60
+    )
     with DemoLock(tmp_path) as lock:
         assert lock.predecessor is not None
         [left] = wait_until(lambda: marked(lock.predecessor.mark) or None, 10, "the child is there")  # type: ignore[union-attr]
@@ -145,7 +155,10 @@ def test_processes_of_another_demo_are_not_touched(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UnusableHome, match=r"cannot be written: .*--home"), DemoLock(tmp_path / "file" / "home"):
+    with (
+        pytest.raises(UnusableHome, match=r"cannot be written: .*--home"),
+        DemoLock(tmp_path / "file" / "home"),
+    ):
         pass
 
 
@@ -163,11 +176,15 @@ def test_the_story_works_on_a_copy_and_starts_from_a_clean_folder(tmp_path: Path
     home, own = prepare(tmp_path, settings)
     assert home == tmp_path / "story"
     assert (own.pipelines / "customers.py").read_text() == (settings.pipelines / "customers.py").read_text()
-    assert all(Path(place).is_relative_to(home) for place in (own.state, own.warehouse, own.data, own.pipelines))
+    assert all(
+        Path(place).is_relative_to(home) for place in (own.state, own.warehouse, own.data, own.pipelines)
+    )
     assert not Path(own.state).exists()
 
 
 def test_the_story_refuses_a_pipeline_file_that_is_broken_already(tmp_path: Path, settings: Settings) -> None:
     (tmp_path / "customers.py").write_text("# nothing to take away")
-    with pytest.raises(StoryFailed, match=r"has 0 lines that start with .dropDuplicates\(.*Put the file back"):
+    with pytest.raises(
+        StoryFailed, match=r"has 0 lines that start with .dropDuplicates\(.*Put the file back"
+    ):
         prepare(tmp_path, replace(settings, pipelines=tmp_path))

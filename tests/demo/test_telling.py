@@ -36,7 +36,9 @@ def test_the_story_ends_in_1_at_the_first_step_that_does_not_come_true(
             check(f"{name} came true", name != failing, "it did not")
 
         monkeypatch.setattr(Story, name, step)
-    places = {f"STREAMKEEPER_{name}": str(tmp_path / name) for name in ("PIPELINES", "STATE", "WAREHOUSE", "DATA")}
+    places = {
+        f"STREAMKEEPER_{name}": str(tmp_path / name) for name in ("PIPELINES", "STATE", "WAREHOUSE", "DATA")
+    }
     service = AirflowService(tmp_path / "airflow", Settings.from_environment(places))
     ending = story.tell(service, service.settings, cast("Generator", None))
     assert ending == (0 if failing is None else 1)

@@ -7,7 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from selenium import webdriver
-from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException, TimeoutException
+from selenium.common.exceptions import (
+    NoSuchElementException,
+    StaleElementReferenceException,
+    TimeoutException,
+)
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -42,7 +46,9 @@ class Person:
     def __init__(self, service: AirflowService, folder: Path) -> None:
         missing = [str(file) for file in (CHROMIUM, CHROMEDRIVER) if not file.exists()]
         if missing:
-            raise RuntimeError(f"{', '.join(missing)} not found. Install them: apt-get install chromium chromium-driver.")
+            raise RuntimeError(
+                f"{', '.join(missing)} not found. Install them: apt-get install chromium chromium-driver."
+            )
         options = webdriver.ChromeOptions()
         options.binary_location = str(CHROMIUM)
         for argument in (*ARGUMENTS, f"--user-data-dir={folder / 'profile'}"):
@@ -57,7 +63,12 @@ class Person:
     def visit(self, path: str) -> None:
         """Open a page, logging in where Airflow asks for it."""
         self._driver.get(f"{self._service.url}{path}")
-        self._wait(lambda: "/auth/login" in self._driver.current_url or self._all("[data-testid=nav-home-link], a[aria-label=Home]"))
+        self._wait(
+            lambda: (
+                "/auth/login" in self._driver.current_url
+                or self._all("[data-testid=nav-home-link], a[aria-label=Home]")
+            )
+        )
         if "/auth/login" in self._driver.current_url:
             self.see("input[name=username]").send_keys(USER)
             self.see("input[type=password]").send_keys(self._service.password)
@@ -117,8 +128,12 @@ class Person:
     def _wait(self, look: Callable[[], object]) -> None:
         """Wait until ``look`` gives something; what is on the page is in the message if it never does."""
         try:
-            WebDriverWait(self._driver, SECONDS, ignored_exceptions=[StaleElementReferenceException, NoSuchElementException]).until(
-                lambda _: look()
-            )
+            WebDriverWait(
+                self._driver,
+                SECONDS,
+                ignored_exceptions=[StaleElementReferenceException, NoSuchElementException],
+            ).until(lambda _: look())
         except TimeoutException as error:
-            raise TimeoutError(f"Not seen on {self._driver.current_url} ({self.picture('missed')}):\n{self._text()[:3000]}") from error
+            raise TimeoutError(
+                f"Not seen on {self._driver.current_url} ({self.picture('missed')}):\n{self._text()[:3000]}"
+            ) from error

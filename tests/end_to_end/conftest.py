@@ -1,4 +1,6 @@
-"""One real Airflow with one real flow for all end-to-end tests: started once, ended with everything that it started."""
+"""One real Airflow with one real flow for all end-to-end tests: started once, ended with everything that it
+started.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,20 @@ TIMES = {
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
 }
-"""Some of Airflow's own times. Cut: a task's token (600 s), and how often it looks for tasks of a scheduler that is gone (300 s).
-Stretched, since it took a fifth of all processor time (30 s): how often each DAG file is parsed unless it is asked for."""
+"""Some of Airflow's own times. Cut: a task's token (600 s), and how often it looks for tasks of a scheduler
+that is gone (300 s). Stretched, since it took a fifth of all processor time (30 s): how often each DAG file
+is parsed unless it is asked for.
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tell the story first among the tests of this folder: it begins with a flow that never ran. All others stay where they are."""
+    """Tell the story first among the tests of this folder: it begins with a flow that never ran. All others
+    stay where they are.
+    """
     here = Path(__file__).parent
-    places = [place for place, item in enumerate(items) if item.path.parent == here and item.path.name in ORDER]
+    places = [
+        place for place, item in enumerate(items) if item.path.parent == here and item.path.name in ORDER
+    ]
     told = sorted((items[place] for place in places), key=lambda item: ORDER.index(item.path.name))
     for place, item in zip(places, told, strict=True):
         items[place] = item
@@ -62,7 +70,9 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     declared = (PROJECT / "tests" / "pipelines" / "events.py").read_text()
     (pipelines / "events.py").write_text(f"{declared}\n\n{YEARLY}\n")
     places = {name: str(root / name.lower()) for name in ("STATE", "WAREHOUSE", "DATA", "PIPELINES")}
-    settings = Settings.from_environment({**os.environ, **{f"STREAMKEEPER_{name}": place for name, place in places.items()}})
+    settings = Settings.from_environment(
+        {**os.environ, **{f"STREAMKEEPER_{name}": place for name, place in places.items()}}
+    )
     producer = Producer(Path(settings.data) / "events")
     producer.write(1)
     with ExitStack() as lives:
@@ -78,7 +88,9 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End all of it with the last test of this folder: what comes next in the same process must not share the machine with it."""
+    """End all of it with the last test of this folder: what comes next in the same process must not share the
+    machine with it.
+    """
     if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
         item.config.stash.get(LIVES, ExitStack()).close()
 
@@ -87,7 +99,9 @@ def _connections(mail: Inbox, hook: Inbox) -> dict[str, str]:
     """Give the connections of Airflow's own notifiers to two servers."""
     plain = {"disable_ssl": True, "disable_tls": True, "timeout": 10, "retry_limit": 1}
     return {
-        "AIRFLOW_CONN_SMTP_DEFAULT": json.dumps({"conn_type": "smtp", "host": "127.0.0.1", "port": mail.port, "extra": plain}),
+        "AIRFLOW_CONN_SMTP_DEFAULT": json.dumps(
+            {"conn_type": "smtp", "host": "127.0.0.1", "port": mail.port, "extra": plain}
+        ),
         "AIRFLOW_CONN_CHAT": json.dumps({"conn_type": "http", "host": "127.0.0.1", "port": hook.port}),
     }
 

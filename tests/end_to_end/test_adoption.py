@@ -1,4 +1,6 @@
-"""The checkpoint of a plain Spark job is adopted through Airflow's API: the flow goes on where the job stood, with the state it had."""
+"""The checkpoint of a plain Spark job is adopted through Airflow's API: the flow goes on where the job stood,
+with the state it had.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from deltalake import DeltaTable
 
 from demo.airflow_api import ApiError, wait_until
 from demo.tables import TableWatch
-from streamkeeper import generations, holds, ledger
-from streamkeeper.home import FlowHome
+from streamkeeper.flows import generations, holds, ledger
+from streamkeeper.flows.files import FlowHome
 from tests.end_to_end import plain_job
 from tests.end_to_end.test_once import arrive
 from tests.end_to_end.world import ENDING, STARTING, World
@@ -44,7 +46,14 @@ def checkpoint(world: World, tmp_path: Path) -> str:
     arrive(world, "2.json", 2, 3, folder="guests")
     folder = tmp_path / "of an old job"
     files = str(Path(world.settings.data) / "guests")
-    job = [sys.executable, plain_job.__file__, world.settings.jars, files, world.settings.table_path(TABLE), str(folder)]
+    job = [
+        sys.executable,
+        plain_job.__file__,
+        world.settings.jars,
+        files,
+        world.settings.table_path(TABLE),
+        str(folder),
+    ]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(job, env=environment, capture_output=True, text=True, check=False, timeout=ENDING)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -76,21 +85,39 @@ def trigger(world: World, **values: object) -> str:
 
 
 @pytest.mark.usefixtures("declared")
-def test_a_plain_jobs_checkpoint_is_adopted_and_the_flow_goes_on_with_its_state(world: World, home: FlowHome, checkpoint: str) -> None:
+def test_a_plain_jobs_checkpoint_is_adopted_and_the_flow_goes_on_with_its_state(
+    world: World, home: FlowHome, checkpoint: str
+) -> None:
     dry = trigger(world, checkpoint=checkpoint, dry_run=True)
     assert world.api.wait_for_run(ADOPT, dry, 2 * ENDING) == "success"
     states = {task: found["state"] for task, found in world.api.tasks(ADOPT, dry).items()}
-    assert [states[task] for task in ("plan", "rehearse", "approve", "hold", "decide")] == ["success"] * 2 + ["skipped"] * 3
-    assert world.api.xcom(ADOPT, dry, "rehearse")["operators"] == ["dedupe"], "a dry run says that the declaration fits"
+    assert [states[task] for task in ("plan", "rehearse", "approve", "hold", "decide")] == ["success"] * 2 + [
+        "skipped"
+    ] * 3
+    assert world.api.xcom(ADOPT, dry, "rehearse")["operators"] == ["dedupe"], (
+        "a dry run says that the declaration fits"
+    )
     assert (home.generations(), home.owners(), ledger.not_over(home.storage)) == ([], ["person-ada"], [])
     run = trigger(world, checkpoint=checkpoint, approval=False)
-    assert world.api.wait_for_task(ADOPT, run, "release", ("success", "failed", "upstream_failed"), 2 * ENDING) == "success"
+    assert (
+        world.api.wait_for_task(ADOPT, run, "release", ("success", "failed", "upstream_failed"), 2 * ENDING)
+        == "success"
+    )
     decided = generations.latest(home)
     assert decided is not None
-    assert (decided.number, decided.start.mode, decided.start.checkpoint) == (1, generations.ADOPTED, checkpoint)
+    assert (decided.number, decided.start.mode, decided.start.checkpoint) == (
+        1,
+        generations.ADOPTED,
+        checkpoint,
+    )
     assert holds.release(home, holds.person("ada"))
     arrive(world, "3.json", 3, 4, folder="guests")
     assert world.api.wait_for_run(ADOPT, run, 2 * ENDING) == "success"
     table = TableWatch(world.settings.table_path(TABLE))
     wait_until(lambda: table.rows() == 4 or None, STARTING, "the table has each guest")
-    assert sorted(DeltaTable(world.settings.table_path(TABLE)).to_pyarrow_table()["id"].to_pylist()) == [1, 2, 3, 4]
+    assert sorted(DeltaTable(world.settings.table_path(TABLE)).to_pyarrow_table()["id"].to_pylist()) == [
+        1,
+        2,
+        3,
+        4,
+    ]

@@ -1,4 +1,6 @@
-"""Every recovery's DAG through Airflow's API: values that fit, values that do not, and two that are killed with all of Airflow."""
+"""Every recovery's DAG through Airflow's API: values that fit, values that do not, and two that are killed
+with all of Airflow.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,10 @@ import pytest
 
 from demo import evidence
 from demo.airflow_api import ApiError, wait_until
-from streamkeeper import delta_log, generations, ledger
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.recovery_kinds import KINDS, kind
+from streamkeeper.delta import log as delta_log
+from streamkeeper.flows import generations, ledger
+from streamkeeper.recover.plans.kind import KINDS, kind
 from tests import events_evidence
 from tests.chaos.striking import titled
 from tests.end_to_end.world import ENDING, FLOW, World
@@ -31,18 +34,38 @@ GOOD: dict[str, dict[str, Any]] = {
 }
 """Values that fit, for each recovery; what only the running flow can tell is added by the test."""
 BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "reset_checkpoint": ({"start_from": "timestamp", "timestamp": "yesterday"}, ["timestamp is 'yesterday'", "2026-11-21T10:00:00Z"]),
+    "reset_checkpoint": (
+        {"start_from": "timestamp", "timestamp": "yesterday"},
+        ["timestamp is 'yesterday'", "2026-11-21T10:00:00Z"],
+    ),
     "rewind": ({"batch": "9/9/9"}, ["9/9/9", "batch"]),
-    "backup_table": ({"keep_last": 0.5, "kept_days": -1}, ["keep_last is 0.5", "1 or more", "kept_days is -1", "from 0 to 36,500"]),
+    "backup_table": (
+        {"keep_last": 0.5, "kept_days": -1},
+        ["keep_last is 0.5", "1 or more", "kept_days is -1", "from 0 to 36,500"],
+    ),
     "restore_table": ({"backup": "b1", "version": 3}, ["both a backup ('b1') and a version (3)", "Give one"]),
     "full_refresh": ({"tabel": "events"}, ["Unknown: 'tabel'", "Allowed are table, infer_schemas, accept"]),
-    "full_refresh_with_backup": ({"fill_from": "backup", "infer_schemas": True}, ["infer_schemas", "fill from sources"]),
+    "full_refresh_with_backup": (
+        {"fill_from": "backup", "infer_schemas": True},
+        ["infer_schemas", "fill from sources"],
+    ),
     "full_refresh_beside": ({"behind": -1}, ["behind is -1", "a whole number of batches, 0 or more"]),
-    "adopt": ({"flow": FLOW, "checkpoint": "a/folder"}, ["checkpoint is 'a/folder'", "an absolute path, or a URL"]),
-    "backfill": ({"read": "files", "chunk": 0}, ["read is files, but no path is given", "chunk is 0", "whole numbers, 1 and above"]),
-    "clean_up": ({"keep_days": 0, "forget_flows": "clean_events"}, ["keep_days is 0", "from 1 to 36,500", "which the pipeline declares"]),
+    "adopt": (
+        {"flow": FLOW, "checkpoint": "a/folder"},
+        ["checkpoint is 'a/folder'", "an absolute path, or a URL"],
+    ),
+    "backfill": (
+        {"read": "files", "chunk": 0},
+        ["read is files, but no path is given", "chunk is 0", "whole numbers, 1 and above"],
+    ),
+    "clean_up": (
+        {"keep_days": 0, "forget_flows": "clean_events"},
+        ["keep_days is 0", "from 1 to 36,500", "which the pipeline declares"],
+    ),
 }
-"""Values that Airflow's form lets through, for each recovery, and what the plan says of them: field, value, what is allowed."""
+"""Values that Airflow's form lets through, for each recovery, and what the plan says of them: field, value,
+what is allowed.
+"""
 OUTSIDE: dict[str, dict[str, Any]] = {
     "reset_checkpoint": {"flow": "events.nobody"},
     "rewind": {"target": "perhaps"},
@@ -57,7 +80,9 @@ OUTSIDE: dict[str, dict[str, Any]] = {
 }
 """Values that Airflow itself refuses by the form, for each recovery."""
 SET_APART = {"adopt": "tests/end_to_end/test_adoption.py"}
-"""Kinds that cannot be asked of a flow that runs, and where a good request of theirs is tried. Bad ones are tried here."""
+"""Kinds that cannot be asked of a flow that runs, and where a good request of theirs is tried. Bad ones are
+tried here.
+"""
 IN_TURN: tuple[tuple[str, dict[str, Any]], ...] = (
     ("backup_table", {}),
     ("backfill", {}),
@@ -66,7 +91,9 @@ IN_TURN: tuple[tuple[str, dict[str, Any]], ...] = (
     ("clean_up", {}),
     ("full_refresh_with_backup", {}),
 )
-"""What is carried out here, with values beside those of ``GOOD``; the others are below, and in test_story.py and test_adoption.py."""
+"""What is carried out here, with values beside those of ``GOOD``; the others are below, and in test_story.py
+and test_adoption.py.
+"""
 
 
 def test_every_kind_of_recovery_is_asked_for() -> None:
@@ -101,43 +128,64 @@ def asked(world: World, name: str) -> dict[str, Any]:
 
 def test_a_dry_run_of_every_recovery_shows_its_plan_and_changes_nothing(standing: World) -> None:
     before = standing.footprint()
-    runs = {name: standing.api.trigger(name, {**asked(standing, name), "dry_run": True, "reason": "to see"}) for name in GOOD}
+    runs = {
+        name: standing.api.trigger(name, {**asked(standing, name), "dry_run": True, "reason": "to see"})
+        for name in GOOD
+    }
     for name, run in runs.items():
         assert standing.api.wait_for_run(name, run, 3 * ENDING) == "success", name
         plan = standing.api.xcom(name, run, "plan")
         assert (plan["kind"], plan["pipeline"], plan["dry_run"]) == (name, "events", True)
         assert plan["markdown"].startswith(f"### {name} of ")
         assert "asked by admin" in plan["markdown"] and "Reason: to see." in plan["markdown"]
-        steps = {task: found["state"] for task, found in standing.api.tasks(name, run).items() if task in kind(name).step_names}
+        steps = {
+            task: found["state"]
+            for task, found in standing.api.tasks(name, run).items()
+            if task in kind(name).step_names
+        }
         assert steps == dict.fromkeys(kind(name).step_names, "skipped")
     assert standing.footprint() == before
 
 
 @pytest.mark.parametrize(("name", "values"), IN_TURN)
 def test_it_is_carried_out_with_nobody_asked(name: str, values: dict[str, Any], standing: World) -> None:
-    """Each after the other on one table, so that each finds what the others left: what the backfill repeats, the restore takes back."""
+    """Each after the other on one table, so that each finds what the others left: what the backfill repeats,
+    the restore takes back.
+    """
     world = standing
     given = {**asked(world, name), **values}
     run = world.api.trigger(name, {**given, "approval": False, "reason": "every one"})
     over = world.api.wait_for_run(name, run, 4 * ENDING)
     states = {task: found["state"] for task, found in world.api.tasks(name, run).items()}
     assert over == "success", states
-    assert {task: states[task] for task in kind(name).step_names} == dict.fromkeys(kind(name).step_names, "success")
+    assert {task: states[task] for task in kind(name).step_names} == dict.fromkeys(
+        kind(name).step_names, "success"
+    )
     recovery = world.api.xcom(name, run, "plan")["recovery"]
-    assert ends_of(world, recovery) == ["planned", "approved", *(f"{step}.done" for step in kind(name).step_names), "ended"]
+    assert ends_of(world, recovery) == [
+        "planned",
+        "approved",
+        *(f"{step}.done" for step in kind(name).step_names),
+        "ended",
+    ]
     assert (world.home.owners(), world.footprint()["lock"]) == ([], None)
     world.await_flow("running")
     world.another_file()
     wait_until(lambda: last_batch(world), ENDING, "the flow goes on")
 
 
-def test_values_that_do_not_fit_are_refused_by_every_recovery_in_words_and_change_nothing(standing: World) -> None:
+def test_values_that_do_not_fit_are_refused_by_every_recovery_in_words_and_change_nothing(
+    standing: World,
+) -> None:
     before = standing.footprint()
     for name, values in OUTSIDE.items():
         with pytest.raises(ApiError) as refused:
             standing.api.trigger(name, {**GOOD.get(name, {}), **values})
         assert (refused.value.status, next(iter(values)) in refused.value.detail) == (400, True), name
-    runs = {name: standing.api.trigger(name, {**GOOD.get(name, {}), **values, "approval": False}) for name, (values, _) in BAD.items()}
+    runs = {
+        name: standing.api.trigger(name, {**GOOD.get(name, {}), **values, "approval": False})
+        for name, (values, _) in BAD.items()
+    }
     for name, run in runs.items():
         assert standing.api.wait_for_run(name, run, 3 * ENDING) == "failed", name
         said = standing.api.log(name, run, "plan", standing.api.tasks(name, run)["plan"]["try_number"])
@@ -145,11 +193,17 @@ def test_values_that_do_not_fit_are_refused_by_every_recovery_in_words_and_chang
     assert standing.footprint() == before
 
 
-@pytest.mark.parametrize(("name", "step"), [("full_refresh", "empty_tables"), ("full_refresh_beside", "build")])
-def test_a_recovery_whose_task_and_then_all_of_airflow_is_killed_in_a_step_comes_to_its_end(name: str, step: str, standing: World) -> None:
-    """First the process of the task, in a long step; then every process of Airflow, in the next try of that step.
+@pytest.mark.parametrize(
+    ("name", "step"), [("full_refresh", "empty_tables"), ("full_refresh_beside", "build")]
+)
+def test_a_recovery_whose_task_and_then_all_of_airflow_is_killed_in_a_step_comes_to_its_end(
+    name: str, step: str, standing: World
+) -> None:
+    """First the process of the task, in a long step; then every process of Airflow, in the next try of that
+    step.
 
-    The step's spark-submit goes on both times: two of them are at work on one table, and each leaves the other what it has done.
+    The step's spark-submit goes on both times: two of them are at work on one table, and each leaves the
+    other what it has done.
     """
     world = standing
     generation = world.home.generations()[-1] + 1
@@ -162,8 +216,17 @@ def test_a_recovery_whose_task_and_then_all_of_airflow_is_killed_in_a_step_comes
     world.service.start()
     assert world.api.wait_for_run(name, run, 3 * ENDING) == "success"
     world.await_flow("running", generation=generation, batch=0)
-    assert ends_of(world, recovery) == ["planned", "approved", *(f"{done}.done" for done in kind(name).step_names), "ended"]
-    assert (world.home.owners(), world.footprint()["lock"], world.home.generations()[-1]) == ([], None, generation)
+    assert ends_of(world, recovery) == [
+        "planned",
+        "approved",
+        *(f"{done}.done" for done in kind(name).step_names),
+        "ended",
+    ]
+    assert (world.home.owners(), world.footprint()["lock"], world.home.generations()[-1]) == (
+        [],
+        None,
+        generation,
+    )
 
 
 def test_after_all_of_them_the_table_is_what_the_oracle_says(standing: World) -> None:
@@ -171,13 +234,24 @@ def test_after_all_of_them_the_table_is_what_the_oracle_says(standing: World) ->
     world = standing
     paths = world.await_all_processed()
     once, as_they_come = (paths, ()) if ".dropDuplicates" in world.pipeline_file.read_text() else ((), paths)
-    assert evidence.differences(events_evidence.expected(once, as_they_come), events_evidence.actual(world.table)) == []
+    assert (
+        evidence.differences(
+            events_evidence.expected(once, as_they_come), events_evidence.actual(world.table)
+        )
+        == []
+    )
 
 
 def ends_of(world: World, recovery: str) -> list[str]:
-    """Give what the ledger tells of a recovery, without the beginnings, the progress and the failures of its steps."""
+    """Give what the ledger tells of a recovery, without the beginnings, the progress and the failures of its
+    steps.
+    """
     events = [event.event for event in ledger.open(world.home.storage, "events", recovery).events()]
-    return [event for event in events if not event.startswith("driver.") and not event.endswith((".started", ".progress", ".failed"))]
+    return [
+        event
+        for event in events
+        if not event.startswith("driver.") and not event.endswith((".started", ".progress", ".failed"))
+    ]
 
 
 def begun(world: World) -> str | None:

@@ -1,4 +1,6 @@
-"""A flow that runs once, under a real Airflow: it is done, a new run of it has nothing to do, and its reset runs it again."""
+"""A flow that runs once, under a real Airflow: it is done, a new run of it has nothing to do, and its reset
+runs it again.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ import pytest
 
 from demo.airflow_api import ApiError, wait_until
 from demo.tables import TableWatch
-from streamkeeper import generations
-from streamkeeper.home import FlowHome
+from streamkeeper.flows import generations
+from streamkeeper.flows.files import FlowHome
 from tests.end_to_end.world import ENDING, RESET, STARTING, World
 
 FLOW, DAG = "members.members_snapshot", "flow__members__members_snapshot"

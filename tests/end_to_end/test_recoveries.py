@@ -1,4 +1,6 @@
-"""Recoveries with steps in Spark, and by the clock, on a running Airflow: through its API, with nobody asked."""
+"""Recoveries with steps in Spark, and by the clock, on a running Airflow: through its API, with nobody
+asked.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,19 @@ from typing import Any
 import pytest
 
 from demo.airflow_api import ApiError
-from streamkeeper import delta_log
+from streamkeeper.delta import log as delta_log
 from tests.end_to_end.conftest import SCHEDULE
 from tests.end_to_end.world import ENDING, RESET, World
 
 REFRESH = "full_refresh"
-FORM: dict[str, Any] = {"table": "events.events", "infer_schemas": False, "accept": [], "approval": False, "dry_run": False, "reason": None}
+FORM: dict[str, Any] = {
+    "table": "events.events",
+    "infer_schemas": False,
+    "accept": [],
+    "approval": False,
+    "dry_run": False,
+    "reason": None,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +38,9 @@ def standing(world: World) -> None:
         pytest.param({"accept": ["everything"]}, "allowed are loss", id="unknown price"),
     ],
 )
-def test_what_does_not_fit_fails_the_plan_in_words_and_changes_nothing(values: dict[str, Any], words: str, world: World) -> None:
+def test_what_does_not_fit_fails_the_plan_in_words_and_changes_nothing(
+    values: dict[str, Any], words: str, world: World
+) -> None:
     before = world.footprint()
     try:
         run = world.api.trigger(REFRESH, {**FORM, **values})
@@ -37,7 +48,9 @@ def test_what_does_not_fit_fails_the_plan_in_words_and_changes_nothing(values: d
         assert refused.status == 400  # what Airflow's own form would not offer
     else:
         assert world.api.wait_for_run(REFRESH, run, ENDING) == "failed"
-        assert words in world.api.log(REFRESH, run, "plan", world.api.tasks(REFRESH, run)["plan"]["try_number"])
+        assert words in world.api.log(
+            REFRESH, run, "plan", world.api.tasks(REFRESH, run)["plan"]["try_number"]
+        )
     assert world.footprint() == before
 
 
@@ -53,7 +66,9 @@ def test_a_full_refresh_empties_the_table_in_spark_and_the_flow_fills_it_again(w
     assert (world.home.owners(), world.footprint()["lock"]) == ([], None)
 
 
-def test_a_scheduled_recovery_runs_with_nobody_asked_and_a_task_that_is_cleared_triggers_no_second_one(world: World) -> None:
+def test_a_scheduled_recovery_runs_with_nobody_asked_and_a_task_that_is_cleared_triggers_no_second_one(
+    world: World,
+) -> None:
     generation = world.home.generations()[-1] + 1
     run = world.api.trigger(SCHEDULE, {})
     assert world.api.wait_for_run(SCHEDULE, run, ENDING) == "success"

@@ -1,4 +1,6 @@
-"""Resets that must change nothing, through Airflow's API: dry runs, rejections, bad values, two at once. Each says what was wrong."""
+"""Resets that must change nothing, through Airflow's API: dry runs, rejections, bad values, two at once. Each
+says what was wrong.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from typing import Any
 import pytest
 
 from demo.airflow_api import ApiError
-from streamkeeper import common_steps, holds, ledger, locks
+from streamkeeper.flows import holds, ledger
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.tables import recovery_lock
 from tests.end_to_end.world import ENDING, FLOW, RESET, World
 
 SKIPPED_BY_REJECTION = {
@@ -39,9 +43,11 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(world: World) -> None:
     before = world.footprint()
     run = world.api.trigger(RESET, world.form(dry_run=True))
     assert world.api.wait_for_run(RESET, run, ENDING) == "success"
-    assert states(world, run) == {"plan": "success", "approve": "skipped", "give_up": "skipped"} | dict.fromkeys(
-        SKIPPED_BY_REJECTION, "skipped"
-    )
+    assert states(world, run) == {
+        "plan": "success",
+        "approve": "skipped",
+        "give_up": "skipped",
+    } | dict.fromkeys(SKIPPED_BY_REJECTION, "skipped")
     assert f"reset_checkpoint of {FLOW}" in world.api.xcom(RESET, run, "plan")["markdown"]
     assert world.footprint() == before
 
@@ -64,21 +70,44 @@ def in_the_future() -> str:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        pytest.param({"flow": "events.nobody"}, ["There is no flow 'events.nobody'", FLOW], id="unknown flow"),
+        pytest.param(
+            {"flow": "events.nobody"}, ["There is no flow 'events.nobody'", FLOW], id="unknown flow"
+        ),
         pytest.param({"flow": "../../etc/passwd"}, ["no flow's name"], id="a name with dots and slashes"),
         pytest.param({"flow": "events'; drop table"}, ["no flow's name"], id="a name with quotes and spaces"),
-        pytest.param({"start_form": "latest"}, ["Unknown: 'start_form'", "Allowed are", "start_from"], id="unknown key"),
-        pytest.param({"start_from": "timestamp", "timestamp": in_the_future()}, ["lies in the future"], id="future timestamp"),
+        pytest.param(
+            {"start_form": "latest"}, ["Unknown: 'start_form'", "Allowed are", "start_from"], id="unknown key"
+        ),
+        pytest.param(
+            {"start_from": "timestamp", "timestamp": in_the_future()},
+            ["lies in the future"],
+            id="future timestamp",
+        ),
         pytest.param({"start_from": "timestamp"}, ["no timestamp is given"], id="no timestamp"),
-        pytest.param({"start_from": "offsets", "offsets": {"events_raw": {"partition": 3}}}, ["offsets of events_raw"], id="misfit"),
-        pytest.param({"start_from": "offsets", "offsets": {"orders": {"logOffset": 1}}}, ["orders", "events_raw"], id="unknown source"),
-        pytest.param({"flow": "nobody", "colour": "red"}, ["There is no flow 'nobody'", "Unknown: 'colour'"], id="two at once"),
+        pytest.param(
+            {"start_from": "offsets", "offsets": {"events_raw": {"partition": 3}}},
+            ["offsets of events_raw"],
+            id="misfit",
+        ),
+        pytest.param(
+            {"start_from": "offsets", "offsets": {"orders": {"logOffset": 1}}},
+            ["orders", "events_raw"],
+            id="unknown source",
+        ),
+        pytest.param(
+            {"flow": "nobody", "colour": "red"},
+            ["There is no flow 'nobody'", "Unknown: 'colour'"],
+            id="two at once",
+        ),
     ],
 )
-def test_what_does_not_fit_fails_the_plan_in_words_and_changes_nothing(values: dict[str, Any], words: list[str], world: World) -> None:
+def test_what_does_not_fit_fails_the_plan_in_words_and_changes_nothing(
+    values: dict[str, Any], words: list[str], world: World
+) -> None:
     before = world.footprint()
     form = world.form(approval=False, **values)
-    # The form of the UI offers declared flows only, and Airflow checks that; what gets past it is checked by the plan.
+    # The form of the UI offers declared flows only, and Airflow checks that; what gets past it is checked by
+    # the plan.
     try:
         run = world.api.trigger(RESET, form)
     except ApiError as refused:
@@ -93,14 +122,14 @@ def test_what_does_not_fit_fails_the_plan_in_words_and_changes_nothing(values: d
 
 
 def test_a_table_that_another_recovery_works_on_is_left_to_it(world: World) -> None:
-    locks.take(world.home.storage, "events", "events", "someone-else")
+    recovery_lock.take(world.home.storage, "events", "events", "someone-else")
     try:
         before = world.footprint()
         said = world.failure_of(world.api.trigger(RESET, world.form(approval=False)), "plan")
         assert "The recovery someone-else works on the table events" in said
         assert world.footprint() == before
     finally:
-        locks.give_back(world.home.storage, "events", "events", "someone-else")
+        recovery_lock.give_back(world.home.storage, "events", "events", "someone-else")
 
 
 def test_of_two_recoveries_of_one_flow_at_once_one_is_done_and_the_other_leaves_nothing(world: World) -> None:
@@ -131,7 +160,9 @@ def test_clearing_the_steps_of_a_recovery_that_is_done_changes_nothing(world: Wo
 
 
 def test_a_price_that_got_worse_under_the_hold_is_asked_about_once_more(world: World) -> None:
-    """The flow is held by a person, so files that come between the two plans are files that a start at the end would lose."""
+    """The flow is held by a person, so files that come between the two plans are files that a start at the
+    end would lose.
+    """
     generation = world.home.generations()[-1] + 1
     holds.put(world.home, holds.person("ada"), "files pile up", "ada")
     world.await_flow("held")
@@ -146,7 +177,7 @@ def test_a_price_that_got_worse_under_the_hold_is_asked_about_once_more(world: W
     assert world.api.answer(RESET, run, "approve_again", "Approve", ENDING) == "success"
     assert world.api.wait_for_run(RESET, run, ENDING) == "success"
     recovery = world.api.xcom(RESET, run, "plan")["recovery"]
-    said = ledger.open(world.home.storage, "events", recovery).find(common_steps.APPROVED_AGAIN)
+    said = ledger.open(world.home.storage, "events", recovery).find(shared_steps.APPROVED_AGAIN)
     assert said is not None
     assert said.evidence["by"] == "admin"
     assert world.home.owners() == [holds.person("ada")]

@@ -1,4 +1,6 @@
-"""The whole story through Airflow's API, as its UI calls it: a flow runs, breaks, is parked, and is brought back exactly."""
+"""The whole story through Airflow's API, as its UI calls it: a flow runs, breaks, is parked, and is brought
+back exactly.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from urllib.parse import quote
 from demo import evidence
 from demo.airflow_api import wait_until
 from demo.tables import TableWatch
-from streamkeeper import holds
+from streamkeeper.flows import holds
 from tests import events_evidence
 from tests.end_to_end.browser import Person
 from tests.end_to_end.world import DAG, ENDING, FLOW, RESET, STARTING, World
@@ -23,7 +25,11 @@ DEDUPLICATION = re.compile(r"^\s*\.dropDuplicates\(.*\n", re.MULTILINE)
 def wait_for_more_rows(world: World) -> int:
     watch = TableWatch(world.table)
     before = watch.rows() or 0
-    return wait_until(lambda: rows if (rows := watch.rows() or 0) > before else None, STARTING, f"the table has more than {before} rows")
+    return wait_until(
+        lambda: rows if (rows := watch.rows() or 0) > before else None,
+        STARTING,
+        f"the table has more than {before} rows",
+    )
 
 
 def run_at_its_gate(world: World) -> str | None:
@@ -45,11 +51,17 @@ def test_a_driver_outlives_its_task_and_the_next_try_attaches_to_it(world: World
     before = world.await_flow("running", generation=1, batch=1)
     [run] = world.api.runs(DAG)
     [note] = (world.service.home / "logs" / "drivers").rglob("*.pid")
-    supervisor = int(Path(f"/proc/{json.loads(note.read_text())['pid']}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    supervisor = int(
+        Path(f"/proc/{json.loads(note.read_text())['pid']}/stat").read_text().rsplit(")", 1)[1].split()[1]
+    )
     os.kill(supervisor, signal.SIGKILL)
     world.api.wait_for_task(DAG, run["dag_run_id"], "run", ("up_for_retry",), ENDING)
     world.api.wait_for_task(DAG, run["dag_run_id"], "run", ("running",), ENDING)
-    wait_until(lambda: "attaching to it" in world.api.log(DAG, run["dag_run_id"], "run", 2) or None, ENDING, "the second try attaches")
+    wait_until(
+        lambda: "attaching to it" in world.api.log(DAG, run["dag_run_id"], "run", 2) or None,
+        ENDING,
+        "the second try attaches",
+    )
     assert world.look().epoch == before.epoch
     wait_for_more_rows(world)
 
@@ -59,7 +71,11 @@ def test_a_bad_change_parks_the_flow_and_the_run_says_what_broke_and_what_fits(w
     world.declare("events", DEDUPLICATION.sub("", world.pipeline_file.read_text()))
     park = world.await_parked()
     assert park.details["sql_state"] == "42K03"
-    failed = wait_until(lambda: next((run for run in world.api.runs(DAG) if run["state"] == "failed"), None), ENDING, "the run is red")
+    failed = wait_until(
+        lambda: next((run for run in world.api.runs(DAG) if run["state"] == "failed"), None),
+        ENDING,
+        "the run is red",
+    )
     log = world.api.log(DAG, failed["dag_run_id"], "run")
     for said in (failed["note"], log):
         assert f"The flow {FLOW} stopped: a stateful operation (dropDuplicates" in said
@@ -77,7 +93,9 @@ def test_the_parked_run_says_so_on_its_page(world: World, person: Person) -> Non
     person.picture("parked")
 
 
-def test_the_form_shows_its_fields_and_what_is_missing_and_triggers_what_is_right(world: World, person: Person) -> None:
+def test_the_form_shows_its_fields_and_what_is_missing_and_triggers_what_is_right(
+    world: World, person: Person
+) -> None:
     person.visit(f"/dags/{RESET}")
     person.see("[data-testid=trigger-dag-button]").click()
     assert "This field is required" in person.read("Flow")
@@ -99,7 +117,11 @@ def test_the_form_shows_its_fields_and_what_is_missing_and_triggers_what_is_righ
     person.see("[data-testid=trigger-dag-submit]").click()
     [run] = wait_until(lambda: world.api.runs(RESET) or None, ENDING, "the run that the form triggered")
     assert world.api.wait_for_run(RESET, run["dag_run_id"], ENDING) == "success"
-    assert (run["conf"]["flow"], run["conf"]["start_from"], run["conf"]["dry_run"]) == (FLOW, "after-last", True)
+    assert (run["conf"]["flow"], run["conf"]["start_from"], run["conf"]["dry_run"]) == (
+        FLOW,
+        "after-last",
+        True,
+    )
     assert world.home.generations() == [1]
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from demo.airflow_api import wait_until
-from streamkeeper import holds, leases, supervision
-from streamkeeper.leases import Life
+from streamkeeper.drivers import supervision
+from streamkeeper.flows import holds, leases
+from streamkeeper.flows.leases import Life
 from tests.end_to_end.world import DAG, ENDING, FLOW, STARTING, TOKEN_SECONDS, World
 
 
@@ -26,7 +27,11 @@ def running_task(world: World) -> dict[str, Any]:
     def look() -> dict[str, Any] | None:
         run = str(world.api.runs(DAG, limit=1)[0]["dag_run_id"])
         task = world.api.tasks(DAG, run).get("run", {})
-        return {"run": run, "try": task["try_number"], "since": task["start_date"]} if task.get("state") == "running" else None
+        return (
+            {"run": run, "try": task["try_number"], "since": task["start_date"]}
+            if task.get("state") == "running"
+            else None
+        )
 
     return wait_until(look, STARTING, "the flow's task runs")
 
@@ -51,7 +56,9 @@ def test_a_flow_runs_on_past_the_lifetime_of_its_task_s_token(world: World) -> N
     task = running_task(world)
     began = datetime.fromisoformat(task["since"])
     wait_until(
-        lambda: (datetime.now(timezone.utc) - began).total_seconds() > 1.5 * TOKEN_SECONDS or None, ENDING, "the first token is over"
+        lambda: (datetime.now(timezone.utc) - began).total_seconds() > 1.5 * TOKEN_SECONDS or None,
+        ENDING,
+        "the first token is over",
     )
     seen = supervision.read(world.home)
     assert running_task(world) == task, "the same try goes on"
@@ -74,16 +81,24 @@ def test_hold_flows_stops_it_and_release_flows_starts_it_again(world: World) -> 
     assert world.await_flow("running").epoch == (before or 0) + 1
 
 
-def test_a_driver_outlives_all_of_airflow_and_the_next_try_attaches_and_shows_its_log_again(world: World) -> None:
+def test_a_driver_outlives_all_of_airflow_and_the_next_try_attaches_and_shows_its_log_again(
+    world: World,
+) -> None:
     running_task(world)
     before, lease, beats = world.look(), leases.current(world.home), beats_of(world)
     assert lease is not None
     assert lease.log is not None
     log = Path(lease.log)
     world.another_file()  # of which the driver says a line
-    said = wait_until(lambda: next((line for line in log.read_text().splitlines() if FLOW in line), None), STARTING, "the driver said it")
+    said = wait_until(
+        lambda: next((line for line in log.read_text().splitlines() if FLOW in line), None),
+        STARTING,
+        "the driver said it",
+    )
     world.service.crash()
-    wait_until(lambda: beats_of(world) > beats + 3 or None, STARTING, "the driver goes on while there is no Airflow")
+    wait_until(
+        lambda: beats_of(world) > beats + 3 or None, STARTING, "the driver goes on while there is no Airflow"
+    )
     world.service.start()
 
     def attached() -> str | None:

@@ -1,4 +1,6 @@
-"""Two flows of one pipeline in one Spark application, and the people who are told of them, by real mail and a real webhook."""
+"""Two flows of one pipeline in one Spark application, and the people who are told of them, by real mail and a
+real webhook.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ from deltalake import DeltaTable
 
 from demo.airflow_api import reachable, wait_until
 from demo.tables import TableWatch, read_rows
-from streamkeeper import holds, leases, status
-from streamkeeper.home import FlowHome
-from streamkeeper.leases import Lease
-from streamkeeper.manifest import read_manifest
-from streamkeeper.progress_check import position
-from streamkeeper.status import FlowStatus
+from streamkeeper.drivers.progress import position
+from streamkeeper.flows import holds, leases, status
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Lease
+from streamkeeper.flows.status import FlowStatus
+from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.storage import open_storage
 from tests.end_to_end.world import ENDING, RESET, STARTING, World
 
@@ -87,14 +89,22 @@ class Pair:
         return found
 
     def look(self, flow: str) -> FlowStatus:
-        return status.look(open_storage(self.world.settings.state), read_manifest(self.world.settings).find(flow))
+        return status.look(
+            open_storage(self.world.settings.state), read_manifest(self.world.settings).find(flow)
+        )
 
     def await_both(self, after: dict[str, int] | None = None) -> None:
         """Wait until both flows run, each under a later epoch than one of these."""
 
         def run() -> bool | None:
             found = {flow: self.look(flow) for flow in (LEFT, RIGHT)}
-            return all(look.state == "running" and (look.epoch or 0) > (after or {}).get(flow, 0) for flow, look in found.items()) or None
+            return (
+                all(
+                    look.state == "running" and (look.epoch or 0) > (after or {}).get(flow, 0)
+                    for flow, look in found.items()
+                )
+                or None
+            )
 
         wait_until(run, STARTING, "both flows run")
 
@@ -102,7 +112,11 @@ class Pair:
         """Wait until a table has exactly these numbers."""
         path = self.world.settings.table_path(table)
         watch = TableWatch(path)
-        wait_until(lambda: True if (watch.rows() or 0) >= len(wanted) else None, STARTING, f"{table} has {len(wanted)} rows")
+        wait_until(
+            lambda: True if (watch.rows() or 0) >= len(wanted) else None,
+            STARTING,
+            f"{table} has {len(wanted)} rows",
+        )
         assert sorted(row["n"] for row in read_rows(path)) == sorted(wanted)
 
     def epochs(self) -> dict[str, int]:
@@ -112,8 +126,12 @@ class Pair:
         """Give what the webhook was sent of a kind of alert about a flow."""
         return [body for body in self.world.hook.bodies if (body["kind"], body["flow"]) == (kind, flow)]
 
-    def await_told(self, kind: str, saying: str, meanwhile: Callable[[], object] = lambda: None) -> dict[str, Any]:
-        """Wait until an alert of a kind came by the webhook that says something; give it. It must be the only one."""
+    def await_told(
+        self, kind: str, saying: str, meanwhile: Callable[[], object] = lambda: None
+    ) -> dict[str, Any]:
+        """Wait until an alert of a kind came by the webhook that says something; give it. It must be the only
+        one.
+        """
 
         def came() -> list[dict[str, Any]] | None:
             meanwhile()
@@ -133,7 +151,11 @@ def pair(world: World) -> Pair:
     made = Pair(world)
     made.produce(1, 2, 2)
     made.declare(PIPELINE)
-    wait_until(lambda: reachable(lambda: world.api.runs(SHARED_DAG)) or None, STARTING, f"Airflow has the DAG {SHARED_DAG}")
+    wait_until(
+        lambda: reachable(lambda: world.api.runs(SHARED_DAG)) or None,
+        STARTING,
+        f"Airflow has the DAG {SHARED_DAG}",
+    )
     made.await_both()
     return made
 
@@ -157,19 +179,27 @@ def test_the_end_of_their_driver_is_the_end_of_both_and_both_come_back_exactly(p
 def test_one_that_breaks_is_parked_alone_and_people_are_told_once_by_mail_and_webhook(pair: Pair) -> None:
     before = pair.epochs()
     pair.declare(PIPELINE.replace(DEDUPLICATION, ""))
-    wait_until(lambda: pair.look(LEFT).epoch != before[LEFT] or None, STARTING, "the changed declaration restarts both")
+    wait_until(
+        lambda: pair.look(LEFT).epoch != before[LEFT] or None,
+        STARTING,
+        "the changed declaration restarts both",
+    )
     pair.produce(4, 5)  # nothing fails before a batch is planned
     wait_until(lambda: holds.parked(pair.home(LEFT)), STARTING, f"{LEFT} is parked")
     pair.await_rows("right_numbers", pair.produced)
     told = pair.await_told("parked", "42K03")
     assert told["link"] == f"{pair.world.service.url}/dags/{RESET}", "of the form of the recovery that fits"
-    mails = [mail for mail in pair.world.mail.mails if LEFT in mail["subject"] and "parked" in mail["subject"]]
+    mails = [
+        mail for mail in pair.world.mail.mails if LEFT in mail["subject"] and "parked" in mail["subject"]
+    ]
     assert [mail["to"] for mail in mails] == ["ops@example.org"]
     assert pair.told("parked", RIGHT) == []
 
 
 def test_its_reset_and_its_first_commit_after_it_are_told(pair: Pair) -> None:
-    run = pair.world.api.trigger(RESET, pair.world.form(flow=LEFT, approval=False, reason="duplicates are wanted now"))
+    run = pair.world.api.trigger(
+        RESET, pair.world.form(flow=LEFT, approval=False, reason="duplicates are wanted now")
+    )
     assert pair.world.api.wait_for_run(RESET, run, 2 * ENDING) == "success"
     finished = pair.await_told("recovery-finished", "its new generation works")
     assert finished["link"].startswith(f"{pair.world.service.url}/dags/{RESET}/runs/")

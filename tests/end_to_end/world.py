@@ -10,20 +10,23 @@ from demo import evidence
 from demo.airflow_api import AirflowApi, wait_until
 from demo.airflow_service import AirflowService
 from demo.generator import Generator
-from streamkeeper import generations, holds, ledger, locks, status
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.holds import Hold
-from streamkeeper.home import FlowHome
-from streamkeeper.manifest import Flow, read_manifest
+from streamkeeper.flows import generations, holds, ledger, status
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.holds import Hold
+from streamkeeper.flows.status import FlowStatus
+from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.settings import Settings
-from streamkeeper.status import FlowStatus
 from streamkeeper.storage import open_storage
+from streamkeeper.tables import recovery_lock
 from tests import events_evidence
 from tests.airflow.listeners import Inbox
 
 FLOW, DAG, RESET = "events.clean_events", "flow__events__clean_events", "reset_checkpoint"
 STARTING, ENDING = 420.0, 420.0
-"""Seconds: a driver's start and a recovery's tasks take well under a minute on a machine that is not busy, and minutes on one that is."""
+"""Seconds: a driver's start and a recovery's tasks take well under a minute on a machine that is not busy,
+and minutes on one that is.
+"""
 TOKEN_SECONDS = 60
 """How long the token of a task lasts in these tests."""
 
@@ -73,7 +76,9 @@ class World:
         (self.settings.pipelines / f"{pipeline}.py").unlink()
         self.api.parse_again()
 
-    def await_flow(self, state: str, generation: int | None = None, batch: int = 0, timeout: float = STARTING) -> FlowStatus:
+    def await_flow(
+        self, state: str, generation: int | None = None, batch: int = 0, timeout: float = STARTING
+    ) -> FlowStatus:
         """Wait until the flow has a state, on a generation, at a batch or later."""
 
         def seen() -> FlowStatus | None:
@@ -82,7 +87,9 @@ class World:
             return found if at and (found.batch or 0) >= batch else None
 
         try:
-            return wait_until(seen, timeout, f"the flow is {state}, generation {generation}, batch {batch} or later")
+            return wait_until(
+                seen, timeout, f"the flow is {state}, generation {generation}, batch {batch} or later"
+            )
         except TimeoutError as error:
             raise TimeoutError(f"{error} It is {self.look()}.") from error
 
@@ -95,7 +102,9 @@ class World:
         self.generator.producer.write(self.generator.producer.last_number() + 1)
 
     def await_all_processed(self) -> frozenset[str]:
-        """Stop the generator, wait until the newest generation has committed every file that is there, and give these files."""
+        """Stop the generator, wait until the newest generation has committed every file that is there, and
+        give these files.
+        """
         self.generator.stop()
         paths = evidence.present(f"{self.settings.data}/events")
         start = generations.read_start(self.home, self.home.generations()[-1])
@@ -112,14 +121,18 @@ class World:
         """Give all that a recovery could have changed, but for what a running driver writes."""
         storage, pipeline = self.home.storage, self.home.pipeline
         return {
-            "generations": {number: generations.read(self.home, number) for number in self.home.generations()},
+            "generations": {
+                number: generations.read(self.home, number) for number in self.home.generations()
+            },
             "holds": self.home.owners(),
-            "lock": locks.holder(storage, pipeline, "events"),
+            "lock": recovery_lock.holder(storage, pipeline, "events"),
             "recoveries": ledger.recoveries(storage, pipeline),
         }
 
     def form(self, **values: Any) -> dict[str, Any]:
-        """Give what the form of ``reset_checkpoint`` sends: every field, with these values instead of the defaults."""
+        """Give what the form of ``reset_checkpoint`` sends: every field, with these values instead of the
+        defaults.
+        """
         defaults = {
             "flow": FLOW,
             "flows": [],
@@ -139,5 +152,7 @@ class World:
         """Wait until a run of the reset is over; give the log of the task that must have failed it."""
         assert self.api.wait_for_run(RESET, run, ENDING) == "failed"
         found = self.api.tasks(RESET, run)[task]
-        assert found["state"] == "failed", {name: item["state"] for name, item in self.api.tasks(RESET, run).items()}
+        assert found["state"] == "failed", {
+            name: item["state"] for name, item in self.api.tasks(RESET, run).items()
+        }
         return self.api.log(RESET, run, task, found["try_number"])

@@ -1,4 +1,6 @@
-"""Events of the demo: every file that appears in ``{data}/events`` is read once, and each event is kept once."""
+"""Events of the demo: every file that appears in ``{data}/events`` is read once, and each event is kept
+once.
+"""
 
 from streamkeeper import pipelines as dp
 

@@ -1,4 +1,6 @@
-"""One Spark session for all tests that can share one, with the very settings that a flow's driver is submitted with."""
+"""One Spark session for all tests that can share one, with the very settings that a flow's driver is
+submitted with.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.declarations import AppendFlow, Where
+from streamkeeper.declare.model import AppendFlow, Where
+from streamkeeper.drivers.submit import spark_settings
 from streamkeeper.settings import PROJECT, Settings
-from streamkeeper.submit import spark_settings
-from tests.spark.flowbed import Flowbed
-from tests.spark.sourcebed import DeltaBed, KafkaBed
+from tests.worlds.flow_world import Flowbed
+from tests.worlds.source_world import DeltaBed, KafkaBed
 from tools.kafka_broker import KafkaBroker
 
 sys.path.insert(0, str(PROJECT / "spark_jobs"))
@@ -57,7 +59,9 @@ def delta(tmp_path: Path, spark: SparkSession) -> Callable[..., DeltaBed]:
 
 @pytest.fixture(autouse=True)
 def _unpinned(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Take back what a driver pinned in the shared session: elsewhere a session is its own process's, and ends with it."""
+    """Take back what a driver pinned in the shared session: elsewhere a session is its own process's, and
+    ends with it.
+    """
     yield
     if "spark" in request.fixturenames:
         request.getfixturevalue("spark").conf.unset("spark.sql.streaming.internal.stateStore.partitions")

@@ -1,10 +1,13 @@
-"""A process that dies right after a change, once after each kind of change that it makes, and is started again until it comes to its end.
+"""A process that dies right after a change, once after each kind of change that it makes, and is started
+again until it comes to its end.
 
-A kill is an exception that nothing catches, raised where the change was made: in the storage, or in a call into the JVM that left a commit
-in some Delta table. From then on the process is dead: whatever it still tries to change, such as giving a lock back on its way out, is not
-done. A kill right before a change leaves the same behind as one right after the change before it, so the latter is enough.
+A kill is an exception that nothing catches, raised where the change was made: in the storage, or in a call
+into the JVM that left a commit in some Delta table. From then on the process is dead: whatever it still tries
+to change, such as giving a lock back on its way out, is not done. A kill right before a change leaves the
+same behind as one right after the change before it, so the latter is enough.
 
-Commits that a streaming query makes in threads of the JVM's own are not among the changes: test_killed.py kills real drivers there.
+Commits that a streaming query makes in threads of the JVM's own are not among the changes: test_killed.py
+kills real drivers there.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ import pytest
 from py4j.java_gateway import JavaMember
 from pyspark.sql import SparkSession
 
-from streamkeeper import leases
-from streamkeeper.recovery_kinds import StepKind
+from streamkeeper.flows import leases
+from streamkeeper.recover.plans.kind import StepKind
 from tests.killing import Killed, watch_storage
 
 COMMITTING = frozenset({"commit", "save", "execute", "delete", "restoreToVersion", "sql"})
@@ -39,7 +42,9 @@ class KilledInCallback(Exception):
 
 @dataclass
 class Lives:
-    """The lives of one process that carries out recoveries. ``seen`` are the changes after which it died already, in whatever test."""
+    """The lives of one process that carries out recoveries. ``seen`` are the changes after which it died
+    already, in whatever test.
+    """
 
     spark: SparkSession
     root: Path
@@ -63,13 +68,19 @@ class Lives:
             watch_storage(patch, self._live, self._stored)
             patch.setattr(JavaMember, "__call__", self._called(JavaMember.__call__))
             # Each life has a start time of its own, so that the processes of the lives before count as dead.
-            patch.setattr(leases, "process_started", lambda pid: None if (at := started(pid)) is None else at + self.number)
+            patch.setattr(
+                leases,
+                "process_started",
+                lambda pid: None if (at := started(pid)) is None else at + self.number,
+            )
             yield
 
     def carry_out(self, step: StepKind, act: Callable[[], Any]) -> Any:
         """Carry out a step: killed, and again, until it comes through."""
         self._step = step.name
-        self._act = step.act if isinstance(step.act, str) else f"{step.act.__module__}.{step.act.__qualname__}"
+        self._act = (
+            step.act if isinstance(step.act, str) else f"{step.act.__module__}.{step.act.__qualname__}"
+        )
         while True:
             try:
                 return act()
@@ -119,5 +130,7 @@ class Lives:
 
 def _end() -> BaseException:
     name = threading.current_thread().name
-    ours = threading.current_thread() is threading.main_thread() or name.startswith(("ThreadPoolExecutor", "streamkeeper"))
+    ours = threading.current_thread() is threading.main_thread() or name.startswith(
+        ("ThreadPoolExecutor", "streamkeeper")
+    )
     return Killed() if ours else KilledInCallback("the process was killed")

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from streamkeeper.cdc import BOOKKEEPING, END_AT, RESERVED, START_AT, CdcSpec
+from streamkeeper.declare.cdc_spec import BOOKKEEPING, END_AT, RESERVED, START_AT, CdcSpec
 from streamkeeper.errors import DeclarationError
 
 _ORDERED = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
@@ -36,15 +36,18 @@ _IDENTIFYING = (*_ORDERED, BooleanType)
 SEQUENCE = "sequence"
 """In the bookkeeping: the sequence of the newest change that a row comes from."""
 COLUMNS = "columns"
-"""In the bookkeeping, with ``ignore_null_updates``: the sequence of the change that each value comes from, by the value's path."""
+"""In the bookkeeping, with ``ignore_null_updates``: the sequence of the change that each value comes from, by
+the value's path.
+"""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A target as it stands: its keys, all its declared columns (the keys among them), the type of its sequences, and what it keeps.
+    """A target as it stands: its keys, all its declared columns (the keys among them), the type of its
+    sequences, and what it keeps.
 
-    ``by_value`` says that it keeps a sequence for each value (``ignore_null_updates``), ``history`` that it is SCD type 2. ``partitions``
-    are the names of the columns that it is partitioned by.
+    ``by_value`` says that it keeps a sequence for each value (``ignore_null_updates``), ``history`` that it
+    is SCD type 2. ``partitions`` are the names of the columns that it is partitioned by.
     """
 
     keys: tuple[StructField, ...]
@@ -61,19 +64,24 @@ class Layout:
         return tuple(field for field in self.stored.fields if field.name not in names)
 
     def loses_empty_text(self, column: StructField) -> bool:
-        """Say whether Delta writes an empty text of a column as null: where the table is partitioned by it (delta-io/delta#2100)."""
+        """Say whether Delta writes an empty text of a column as null: where the table is partitioned by it
+        (delta-io/delta#2100).
+        """
         return isinstance(column.dataType, StringType) and column.name in self.partitions
 
 
 def check_spec(schema: StructType, spec: CdcSpec) -> None:
     """Make sure that a declaration fits its source's columns.
 
-    :raises DeclarationError: a column is not there, has a type that cannot identify or order rows, or a name that is Streamkeeper's own; or
-        a condition is no truth value over the source's columns.
+    :raises DeclarationError: a column is not there, has a type that cannot identify or order rows, or a name
+        that is Streamkeeper's own; or a condition is no truth value over the source's columns.
     """
     reserved = [name for name in schema.fieldNames() if name.lower() in {taken.lower() for taken in RESERVED}]
     if reserved:
-        raise DeclarationError(f"The source has the column {reserved[0]}, a name that AUTO CDC keeps for itself. Rename it in the view.")
+        raise DeclarationError(
+            f"The source has the column {reserved[0]}, a name that AUTO CDC keeps for itself. Rename it in"
+            " the view."
+        )
     for what, names in _lists(spec):
         for name in names:
             field_of(schema, name, what)
@@ -87,7 +95,8 @@ def check_spec(schema: StructType, spec: CdcSpec) -> None:
 
 
 def target_schema(schema: StructType, spec: CdcSpec, order: DataType | None = None) -> StructType:
-    """Give the columns of the target: what is stored, with SCD type 2 when each version began and ended, and the bookkeeping last.
+    """Give the columns of the target: what is stored, with SCD type 2 when each version began and ended, and
+    the bookkeeping last.
 
     :param order: the type of the sequences, where the flow's own is a literal and other flows say it.
     """
@@ -96,11 +105,15 @@ def target_schema(schema: StructType, spec: CdcSpec, order: DataType | None = No
     if spec.ignore_null_updates and spec.scd_type == 1:
         bookkeeping.append(StructField(COLUMNS, MapType(StringType(), sequence)))
     history = [StructField(START_AT, sequence), StructField(END_AT, sequence)] if spec.scd_type == 2 else []
-    return StructType([*stored_fields(schema, spec), *history, StructField(BOOKKEEPING, StructType(bookkeeping))])
+    return StructType(
+        [*stored_fields(schema, spec), *history, StructField(BOOKKEEPING, StructType(bookkeeping))]
+    )
 
 
 def stored_fields(schema: StructType, spec: CdcSpec) -> list[StructField]:
-    """Give the source's columns that are stored, in the source's order; any of them may be null in the target."""
+    """Give the source's columns that are stored, in the source's order; any of them may be null in the
+    target.
+    """
     if spec.column_list is not None:
         wanted = _names(spec.column_list)
         fields = [field for field in schema.fields if field.name.lower() in wanted]
@@ -115,14 +128,22 @@ def sequence_type(schema: StructType, spec: CdcSpec) -> DataType:
     fields = [field_of(schema, name, "sequence_by") for name in spec.sequence_by]
     if not fields:
         return LongType()
-    return fields[0].dataType if len(fields) == 1 else StructType([StructField(field.name, field.dataType) for field in fields])
+    return (
+        fields[0].dataType
+        if len(fields) == 1
+        else StructType([StructField(field.name, field.dataType) for field in fields])
+    )
 
 
 def layout_of(table: StructType, keys: Sequence[str], partitions: Sequence[str] = ()) -> Layout:
-    """Read a target's layout back from its schema; comments, defaults and constraints of its columns are no part of it."""
+    """Read a target's layout back from its schema; comments, defaults and constraints of its columns are no
+    part of it.
+    """
     bookkeeping = table[BOOKKEEPING].dataType
     assert isinstance(bookkeeping, StructType), "prepare() made it, or refused the table"
-    stored = StructType([StructField(field.name, field.dataType) for field in table.fields if field.name not in RESERVED])
+    stored = StructType(
+        [StructField(field.name, field.dataType) for field in table.fields if field.name not in RESERVED]
+    )
     return Layout(
         keys=tuple(field_of(stored, name, "keys") for name in keys),
         stored=stored,
@@ -140,7 +161,10 @@ def field_of(schema: StructType, name: str, what: str) -> StructField:
     """
     found = next((field for field in schema.fields if field.name.lower() == name.lower()), None)
     if found is None:
-        raise DeclarationError(f"{what} names the column {name}, which is not there. The columns are {', '.join(schema.fieldNames())}.")
+        raise DeclarationError(
+            f"{what} names the column {name}, which is not there. The columns are"
+            f" {', '.join(schema.fieldNames())}."
+        )
     return found
 
 
@@ -148,7 +172,9 @@ def holds(wide: DataType, narrow: DataType) -> bool:
     """Say whether each value of one type is a value of the other, and their order the same."""
     if isinstance(wide, StructType) and isinstance(narrow, StructType):
         pairs = zip(wide.fields, narrow.fields, strict=False)
-        return len(wide.fields) == len(narrow.fields) and all(holds(one.dataType, other.dataType) for one, other in pairs)
+        return len(wide.fields) == len(narrow.fields) and all(
+            holds(one.dataType, other.dataType) for one, other in pairs
+        )
     digits = _digits(narrow)
     if isinstance(wide, DecimalType) and digits is not None:
         scale = narrow.scale if isinstance(narrow, DecimalType) else 0
@@ -168,15 +194,21 @@ def _digits(dtype: DataType) -> int | None:
 
 
 def _lists(spec: CdcSpec) -> Iterable[tuple[str, tuple[str, ...]]]:
-    for what in ("column_list", "except_column_list", "track_history_column_list", "track_history_except_column_list"):
+    for what in (
+        "column_list",
+        "except_column_list",
+        "track_history_column_list",
+        "track_history_except_column_list",
+    ):
         yield what, getattr(spec, what) or ()
 
 
 def _check_type(field: StructField, what: str, allowed: tuple[type[DataType], ...]) -> None:
     if not isinstance(field.dataType, allowed):
         raise DeclarationError(
-            f"{what} names the column {field.name} of type {field.dataType.simpleString()}. Allowed are numbers, text, dates and timestamps"
-            f"{' and booleans' if BooleanType in allowed else ''}. Derive such a column in the view."
+            f"{what} names the column {field.name} of type {field.dataType.simpleString()}. Allowed are"
+            f" numbers, text, dates and timestamps{' and booleans' if BooleanType in allowed else ''}. Derive"
+            " such a column in the view."
         )
 
 
@@ -190,22 +222,37 @@ def _check_stored(schema: StructType, spec: CdcSpec) -> None:
     ):
         missing = [name for name in needed if name.lower() not in names]
         if missing:
-            raise DeclarationError(f"{what} names {missing[0]}, which column_list or except_column_list leaves out. It must be stored.")
+            raise DeclarationError(
+                f"{what} names {missing[0]}, which column_list or except_column_list leaves out. It must be"
+                " stored."
+            )
     empty = [field.name for field in stored if isinstance(field.dataType, NullType)]
     if empty:
-        raise DeclarationError(f"The column {empty[0]} has no type (it is always null). Cast it in the view, or leave it out.")
+        raise DeclarationError(
+            f"The column {empty[0]} has no type (it is always null). Cast it in the view, or leave it out."
+        )
 
 
 def _check_condition(schema: StructType, what: str, condition: str | None) -> None:
     if condition is None:
         return
     try:
-        given = SparkSession.active().createDataFrame([], schema).select(expr(condition)).schema.fields[0].dataType
+        given = (
+            SparkSession.active()
+            .createDataFrame([], schema)
+            .select(expr(condition))
+            .schema.fields[0]
+            .dataType
+        )
     except (AnalysisException, ParseException) as error:
         said = str(error).strip().splitlines()[0]
-        raise DeclarationError(f"{what} is {condition!r}, which is no condition over the source's columns: {said}") from error
+        raise DeclarationError(
+            f"{what} is {condition!r}, which is no condition over the source's columns: {said}"
+        ) from error
     if not isinstance(given, BooleanType):
-        raise DeclarationError(f"{what} is {condition!r}, which gives {given.simpleString()}. Give a condition: true or false.")
+        raise DeclarationError(
+            f"{what} is {condition!r}, which gives {given.simpleString()}. Give a condition: true or false."
+        )
 
 
 def _names(names: Iterable[str]) -> set[str]:

@@ -11,23 +11,34 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from streamkeeper.cdc import CdcSpec
+from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.errors import ChangeRefused, DeclarationError
 from streamkeeper_jobs.cdc.columns import Layout, field_of, holds, sequence_type, stored_fields
-from streamkeeper_jobs.cdc.expressions import all_of, column, conformed, literal, portable, struct_of, whole_number
+from streamkeeper_jobs.cdc.expressions import (
+    all_of,
+    column,
+    conformed,
+    literal,
+    portable,
+    struct_of,
+    whole_number,
+)
 from streamkeeper_jobs.cdc.steps import CdcTables, Step
-from streamkeeper_jobs.jvm import classes
+from streamkeeper_jobs.spark.jvm import classes
 
 UPSERT, DELETE, TRUNCATE = "upsert", "delete", "truncate"
 
 _MEASURED = "measured"
 
 KEY, AT, KIND, ROW, UNUSABLE = "key", "sequence", "kind", "row", "unusable"
-"""Columns of a frame of changes. ``row`` holds all declared columns, ``unusable`` an example of a row without key or sequence."""
+"""Columns of a frame of changes. ``row`` holds all declared columns, ``unusable`` an example of a row without
+key or sequence.
+"""
 
 
 def changes(batch: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
-    """Give a batch's rows as changes: ``key``, ``sequence``, ``kind``, ``row`` (null unless it is an upsert), ``unusable`` (null if not).
+    """Give a batch's rows as changes: ``key``, ``sequence``, ``kind``, ``row`` (null unless it is an upsert),
+    ``unusable`` (null if not).
 
     A row that fits both conditions truncates. What the target has and the batch does not is null.
 
@@ -36,7 +47,11 @@ def changes(batch: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     _check_fits(batch.schema, spec, layout)
     at = sequence(batch.schema, spec, layout)
     key = F.struct(*[column(field.name).cast(field.dataType).alias(field.name) for field in layout.keys])
-    kind = F.when(_holds(spec.apply_as_truncates), TRUNCATE).when(_holds(spec.apply_as_deletes), DELETE).otherwise(UPSERT)
+    kind = (
+        F.when(_holds(spec.apply_as_truncates), TRUNCATE)
+        .when(_holds(spec.apply_as_deletes), DELETE)
+        .otherwise(UPSERT)
+    )
     needed = spec.sequence_by[:1] if spec.parts_may_be_null else spec.sequence_by
     lacks_sequence = ~all_of([column(name).isNotNull() for name in needed])
     lacks_key = ~all_of([_identifies(field, layout) for field in layout.keys])
@@ -61,12 +76,16 @@ def sequence(schema: StructType, spec: CdcSpec, layout: Layout) -> Column:
 
 
 BROADCAST_KEYS, BROADCAST_ROWS = 1_000_000, 100_000
-"""Up to so many keys of a batch, or whole rows of it, are held by every executor at once: some tens of megabytes."""
+"""Up to so many keys of a batch, or whole rows of it, are held by every executor at once: some tens of
+megabytes.
+"""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Where a batch is applied to: the target's layout, the pair of tables, the step that the commits carry."""
+    """Where a batch is applied to: the target's layout, the pair of tables, the step that the commits
+    carry.
+    """
 
     layout: Layout
     tables: CdcTables
@@ -75,9 +94,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a batch's changes hold, all keys together: values as :func:`streamkeeper_jobs.cdc.expressions.portable` gives them.
+    """What a batch's changes hold, all keys together: values as
+    :func:`streamkeeper_jobs.cdc.expressions.portable` gives them.
 
-    ``truncated`` is the highest sequence of a truncate, ``lowest`` and ``highest`` the bounds of the first key column. ``earliest`` is what
+    ``truncated`` is the highest sequence of a truncate, ``lowest`` and ``highest`` the bounds of the first
+    key column. ``earliest`` is what
     :func:`facts_of` was asked for.
     """
 
@@ -90,8 +111,11 @@ class Facts:
 
 
 @contextmanager
-def facts_of(reduced: DataFrame, layout: Layout, at: Column | None = None) -> Iterator[tuple[DataFrame, Facts]]:
-    """Compute the reduced changes (columns ``key``, ``deleted``, ``truncated``, ``unusable``, ``rows_unusable``), and say what is there.
+def facts_of(
+    reduced: DataFrame, layout: Layout, at: Column | None = None
+) -> Iterator[tuple[DataFrame, Facts]]:
+    """Compute the reduced changes (columns ``key``, ``deleted``, ``truncated``, ``unusable``,
+    ``rows_unusable``), and say what is there.
 
     :param at: a sequence of each of them, the lowest of which is ``earliest``.
     :raises ChangeRefused: some rows have no key or no sequence.
@@ -114,7 +138,10 @@ def facts_of(reduced: DataFrame, layout: Layout, at: Column | None = None) -> It
         _check_usable(found, layout)
         truncated = found["truncated"] if found["truncates"] else None
         earliest = found["earliest"] if at is not None else None
-        yield kept, Facts(found["keys"], found["deletes"], truncated, found["lowest"], found["highest"], earliest)
+        yield (
+            kept,
+            Facts(found["keys"], found["deletes"], truncated, found["lowest"], found["highest"], earliest),
+        )
 
 
 def unusable_of_group() -> tuple[Column, Column]:
@@ -124,7 +151,9 @@ def unusable_of_group() -> tuple[Column, Column]:
 
 @contextmanager
 def materialised(frame: DataFrame) -> Iterator[DataFrame]:
-    """Compute a frame once for all that reads it inside the block; a lost part fails the batch, and is never computed anew differently."""
+    """Compute a frame once for all that reads it inside the block; a lost part fails the batch, and is never
+    computed anew differently.
+    """
     kept = frame.localCheckpoint(eager=True)
     try:
         yield kept
@@ -135,16 +164,21 @@ def materialised(frame: DataFrame) -> Iterator[DataFrame]:
 
 @contextmanager
 def measured(frame: DataFrame, *aggregates: Column) -> Iterator[tuple[DataFrame, Row]]:
-    """Compute a frame once, as :func:`materialised` does, and aggregates over it in passing: no job of their own goes through it again."""
+    """Compute a frame once, as :func:`materialised` does, and aggregates over it in passing: no job of their
+    own goes through it again.
+    """
     observed = frame.observe(_MEASURED, *aggregates)
     with materialised(observed) as kept:
-        # By the plan that was run, and not by an Observation: that one waits for an event, which a busy listener bus may drop.
+        # By the plan that was run, and not by an Observation: that one waits for an event, which a busy
+        # listener bus may drop.
         seen: Any = observed._jdf.queryExecution().observedMetrics()
         if seen.contains(_MEASURED):
             session: Any = frame.sparkSession
             rows = classes(session)("java.util.ArrayList")()
             rows.add(seen.apply(_MEASURED))
-            found = DataFrame(session._jsparkSession.createDataFrame(rows, seen.apply(_MEASURED).schema()), session).first()
+            found = DataFrame(
+                session._jsparkSession.createDataFrame(rows, seen.apply(_MEASURED).schema()), session
+            ).first()
         else:  # a plan that turned out to be empty while it ran may have dropped them
             found = kept.agg(*aggregates).first()
         assert found is not None, "an aggregate without groups has one row"
@@ -158,7 +192,9 @@ def within(path: Sequence[str], key: StructField, facts: Facts) -> Column:
 
 
 def nearby(frame: DataFrame, facts: Facts, most: int = BROADCAST_KEYS) -> DataFrame:
-    """Let a frame with a row for each key of the batch be sent to where it is joined, unless the batch has more keys than ``most``."""
+    """Let a frame with a row for each key of the batch be sent to where it is joined, unless the batch has
+    more keys than ``most``.
+    """
     return F.broadcast(frame) if facts.keys <= most else frame
 
 
@@ -178,7 +214,10 @@ def _holds(condition: str | None) -> Column:
 def _row(schema: StructType, spec: CdcSpec, layout: Layout) -> Column:
     given = StructType(stored_fields(schema, spec))
     lost = {field.name.lower() for field in layout.stored.fields if layout.loses_empty_text(field)}
-    values = [F.nullif(column(field.name), F.lit("")) if field.name.lower() in lost else column(field.name) for field in given.fields]
+    values = [
+        F.nullif(column(field.name), F.lit("")) if field.name.lower() in lost else column(field.name)
+        for field in given.fields
+    ]
     return conformed(struct_of(given.fields, values), given, layout.stored)
 
 
@@ -186,11 +225,15 @@ def _check_fits(schema: StructType, spec: CdcSpec, layout: Layout) -> None:
     known = {name.lower() for name in layout.stored.fieldNames()}
     unknown = [field.name for field in stored_fields(schema, spec) if field.name.lower() not in known]
     if unknown:
-        raise DeclarationError(f"The target has no column {unknown[0]}, which the flow gives. Restart the flow: its start adds the column.")
+        raise DeclarationError(
+            f"The target has no column {unknown[0]}, which the flow gives. Restart the flow: its start adds"
+            " the column."
+        )
     if spec.sequence_literal is None and not holds(layout.sequence, sequence_type(schema, spec)):
         raise DeclarationError(
-            f"sequence_by gives {sequence_type(schema, spec).simpleString()}, and the target keeps {layout.sequence.simpleString()}. "
-            "Flows of one table must be ordered by the same types: cast the column in the view."
+            f"sequence_by gives {sequence_type(schema, spec).simpleString()}, and the target keeps"
+            f" {layout.sequence.simpleString()}. Flows of one table must be ordered by the same types: cast"
+            " the column in the view."
         )
 
 
@@ -198,9 +241,10 @@ def _check_usable(found: Row, layout: Layout) -> None:
     count = found["rows_unusable"] or 0
     if count:
         raise ChangeRefused(
-            f"{count} row{'s' if count > 1 else ''} of the batch {'have' if count > 1 else 'has'} {_unusable(layout)}, "
-            f"such as {found[UNUSABLE]}. Each row needs both (a truncate its sequence only), or nobody could tell what it replaces. "
-            "Filter such rows out in the view, or give them a value; nothing of the batch was written."
+            f"{count} row{'s' if count > 1 else ''} of the batch {'have' if count > 1 else 'has'}"
+            f" {_unusable(layout)}, such as {found[UNUSABLE]}. Each row needs both (a truncate its sequence"
+            " only), or nobody could tell what it replaces. Filter such rows out in the view, or give them a"
+            " value; nothing of the batch was written."
         )
 
 
@@ -208,5 +252,10 @@ def _unusable(layout: Layout) -> str:
     texts = [field.name for field in layout.keys if isinstance(field.dataType, StringType)]
     broken = f", a key that is not valid UTF-8 ({', '.join(texts)})," if texts else ""
     parts = [field.name for field in layout.keys if layout.loses_empty_text(field)]
-    empty = f" an empty text in a key by which the table is partitioned, which Delta keeps as null ({', '.join(parts)})," if parts else ""
+    empty = (
+        " an empty text in a key by which the table is partitioned, which Delta keeps as null"
+        f" ({', '.join(parts)}),"
+        if parts
+        else ""
+    )
     return f"a null key ({', '.join(field.name for field in layout.keys)}){broken}{empty} or a null sequence"

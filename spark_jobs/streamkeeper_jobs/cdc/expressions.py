@@ -1,4 +1,6 @@
-"""Expressions over columns of any type: names that are quoted, values in an order, values that come back from Python as they were."""
+"""Expressions over columns of any type: names that are quoted, values in an order, values that come back from
+Python as they were.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ def orderable(dtype: DataType) -> bool:
 def ordered(value: Column, dtype: DataType) -> Column:
     """Give something that can be compared in place of a value: the same for equal values, null for null.
 
-    Where Spark cannot compare a type (maps, variants, and what holds them), that is its JSON; a map's entries are sorted first.
+    Where Spark cannot compare a type (maps, variants, and what holds them), that is its JSON; a map's entries
+    are sorted first.
     """
     if orderable(dtype):
         return value
@@ -64,11 +67,16 @@ def ordered(value: Column, dtype: DataType) -> Column:
         case MapType() if orderable(dtype.keyType):
             entries = F.transform(
                 F.map_entries(value),
-                lambda entry: F.struct(entry["key"].alias("key"), ordered(entry["value"], dtype.valueType).alias("value")),
+                lambda entry: F.struct(
+                    entry["key"].alias("key"), ordered(entry["value"], dtype.valueType).alias("value")
+                ),
             )
             return F.sort_array(entries)
         case StructType():
-            fields = [ordered(value.getField(field.name), field.dataType).alias(field.name) for field in dtype.fields]
+            fields = [
+                ordered(value.getField(field.name), field.dataType).alias(field.name)
+                for field in dtype.fields
+            ]
             return F.when(value.isNotNull(), F.struct(*fields))
         case ArrayType():
             return F.transform(value, lambda item: ordered(item, dtype.elementType))
@@ -77,10 +85,17 @@ def ordered(value: Column, dtype: DataType) -> Column:
 
 
 def portable(value: Column, dtype: DataType) -> Column:
-    """Give a value in a form that goes to Python and back by :func:`literal` without a time zone or a digit getting lost."""
+    """Give a value in a form that goes to Python and back by :func:`literal` without a time zone or a digit
+    getting lost.
+    """
     match dtype:
         case StructType():
-            return F.struct(*[portable(value.getField(field.name), field.dataType).alias(field.name) for field in dtype.fields])
+            return F.struct(
+                *[
+                    portable(value.getField(field.name), field.dataType).alias(field.name)
+                    for field in dtype.fields
+                ]
+            )
         case TimestampType():
             return F.unix_micros(value)
         case TimestampNTZType():
@@ -102,7 +117,9 @@ def literal(value: Any, dtype: DataType) -> Column:
 
 
 def whole_number(number: int, dtype: DataType) -> Column:
-    """Give a declared whole number as a sequence of a type: seconds or days since 1970, digits, or the first of several columns."""
+    """Give a declared whole number as a sequence of a type: seconds or days since 1970, digits, or the first
+    of several columns.
+    """
     match dtype:
         case StructType():
             first, *rest = dtype.fields
@@ -119,7 +136,9 @@ def whole_number(number: int, dtype: DataType) -> Column:
 
 
 def whole_numbers(dtype: DataType) -> tuple[int, int]:
-    """Give the least and the greatest whole number that :func:`whole_number` can give as a sequence of a type."""
+    """Give the least and the greatest whole number that :func:`whole_number` can give as a sequence of a
+    type.
+    """
     match dtype:
         case StructType():
             return whole_numbers(dtype.fields[0].dataType)
@@ -137,24 +156,33 @@ def whole_numbers(dtype: DataType) -> tuple[int, int]:
 
 
 def conformed(value: Column, given: DataType, wanted: DataType) -> Column:
-    """Give a value as a type that has the same fields and more, by name: those that it lacks are null. Null stays null."""
+    """Give a value as a type that has the same fields and more, by name: those that it lacks are null. Null
+    stays null.
+    """
     match given, wanted:
         case StructType(), StructType():
             has = {field.name.lower(): field for field in given.fields}
             pairs = [(field, has.get(field.name.lower())) for field in wanted.fields]
-            fields = [conformed(value.getField(own.name), own.dataType, field.dataType) if own else F.lit(None) for field, own in pairs]
+            fields = [
+                conformed(value.getField(own.name), own.dataType, field.dataType) if own else F.lit(None)
+                for field, own in pairs
+            ]
             return F.when(value.isNotNull(), struct_of(wanted.fields, fields))
         case ArrayType(), ArrayType() if given.elementType != wanted.elementType:
             return F.transform(value, lambda item: conformed(item, given.elementType, wanted.elementType))
         case MapType(), MapType() if given.valueType != wanted.valueType:
-            return F.transform_values(value, lambda _, item: conformed(item, given.valueType, wanted.valueType))
+            return F.transform_values(
+                value, lambda _, item: conformed(item, given.valueType, wanted.valueType)
+            )
         case _:
             return value.cast(wanted)
 
 
 def struct_of(fields: Sequence[StructField], values: Sequence[Column]) -> Column:
     """Make a struct of some values under the names and types of some fields."""
-    return F.struct(*[value.cast(field.dataType).alias(field.name) for field, value in zip(fields, values, strict=True)])
+    return F.struct(
+        *[value.cast(field.dataType).alias(field.name) for field, value in zip(fields, values, strict=True)]
+    )
 
 
 def all_of(conditions: Sequence[Column]) -> Column:

@@ -1,7 +1,8 @@
-"""The sibling of a target: the deletes and truncates that it cannot show, and with SCD type 2 the changes that it shows as one.
+"""The sibling of a target: the deletes and truncates that it cannot show, and with SCD type 2 the changes
+that it shows as one.
 
-Rows are only appended, duplicates are harmless: they are a set of changes that were there. Columns: ``kind`` (the partition), ``key``,
-``sequence``, ``row`` (SCD type 2), ``written_at``.
+Rows are only appended, duplicates are harmless: they are a set of changes that were there. Columns: ``kind``
+(the partition), ``key``, ``sequence``, ``row`` (SCD type 2), ``written_at``.
 """
 
 from __future__ import annotations
@@ -15,17 +16,29 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from streamkeeper.cdc import START_AT
-from streamkeeper.delta_log import SEAL
+from streamkeeper.declare.cdc_spec import START_AT
+from streamkeeper.delta.log import SEAL
 from streamkeeper_jobs.cdc.columns import Layout
-from streamkeeper_jobs.cdc.commits import append_within, files_read, resolved, table_at
-from streamkeeper_jobs.cdc.events import AT, DELETE, KEY, KIND, ROW, TRUNCATE, UPSERT, Facts, Work, nearby, within
+from streamkeeper_jobs.cdc.events import (
+    AT,
+    DELETE,
+    KEY,
+    KIND,
+    ROW,
+    TRUNCATE,
+    UPSERT,
+    Facts,
+    Work,
+    nearby,
+    within,
+)
 from streamkeeper_jobs.cdc.expressions import all_of, column, literal, ordered, portable
 from streamkeeper_jobs.cdc.steps import CdcTables, Turn, tombstones_app
 from streamkeeper_jobs.cdc.values import values_of
-from streamkeeper_jobs.jvm import classes, python_list, scala_seq
-from streamkeeper_jobs.session import spark_url
-from streamkeeper_jobs.tables import delta_log_of, last_written
+from streamkeeper_jobs.spark.delta_commit import append_within, files_read, resolved, table_at
+from streamkeeper_jobs.spark.delta_table import delta_log_of, last_written
+from streamkeeper_jobs.spark.jvm import classes, python_list, scala_seq
+from streamkeeper_jobs.spark.session import spark_url
 
 WRITTEN_AT = "written_at"
 
@@ -49,15 +62,21 @@ def tombstones_schema(layout: Layout) -> StructType:
 
 @dataclass(frozen=True)
 class Remembered:
-    """The tombstones as a batch finds them, by the one transaction in which it adds its own: nothing is read where there is nothing."""
+    """The tombstones as a batch finds them, by the one transaction in which it adds its own: nothing is read
+    where there is nothing.
+    """
 
     session: SparkSession
     transaction: Any
 
     def files(self, *conditions: Column) -> Any:
-        """Choose the files that may have rows of all conditions, each of them about ``kind`` alone (the partition) or other columns."""
+        """Choose the files that may have rows of all conditions, each of them about ``kind`` alone (the
+        partition) or other columns.
+        """
         wanted = [resolved(self.session, self.transaction, condition) for condition in conditions]
-        return self.transaction.snapshot().filesForScan(scala_seq(classes(self.session), wanted), False).files()
+        return (
+            self.transaction.snapshot().filesForScan(scala_seq(classes(self.session), wanted), False).files()
+        )
 
     def rows(self, files: Any) -> DataFrame:
         """Read some of its files."""
@@ -75,19 +94,26 @@ def rows_of(session: SparkSession, tables: CdcTables) -> DataFrame:
 
 
 def remember(rows: DataFrame, stored: Remembered, work: Work) -> Remembered | None:
-    """Append changes (columns as in :func:`tombstones_schema`, ``written_at`` left out) under the step; None if the generation is sealed.
+    """Append changes (columns as in :func:`tombstones_schema`, ``written_at`` left out) under the step; None
+    if the generation is sealed.
 
-    Else it gives what there was beside them: as it was found, or anew where others wrote meanwhile. Tombstones are sealed before the
-    target, so without these looks a batch could reach the target whose deletes nobody remembers. A seal in between keeps the commit out.
+    Else it gives what there was beside them: as it was found, or anew where others wrote meanwhile.
+    Tombstones are sealed before the target, so without these looks a batch could reach the target whose
+    deletes nobody remembers. A seal in between keeps the commit out.
 
-    What was appended under the step before stays. But a batch that comes again may have more to remember than when it was left half done:
-    what SCD type 2 hides depends on what other flows did meanwhile, and the tombstones may have been put back. So what is lacking is added.
+    What was appended under the step before stays. But a batch that comes again may have more to remember than
+    when it was left half done: what SCD type 2 hides depends on what other flows did meanwhile, and the
+    tombstones may have been put back. So what is lacking is added.
 
-    :raises DeltaConcurrentModificationException: another commit got in between that this one cannot stand beside, such as a seal.
+    :raises DeltaConcurrentModificationException: another commit got in between that this one cannot stand
+        beside, such as a seal.
     """
     session, path, app_id = rows.sparkSession, work.tables.tombstones, tombstones_app(work.step.query_id)
     dated = rows.withColumn(WRITTEN_AT, F.current_timestamp())
-    last, following = int(stored.transaction.txnVersion(app_id)), int(stored.transaction.snapshot().version()) + 1
+    last, following = (
+        int(stored.transaction.txnVersion(app_id)),
+        int(stored.transaction.snapshot().version()) + 1,
+    )
     if last == SEAL:
         return None
     written = following
@@ -110,13 +136,19 @@ def _lacking(rows: DataFrame, work: Work) -> DataFrame:
         return F.struct(*[column(side, name) for name in (KIND, KEY, AT)], *row)
 
     stored = rows_of(rows.sparkSession, work.tables)
-    return rows.alias("rows").join(stored.alias("stored"), same("rows").eqNullSafe(same("stored")), "left_anti")
+    return rows.alias("rows").join(
+        stored.alias("stored"), same("rows").eqNullSafe(same("stored")), "left_anti"
+    )
 
 
-def barriers(stored: Remembered, keys: DataFrame, layout: Layout, facts: Facts, since: Any = None) -> DataFrame | None:
-    """Give the highest stored delete of each of some keys (column ``key``) that has one: ``key``, ``barrier``; None if no file has one.
+def barriers(
+    stored: Remembered, keys: DataFrame, layout: Layout, facts: Facts, since: Any = None
+) -> DataFrame | None:
+    """Give the highest stored delete of each of some keys (column ``key``) that has one: ``key``,
+    ``barrier``; None if no file has one.
 
-    :param since: leave older ones aside (in portable form): in a stream that is in order, that is all of them, and no file is read.
+    :param since: leave older ones aside (in portable form): in a stream that is in order, that is all of
+        them, and no file is read.
     """
     first = layout.keys[0]
     of_deletes, bounds = F.col(KIND) == DELETE, within((KEY, first.name), first, facts)
@@ -125,7 +157,11 @@ def barriers(stored: Remembered, keys: DataFrame, layout: Layout, facts: Facts, 
     if files.isEmpty():
         return None
     deletes = stored.rows(files).where(of_deletes & wanted)
-    return deletes.join(nearby(keys.select(KEY), facts), KEY, "left_semi").groupBy(KEY).agg(F.max(AT).alias("barrier"))
+    return (
+        deletes.join(nearby(keys.select(KEY), facts), KEY, "left_semi")
+        .groupBy(KEY)
+        .agg(F.max(AT).alias("barrier"))
+    )
 
 
 def last_truncate(stored: Remembered, layout: Layout) -> Any:
@@ -140,7 +176,12 @@ def last_truncate(stored: Remembered, layout: Layout) -> Any:
     names = (str(file.path()) for file in python_list(classes(stored.session), files))
     known = (str(stored.transaction.deltaLog().dataPath()), *sorted(names))
     if known not in _TRUNCATES:
-        found = stored.rows(files).where(of_truncates).agg(portable(F.max(AT), layout.sequence).alias("at")).first()
+        found = (
+            stored.rows(files)
+            .where(of_truncates)
+            .agg(portable(F.max(AT), layout.sequence).alias("at"))
+            .first()
+        )
         assert found is not None, "an aggregate without groups has one row"
         _TRUNCATES.clear()
         _TRUNCATES[known] = found["at"]
@@ -154,13 +195,17 @@ def later(one: Any, other: Any, layout: Layout) -> Column | None:
 
 
 def forget(session: SparkSession, tables: CdcTables, before: datetime, turn: Turn) -> int:
-    """Remove what was written before a moment (with a time zone), and give how many rows went; what was written right then stays.
+    """Remove what was written before a moment (with a time zone), and give how many rows went; what was
+    written right then stays.
 
-    A change that arrives later than this and is older than a removed delete of its key, or a removed truncate, is taken for a new one. With
-    SCD type 2 those upserts stay that a change needs which is newer than all that was removed of its key.
+    A change that arrives later than this and is older than a removed delete of its key, or a removed
+    truncate, is taken for a new one. With SCD type 2 those upserts stay that a change needs which is newer
+    than all that was removed of its key.
     """
     if before.tzinfo is None:
-        raise ValueError(f"before is {before}, without a time zone. Give one, such as datetime.now(timezone.utc).")
+        raise ValueError(
+            f"before is {before}, without a time zone. Give one, such as datetime.now(timezone.utc)."
+        )
     old = F.col(WRITTEN_AT) < F.lit(before.astimezone(timezone.utc).isoformat()).cast("timestamp")
     with turn():
         table = table_at(session, tables.tombstones)
@@ -175,20 +220,31 @@ def forget(session: SparkSession, tables: CdcTables, before: datetime, turn: Tur
 def _forget_changes(table: DeltaTable, old: Column, target: DataFrame) -> int:
     """Remove what is old and not needed from the sibling of an SCD type 2 target.
 
-    A change in time is newer than all that is old of its key. The version that it splits ends with the newest change before it, so that one
-    is needed; with ``ignore_null_updates`` also the newest of each value, and the first of the version, which shows values of its last.
+    A change in time is newer than all that is old of its key. The version that it splits ends with the newest
+    change before it, so that one is needed; with ``ignore_null_updates`` also the newest of each value, and
+    the first of the version, which shows values of its last.
     """
     stored = table.toDF().where(old)
     row = stored.schema[ROW].dataType
     assert isinstance(row, StructType), "tombstones_schema made it"
     names = stored.select(f"{KEY}.*").columns
-    begins = target.select(F.struct(*[column(name) for name in names]).alias(KEY), F.col(START_AT).alias(AT), F.lit(True).alias("begins"))
+    begins = target.select(
+        F.struct(*[column(name) for name in names]).alias(KEY),
+        F.col(START_AT).alias(AT),
+        F.lit(True).alias("begins"),
+    )
     upsert = F.col(KIND) == UPSERT
     wanted = (F.lit(True), F.col("begins"), *(value.of(ROW).isNotNull() for value in values_of(row.fields)))
     newest = F.array(*[F.max(F.when(upsert & each, F.col(AT))) for each in wanted])
     deleted = F.max(F.when(F.col(KIND) == DELETE, F.col(AT)))
-    keys = stored.join(begins, [KEY, AT], "left").groupBy(KEY).agg(F.array_compact(newest).alias("newest"), deleted.alias("deleted"))
-    stays = upsert & F.array_contains("newest", F.col(AT)) & F.coalesce(F.col(AT) > F.col("deleted"), F.lit(True))
+    keys = (
+        stored.join(begins, [KEY, AT], "left")
+        .groupBy(KEY)
+        .agg(F.array_compact(newest).alias("newest"), deleted.alias("deleted"))
+    )
+    stays = (
+        upsert & F.array_contains("newest", F.col(AT)) & F.coalesce(F.col(AT) > F.col("deleted"), F.lit(True))
+    )
     gone = stored.join(keys, KEY).where(~stays).select(KEY, KIND, AT, WRITTEN_AT)
     count = gone.count()
     if count:

@@ -1,4 +1,6 @@
-"""The single values of a row, for ``ignore_null_updates``: a struct is none, its fields are, and so is that there is a struct at all."""
+"""The single values of a row, for ``ignore_null_updates``: a struct is none, its fields are, and so is that
+there is a struct at all.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Value:
-    """A value of a row by its path. ``is_presence`` says that it is only whether there is a struct: true or null."""
+    """A value of a row by its path. ``is_presence`` says that it is only whether there is a struct: true or
+    null.
+    """
 
     number: int
     path: Path
@@ -37,7 +41,10 @@ class Value:
 def values_of(fields: Sequence[StructField]) -> list[Value]:
     """Give every value of a row with some fields."""
     paths = _paths(fields, ())
-    return [Value(number, path, dtype or BooleanType(), dtype is None) for number, (path, dtype) in enumerate(paths)]
+    return [
+        Value(number, path, dtype or BooleanType(), dtype is None)
+        for number, (path, dtype) in enumerate(paths)
+    ]
 
 
 def together(fields: Sequence[StructField], values: Mapping[Path, Column], above: Path = ()) -> list[Column]:
@@ -51,7 +58,9 @@ def largest(value: Column, dtype: DataType) -> Column:
 
 
 def merged(fields: Sequence[StructField], of: Callable[[Value], Column]) -> Column:
-    """Give the aggregate that is one row made of the largest of each value; ``of`` reads a value, or null where it does not count."""
+    """Give the aggregate that is one row made of the largest of each value; ``of`` reads a value, or null
+    where it does not count.
+    """
     values = values_of(fields)
     return F.struct(*together(fields, {value.path: largest(of(value), value.type) for value in values}))
 

@@ -38,7 +38,10 @@ def tree() -> Callable[[Path], Tree]:
 
     def look(folder: Path) -> Tree:
         return {
-            str(item.relative_to(folder)): (item.read_bytes() if item.is_file() else b"", item.stat().st_mtime_ns)
+            str(item.relative_to(folder)): (
+                item.read_bytes() if item.is_file() else b"",
+                item.stat().st_mtime_ns,
+            )
             for item in folder.rglob("*")
         }
 

@@ -1,7 +1,9 @@
-"""Records the checkpoints of small real queries as fixtures for the fast tests: ``python tests/core/checkpoint/record.py [NAME …]``.
+"""Records the checkpoints of small real queries as fixtures for the fast tests: ``python
+tests/core/checkpoint/record.py [NAME …]``.
 
-Kept is what the reader reads: everything but the state's data. The machine's paths become ``/data``, and the .crc twins of what that
-changes are made anew. Needs the jars folder (STREAMKEEPER_JARS, or .cache/jars); ``kafka`` starts a broker of its own.
+Kept is what the reader reads: everything but the state's data. The machine's paths become ``/data``, and the
+.crc twins of what that changes are made anew. Needs the jars folder (STREAMKEEPER_JARS, or .cache/jars);
+``kafka`` starts a broker of its own.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ sys.path.insert(0, str(PROJECT))
 
 from pyspark.sql import SparkSession  # noqa: E402
 
-from streamkeeper.checkpoint.checksums import checksum, twin_of  # noqa: E402
-from tests.spark import checkpoint_samples as samples  # noqa: E402
+from streamkeeper.checkpoint.crc_files import checksum, twin_of  # noqa: E402
+from tests.worlds import checkpoint_samples as samples  # noqa: E402
 from tools.kafka_broker import KafkaBroker  # noqa: E402
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from streamkeeper.checkpoint import Checkpoint, Problem
-from streamkeeper.checkpoint.checksums import checksum
-from streamkeeper.checkpoint.inspection import inspect
+from streamkeeper.checkpoint.crc_files import checksum
+from streamkeeper.cli.inspection import inspect
 from streamkeeper.errors import CheckpointError
 from streamkeeper.storage import LocalStorage
 
@@ -46,67 +46,258 @@ CASES = [
     pytest.param("files_dedup", empty("commits/2"), "commits/2", "is empty", "error", id="empty commit"),
     pytest.param("files_dedup", empty("metadata"), "metadata", "is empty", "error", id="empty metadata"),
     pytest.param(
-        "files_dedup", cut("offsets/2", 400), "offsets/2", "is cut off: it has no offset after its header", "error", id="truncated header"
+        "files_dedup",
+        cut("offsets/2", 400),
+        "offsets/2",
+        "is cut off: it has no offset after its header",
+        "error",
+        id="truncated header",
     ),
-    pytest.param("files_dedup", cut("offsets/2", 2), "offsets/2", "no offset after its header", "error", id="truncated after version"),
-    pytest.param("files_dedup", cut("offsets/2", -3), "offsets/2", "is cut off or garbage", "error", id="truncated offset"),
-    pytest.param("files_dedup", cut("commits/2", 9), "commits/2", "is cut off or garbage", "error", id="truncated commit"),
-    pytest.param("union_positional", drop_last_source, "offsets/1", "is cut off: it has 1 sources", "error", id="truncated by a source"),
-    pytest.param("files_dedup", write("offsets/2", b"\xff\xfe\x00"), "offsets/2", "is garbage", "error", id="garbage"),
-    pytest.param("files_dedup", write("offsets/2", b"v7\n{}\n-"), "offsets/2", "is of version v7", "error", id="newer version"),
-    pytest.param("files_dedup", write("metadata", b"{}"), "metadata", "instead of {", "error", id="metadata without id"),
+    pytest.param(
+        "files_dedup",
+        cut("offsets/2", 2),
+        "offsets/2",
+        "no offset after its header",
+        "error",
+        id="truncated after version",
+    ),
+    pytest.param(
+        "files_dedup",
+        cut("offsets/2", -3),
+        "offsets/2",
+        "is cut off or garbage",
+        "error",
+        id="truncated offset",
+    ),
+    pytest.param(
+        "files_dedup",
+        cut("commits/2", 9),
+        "commits/2",
+        "is cut off or garbage",
+        "error",
+        id="truncated commit",
+    ),
+    pytest.param(
+        "union_positional",
+        drop_last_source,
+        "offsets/1",
+        "is cut off: it has 1 sources",
+        "error",
+        id="truncated by a source",
+    ),
+    pytest.param(
+        "files_dedup", write("offsets/2", b"\xff\xfe\x00"), "offsets/2", "is garbage", "error", id="garbage"
+    ),
+    pytest.param(
+        "files_dedup",
+        write("offsets/2", b"v7\n{}\n-"),
+        "offsets/2",
+        "is of version v7",
+        "error",
+        id="newer version",
+    ),
+    pytest.param(
+        "files_dedup", write("metadata", b"{}"), "metadata", "instead of {", "error", id="metadata without id"
+    ),
     pytest.param("files_dedup", remove("metadata"), "metadata", "is missing", "error", id="no metadata"),
-    pytest.param("files_dedup", remove("metadata"), ".metadata.crc", "was left behind", "error", id="metadata's twin left behind"),
-    pytest.param("files_dedup", write("metadata", b'{"id":"x"}'), ".metadata.crc", "is stale", "warning", id="stale metadata twin"),
     pytest.param(
-        "files_stateless", remove("offsets/5", "offsets/.5.crc"), "offsets/5", "the log has a gap", "warning", id="gap in offsets"
+        "files_dedup",
+        remove("metadata"),
+        ".metadata.crc",
+        "was left behind",
+        "error",
+        id="metadata's twin left behind",
     ),
     pytest.param(
-        "files_stateless", remove("commits/5", "commits/.5.crc"), "commits/5", "the log has a gap", "warning", id="gap in commits"
+        "files_dedup",
+        write("metadata", b'{"id":"x"}'),
+        ".metadata.crc",
+        "is stale",
+        "warning",
+        id="stale metadata twin",
     ),
     pytest.param(
-        "files_dedup", remove("offsets/1", "offsets/.1.crc"), "offsets/1", "Spark starts from there", "error", id="gap at the end"
-    ),
-    pytest.param("files_dedup", remove("offsets/2", "offsets/.2.crc"), "offsets/2", "but commits/2 is there", "error", id="no offsets"),
-    pytest.param("files_dedup", remove("commits/1", "commits/2"), "commits", "batches 1 to 2 are planned", "error", id="two ahead"),
-    pytest.param("files_dedup", remove("offsets/0", "offsets/.0.crc"), "commits/0", "a clean-up by Spark", "note", id="older commit"),
-    pytest.param("files_dedup", write(f"offsets/{TEMPORARY}"), f"offsets/{TEMPORARY}", "was never finished", "note", id="half-written"),
-    pytest.param(
-        "files_dedup", write(f"offsets/.{TEMPORARY}.crc"), f"offsets/.{TEMPORARY}.crc", "was never finished", "note", id="its twin"
-    ),
-    pytest.param("files_dedup", write("offsets/.2.crc"), "offsets/.2.crc", "is stale: offsets/2 was changed", "warning", id="stale .crc"),
-    pytest.param("files_dedup", write("commits/.2.crc"), "commits/.2.crc", "is stale: commits/2", "warning", id="stale .crc of a commit"),
-    pytest.param(
-        "files_dedup", write("sources/0/.2.crc"), "sources/0/.2.crc", "is stale: sources/0/2", "warning", id="stale .crc of a source"
+        "files_stateless",
+        remove("offsets/5", "offsets/.5.crc"),
+        "offsets/5",
+        "the log has a gap",
+        "warning",
+        id="gap in offsets",
     ),
     pytest.param(
-        "files_dedup", write("offsets/.3.crc"), "offsets/.3.crc", "Multiple streaming queries", "error", id="twin of the next batch"
+        "files_stateless",
+        remove("commits/5", "commits/.5.crc"),
+        "commits/5",
+        "the log has a gap",
+        "warning",
+        id="gap in commits",
     ),
-    pytest.param("files_dedup", remove("commits/0"), "commits/.0.crc", "a checksum without its file", "note", id="twin of an old batch"),
     pytest.param(
-        "files_dedup", write("offsets/2 (copy)"), "offsets/2 (copy)", "none of Spark's files", "warning", id="foreign file in a log"
+        "files_dedup",
+        remove("offsets/1", "offsets/.1.crc"),
+        "offsets/1",
+        "Spark starts from there",
+        "error",
+        id="gap at the end",
     ),
-    pytest.param("files_dedup", write("notes.txt"), "notes.txt", "none of Spark's files", "warning", id="foreign file"),
-    pytest.param("files_dedup", write("sources/0/x.txt"), "sources/0/x.txt", "none of Spark's files", "warning", id="foreign in a source"),
-    pytest.param("files_dedup", cut("sources/0/2", 30), "sources/0/2", "is cut off", "error", id="truncated files log"),
-    pytest.param("files_stateless", cut("sources/0/9.compact", 700), "sources/0/9.compact", "is cut off", "error", id="truncated compact"),
-    pytest.param("files_stateless", remove("sources/0/11"), "sources/0/11", "has a gap", "error", id="gap in files log"),
-    pytest.param("files_dedup", remove("sources/0/2"), "sources/0", "ends at batch 1", "error", id="files log too short"),
-    pytest.param("files_dedup", cut("state/0/_metadata/metadata", 20), "state/0/_metadata/metadata", "is cut off", "error", id="operator"),
     pytest.param(
-        "files_dedup", remove("state/0/_metadata/metadata"), "state/0", "no operator's metadata", "note", id="no operator metadata"
+        "files_dedup",
+        remove("offsets/2", "offsets/.2.crc"),
+        "offsets/2",
+        "but commits/2 is there",
+        "error",
+        id="no offsets",
+    ),
+    pytest.param(
+        "files_dedup",
+        remove("commits/1", "commits/2"),
+        "commits",
+        "batches 1 to 2 are planned",
+        "error",
+        id="two ahead",
+    ),
+    pytest.param(
+        "files_dedup",
+        remove("offsets/0", "offsets/.0.crc"),
+        "commits/0",
+        "a clean-up by Spark",
+        "note",
+        id="older commit",
+    ),
+    pytest.param(
+        "files_dedup",
+        write(f"offsets/{TEMPORARY}"),
+        f"offsets/{TEMPORARY}",
+        "was never finished",
+        "note",
+        id="half-written",
+    ),
+    pytest.param(
+        "files_dedup",
+        write(f"offsets/.{TEMPORARY}.crc"),
+        f"offsets/.{TEMPORARY}.crc",
+        "was never finished",
+        "note",
+        id="its twin",
+    ),
+    pytest.param(
+        "files_dedup",
+        write("offsets/.2.crc"),
+        "offsets/.2.crc",
+        "is stale: offsets/2 was changed",
+        "warning",
+        id="stale .crc",
+    ),
+    pytest.param(
+        "files_dedup",
+        write("commits/.2.crc"),
+        "commits/.2.crc",
+        "is stale: commits/2",
+        "warning",
+        id="stale .crc of a commit",
+    ),
+    pytest.param(
+        "files_dedup",
+        write("sources/0/.2.crc"),
+        "sources/0/.2.crc",
+        "is stale: sources/0/2",
+        "warning",
+        id="stale .crc of a source",
+    ),
+    pytest.param(
+        "files_dedup",
+        write("offsets/.3.crc"),
+        "offsets/.3.crc",
+        "Multiple streaming queries",
+        "error",
+        id="twin of the next batch",
+    ),
+    pytest.param(
+        "files_dedup",
+        remove("commits/0"),
+        "commits/.0.crc",
+        "a checksum without its file",
+        "note",
+        id="twin of an old batch",
+    ),
+    pytest.param(
+        "files_dedup",
+        write("offsets/2 (copy)"),
+        "offsets/2 (copy)",
+        "none of Spark's files",
+        "warning",
+        id="foreign file in a log",
+    ),
+    pytest.param(
+        "files_dedup", write("notes.txt"), "notes.txt", "none of Spark's files", "warning", id="foreign file"
+    ),
+    pytest.param(
+        "files_dedup",
+        write("sources/0/x.txt"),
+        "sources/0/x.txt",
+        "none of Spark's files",
+        "warning",
+        id="foreign in a source",
+    ),
+    pytest.param(
+        "files_dedup", cut("sources/0/2", 30), "sources/0/2", "is cut off", "error", id="truncated files log"
+    ),
+    pytest.param(
+        "files_stateless",
+        cut("sources/0/9.compact", 700),
+        "sources/0/9.compact",
+        "is cut off",
+        "error",
+        id="truncated compact",
+    ),
+    pytest.param(
+        "files_stateless", remove("sources/0/11"), "sources/0/11", "has a gap", "error", id="gap in files log"
+    ),
+    pytest.param(
+        "files_dedup",
+        remove("sources/0/2"),
+        "sources/0",
+        "ends at batch 1",
+        "error",
+        id="files log too short",
+    ),
+    pytest.param(
+        "files_dedup",
+        cut("state/0/_metadata/metadata", 20),
+        "state/0/_metadata/metadata",
+        "is cut off",
+        "error",
+        id="operator",
+    ),
+    pytest.param(
+        "files_dedup",
+        remove("state/0/_metadata/metadata"),
+        "state/0",
+        "no operator's metadata",
+        "note",
+        id="no operator metadata",
     ),
 ]
 
 
 @pytest.mark.parametrize(("name", "spoil", "file", "what", "severity"), CASES)
 def test_damage_is_told_with_advice_and_nothing_is_changed(
-    recorded: Callable[[str], Path], tree: Callable[[Path], object], name: str, spoil: Spoil, *, file: str, what: str, severity: str
+    recorded: Callable[[str], Path],
+    tree: Callable[[Path], object],
+    name: str,
+    spoil: Spoil,
+    *,
+    file: str,
+    what: str,
+    severity: str,
 ) -> None:
     folder = recorded(name)
     spoil(folder)
     before = tree(folder)
-    for checkpoint in (Checkpoint(LocalStorage(str(folder)), ""), Checkpoint(LocalStorage(str(folder.parent)), folder.name)):
+    for checkpoint in (
+        Checkpoint(LocalStorage(str(folder)), ""),
+        Checkpoint(LocalStorage(str(folder.parent)), folder.name),
+    ):
         told = [problem for problem in checkpoint.problems() if problem.file == file and what in problem.what]
         assert [problem.severity for problem in told] == [severity], checkpoint.problems()
         assert told[0].advice.endswith(".")
@@ -148,7 +339,9 @@ def test_old_damage_is_found_by_a_deep_look_only(recorded: Callable[[str], Path]
     }
 
 
-def test_an_upgraded_log_may_change_its_number_of_sources_where_they_have_names(recorded: Callable[[str], Path]) -> None:
+def test_an_upgraded_log_may_change_its_number_of_sources_where_they_have_names(
+    recorded: Callable[[str], Path],
+) -> None:
     folder = recorded("union_named")
     file = folder / "offsets" / "1"
     file.write_bytes(file.read_bytes().rsplit(b"\n", 1)[0])
@@ -178,7 +371,9 @@ def test_a_damaged_entry_is_refused_with_its_file_and_what_to_do(
 
 
 def test_a_missing_entry_is_refused_with_its_file_and_what_to_do(opened: Callable[[str], Checkpoint]) -> None:
-    with pytest.raises(CheckpointError, match=r"offsets/7 is missing. Nothing was changed. Put it back .* reset_checkpoint"):
+    with pytest.raises(
+        CheckpointError, match=r"offsets/7 is missing. Nothing was changed. Put it back .* reset_checkpoint"
+    ):
         opened("files_dedup").offsets(7)
 
 
@@ -193,12 +388,22 @@ def make_checkpoint_below(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        pytest.param(lambda folder: folder.rmdir(), "There is nothing at .*checkpointLocation", id="does not exist"),
+        pytest.param(
+            lambda folder: folder.rmdir(), "There is nothing at .*checkpointLocation", id="does not exist"
+        ),
         pytest.param(lambda folder: None, "an empty folder or a file.*checkpointLocation", id="empty folder"),
-        pytest.param(lambda folder: (folder.rmdir(), folder.write_text("x")), "an empty folder or a file.*checkpointLocation", id="a file"),
+        pytest.param(
+            lambda folder: (folder.rmdir(), folder.write_text("x")),
+            "an empty folder or a file.*checkpointLocation",
+            id="a file",
+        ),
         pytest.param(make_delta_table, "is a Delta table, no checkpoint.*checkpointLocation", id="a table"),
-        pytest.param(write("a.txt"), r"is no checkpoint: it holds a\.txt.*checkpointLocation", id="other files"),
-        pytest.param(make_checkpoint_below, "Checkpoints are right below it: 000001-000001", id="checkpoints below"),
+        pytest.param(
+            write("a.txt"), r"is no checkpoint: it holds a\.txt.*checkpointLocation", id="other files"
+        ),
+        pytest.param(
+            make_checkpoint_below, "Checkpoints are right below it: 000001-000001", id="checkpoints below"
+        ),
     ],
 )
 def test_what_is_no_checkpoint_is_refused_with_what_is_there(
@@ -221,7 +426,9 @@ def test_a_part_of_a_checkpoint_is_refused_with_the_folder_to_give(recorded: Cal
         inspect(LocalStorage(str(recorded("files_dedup"))), "offsets")
 
 
-def test_a_query_that_never_planned_a_batch_has_no_problem(tmp_path: Path, recorded: Callable[[str], Path]) -> None:
+def test_a_query_that_never_planned_a_batch_has_no_problem(
+    tmp_path: Path, recorded: Callable[[str], Path]
+) -> None:
     shutil.copy(recorded("files_dedup") / "metadata", tmp_path / "metadata")
     problems: tuple[Problem, ...] = Checkpoint(LocalStorage(str(tmp_path)), "").problems()
     assert [problem for problem in problems if problem.file != "files_dedup"] == []

@@ -11,7 +11,9 @@ from streamkeeper.checkpoint import Checkpoint, FileEntry, FilesLog, write_files
 from streamkeeper.errors import CheckpointError
 from streamkeeper.storage import LocalStorage, Storage
 
-ENTRIES = [FileEntry(f"file:///data/{number:04d}.json", 1_767_225_600_000 + number, number) for number in range(23)]
+ENTRIES = [
+    FileEntry(f"file:///data/{number:04d}.json", 1_767_225_600_000 + number, number) for number in range(23)
+]
 
 
 class InMemory:
@@ -104,7 +106,9 @@ def spoil_cut(name: str) -> Callable[[Path], None]:
         pytest.param(spoil_remove("22"), r"lacks batch 22", id="ends too early"),
         pytest.param(spoil_cut("19.compact"), r"19\.compact is cut off: it ends with", id="compact cut off"),
         pytest.param(spoil_write("19.compact", b""), r"19\.compact is empty", id="compact empty"),
-        pytest.param(spoil_write("21", b"v9\n{}"), r"21 starts with b'v9' instead of the version v1", id="version"),
+        pytest.param(
+            spoil_write("21", b"v9\n{}"), r"21 starts with b'v9' instead of the version v1", id="version"
+        ),
         pytest.param(spoil_cut("21"), r"21 is cut off", id="plain cut off"),
         pytest.param(spoil_write("21", b'v1\n{"path":1}'), r"no processed file", id="no entry"),
     ],

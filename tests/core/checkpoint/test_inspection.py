@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from streamkeeper import generations
-from streamkeeper.checkpoint.inspection import inspect
-from streamkeeper.generations import Start
-from streamkeeper.home import FlowHome
+from streamkeeper.cli.inspection import inspect
+from streamkeeper.flows import generations
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.generations import Start
 from streamkeeper.storage import LocalStorage
 
 
@@ -59,14 +59,21 @@ def test_a_look_tells_position_operators_and_watermark(recorded: Callable[[str],
     assert found.problems == ()
 
 
-def test_a_batch_in_flight_is_told_beside_the_last_processed_position(recorded: Callable[[str], Path]) -> None:
+def test_a_batch_in_flight_is_told_beside_the_last_processed_position(
+    recorded: Callable[[str], Path],
+) -> None:
     folder = recorded("union_named")
     (folder / "commits" / "1").unlink()
     (folder / "commits" / ".1.crc").unlink()
     found = inspect(LocalStorage(str(folder)), "")
     assert (found.last_commit, found.in_flight) == (0, 1)
     web = found.sources[0]
-    assert (web.name, web.offset, web.in_flight, web.position) == ("web_events", {"logOffset": 0}, {"logOffset": 1}, "files log 0")
+    assert (web.name, web.offset, web.in_flight, web.position) == (
+        "web_events",
+        {"logOffset": 0},
+        {"logOffset": 1},
+        "files log 0",
+    )
     assert found.problems == ()
 
 
@@ -77,16 +84,24 @@ def test_a_checkpoint_without_a_commit_has_read_nothing_yet(recorded: Callable[[
     found = inspect(LocalStorage(str(folder)), "")
     assert (found.last_commit, found.last_commit_at, found.in_flight) == (None, None, 0)
     source = found.sources[0]
-    assert (source.kind, source.position, source.initial) == ("kafka", "nothing read yet", {"orders": {"0": 0, "1": 0}})
+    assert (source.kind, source.position, source.initial) == (
+        "kafka",
+        "nothing read yet",
+        {"orders": {"0": 0, "1": 0}},
+    )
 
 
 @pytest.mark.parametrize(("count_files", "files"), [(False, None), (True, 13)])
-def test_files_are_counted_only_if_asked(recorded: Callable[[str], Path], count_files: bool, files: int | None) -> None:
+def test_files_are_counted_only_if_asked(
+    recorded: Callable[[str], Path], count_files: bool, files: int | None
+) -> None:
     found = inspect(LocalStorage(str(recorded("files_stateless"))), "", count_files=count_files)
     assert found.sources[0].files == files
 
 
-def test_a_look_reads_the_newest_entries_only_and_asks_one_time_and_writes_nothing(recorded: Callable[[str], Path]) -> None:
+def test_a_look_reads_the_newest_entries_only_and_asks_one_time_and_writes_nothing(
+    recorded: Callable[[str], Path],
+) -> None:
     storage = Recording(str(recorded("files_stateless")))
     inspect(storage, "")
     assert {name for name in storage.reads if "crc" not in name} == {
@@ -117,16 +132,26 @@ def test_a_damaged_checkpoint_is_described_as_far_as_it_can_be_read(recorded: Ca
     (folder / "offsets" / "2").write_bytes(b"v1\n{")
     found = inspect(LocalStorage(str(folder)), "")
     assert (found.query_id, found.last_commit) == (None, 2)
-    assert {problem.file for problem in found.problems} == {"metadata", ".metadata.crc", "offsets/2", "offsets/.2.crc"}
+    assert {problem.file for problem in found.problems} == {
+        "metadata",
+        ".metadata.crc",
+        "offsets/2",
+        "offsets/.2.crc",
+    }
 
 
-def test_a_flow_of_ours_is_told_with_its_generation_and_schemas(recorded: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_flow_of_ours_is_told_with_its_generation_and_schemas(
+    recorded: Callable[[str], Path], tmp_path: Path
+) -> None:
     storage = LocalStorage(str(tmp_path / "state"))
     home = FlowHome(storage, "events", "clean_events")
     name = home.checkpoint(2, 3)
     shutil.copytree(recorded("files_dedup"), storage.path(name))
     generations.decide(home, replace(generations.first(home, "fingerprint"), number=2))
-    generations.begin(home, Start(2, name, None, {}, {"events": "id INT"}, ("dedupe",), None, 3, "2026-01-01T00:00:00+00:00"))
+    generations.begin(
+        home,
+        Start(2, name, None, {}, {"events": "id INT"}, ("dedupe",), None, 3, "2026-01-01T00:00:00+00:00"),
+    )
     found = inspect(storage, name, home)
     assert (found.flow, found.generation, found.schemas) == ("events.clean_events", 2, {"events": "id INT"})
 

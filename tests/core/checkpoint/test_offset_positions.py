@@ -6,11 +6,17 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.positions import check_fits, describe, kind_of
+from streamkeeper.declare.offsets import check_fits, describe, kind_of
 
 
 def delta(version: int, index: int, starting: bool = False) -> dict[str, Any]:
-    return {"sourceVersion": 1, "reservoirId": "id", "reservoirVersion": version, "index": index, "isStartingVersion": starting}
+    return {
+        "sourceVersion": 1,
+        "reservoirId": "id",
+        "reservoirVersion": version,
+        "index": index,
+        "isStartingVersion": starting,
+    }
 
 
 @pytest.mark.parametrize(
@@ -57,7 +63,14 @@ def test_an_offset_at_the_edge_fits(source_format: str, offset: Any) -> None:
 @pytest.mark.parametrize(
     ("source_format", "offset", "said"),
     [
-        ("json", {"orders": {"0": 1}}, ["{'orders': {'0': 1}} is an offset of a kafka source", '{"logOffset": <batch of the files log>}']),
+        (
+            "json",
+            {"orders": {"0": 1}},
+            [
+                "{'orders': {'0': 1}} is an offset of a kafka source",
+                '{"logOffset": <batch of the files log>}',
+            ],
+        ),
         ("kafka", {"logOffset": 1}, ["of a files source", '{"<topic>": {"<partition>": <next offset>}}']),
         ("delta", 7, ["7 is an offset of a rate source", "reservoirVersion"]),
         ("rate", "7", ["'7' is an offset of no source that is known", "a number of seconds"]),
@@ -68,7 +81,9 @@ def test_an_offset_at_the_edge_fits(source_format: str, offset: Any) -> None:
         ("kinesis", 7, ["'kinesis'", "json", "kafka"]),
     ],
 )
-def test_an_offset_that_does_not_fit_is_told_with_what_is_allowed(source_format: str, offset: Any, said: list[str]) -> None:
+def test_an_offset_that_does_not_fit_is_told_with_what_is_allowed(
+    source_format: str, offset: Any, said: list[str]
+) -> None:
     message = check_fits(source_format, offset)
     assert message is not None
     assert [part for part in said if part not in message] == []

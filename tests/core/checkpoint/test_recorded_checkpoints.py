@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from streamkeeper.checkpoint import Checkpoint, StateOperator, write_commit, write_files_log, write_offsets
-from streamkeeper.checkpoint.checksums import checksum, fits
-from streamkeeper.checkpoint.entries import parse_file_entry
-from streamkeeper.positions import check_fits, kind_of
+from streamkeeper.checkpoint.crc_files import checksum, fits
+from streamkeeper.checkpoint.log_entries import parse_file_entry
+from streamkeeper.declare.offsets import check_fits, kind_of
 from streamkeeper.storage import LocalStorage
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -34,13 +34,18 @@ def test_every_offset_and_commit_is_written_again_byte_for_byte(name: str) -> No
         assert write_commit(checkpoint.commit(batch)) == checkpoint.read(f"commits/{batch}")
 
 
-@pytest.mark.parametrize("file", [file for file in RECORDED.rglob("sources/*/*") if file.is_file() and b"batchId" in file.read_bytes()])
+@pytest.mark.parametrize(
+    "file",
+    [file for file in RECORDED.rglob("sources/*/*") if file.is_file() and b"batchId" in file.read_bytes()],
+)
 def test_every_file_of_a_files_log_is_written_again_byte_for_byte(file: Path) -> None:
     entries = [parse_file_entry(line, str(file)) for line in file.read_text().split("\n")[1:]]
     assert b"".join(write_files_log(entries)) == file.read_bytes()
 
 
-@pytest.mark.parametrize("twin", list(RECORDED.rglob(".*.crc")), ids=lambda twin: str(twin.relative_to(RECORDED)))
+@pytest.mark.parametrize(
+    "twin", list(RECORDED.rglob(".*.crc")), ids=lambda twin: str(twin.relative_to(RECORDED))
+)
 def test_every_checksum_is_the_one_that_hadoop_wrote(twin: Path) -> None:
     content = twin.with_name(twin.name[1:-4]).read_bytes()
     assert fits(content, twin.read_bytes())
@@ -57,7 +62,9 @@ def test_every_checksum_is_the_one_that_hadoop_wrote(twin: Path) -> None:
         ("rate", 1, {"0": 1}),
     ],
 )
-def test_the_last_processed_position_is_told_by_source(opened: Open, name: str, version: int, sources: dict[str, Any]) -> None:
+def test_the_last_processed_position_is_told_by_source(
+    opened: Open, name: str, version: int, sources: dict[str, Any]
+) -> None:
     checkpoint = opened(name)
     last = checkpoint.last_commit()
     assert last is not None

@@ -1,0 +1,169 @@
+"""A flow's driver as its supervising task sees it: one that it submitted itself, or one that it found alive
+and attached to.
+
+A driver outlives its supervisor: it gets a session of its own, no standard input, and a file instead of a
+pipe (measured in FACTS-airflow: a child that inherits the supervisor's socket is orphaned or killed with it).
+Ending the task never ends the driver by accident; the next try finds it by its lease.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.flows import holds, leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Lease, Life, process_started
+from streamkeeper.storage import read_json
+
+LOOK = 1.0
+"""Seconds that one look at a driver waits for its end, at most."""
+STORE_LOOK = 5.0
+"""Seconds between two looks into the store for a driver that this task did not start, while its process is
+there or out of sight.
+"""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a driver ended: its exit code where this host knows it, and what is known in words."""
+
+    code: int
+    said: str
+
+
+class Driver(Protocol):
+    """What can be asked of a driver, submitted or found."""
+
+    log: Path | None
+
+    def wait(self) -> Ending | None:
+        """Wait :data:`LOOK` seconds at most; give the ending, or None while it lives."""
+        ...
+
+
+class Submitted:
+    """A driver that this task started.
+
+    :param command: the ``spark-submit`` command.
+    :param environment: the whole environment of the process.
+    :param log: the file that its output goes to; ``<log>.pid`` beside it names its process group while it
+        runs.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.log: Path | None = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                list(command),
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                close_fds=True,
+                start_new_session=True,
+            )
+        self._note = log.with_name(f"{log.name}.pid")
+        aside = log.with_name(f".{log.name}.pid")
+        aside.write_text(
+            json.dumps({"pid": self._process.pid, "started": process_started(self._process.pid)})
+        )
+        aside.replace(self._note)
+
+    @property
+    def pid(self) -> int:
+        """The process, and the group and session, of ``spark-submit``."""
+        return self._process.pid
+
+    def wait(self) -> Ending | None:
+        try:
+            code = self._process.wait(timeout=LOOK)
+        except subprocess.TimeoutExpired:
+            return None
+        self._note.unlink(missing_ok=True)
+        return Ending(code, f"exit code {code}" if code >= 0 else f"ended by {signal.Signals(-code).name}")
+
+
+class Attached:
+    """A driver that was alive already: a supervisor of it was lost, or someone runs it by hand.
+
+    Its exit code is out of reach (it is no child of this process), so the ending is told from what it left
+    behind.
+
+    :param term: seconds without a heartbeat after which a driver on another host counts as gone.
+    """
+
+    def __init__(self, home: FlowHome, lease: Lease, term: float) -> None:
+        self._home, self._lease, self._term = home, lease, term
+        self._beat = leases.read_heartbeat(home, lease.epoch)
+        self._since = self._ask_at = time.monotonic()
+        self.log: Path | None = Path(lease.log) if lease.log and Path(lease.log).is_file() else None
+
+    def wait(self) -> Ending | None:
+        deadline = time.monotonic() + LOOK
+        while not self._gone():
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(LOOK / 5)
+        return self._ending()
+
+    def _gone(self) -> bool:
+        """Look at the process as often as asked, and at the store only every few seconds, or where the
+        process is gone.
+        """
+        if leases.runs_here(self._lease) is not False and time.monotonic() < self._ask_at:
+            return False
+        self._ask_at = time.monotonic() + min(STORE_LOOK, self._term / 4)
+        match leases.life(self._home, self._lease):
+            case Life.LEFT | Life.DEAD:
+                return True
+            case Life.ALIVE:
+                return False
+            case Life.UNKNOWN:
+                beat = leases.read_heartbeat(self._home, self._lease.epoch)
+                if beat != self._beat:
+                    self._beat, self._since = beat, time.monotonic()
+                return time.monotonic() - self._since >= self._term
+
+    def _ending(self) -> Ending:
+        if holds.parked(self._home) is not None:
+            return Ending(Outcome.PARKED, "the flow is parked")
+        left = read_json(self._home.storage, self._home.left(self._lease.epoch))
+        if left is None:
+            return Ending(Outcome.FAILED, "it is gone without a word")
+        outcome = Outcome.__members__.get(str(left.get("why")).upper(), Outcome.STOPPED)
+        return Ending(
+            outcome,
+            "it left in good order" if outcome is Outcome.STOPPED else f"it left a note: {left['why']}",
+        )
+
+
+def find(home: FlowHome, term: float, meanwhile: Callable[[], None] = lambda: None) -> Attached | None:
+    """Find the flow's driver if one is alive; of one on another host this watches the heartbeat, for ``term``
+    seconds at most.
+
+    :param meanwhile: called about every :data:`LOOK` seconds of that.
+    """
+    lease = leases.current(home)
+    if lease is None:
+        return None
+    state = leases.life(home, lease)
+    if state in (Life.LEFT, Life.DEAD):
+        return None
+    found = Attached(home, lease, term)
+    if state is Life.ALIVE:
+        return found
+    first = leases.read_heartbeat(home, lease.epoch)
+    while found.wait() is None:
+        meanwhile()
+        if leases.read_heartbeat(home, lease.epoch) != first:
+            return found
+    return None

@@ -1,0 +1,68 @@
+"""The gate of a flow's DAG: it waits while a hold is there, without a worker slot and without a timeout."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from airflow.sdk import BaseOperator, Context
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from streamkeeper.settings import Settings
+from streamkeeper_airflow.flow.holds import all_held
+from streamkeeper_airflow.flow.retries import FIRST_DELAY, UNLIMITED
+
+
+class HoldTrigger(BaseTrigger):
+    """Waits in the triggerer until no hold forbids ``pipeline.flow``, or one of the ``others``, to start, and
+    says in the task's log who holds it.
+
+    Holds are files, in a folder or an object store, that any host may write, so there is nothing to subscribe
+    to: it looks every ``heartbeat_interval`` of the settings, as the drivers do.
+    """
+
+    def __init__(self, flow: str, others: Sequence[str] = ()) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flow, self.others = flow, list(others)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Give the class's path and arguments, by which the triggerer makes it again."""
+        return "streamkeeper_airflow.flow.gate.HoldTrigger", {"flow": self.flow, "others": self.others}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Fire once, when the flow is free."""
+        settings = Settings.from_environment()
+        flows, said = [self.flow, *self.others], ""
+        while found := await asyncio.to_thread(all_held, settings, flows):
+            if found != said:
+                said = found
+                self.log.info("Waiting: %s is held.\n%s", ", ".join(flows), said)
+            await asyncio.sleep(settings.heartbeat_interval)
+        yield TriggerEvent({"flow": ", ".join(flows)})  # type: ignore[no-untyped-call]
+
+
+class HoldGate(BaseOperator):
+    """Lets a run of a flow's DAG pass when no hold is there; until then the task is deferred, for as long as
+    it takes.
+
+    :param flow: ``pipeline.flow``; or
+    :param flows: all flows of a pipeline that share a driver: it passes once one of them may start.
+    """
+
+    def __init__(self, *, flow: str | None = None, flows: Sequence[str] = (), **kwargs: Any) -> None:
+        # A gate fails only where Airflow or the storage does: that must not turn the flow's run red.
+        super().__init__(**{"retries": UNLIMITED, "retry_delay": FIRST_DELAY, **kwargs})
+        self.flows = [flow] if flow else list(flows)
+
+    def execute(self, context: Context) -> None:
+        """Pass at once, or defer to :class:`HoldTrigger`."""
+        found, named = all_held(Settings.from_environment(), self.flows), ", ".join(self.flows)
+        if found:
+            self.log.info("%s is held, so this run waits, without a slot.\n%s", named, found)
+            self.defer(trigger=HoldTrigger(self.flows[0], self.flows[1:]), method_name="freed")
+        self.log.info("Nothing holds %s.", named if len(self.flows) == 1 else f"at least one of {named}")
+
+    def freed(self, context: Context, event: dict[str, Any]) -> None:
+        """Go on after the wait."""
+        self.log.info("Free again: %s.", event["flow"])

@@ -1,0 +1,59 @@
+"""Which holds keep a flow from being started now; the gate and the task that runs the flow ask the same
+question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamkeeper.flows import holds
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.holds import PARK, Hold
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
+
+
+def open_home(settings: Settings, flow: str) -> FlowHome:
+    """Give the names of a flow's files. ``flow`` is ``pipeline.flow``."""
+    pipeline, _, name = flow.partition(".")
+    return FlowHome(open_storage(settings.state), pipeline, name)
+
+
+def blocking(settings: Settings, flow: str) -> list[Hold]:
+    """Give the holds that forbid a start of ``pipeline.flow`` now; none if it may start.
+
+    A park belongs to the declaration that failed: once the flow's fingerprint is another, the driver lifts it
+    for one try, so it does not count here. The manifest is read only where that question comes up.
+
+    :raises StreamkeeperError: the state folder or the manifest cannot be read.
+    """
+    found = holds.all_of(open_home(settings, flow))
+    if [hold.owner for hold in found] != [PARK]:
+        return found
+    failed = found[0].details.get("fingerprint")
+    if failed is None:
+        return found
+    manifest = read_manifest(settings)
+    # A file that raises keeps its last fingerprint in the manifest: starting it would only park it again.
+    unreadable = flow.partition(".")[0] in manifest.errors
+    return found if unreadable or failed == manifest.find(flow).fingerprint else []
+
+
+def all_held(settings: Settings, flows: Sequence[str]) -> str:
+    """Say who holds each of some flows and why; nothing once one of them may start.
+
+    :raises StreamkeeperError: the state folder or the manifest cannot be read.
+    """
+    said = []
+    for flow in flows:
+        found = blocking(settings, flow)
+        if not found:
+            return ""
+        said.append(describe(found) if len(flows) == 1 else f"{flow}: {describe(found)}")
+    return "\n".join(said)
+
+
+def describe(found: list[Hold]) -> str:
+    """Say who holds a flow and why, one line a hold."""
+    return "\n".join(f"{hold.owner}, by {hold.by}, since {hold.at}: {hold.reason}" for hold in found)

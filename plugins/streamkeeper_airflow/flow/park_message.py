@@ -1,0 +1,54 @@
+"""A park in words: what broke, in the terms of the user's flow, and the way out, as the task's log and the
+run's note show it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from airflow.sdk import conf
+
+from streamkeeper.drivers import failures
+from streamkeeper.drivers.failures import Failure, FailureClass
+from streamkeeper.flows.holds import Hold
+
+
+def describe_park(flow: str, park: Hold) -> str:
+    """Say what parked ``pipeline.flow`` and which recovery fits, with the page of its form.
+
+    A park without a classed failure only has its reason.
+    """
+    failure = _failure(park.details)
+    said = failures.describe(flow, failure) if failure else f"The flow {flow} is parked: {park.reason}"
+    return _with_form(flow, said, park.details.get("recovery"))
+
+
+def describe_retried(flow: str, details: dict[str, Any]) -> str:
+    """Say what ended a driver of ``pipeline.flow`` that is retried, as the flow declares, in the manner of
+    :func:`describe_park`.
+
+    :param details: of :func:`streamkeeper.flows.leases.failure_of`, which may be empty.
+    """
+    failure = _failure(details)
+    said = (
+        failures.describe(flow, failure, retried=True)
+        if failure
+        else f"The flow {flow} failed; it is retried, as declared."
+    )
+    return _with_form(flow, said, details.get("recovery"))
+
+
+def _with_form(flow: str, said: str, recovery: str | None) -> str:
+    if not recovery:
+        return said
+    base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
+    return f"{said}\n\nIts form: {base}/dags/{recovery} (button Trigger, flow {flow})"
+
+
+def _failure(details: dict[str, Any]) -> Failure | None:
+    names = {field.name for field in fields(Failure)}
+    known = {name: value for name, value in details.items() if name in names}
+    if known.get("classed") not in {item.value for item in FailureClass}:
+        return None
+    return Failure(**{**known, "classed": FailureClass(known["classed"])})

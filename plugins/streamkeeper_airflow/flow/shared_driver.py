@@ -1,0 +1,98 @@
+"""Flows that share a driver, as their one supervising task sees it: which they are, a living driver, and who
+ended it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from streamkeeper.drivers.exit_codes import Outcome, of_all
+from streamkeeper.flows import leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Life
+from streamkeeper.manifest.manifest import Manifest
+from streamkeeper.storage import read_json
+from streamkeeper_airflow.flow import drivers
+from streamkeeper_airflow.flow.drivers import Attached, Ending
+
+
+def sharers(manifest: Manifest, flow: str) -> list[str]:
+    """Give the full names of all flows that share a driver with ``pipeline.flow`` as declared now; none where
+    none is shared.
+    """
+    pipeline = flow.partition(".")[0]
+    return [
+        found.full_name
+        for found in manifest.flows()
+        if found.pipeline.name == pipeline and found.pipeline.shared_driver
+    ]
+
+
+class AttachedToAll:
+    """A driver of several flows that was alive already. It is gone when it has left, or lost, all of them."""
+
+    def __init__(self, parts: Sequence[Attached]) -> None:
+        self._living, self._endings = list(parts), list[Ending]()
+        self._parts = list(parts)
+        self.log: Path | None = next((part.log for part in parts if part.log), None)
+
+    def wait(self) -> Ending | None:
+        deadline = time.monotonic() + drivers.LOOK
+        while self._living and time.monotonic() < deadline:
+            ending = self._living[0].wait()
+            if ending is not None:
+                self._endings.append(ending)
+                del self._living[0]
+        if self._living:
+            return None
+        code = of_all(Outcome(ending.code) for ending in self._endings)
+        return next(ending for ending in self._endings if ending.code == code)
+
+
+def find(homes: Sequence[FlowHome], term: float, meanwhile: Callable[[], None]) -> AttachedToAll | None:
+    """Find a living driver of any of some flows, as :func:`streamkeeper_airflow.flow.drivers.find` does of
+    one.
+    """
+    for home in homes:
+        if drivers.find(home, term, meanwhile) is None:
+            continue
+        lease = leases.current(home)
+        mine = [
+            (other, found)
+            for other in homes
+            if (found := leases.current(other)) and lease and found.process == lease.process
+        ]
+        parts = [
+            Attached(other, found, term)
+            for other, found in mine
+            if leases.life(other, found) not in (Life.LEFT, Life.DEAD)
+        ]
+        if parts:
+            return AttachedToAll(parts)
+    return None
+
+
+def to_blame(homes: Sequence[FlowHome], code: int, before: dict[str, int]) -> list[FlowHome]:
+    """Give the flows by which a driver ended that several share; all that it ran, or was to run, where none
+    says so.
+
+    :param before: the newest lease epoch of each flow before the driver began, by full name.
+    """
+    if len(homes) == 1:
+        return list(homes)
+    ran = [home for home in homes if max(home.epochs(), default=0) > before.get(home.full_name, 0)]
+    named = Outcome(code).name.lower() if code in set(Outcome) else ""
+    told = {home.full_name: _why(home) for home in ran}
+    return (
+        [home for home in ran if told[home.full_name] == named]
+        or [home for home in ran if told[home.full_name] not in (Outcome.STOPPED.name.lower(), "not begun")]
+        or ran
+        or list(homes)
+    )
+
+
+def _why(home: FlowHome) -> str | None:
+    left = read_json(home.storage, home.left(home.epochs()[-1]))
+    return str(left["why"]) if left else None

@@ -1,0 +1,379 @@
+"""The task that keeps a flow running: it submits the flow's driver or attaches to the one that lives, follows
+it, and says how it ended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import BaseOperator, Context, conf
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from streamkeeper.drivers import crash_loops, submit
+from streamkeeper.drivers.alerts import AlertKind
+from streamkeeper.drivers.crash_loops import Failures
+from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.errors import SettingsError
+from streamkeeper.flows import generations, holds, leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Life
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover.kinds.reset_checkpoint import RECOVERY as RESET
+from streamkeeper.settings import Settings
+from streamkeeper.times import now
+from streamkeeper_airflow.flow import drivers
+from streamkeeper_airflow.flow import submit as submitting
+from streamkeeper_airflow.flow.drivers import Attached, Driver, Ending, Submitted
+from streamkeeper_airflow.flow.gate import HoldTrigger
+from streamkeeper_airflow.flow.heartbeat import Heart, name_of
+from streamkeeper_airflow.flow.holds import all_held, open_home
+from streamkeeper_airflow.flow.log_tail import LogTail
+from streamkeeper_airflow.flow.park_message import describe_park, describe_retried
+from streamkeeper_airflow.flow.retries import (
+    LONGEST_DELAY,
+    LOST_DELAY,
+    UNLIMITED,
+    AfterHealth,
+    DriverFailed,
+    WrongSettings,
+    check_patience,
+    delay,
+    failing_streak,
+)
+from streamkeeper_airflow.flow.shared_driver import AttachedToAll, sharers, to_blame
+from streamkeeper_airflow.flow.shared_driver import find as find_any
+from streamkeeper_airflow.operate.notify import alert, page
+from streamkeeper_airflow.operate.run_note import set_run_note
+
+POOL = "streaming_flows"
+BACKLOG = 64 * 1024
+"""Bytes of an attached driver's log that are shown again."""
+ATTACH_ATTEMPTS = 3
+
+
+class FlowOperator(BaseOperator):
+    """Runs a flow's driver for as long as it runs.
+
+    * It asks the holds again at each try, since a retry skips the gate. A held flow ends the task as
+      *skipped*: nothing failed, and the next run of the ``@continuous`` DAG waits at its gate without a slot.
+      A failed task would alarm, a waiting one would keep its slot.
+    * A driver that lives is attached to; none is ever started beside it.
+    * A parked flow ends the run *failed*, once: red where people look, and the next run's gate waits.
+    * Everything else is tried again, for ever (see :mod:`streamkeeper_airflow.flow.retries`): in this very
+      try after a driver that had been at work, so that nothing waits for Airflow.
+    * While it follows a driver it says so with a heartbeat; a driver that nobody watches for long stops by
+      itself.
+
+    Flows that share a driver have one such task: it is held where all of them are, and it fails with the
+    flows that ended the driver.
+
+    A flow that runs once has no next run that would wait at the gate. So its task waits itself while the flow
+    is held, without a slot, and starts the next driver until the flow is done; of a flow that is done it says
+    so, and succeeds.
+
+    :param flow: ``pipeline.flow``; or
+    :param flows: all flows of a pipeline that share a driver. Which they are is asked of the manifest again
+        at each try.
+    :param once: the flow runs once, and has its task for itself.
+    :param spark_conn_id: the Airflow connection of type ``spark`` that names the master.
+    """
+
+    def __init__(
+        self,
+        *,
+        flow: str | None = None,
+        flows: Sequence[str] = (),
+        once: bool = False,
+        spark_conn_id: str = submitting.CONNECTION,
+        **kwargs: Any,
+    ) -> None:
+        kwargs = {
+            "pool": POOL,
+            "retries": UNLIMITED,
+            "retry_delay": LOST_DELAY,
+            "max_retry_delay": LONGEST_DELAY,
+            "retry_policy": AfterHealth(),
+            **kwargs,
+        }
+        super().__init__(**kwargs)
+        self.flow, self.spark_conn_id = flow or ", ".join(flows), spark_conn_id
+        self.flows, self.shared, self.once = [flow] if flow else list(flows), not flow, once
+        self._driver: Driver | None = None
+        self._before: dict[str, int] = {}
+        self._started = 0
+
+    def execute(self, context: Context) -> None:
+        """Supervise the flow's driver until it ends.
+
+        :raises AirflowSkipException: the flow is held.
+        :raises AirflowFailException: the flow is parked.
+        :raises DriverFailed: another try may get over it.
+        :raises WrongSettings: no driver can be started with the present settings.
+        """
+        while not self._is_done() and self._supervise(context):
+            self.log.info("%s had been at work, so it is started again at once.", self.flow)
+
+    def freed(self, context: Context, event: dict[str, Any]) -> None:
+        """Go on after a hold of a flow that runs once."""
+        self.log.info("Free again: %s.", event["flow"])
+        self.execute(context)
+
+    def on_kill(self) -> None:
+        """Leave the driver alone, whoever ends this task: a scheduler that was started again, a worker that
+        shuts down, a person.
+
+        The next try attaches to it. A hold is what stops a flow; and a driver that nobody watches for long
+        stops by itself.
+        """
+        if self._driver is not None:
+            self.log.warning(
+                "This task is told to stop; the driver of %s goes on, and the next try attaches to it.",
+                self.flow,
+            )
+
+    def _is_done(self) -> bool:
+        """Say whether a flow that runs once has read all there was."""
+        number = generations.finished(open_home(_settings(), self.flow)) if self.once else None
+        if number is None:
+            return False
+        self.log.info(
+            "%s is done, in generation %s: it runs once, and has read all there was. A reset runs it again.",
+            self.flow,
+            number,
+        )
+        return True
+
+    def _supervise(self, context: Context) -> bool:
+        """Supervise one driver until it ends; give whether the next is to be started at once, in this very
+        try.
+        """
+        settings = _settings()
+        self._find_sharers(settings)
+        homes = [open_home(settings, flow) for flow in self.flows]
+        heart = Heart(homes, settings.supervisor_timeout, name_of(context), self.log.warning)
+        for _ in range(ATTACH_ATTEMPTS):
+            self._skip_if_held(settings)
+            self._before = {home.full_name: _newest_epoch(home) for home in homes}
+            heart.beat()
+            self._driver = self._attach(settings, homes, heart) or self._submit(settings, context)
+            ending = self._follow(self._driver, heart)
+            if ending.code not in (Outcome.LEASE_HELD, Outcome.LEASE_LOST):
+                break
+            self.log.info("Another driver has the lease of %s; attaching to it.", self.flow)
+        return self._conclude(*to_blame(homes, ending.code, self._before), ending=ending, context=context)
+
+    def _find_sharers(self, settings: Settings) -> None:
+        """Look which flows share the driver now: the DAG file that made this task may be older than the last
+        declaration.
+        """
+        if not self.shared:
+            return
+        self.flows = sharers(read_manifest(settings), self.flows[0])
+        if not self.flows:
+            raise AirflowSkipException(
+                f"{self.flow}: these flows share no driver any more; each has a DAG of its own."
+            )
+        self.flow = ", ".join(self.flows)
+
+    def _skip_if_held(self, settings: Settings) -> None:
+        found = all_held(settings, self.flows)
+        if found and self.once:
+            self.log.info("%s is held, so this task waits, without a slot.\n%s", self.flow, found)
+            self.defer(trigger=HoldTrigger(self.flows[0]), method_name="freed")
+        if found:
+            raise AirflowSkipException(
+                f"{self.flow} is held, so it is not started; the next run waits at the gate.\n{found}"
+            )
+
+    def _attach(
+        self, settings: Settings, homes: Sequence[FlowHome], heart: Heart
+    ) -> Attached | AttachedToAll | None:
+        if self.shared:
+            found: Attached | AttachedToAll | None = find_any(homes, settings.lease_term, heart.beat)
+        else:
+            found = drivers.find(homes[0], settings.lease_term, heart.beat)
+        if found is not None:
+            held = next(
+                (
+                    lease
+                    for home in homes
+                    if (lease := leases.current(home)) and leases.life(home, lease) is not Life.LEFT
+                ),
+                None,
+            )
+            self.log.info(
+                "%s has a living driver (%s): attaching to it.",
+                self.flow,
+                leases.describe(held) if held else "?",
+            )
+            self._warn_if_impatient(settings)
+        return found
+
+    def _warn_if_impatient(self, settings: Settings) -> None:
+        """A driver that runs goes on being watched, whatever the settings: to refuse that would be what ends
+        it.
+        """
+        try:
+            check_patience(settings)
+        except WrongSettings as error:
+            self.log.warning("The next driver will be refused: %s", error)
+
+    def _refuse_impatience(self, settings: Settings) -> None:
+        try:
+            check_patience(settings)
+        except WrongSettings as error:
+            alert(
+                settings,
+                AlertKind.SETTINGS,
+                self.flows[0],
+                str(error),
+                f"supervisor timeout {settings.supervisor_timeout:g} s",
+            )
+            raise
+
+    def _submit(self, settings: Settings, context: Context) -> Submitted:
+        self._refuse_impatience(settings)
+        manifest = read_manifest(settings)
+        flows = [manifest.find(flow) for flow in self.flows]
+        if flows[0].pipeline.shared_driver and not self.shared:
+            raise AirflowSkipException(
+                f"{self.flow} shares a driver with its pipeline's other flows now; {flows[0].dag_id} runs it."
+            )
+        log = self._log_file(context, submit.application_name(flows))
+        command, environment = submitting.prepare(settings, flows, self.spark_conn_id, log)
+        driver = Submitted(command, environment, log)
+        self.log.info("Started the driver of %s: process group %s, output in %s.", self.flow, driver.pid, log)
+        return driver
+
+    def _log_file(self, context: Context, application: str) -> Path:
+        ti = context["ti"]
+        stamp = re.sub(r"[^0-9T]", "", now().split("+")[0])
+        self._started += 1
+        name = f"{stamp}-try{ti.try_number}" + (f"-{self._started}" if self._started > 1 else "")
+        return Path(conf.get("logging", "base_log_folder")) / "drivers" / application / f"{name}.log"
+
+    def _follow(self, driver: Driver, heart: Heart) -> Ending:
+        backlog = None if isinstance(driver, Submitted) else BACKLOG
+        tail = LogTail(driver.log, self.log.info, backlog=backlog) if driver.log else None
+        while True:
+            heart.beat()
+            ending = driver.wait()
+            if tail:
+                tail.pump()
+            if ending is not None:
+                return ending
+
+    def _conclude(self, *homes: FlowHome, ending: Ending, context: Context) -> bool:
+        """Say how the driver ended; give whether the next is to be started at once.
+
+        A new try would cost as much again as a driver's start takes to get to work, and wait for a scheduler
+        that may be away.
+
+        :param homes: of the flows by which it ended.
+        """
+        match ending.code:
+            case Outcome.STOPPED | Outcome.DONE:
+                self.log.info("The driver of %s stopped in good order (%s).", self.flow, ending.said)
+                return self.once
+            case Outcome.HELD if self.once:
+                return True
+            case Outcome.HELD:
+                raise AirflowSkipException(
+                    f"{self.flow} was held before its driver began; the next run waits at the gate."
+                )
+            case Outcome.PARKED:
+                for home in homes:
+                    self._say_parked(home, context)
+                parked = ", ".join(home.full_name for home in homes)
+                raise AirflowFailException(
+                    f"{parked} is parked; see above for what broke and which recovery fits."
+                )
+            case _:
+                self._skip_if_held(Settings.from_environment())
+                failed = max(
+                    (self._failed(home, ending) for home in homes),
+                    key=lambda failed: (failed.looping, failed.streak or 0),
+                )
+                if delay(failed.code, failed.streak, failed.looping):
+                    raise failed
+                self.log.warning("%s", failed)
+                return True
+
+    def _failed(self, home: FlowHome, ending: Ending) -> DriverFailed:
+        where = f" Its output: {self._driver.log}" if self._driver and self._driver.log else ""
+        attached = self._driver is not None and not isinstance(self._driver, Submitted)
+        began = attached or _newest_epoch(home) > self._before.get(home.full_name, 0)
+        streak = failing_streak(home) if began else None
+        failures = crash_loops.note(home)
+        said = f"The driver of {home.full_name} ended: {ending.said}.{where}"
+        self._tell(home, ending, failures, said)
+        return DriverFailed(said, ending.code, streak, failures.looping)
+
+    def _tell(self, home: FlowHome, ending: Ending, failures: Failures, said: str) -> None:
+        """Alert people of what retries alone will hardly mend; each is told once, however many tries
+        follow.
+        """
+        settings = Settings.from_environment()
+        if ending.code == Outcome.RETRY_DECLARED:
+            details = leases.failure_of(home, _newest_epoch(home)) or {}
+            alert(
+                settings,
+                AlertKind.RETRIED_AS_DECLARED,
+                home.full_name,
+                describe_retried(home.full_name, details),
+                failures.occasion,
+            )
+        if ending.code == Outcome.USAGE:
+            text = (
+                f"{said}\nIts settings or its command line cannot be used; see its output. Correct them, and"
+                " start Airflow again."
+            )
+            alert(settings, AlertKind.SETTINGS, home.full_name, text, failures.occasion)
+        if failures.looping:
+            longest = LONGEST_DELAY.total_seconds() / 60
+            text = (
+                f"Drivers of {home.full_name} fail again and again without a committed batch"
+                f" ({failures.occasion}). The next tries wait {longest:.0f} min each. The last one: {said}"
+            )
+            alert(settings, AlertKind.CRASH_LOOP, home.full_name, text, failures.occasion)
+
+    def _say_parked(self, home: FlowHome, context: Context) -> None:
+        park = holds.parked(home)
+        note = (
+            describe_park(home.full_name, park)
+            if park
+            else f"{home.full_name} was parked, and the park is gone again."
+        )
+        if self.once:
+            note = (
+                f"{note}\n\nIt runs once: {RESET} triggers its DAG again; after a correction, trigger it"
+                " yourself."
+            )
+        self.log.error("%s", note)
+        run = context["dag_run"]
+        link = page((park.details.get("recovery") if park else None) or run.dag_id)
+        alert(
+            Settings.from_environment(),
+            AlertKind.PARKED,
+            home.full_name,
+            note,
+            park.at if park else now(),
+            link=link,
+        )
+        failed = set_run_note(run.dag_id, run.run_id, note)
+        if failed:
+            self.log.warning("%s", failed)
+
+
+def _settings() -> Settings:
+    try:
+        return Settings.from_environment()
+    except SettingsError as error:
+        raise WrongSettings(str(error)) from error
+
+
+def _newest_epoch(home: FlowHome) -> int:
+    return max(home.epochs(), default=0)

@@ -1,0 +1,94 @@
+"""The tasks of ``hold_flows`` and ``release_flows``: they carry out what
+streamkeeper.recover.requests.hold_flows and streamkeeper.drivers.stopping decide.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import BaseOperator, Context
+from airflow.sdk.exceptions import AirflowFailException
+
+from streamkeeper.drivers import stopping
+from streamkeeper.errors import RequestError, StreamkeeperError
+from streamkeeper.flows import holds
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover.requests import hold_flows
+from streamkeeper.settings import Settings
+from streamkeeper_airflow.flow.holds import open_home
+from streamkeeper_airflow.recovery import forms
+
+HOLD = "hold"
+
+
+class HoldFlows(BaseOperator):
+    """Puts the hold of the person who triggered the run on the flows that the form names; all are checked
+    before any is touched.
+    """
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Give the flows that are held now, the hold's owner, and the deadline for their drivers.
+
+        :raises AirflowFailException: a value of the form does not fit; another try would meet the same.
+        """
+        settings = Settings.from_environment()
+        known = read_manifest(settings)
+        try:
+            asked = hold_flows.parse_hold(
+                forms.values(context, hold_flows.hold_form(known)), known, forms.asker(context)
+            )
+        except RequestError as error:
+            raise AirflowFailException(str(error)) from error
+        for flow in asked.flows:
+            holds.put(open_home(settings, flow), asked.owner, asked.reason, asked.by)
+            self.log.info("%s is held by %s: %s", flow, asked.owner, asked.reason)
+        return {"flows": list(asked.flows), "owner": asked.owner, "deadline": asked.deadline}
+
+
+class StopDrivers(BaseOperator):
+    """Waits until the drivers of held flows are gone; after the deadline it ends those on this host by
+    force.
+    """
+
+    def execute(self, context: Context) -> dict[str, str]:
+        """Give how each flow came to stand still.
+
+        :raises AirflowFailException: some driver is still there; the holds stay, and the message says what to
+            do.
+        """
+        held = context["ti"].xcom_pull(task_ids=HOLD)
+        settings = Settings.from_environment()
+        homes = [open_home(settings, flow) for flow in held["flows"]]
+        try:
+            stops = stopping.stop_all(homes, held["deadline"], term=settings.lease_term, say=self.log.warning)
+        except StreamkeeperError as error:
+            raise AirflowFailException(str(error)) from error
+        for stop in stops:
+            self.log.info("%s %s.", stop.flow, stop.by.value)
+        return {stop.flow: stop.by.value for stop in stops}
+
+
+class ReleaseFlows(BaseOperator):
+    """Removes a person's hold from the flows that the form names: that of who triggered the run, or the one
+    that the form says.
+    """
+
+    def execute(self, context: Context) -> dict[str, list[str]]:
+        """Give, for each flow, who holds it still.
+
+        :raises AirflowFailException: a value of the form does not fit; another try would meet the same.
+        """
+        settings = Settings.from_environment()
+        known = read_manifest(settings)
+        try:
+            asked = hold_flows.parse_release(
+                forms.values(context, hold_flows.release_form(known)), known, forms.asker(context)
+            )
+        except RequestError as error:
+            raise AirflowFailException(str(error)) from error
+        still: dict[str, list[str]] = {}
+        for flow in asked.flows:
+            released, left = hold_flows.release(open_home(settings, flow), asked.owner)
+            self.log.info("%s: %s", flow, hold_flows.describe_release(asked.owner, released, left))
+            still[flow] = [hold.owner for hold in left]
+        return still

@@ -1,0 +1,211 @@
+"""Telling people, through the Airflow notifiers that a pipeline declares.
+
+A notifier is called as Airflow does it, but for one thing: ``BaseNotifier.__call__`` logs what ``notify``
+raises and goes on as if people had been told (read). So its three steps are taken one by one here, and a
+failure is seen, counted, and made good later by the monitor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+from urllib.parse import quote
+
+from airflow.sdk import DAG, BaseNotifier, Context, conf
+from airflow.sdk._shared.module_loading import import_string
+from airflow.sdk._shared.secrets_masker import redact
+from airflow.sdk.exceptions import AirflowTaskTimeout
+from airflow.sdk.execution_time.timeout import timeout
+
+from streamkeeper.declare.model import Notifier, Pipeline
+from streamkeeper.drivers import alerts, progress
+from streamkeeper.drivers.alerts import Alert, AlertKind, Step
+from streamkeeper.errors import StreamkeeperError
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.settings import Settings
+from streamkeeper.times import now
+from streamkeeper_airflow.flow.holds import open_home
+
+NOTIFIER_SECONDS = 60
+"""How long a notifier may take: requests of the http provider have no limit of their own."""
+
+log = logging.getLogger(__name__)
+
+
+class NotifierUnusable(StreamkeeperError):
+    """A declared notifier cannot be made: its class, its arguments or its templates are wrong."""
+
+
+def alert(
+    settings: Settings, kind: AlertKind, flow: str, text: str, occasion: str, *, link: str | None = None
+) -> bool:
+    """Tell the notifiers of a flow's pipeline; give True if this call told one, or if none is declared and
+    the log is all there is.
+
+    False: the occasion was told of before, or every notifier failed; then the monitor tells them, later. It
+    never raises for a notifier or a storage that fails, so that the task that calls it goes its own way: what
+    went wrong is in the log.
+
+    :param flow: ``pipeline.flow``.
+    :param occasion: what happened, such that it is told once: a park's time, a recovery's id, a lease epoch.
+    """
+    try:
+        home = open_home(settings, flow)
+        stood = progress.position(home)
+        found = Alert(kind, flow, str(redact(text)), occasion, now(), link, stood.generation, stood.batch)
+        if not alerts.record(home, found):
+            return False
+        log.warning("Alert: %s\n%s", found.subject, found.text)
+        return deliver(home, found, notifiers_of(settings, flow))
+    except (StreamkeeperError, OSError) as error:
+        log.exception("Nobody could be told that %s: %s: %s", flow, kind.value, error)
+        return False
+
+
+def deliver(
+    home: FlowHome, found: Alert, notifiers: Sequence[Notifier], clock: Callable[[], float] | None = None
+) -> bool:
+    """Tell those notifiers of a recorded alert that were not told yet; give whether any was told now, or none
+    is declared.
+
+    :param clock: gives the storage's time.
+    :raises StorageError: the state folder cannot be read or written.
+    """
+    told, left = not notifiers, False
+    for notifier in notifiers:
+        attempt = alerts.attempt(home, found, alerts.notifier_key(notifier), clock)
+        match attempt.step:
+            case Step.SENT:
+                continue
+            case Step.WAIT:
+                left = True
+                continue
+            case Step.GIVEN_UP:
+                log.error(
+                    "%s was not told that %s, %d times; that is given up.",
+                    notifier.classpath,
+                    found.subject,
+                    alerts.MOST_ATTEMPTS,
+                )
+                continue
+            case Step.SEND:
+                failure = send(notifier, found)
+        if failure is None:
+            attempt.sent(home)
+            log.info("%s was told that %s.", notifier.classpath, found.subject)
+            told = True
+        else:
+            attempt.failed(home, failure)
+            log.error(
+                "%s could not be told that %s, attempt %d: %s",
+                notifier.classpath,
+                found.subject,
+                attempt.number,
+                failure,
+            )
+            left = True
+    if not left:
+        alerts.settle(home, found)
+    return told
+
+
+def send(notifier: Notifier, found: Alert) -> str | None:
+    """Call a notifier; give None, or what it raised, whatever that was: a notifier must not break the task
+    that tells of a flow.
+    """
+    try:
+        with timeout(NOTIFIER_SECONDS, f"it took more than {NOTIFIER_SECONDS} s"):  # type: ignore[no-untyped-call]
+            made, context = prepare(notifier, found)
+            if type(made).notify is BaseNotifier.notify:
+                asyncio.run(made.async_notify(context))
+            else:
+                made.notify(context)
+    except (
+        Exception,
+        AirflowTaskTimeout,
+    ) as error:  # noqa: BLE001  # it is handed on, logged, and kept with the attempt
+        return str(redact(f"{type(error).__name__}: {error}"))
+    return None
+
+
+def prepare(notifier: Notifier, found: Alert) -> tuple[BaseNotifier, Context]:
+    """Make a notifier and render its arguments, which may use ``alert``: see
+    :class:`streamkeeper.drivers.alerts.AlertInWords`.
+
+    :raises NotifierUnusable: there is no such class, it is no notifier, it takes other arguments, or a
+        template is wrong.
+    """
+    try:
+        kind = import_string(notifier.classpath)
+    except ImportError as error:
+        raise NotifierUnusable(
+            f"there is no notifier {notifier.classpath!r}: {error}. Correct the classpath, or install the"
+            " provider that has it."
+        ) from error
+    if not (isinstance(kind, type) and issubclass(kind, BaseNotifier)):
+        raise NotifierUnusable(
+            f"{notifier.classpath} is no notifier: it must be a class that extends airflow.sdk.BaseNotifier."
+        )
+    context = cast("Context", {"alert": found.for_templates()})
+    try:
+        made = kind(**_thawed(notifier.arguments))
+        # A DAG's templates are strict; a notifier's own would send a misspelt field as an empty text.
+        environment = made.get_template_env(DAG("alert"))
+        made._update_context(context)
+        made.render_template_fields(context, environment)
+        _fill(made, found)
+    except Exception as error:
+        raise NotifierUnusable(
+            f"{notifier.classpath} cannot be used with the arguments"
+            f" {', '.join(notifier.arguments) or '(none)'}: {type(error).__name__}: {error}. Correct the"
+            " arguments; templates may use alert.subject, text, html, kind, flow, link and at."
+        ) from error
+    return made, context
+
+
+def unusable(pipeline: Pipeline) -> list[str]:
+    """Make each notifier of a pipeline with a sample alert, and say which cannot be made; nobody is told
+    anything.
+    """
+    sample = Alert(AlertKind.SETTINGS, f"{pipeline.name}.sample", "a sample", "sample", now())
+    found = []
+    for notifier in pipeline.notifiers:
+        try:
+            prepare(notifier, sample)
+        except NotifierUnusable as error:
+            found.append(str(redact(f"Pipeline {pipeline.name} ({pipeline.file}): {error}")))
+    return found
+
+
+def notifiers_of(settings: Settings, flow: str) -> tuple[Notifier, ...]:
+    """Give the notifiers of the pipeline of ``pipeline.flow``; none if it is declared no more."""
+    name = flow.partition(".")[0]
+    return next(
+        (pipeline.notifiers for pipeline in read_manifest(settings).pipelines if pipeline.name == name), ()
+    )
+
+
+def page(dag_id: str, run_id: str | None = None) -> str:
+    """Give the address of the page of a DAG, or of one run of it."""
+    base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
+    return f"{base}/dags/{quote(dag_id)}" + (f"/runs/{quote(run_id)}" if run_id else "")
+
+
+def _fill(made: BaseNotifier, found: Alert) -> None:
+    """Say what a mail says of itself where nothing is declared: the defaults of Airflow's notifier speak of a
+    failed task.
+    """
+    words = found.for_templates()
+    for name, text in {"subject": words.subject, "html_content": words.html}.items():
+        if name in made.template_fields and getattr(made, name) is None:
+            setattr(made, name, text)
+
+
+def _thawed(value: Any) -> Any:
+    """Give JSON values of which a notifier may change its own copy: Airflow renders templates in place."""
+    if isinstance(value, dict):
+        return {key: _thawed(item) for key, item in value.items()}
+    return [_thawed(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,64 @@
+"""Writing a note on a DAG run, through Airflow's own REST API.
+
+A task can neither see nor set its run's note: the task SDK and the execution API of 3.3 have no call for it.
+So this needs a connection with a login for the REST API; without one nothing else is lost, and the log says
+what to add.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+from airflow.sdk import BaseHook, Connection
+from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
+
+CONNECTION = "streamkeeper_airflow"
+NOTE_LIMIT = 1000
+"""Characters that Airflow keeps of a note."""
+
+
+def set_run_note(dag_id: str, run_id: str, note: str) -> str | None:
+    """Set the note of a DAG run; give None, or why it could not be set.
+
+    The connection ``streamkeeper_airflow`` (type ``http``: host, port, login, password, schema http or https)
+    names the API server.
+    """
+    try:
+        connection = BaseHook.get_connection(CONNECTION)
+    except (AirflowNotFoundException, AirflowRuntimeError):
+        return (
+            f"There is no connection {CONNECTION!r}, so the run has no note. Add one of type http with the"
+            " API server's host, port, login and password."
+        )
+    base = f"{connection.schema or 'http'}://{connection.host}" + (
+        f":{connection.port}" if connection.port else ""
+    )
+    path = f"/api/v2/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
+    shortened = note if len(note) <= NOTE_LIMIT else note[: NOTE_LIMIT - 1] + "…"
+    try:
+        token = _call("POST", f"{base}/auth/token", _login(connection))["access_token"]
+        _call("PATCH", f"{base}{path}?update_mask=note", {"note": shortened}, token)
+    except OSError as error:
+        return (
+            f"The note of the run could not be set through {base}: {error}. Check the connection"
+            f" {CONNECTION!r}."
+        )
+    return None
+
+
+def _login(connection: Connection) -> dict[str, Any]:
+    return {"username": connection.login, "password": connection.password}
+
+
+def _call(method: str, url: str, body: dict[str, Any], token: str | None = None) -> dict[str, Any]:
+    """Send JSON and give the JSON that comes back.
+
+    :raises OSError: no answer, or one that says no (urllib's errors are OSErrors).
+    """
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    with urlopen(Request(url, json.dumps(body).encode(), headers, method=method), timeout=20) as answer:
+        value: dict[str, Any] = json.load(answer)
+    return value

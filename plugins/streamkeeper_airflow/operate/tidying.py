@@ -1,0 +1,67 @@
+"""The tasks of ``tidy_tables``: what streamkeeper.recover.kinds.tidy_tables plans, and the Spark job that
+carries it out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import BaseOperator, Context
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from streamkeeper.drivers import submit
+from streamkeeper.errors import RequestError
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover.kinds import tidy_tables
+from streamkeeper.settings import PROJECT, Settings
+from streamkeeper_airflow.flow.submit import CONNECTION
+from streamkeeper_airflow.recovery import forms
+
+JOB = PROJECT / "spark_jobs" / "run_tidying.py"
+
+
+class PlanTidying(BaseOperator):
+    """Says what is done to which tables, and what of their past must stay. Looks only; no JVM."""
+
+    def execute(self, context: Context) -> str:
+        """Give the plan, as the job takes it.
+
+        :raises AirflowFailException: a value of the form does not fit; another try would meet the same.
+        :raises AirflowSkipException: only the plan was asked for, or no table can be tidied; the steps after
+            it are skipped.
+        """
+        settings = Settings.from_environment()
+        known = read_manifest(settings)
+        try:
+            asked = tidy_tables.parse_tidy(forms.values(context, tidy_tables.tidy_form(known)), known)
+        except RequestError as error:
+            raise AirflowFailException(str(error)) from error
+        tidies = tidy_tables.plan(settings, known, asked)
+        for tidy in tidies:
+            self.log.info("%s", tidy.describe())
+        if asked.dry_run or all(tidy.left_alone is not None for tidy in tidies):
+            raise AirflowSkipException(
+                "Only the plan was asked for." if asked.dry_run else "There is no table to tidy."
+            )
+        return tidy_tables.to_text(tidies)
+
+
+class TidyTables(SparkSubmitOperator):
+    """Carries the plan of another task out, with one spark-submit on the connection that flows are submitted
+    by.
+    """
+
+    def __init__(self, *, plan_task_id: str, **kwargs: Any) -> None:
+        super().__init__(conn_id=CONNECTION, application=str(JOB), name="tidy_tables", **kwargs)
+        self.application_args = ["--plan", f"{{{{ ti.xcom_pull(task_ids={plan_task_id!r}) }}}}"]
+
+    def execute(self, context: Context) -> None:
+        """Run the job and wait for its end.
+
+        :raises AirflowException: a table could not be tidied; the job's log says which and why.
+        """
+        settings = Settings.from_environment()
+        self.conf = submit.job_settings(settings)
+        self.env_vars = submit.environment(settings)
+        super().execute(context)

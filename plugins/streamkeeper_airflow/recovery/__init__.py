@@ -1,0 +1,3 @@
+"""The DAG of a recovery: form, plan, approval, steps.
+
+Made from a kind of streamkeeper.recover."""

@@ -1,0 +1,98 @@
+"""Telling people how a recovery ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from airflow.sdk import Context
+
+from streamkeeper.drivers.alerts import AlertKind
+from streamkeeper.recover.plans.kind import kind
+from streamkeeper.redaction import redact_text
+from streamkeeper.settings import Settings
+from streamkeeper_airflow.operate.notify import alert, page
+
+_LOG = logging.getLogger(__name__)
+
+
+def is_last_try(context: Context) -> bool:
+    """Say whether Airflow will not try the task again."""
+    ti = context["ti"]
+    return bool(ti.try_number > ti.max_tries)
+
+
+def tell_refused(plan: dict[str, Any], context: Context, error: Exception) -> None:
+    """Tell that a recovery that needs no hands was not begun, because of a price that nobody accepted."""
+    _tell(AlertKind.RECOVERY_FAILED, plan, context, f"{_name(plan)} was not begun: {error}", plan["recovery"])
+
+
+def tell_finished(plan: dict[str, Any], context: Context, evidence: dict[str, Any]) -> None:
+    """Tell that the last step is done; what it found may be less than progress, and is said then for each
+    flow.
+    """
+    said = [
+        part for name, found in evidence.get("flows", {}).items() for part in _less_than_progress(name, found)
+    ]
+    done = "its new generation works." if len(evidence.get("flows", {})) == 1 else "the new generations work."
+    text = f"{_name(plan)} is done{': ' + done if 'flows' in evidence else '.'}"
+    if said:
+        text = f"{_name(plan)} is done, but {'; '.join(said)}."
+    _tell(AlertKind.RECOVERY_FINISHED, plan, context, text, plan["recovery"])
+
+
+def _less_than_progress(flow: str, found: dict[str, Any]) -> Iterator[str]:
+    if "held_by" in found:
+        yield (
+            f"the flow {flow} is held by {', '.join(found['held_by'])}: the new generation begins when these"
+            " holds are released"
+        )
+    elif "superseded_by" in found:
+        yield f"on {flow} generation {found['superseded_by']} came after it already"
+
+
+def tell_failed(plan: dict[str, Any], context: Context, step: str, error: Exception, way_on: str) -> None:
+    """Tell that a step failed for good. What fails before anything was changed is given up besides: that is
+    one occasion, told once.
+    """
+    past_return = kind(plan["kind"]).is_past_return(step)
+    text = f"{_name(plan)} failed in its step {step}: {error}{way_on}"
+    if not past_return:
+        text += (
+            "\nNothing was changed: the recovery is given up, and every flow keeps the checkpoint that it"
+            " has."
+        )
+    _tell(
+        AlertKind.RECOVERY_FAILED,
+        plan,
+        context,
+        text,
+        f"{plan['recovery']} {step}" if past_return else plan["recovery"],
+    )
+
+
+def tell_given_up(plan: dict[str, Any], context: Context, said: str) -> None:
+    """Tell that a recovery was given up, unless a step told why already."""
+    _tell(AlertKind.RECOVERY_FAILED, plan, context, said, plan["recovery"])
+
+
+def _name(plan: dict[str, Any]) -> str:
+    return f"The recovery {plan['recovery']} of {plan['subject']}"
+
+
+def _tell(kind: AlertKind, plan: dict[str, Any], context: Context, text: str, occasion: str) -> None:
+    if plan["flow"] is None:
+        _LOG.warning(
+            "Nobody is told, because the pipeline %s has no flow: %s", plan["pipeline"], redact_text(text)
+        )
+        return
+    run = context["dag_run"]
+    alert(
+        Settings.from_environment(),
+        kind,
+        plan["flow"],
+        redact_text(text),
+        occasion,
+        link=page(run.dag_id, run.run_id),
+    )

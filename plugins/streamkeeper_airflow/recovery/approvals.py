@@ -1,0 +1,87 @@
+"""Asking people about a recovery's plan, and writing to the ledger who approved it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowFailException
+
+from streamkeeper.recover import engine
+from streamkeeper.recover.steps.shared import PLAN_AGAIN
+from streamkeeper.settings import Settings
+from streamkeeper_airflow.recovery import forms
+
+PLAN = "plan"
+
+ASKS = 100
+"""Retries of a question: Airflow 3.3 loses an answer that comes before its scheduler has seen the asking
+process end, and asks again.
+"""
+
+
+class PlanApproval(ApprovalOperator):
+    """Waits, without a slot, until someone approves the plan, and writes to the ledger who did.
+
+    Where the form switched asking off, it passes at once and writes that down.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs = {
+            "subject": "Approve {{ ti.xcom_pull(task_ids='plan')['asks'] }}?",
+            "body": "{{ ti.xcom_pull(task_ids='plan')['markdown'] }}",
+            **kwargs,
+        }
+        super().__init__(**kwargs)
+
+    again = False
+
+    def execute(self, context: Context) -> Any:
+        """Ask, unless there is nothing to ask.
+
+        :raises AirflowFailException: the price got worse, and the form switched asking off.
+        """
+        plan = context["ti"].xcom_pull(task_ids=PLAN)
+        if not self._has_question(context):
+            self.log.info("The price is the one that was approved.")
+            return None
+        if plan["approval"]:
+            return super().execute(context)
+        if self.again:
+            raise AirflowFailException(
+                "The price got worse since the plan was made, and approval is switched off, so"
+                f" {plan['asks']} ends here. It changed nothing. Trigger it again with approval switched on."
+            )
+        self._approved(context, f"{forms.asker(context)}, approval switched off in the form")
+        return None
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """Write down who approved; a rejection skips what follows."""
+        if "error" not in event and event["chosen_options"] == [self.APPROVE]:
+            user = event.get("responded_by_user") or {}
+            self._approved(context, str(user.get("name") or user.get("id") or "someone in Airflow"))
+        return super().execute_complete(context, event)
+
+    def _has_question(self, context: Context) -> bool:
+        return True
+
+    def _approved(self, context: Context, by: str) -> None:
+        plan = context["ti"].xcom_pull(task_ids=PLAN)
+        engine.approve(Settings.from_environment(), plan["pipeline"], plan["recovery"], by, again=self.again)
+
+
+class WorsePriceApproval(PlanApproval):
+    """Asks once more only if the plan that was made again under the hold costs more than the approved one."""
+
+    again = True
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(
+            subject="The price got worse. Approve {{ ti.xcom_pull(task_ids='plan')['asks'] }} all the same?",
+            body="{{ ti.xcom_pull(task_ids='plan_again')['markdown'] }}",
+            **kwargs,
+        )
+
+    def _has_question(self, context: Context) -> bool:
+        return bool(context["ti"].xcom_pull(task_ids=PLAN_AGAIN.name)["worse"])

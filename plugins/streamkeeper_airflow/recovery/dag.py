@@ -1,0 +1,85 @@
+"""The DAG of a kind of recovery, made of the kind's steps:
+
+    plan >> … >> approve >> hold >> plan_again >> approve_again >> decide >> … >> verify_progress ; decide >>
+    give_up
+
+``plan`` checks everything that the form gave before anything is touched; between it and ``approve`` are the
+steps that the kind takes before anybody is asked. What ends before the first step that changes something
+leaves nothing behind: ``give_up`` sees to it. ``approve_again`` and ``run_again`` are there where the kind
+plans again and waits for progress.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, BaseOperator, TriggerRule, chain
+
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover.plans.kind import Kind, StepKind, kind
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.settings import Settings
+from streamkeeper_airflow.recovery import forms
+from streamkeeper_airflow.recovery.approvals import ASKS, PlanApproval, WorsePriceApproval
+from streamkeeper_airflow.recovery.tasks import (
+    GiveUp,
+    OnceFlows,
+    PlanRecovery,
+    RecoveryStep,
+    SparkStep,
+    UnaskedStep,
+    run_again,
+)
+
+RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
+"""How the tasks of a recovery are tried again, where a DAG file says nothing else."""
+
+
+def recovery_dag(name: str, **more: Any) -> DAG:
+    """Make the DAG of a kind of recovery.
+
+    :param name: the kind's, which is the DAG's id.
+    :param more: goes to :class:`airflow.sdk.DAG` as it is, such as ``schedule``.
+    :raises RequestError: there is no such kind.
+    """
+    of = kind(name)
+    common = {
+        "schedule": None,
+        "catchup": False,
+        "default_args": RETRIES,
+        "tags": ["streamkeeper", "recovery"],
+    }
+    params = forms.params(of.form(read_manifest(Settings.from_environment())))
+    with DAG(of.name, description=of.description, params=params, **{**common, **more}) as dag:
+        tasks: list[BaseOperator] = [PlanRecovery(task_id="plan", of=of.name)]
+        tasks += [UnaskedStep(task_id=step.name, of=of.name) for step in of.unasked]
+        tasks.append(PlanApproval(task_id="approve", retries=ASKS))
+        for step in of.steps[len(of.unasked) :]:
+            tasks.append(_task(of, step))
+            if step.name == shared_steps.PLAN_AGAIN.name:
+                tasks.append(WorsePriceApproval(task_id="approve_again", retries=ASKS))
+        chain(*tasks)
+        by_name = {task.task_id: task for task in tasks}
+        first = of.first_change
+        if first is not None and {shared_steps.HOLD, shared_steps.LOCK} & set(of.steps):
+            by_name[first.name] >> GiveUp(task_id="give_up", after=first.name)
+        if shared_steps.VERIFY_PROGRESS in of.steps:
+            release, verify = by_name[shared_steps.RELEASE.name], by_name[shared_steps.VERIFY_PROGRESS.name]
+            once_flows = OnceFlows(task_id="once_flows")
+            again = run_again(once_flows)
+            by_name["approve"] >> once_flows
+            release >> again >> verify
+    return dag
+
+
+def _task(of: Kind, step: StepKind) -> BaseOperator:
+    if step is shared_steps.VERIFY_PROGRESS:
+        return RecoveryStep(
+            task_id=step.name,
+            of=of.name,
+            patient=step.patient,
+            trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS,
+        )
+    operator = SparkStep if step.where == "spark" else RecoveryStep
+    return operator(task_id=step.name, of=of.name, patient=step.patient)

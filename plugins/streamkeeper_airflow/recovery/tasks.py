@@ -1,0 +1,347 @@
+"""The tasks of a recovery's DAG. Each calls one function of :mod:`streamkeeper.recover.engine`, as the
+command line does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import BaseOperator, Context, SkipMixin, TriggerRule
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.log import mask_secret
+
+from streamkeeper.drivers import submit
+from streamkeeper.errors import PlanRefused, RecoveryError, StreamkeeperError, TableLocked, UsageError
+from streamkeeper.manifest.manifest import Manifest, read_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.plans import explain
+from streamkeeper.recover.plans import plan as plans
+from streamkeeper.recover.plans.kind import Kind, kind
+from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.requests.form import APPROVAL, DRY_RUN
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.redaction import secrets_in
+from streamkeeper.settings import Settings
+from streamkeeper_airflow.flow.submit import CONNECTION
+from streamkeeper_airflow.recovery import forms
+from streamkeeper_airflow.recovery.alerts import (
+    is_last_try,
+    tell_failed,
+    tell_finished,
+    tell_given_up,
+    tell_refused,
+)
+from streamkeeper_airflow.recovery.approvals import PLAN
+
+FINAL = (UsageError, PlanRefused, TableLocked, RecoveryError)
+"""Errors that another try would meet again."""
+
+
+class PlanRecovery(BaseOperator, SkipMixin):
+    """Checks the form's values, all of them together, makes the plan, writes it to the ledger, and hands it
+    on as Markdown.
+
+    A dry run ends here, or with the steps that the kind takes before anybody is asked: what follows is
+    skipped. Where nobody will be asked, a plan that cannot go is told to people.
+
+    :param of: the kind of recovery.
+    """
+
+    def __init__(self, *, of: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.of = of
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Give what the later tasks need, the plan as Markdown among it; only the ledger is written.
+
+        :raises AirflowFailException: a value does not fit, a table is locked, or the plan has a price that
+            was not accepted.
+        """
+        settings, of = Settings.from_environment(), kind(self.of)
+        try:
+            manifest = read_manifest(settings)
+            given = forms.values(context, of.form(manifest))
+            dry_run = bool(given.get(DRY_RUN, False))
+            plan = self._plan(context, settings, of, given, manifest)
+            if not dry_run:
+                self._check_accepted(context, plan, manifest, given)
+            tries = bool(of.unasked) and all(refusal.price is not None for refusal in plan.refusals)
+            if tries or not dry_run:
+                # A cleared task plans anew, but what is shown, approved and carried out is the plan that the
+                # ledger has.
+                plan = engine.propose(settings, plan)
+        except FINAL as error:
+            raise AirflowFailException(str(error)) from error
+        handed_on = {
+            **_named(plan, of, manifest),
+            "markdown": explain.as_markdown(plan),
+            "once_dags": sorted(
+                {manifest.find(flow.flow).dag_id for flow in plan.flows if flow.once and flow.next_generation}
+            ),
+            APPROVAL: bool(given.get(APPROVAL, True)),
+            DRY_RUN: dry_run,
+        }
+        if dry_run and not tries:
+            _end_dry_run(self, context, handed_on)
+        return handed_on
+
+    def _plan(
+        self, context: Context, settings: Settings, of: Kind, given: dict[str, Any], manifest: Manifest
+    ) -> Plan:
+        for secret in secrets_in(given):
+            mask_secret(secret)
+        request = of.parse(given, manifest, forms.asker(context))
+        run = context["dag_run"]
+        # What a dry run tries has an end of its own, so a cleared one begins anew.
+        name = f"{run.run_id}/dry run {context['ti'].try_number}" if given.get(DRY_RUN) else run.run_id
+        plan = engine.plan(settings, of, request, engine.recovery_id(run.dag_id, name))
+        self.log.info("%s", explain.as_text(plan))
+        return plan
+
+    def _check_accepted(
+        self, context: Context, plan: Plan, manifest: Manifest, given: dict[str, Any]
+    ) -> None:
+        try:
+            shared_steps.check_accepted(plan)
+        except PlanRefused as error:
+            if not given.get(APPROVAL, True):
+                tell_refused(_named(plan, kind(plan.recovery), manifest), context, error)
+            raise
+
+
+def _named(plan: Plan, of: Kind, manifest: Manifest) -> dict[str, Any]:
+    """Give what tasks and alerts call a recovery. ``flow`` is the one that alerts are told of: a table's
+    recovery has its first writer, or, where no flow writes the table any more, any of its pipeline; None
+    where that has none.
+    """
+    of_pipeline = [flow for flow in manifest.flows() if flow.pipeline.name == plan.pipeline]
+    of_pipeline.sort(key=lambda flow: flow.declaration.target not in plan.tables)
+    told = [*(flow.flow for flow in plan.flows), *(flow.full_name for flow in of_pipeline)]
+    return {
+        "kind": of.name,
+        "recovery": plan.recovery_id,
+        "pipeline": plan.pipeline,
+        "flow": next(iter(told), None),
+        "subject": plan.subject,
+        "asks": f"the {of.noun or of.name} of {plan.subject}",
+    }
+
+
+class RecoveryStep(BaseOperator):
+    """Carries out one step of a recovery; a step that is done already gives its evidence again, so clearing a
+    task is always safe.
+
+    :param task_id: the step, one of the kind's.
+    :param of: the kind of recovery.
+    :param patient: try again where a recovery says that it could not be done yet.
+    """
+
+    def __init__(self, *, of: str, patient: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.of = of
+        self.patient = patient
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Give the step's evidence.
+
+        :raises AirflowFailException: another try would meet the same error again.
+        """
+        plan = context["ti"].xcom_pull(task_ids=PLAN)
+        try:
+            evidence = engine.carry_out(
+                Settings.from_environment(), plan["pipeline"], plan["recovery"], self.task_id
+            )
+        except StreamkeeperError as error:
+            final = isinstance(error, FINAL) and not (self.patient and isinstance(error, RecoveryError))
+            _fail(self.of, self.task_id, context, error, final=final)
+        return _handed_on(self, plan, context, evidence)
+
+
+class SparkStep(SparkSubmitOperator):
+    """Carries out one step of a recovery that needs Spark, with one spark-submit on the connection that flows
+    are submitted by.
+
+    A step that is done already, or has nothing to do, starts no Spark. Parameters as :class:`RecoveryStep`.
+    """
+
+    def __init__(self, *, of: str, patient: bool = False, **kwargs: Any) -> None:
+        name = f"{of} {kwargs['task_id']}"
+        super().__init__(conn_id=CONNECTION, application=str(submit.RECOVERY_JOB), name=name, **kwargs)
+        self.of = of
+        self.patient = patient
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the provider's gives nothing
+        """Give the step's evidence, which the job writes to the ledger.
+
+        :raises AirflowFailException: another try would meet the same error again.
+        :raises AirflowException: the job failed otherwise.
+        """
+        plan = context["ti"].xcom_pull(task_ids=PLAN)
+        settings = Settings.from_environment()
+        where = (settings, plan["pipeline"], plan["recovery"], self.task_id)
+        evidence = engine.evidence_of(*where)
+        if evidence is None and kind(self.of).step(self.task_id).idle is not None:
+            try:
+                evidence = engine.without_spark(*where)
+            except StreamkeeperError as error:
+                _fail(
+                    self.of, self.task_id, context, error, final=isinstance(error, FINAL) and not self.patient
+                )
+        if evidence is None:
+            self.application_args = submit.recovery_arguments(*where[1:])
+            self.conf = submit.job_settings(settings)
+            self.env_vars = submit.environment(settings)
+            try:
+                super().execute(context)
+            except AirflowException as error:
+                why = engine.why_failed(*where)
+                final = why is not None and why.partition(":")[0] in _names(FINAL) and not self.patient
+                _fail(self.of, self.task_id, context, RecoveryError(why) if why else error, final=final)
+            evidence = engine.evidence_of(*where)
+            if evidence is None:
+                raise AirflowException(
+                    f"The job ended well, but the ledger has no end of {self.task_id}. See the job's log"
+                    " above."
+                )
+        return _handed_on(self, plan, context, evidence)
+
+
+class UnaskedStep(SparkStep, SkipMixin):
+    """A step that changes nothing and runs before anybody is asked; a dry run ends after the last one.
+    Parameters as those of a step.
+    """
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # as SparkStep's
+        """Give the step's evidence, as :class:`SparkStep` does.
+
+        :raises AirflowFailException: another try would meet the same error again.
+        :raises AirflowException: the job failed otherwise.
+        """
+        evidence = super().execute(context)
+        if context["ti"].xcom_pull(task_ids=PLAN)[DRY_RUN] and self.task_id == kind(self.of).unasked[-1].name:
+            _end_dry_run(self, context, evidence)
+        return evidence
+
+
+def _end_dry_run(task: PlanRecovery | UnaskedStep, context: Context, handed_on: dict[str, Any]) -> None:
+    """Skip what follows."""
+    task.log.info("This was a dry run: nothing was changed, and what follows is skipped.")
+    context["ti"].xcom_push(
+        key="return_value", value=handed_on
+    )  # to skip is to raise, and what a task returns is lost then
+    task.skip(context["ti"], task.get_direct_relatives(upstream=False))
+
+
+def _names(errors: tuple[type[Exception], ...]) -> set[str]:
+    """Give the names of errors and of all that are one of them, as the ledger writes them."""
+    found = {error.__name__ for error in errors}
+    return (
+        found | {name for error in errors for name in _names(tuple(error.__subclasses__()))}
+        if errors
+        else set()
+    )
+
+
+def _fail(of: str, step: str, context: Context, error: Exception, *, final: bool) -> NoReturn:
+    """Tell people where nothing is tried any more, and raise.
+
+    :raises AirflowFailException: another try would meet the same error again.
+    """
+    plan = context["ti"].xcom_pull(task_ids=PLAN)
+    way_on = _way_on(kind(of), step, plan["recovery"])
+    if (final or is_last_try(context)) and not plan[DRY_RUN]:
+        tell_failed(plan, context, step, error, way_on)
+    if final:
+        raise AirflowFailException(f"{error}{way_on}") from error
+    raise error
+
+
+def _handed_on(
+    task: BaseOperator, plan: dict[str, Any], context: Context, evidence: dict[str, Any]
+) -> dict[str, Any]:
+    """Log a step's evidence, tell people after the last step, and give what later tasks need of it."""
+    task.log.info("%s: %s", task.task_id, {key: value for key, value in evidence.items() if key != "plan"})
+    if task.task_id == shared_steps.PLAN_AGAIN.name:
+        worse = "\n".join(f"- {item}" for item in evidence["why"])
+        evidence = {
+            **evidence,
+            "markdown": f"{worse}\n\n{explain.as_markdown(plans.from_json(evidence['plan']))}",
+        }
+    if task.task_id == kind(plan["kind"]).step_names[-1]:
+        tell_finished(plan, context, evidence)
+    return evidence
+
+
+def _way_on(of: Kind, step: str, recovery: str) -> str:
+    """Say what becomes of a recovery that failed after it changed something: until then GiveUp takes
+    everything back.
+    """
+    if not of.is_past_return(step):
+        return ""
+    return (
+        "\nWhat the recovery did so far stays, and is found again. Put right what is said above and clear"
+        f" this task: the recovery goes on from here. Or leave it with `streamkeeper abandon {recovery}`: its"
+        " holds and locks go, and the flows run on what was decided."
+    )
+
+
+class OnceFlows(BaseOperator):
+    """Gives the DAGs of the flows that run once: after a recovery nothing else would run them again."""
+
+    def execute(self, context: Context) -> list[str]:
+        """Give the DAGs' ids; none for flows that are kept running by their DAGs."""
+        dags: list[str] = context["ti"].xcom_pull(task_ids=PLAN)["once_dags"]
+        return dags
+
+
+def run_again(once_flows: OnceFlows) -> Any:
+    """Make the task that triggers each of those DAGs.
+
+    The runs are named after the recovery, so that a task that is cleared triggers no second ones. Without
+    such a flow it is skipped.
+    """
+    named = TriggerDagRunOperator.partial(
+        task_id="run_again",
+        trigger_run_id="{{ ti.xcom_pull(task_ids='plan')['recovery'] }}",
+        skip_when_already_exists=True,
+    )
+    return named.expand(trigger_dag_id=once_flows.output)
+
+
+class GiveUp(BaseOperator):
+    """Runs once the first step that changes something is over, however it ended: where nothing was changed,
+    it takes the recovery's holds and locks away.
+
+    :param after: that step.
+    """
+
+    def __init__(self, *, after: str, **kwargs: Any) -> None:
+        kwargs = {"trigger_rule": TriggerRule.ALL_DONE, **kwargs}
+        super().__init__(**kwargs)
+        self.after = after
+
+    def execute(self, context: Context) -> None:
+        """Leave nothing behind.
+
+        :raises AirflowSkipException: there is nothing to give up.
+        """
+        plan = context["ti"].xcom_pull(task_ids=PLAN)
+        if plan is None:
+            raise AirflowSkipException("Nothing was begun, so there is nothing to give up.")
+        if plan[DRY_RUN]:
+            engine.end_dry_run(Settings.from_environment(), plan["pipeline"], plan["recovery"])
+            raise AirflowSkipException("It was a dry run, so there is nothing to give up.")
+        if context["ti"].xcom_pull(task_ids=self.after) is not None:
+            raise AirflowSkipException(f"The step {self.after} is done, so there is nothing to give up.")
+        why = "rejected, or failed before anything was changed"
+        if not engine.give_up(Settings.from_environment(), plan["pipeline"], plan["recovery"], why):
+            raise AirflowSkipException(
+                f"The step {self.after} changed something already: clear the failed task, and the recovery"
+                " goes on from there."
+            )
+        of = f"The recovery {plan['recovery']} of {plan['subject']}"
+        said = f"{of} was given up: its holds and locks are gone, and nothing else was changed."
+        self.log.info("%s", said)
+        tell_given_up(plan, context, f"{said} It was {why}.")

@@ -1,0 +1,320 @@
+"""SCD type 1: the newest row of each key. One row a key out of the batch, one MERGE into the target."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DateType, DecimalType, IntegralType, TimestampNTZType, TimestampType
+
+from streamkeeper.declare.cdc_spec import BOOKKEEPING
+from streamkeeper_jobs.cdc import tombstones
+from streamkeeper_jobs.cdc.columns import SEQUENCE, Layout
+from streamkeeper_jobs.cdc.events import (
+    AT,
+    BROADCAST_ROWS,
+    DELETE,
+    KEY,
+    KIND,
+    ROW,
+    TRUNCATE,
+    UNUSABLE,
+    UPSERT,
+    Facts,
+    Work,
+    facts_of,
+    materialised,
+    measured,
+    nearby,
+    unusable_of_group,
+    within,
+)
+from streamkeeper_jobs.cdc.expressions import all_of, column, orderable, ordered, struct_of
+from streamkeeper_jobs.cdc.replace_rows import PLACE, Opened, opened
+from streamkeeper_jobs.spark.delta_commit import append, assigned, merging, table_at
+
+TARGET, CHANGE = "target", "change"
+"""The two sides of a MERGE."""
+
+FATE, GOES, TIED, STANDS = "fate", "goes", "tied", "stands"
+"""What becomes of a row of the target: replaced or ended; or to be compared with an upsert of its sequence;
+or newer than the batch.
+"""
+
+_BOUNDED = (IntegralType, DecimalType, DateType, TimestampType, TimestampNTZType)
+"""Types of sequences by which stored deletes are left aside: of texts Delta keeps prefixes, of structs
+nothing as a whole.
+"""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A batch's keys with all that ends rows of them: column ``barrier``, the last delete; and the table's
+    last truncate.
+    """
+
+    keys: DataFrame
+    truncated: Column | None
+
+
+def apply_newest(changes: DataFrame, work: Work) -> None:
+    """Apply the changes of one batch to an SCD type 1 target, its tombstones first."""
+    with ExitStack() as kept:
+        reduced, facts = kept.enter_context(
+            facts_of(reduce(changes, work.layout), work.layout, _ends(work.layout))
+        )
+        cut = cut_off(reduced, _deaths(reduced, facts), work, facts, kept)
+        if cut is not None:
+            _write(cut, work, facts, kept)
+
+
+def reduce(changes: DataFrame, layout: Layout) -> DataFrame:
+    """Give one row a key: ``deleted`` and ``truncated``, the highest such sequences, and ``latest``: sequence
+    and row of its newest upsert.
+
+    Of several upserts at one sequence the one with the larger row is taken, columns compared in order: no
+    order of arrival plays a part. Rows are brought together first, by plain columns: so they are sorted once,
+    and quickly. (Left to itself, Spark sorts them by the struct ``key``, before it brings them together and
+    after it.)
+    """
+    candidate = F.when(F.col(KIND) == UPSERT, F.struct(AT, ROW))
+    if orderable(layout.stored):
+        latest = F.max(candidate)
+    else:
+        latest = F.max_by(
+            F.struct(AT, ROW), F.when(F.col(KIND) == UPSERT, F.struct(AT, ordered(F.col(ROW), layout.stored)))
+        )
+    key = {f"key{number}": column(KEY, field.name) for number, field in enumerate(layout.keys)}
+    together = changes.withColumns(key).repartition(*key)
+    grouped = together.groupBy(*key).agg(*marks(), latest.alias("latest"), *unusable_of_group())
+    whole = struct_of(layout.keys, [F.col(name) for name in key])
+    return grouped.select(whole.alias(KEY), "deleted", "truncated", "latest", UNUSABLE, "rows_unusable")
+
+
+def _ends(layout: Layout) -> Column | None:
+    """Give the sequence before which a stored delete of a key says nothing: that of its newest upsert, or
+    else of its delete in the batch.
+
+    None for sequences whose bounds the files do not keep exactly as they are compared.
+    """
+    return (
+        F.coalesce(column("latest", AT), F.col("deleted")) if isinstance(layout.sequence, _BOUNDED) else None
+    )
+
+
+def marks() -> tuple[Column, Column]:
+    """Give the two aggregates over a key's deletes and truncates."""
+    return (
+        F.max(F.when(F.col(KIND) == DELETE, F.col(AT))).alias("deleted"),
+        F.max(F.when(F.col(KIND) == TRUNCATE, F.col(AT))).alias("truncated"),
+    )
+
+
+def cut_off(reduced: DataFrame, deaths: DataFrame, work: Work, facts: Facts, kept: ExitStack) -> Cut | None:
+    """Remember the batch's deletes and truncates, and join the deletes that are remembered from earlier.
+
+    None where the generation is sealed: nothing may be written any more.
+    """
+    before = tombstones.read(reduced.sparkSession, work.tables)
+    if facts.deletes or facts.truncated is not None:
+        stored = tombstones.remember(
+            deaths.coalesce(1) if facts.deletes <= BROADCAST_ROWS else deaths, before, work
+        )
+    else:
+        stored = before
+    if stored is None:
+        return None
+    keys = reduced.where(column(KEY, work.layout.keys[0].name).isNotNull())
+    truncated = tombstones.later(facts.truncated, tombstones.last_truncate(stored, work.layout), work.layout)
+    # What a truncate ends, a delete of its key may be asked for once more: so all of them are wanted beside
+    # one.
+    since = facts.earliest if truncated is None else None
+    found = tombstones.barriers(stored, keys, work.layout, facts, since) if facts.keys else None
+    if found is None:
+        return Cut(keys.withColumn("barrier", F.col("deleted")), truncated)
+    joined = keys.join(nearby(kept.enter_context(materialised(found)), facts), KEY, "left")
+    return Cut(joined.withColumn("barrier", F.greatest("deleted", "barrier")), truncated)
+
+
+def _write(cut: Cut, work: Work, facts: Facts, kept: ExitStack) -> None:
+    """Write the batch into the target, in the one commit of its step."""
+    if not facts.keys and facts.truncated is None:
+        commit_nothing(cut.keys.sparkSession, work)
+        return
+    target = open_target(cut.keys.sparkSession, work, facts)
+    if target is None:
+        _merge(cut, work, facts)
+    else:
+        _replace(target, cut, work.layout, facts, kept)
+
+
+def open_target(session: SparkSession, work: Work, facts: Facts) -> Opened | None:
+    """Open the target within the batch's range of keys; None where only MERGE will do. A truncate looks at
+    all rows, so it is MERGE's.
+    """
+    if facts.truncated is not None:
+        return None
+    first = work.layout.keys[0]
+    return opened(session, work.tables.target, work.step, within((first.name,), first, facts))
+
+
+def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitStack) -> None:
+    """Look once at the rows that the target has of the keys; mark those that are replaced or end, and append
+    what is newer.
+    """
+    living = _living(cut)
+    each = (F.count_if(F.col(FATE) == fate).alias(fate) for fate in (GOES, TIED, STANDS))
+    found, numbers = kept.enter_context(measured(_fates(target, living, cut.truncated, layout, facts), *each))
+    fates = {fate for fate, number in numbers.asDict().items() if number}
+    if TIED in fates:
+        found = kept.enter_context(materialised(_ties_broken(target, living, found, layout, facts)))
+    upserts = living.where(F.col("latest").isNotNull())
+    if fates & {STANDS, TIED}:
+        upserts = upserts.join(
+            nearby(found.where(F.col(FATE) == STANDS).select(KEY), facts), KEY, "left_anti"
+        )
+    gone = found.where(F.col(FATE) == GOES) if fates & {GOES, TIED} else None
+    target.replace(gone, upserts.select(*[value.alias(name) for name, value in _stored(layout).items()]))
+
+
+def _fates(
+    target: Opened, living: DataFrame, truncated: Column | None, layout: Layout, facts: Facts
+) -> DataFrame:
+    """Say what becomes of the rows that the target has of the keys: ``key``, ``place``, ``fate``.
+
+    Of the target only keys and sequences are read.
+    """
+    stored = target.placed(_key_of_target(layout).alias("own"), column(BOOKKEEPING, SEQUENCE).alias("stored"))
+    changes = living.select(KEY, column("latest", AT).alias("given"), "barrier")
+    stored_at, given = F.col("stored"), F.col("given")
+    fate = (
+        F.when(given.isNull(), F.when(dead(stored_at, F.col("barrier"), truncated), GOES))
+        .when(given > stored_at, GOES)
+        .when(given == stored_at, TIED)
+        .otherwise(STANDS)
+    )
+    joined = stored.join(nearby(changes, facts), _own_key(layout))
+    return joined.select(KEY, PLACE, fate.alias(FATE)).where(F.col(FATE).isNotNull())
+
+
+def _ties_broken(
+    target: Opened, living: DataFrame, found: DataFrame, layout: Layout, facts: Facts
+) -> DataFrame:
+    """Decide on the rows that have the very sequence of the batch's upsert: the larger one counts. Whole rows
+    are read of them alone.
+    """
+    tied = F.col(FATE) == TIED
+    changes = living.join(nearby(found.where(tied).select(KEY), facts), KEY, "left_semi").select(
+        KEY, column("latest", ROW).alias(ROW)
+    )
+    stored = target.placed(_key_of_target(layout).alias("own"), _row_of_target(layout).alias("stored"))
+    larger = ordered(F.col(ROW), layout.stored) > ordered(F.col("stored"), layout.stored)
+    broken = stored.join(nearby(changes, facts, BROADCAST_ROWS), _own_key(layout)).select(
+        KEY, PLACE, F.when(larger, GOES).otherwise(STANDS).alias(FATE)
+    )
+    return found.where(~tied).unionByName(broken)
+
+
+def _merge(cut: Cut, work: Work, facts: Facts) -> None:
+    """Write the batch by MERGE."""
+    layout, source, at = work.layout, _living(cut), column(CHANGE, "latest", AT)
+    larger = ordered(column(CHANGE, "latest", ROW), layout.stored) > ordered(
+        _row_of_target(layout, TARGET), layout.stored
+    )
+    newer = (at > target_at()) | ((at == target_at()) & larger)
+    there, values = column(CHANGE, "latest").isNotNull(), assigned(_stored(layout, CHANGE))
+    with merging(source.sparkSession, work.step.query_id, work.step.batch_id):
+        builder = (
+            table_at(source.sparkSession, work.tables.target)
+            .alias(TARGET)
+            .merge(source.alias(CHANGE), same_key(layout, facts))
+        )
+        builder = builder.whenMatchedUpdate(there & newer, values)
+        builder = builder.whenMatchedDelete(
+            ~there & dead(target_at(), column(CHANGE, "barrier"), cut.truncated)
+        )
+        builder = builder.whenNotMatchedInsert(there, values)
+        if facts.truncated is not None and cut.truncated is not None:
+            builder = builder.whenNotMatchedBySourceDelete(cut.truncated > target_at())
+        builder.execute()
+
+
+def commit_nothing(session: SparkSession, work: Work) -> None:
+    """Commit a batch that changes nothing: its step belongs in the target all the same."""
+    nothing = session.createDataFrame([], table_at(session, work.tables.target).toDF().schema)
+    append(nothing, work.tables.target, work.step.query_id, work.step.batch_id)
+
+
+def same_key(layout: Layout, facts: Facts) -> Column:
+    """Give the condition of the MERGE. A batch without a truncate never looks outside of its own range of
+    keys.
+    """
+    pairs = [column(TARGET, field.name) == column(CHANGE, KEY, field.name) for field in layout.keys]
+    bounds = (
+        [] if facts.truncated is not None else [within((TARGET, layout.keys[0].name), layout.keys[0], facts)]
+    )
+    return all_of([*pairs, *bounds])
+
+
+def target_at() -> Column:
+    """Give the sequence that a row of the target comes from."""
+    return column(TARGET, BOOKKEEPING, SEQUENCE)
+
+
+def dead(at: Column, barrier: Column, truncated: Column | None) -> Column:
+    """Say whether something of a sequence is ended by a delete at the same or a later one, or by a truncate
+    at a later one.
+    """
+    ended = F.coalesce(at <= barrier, F.lit(False))
+    return ended if truncated is None else ended | (at < truncated)
+
+
+def _deaths(reduced: DataFrame, facts: Facts) -> DataFrame:
+    """Give the batch's deletes, one a key, and its last truncate, as tombstones.
+
+    A delete before the key's newest upsert is not needed: who comes later and is older than it is older than
+    that upsert, too.
+    """
+    needed = F.col("deleted").isNotNull() & (
+        F.col("latest").isNull() | (F.col("deleted") >= column("latest", AT))
+    )
+    deletes = reduced.where(needed).select(F.lit(DELETE).alias(KIND), KEY, F.col("deleted").alias(AT))
+    return with_last_truncate(deletes, reduced, facts)
+
+
+def with_last_truncate(deletes: DataFrame, reduced: DataFrame, facts: Facts) -> DataFrame:
+    """Give a batch's tombstones: its deletes, and its last truncate if it has one."""
+    if facts.truncated is None:
+        return deletes
+    last = reduced.agg(F.max("truncated").alias(AT)).where(F.col(AT).isNotNull())
+    nobody = F.lit(None).cast(reduced.schema[KEY].dataType)
+    return deletes.unionByName(last.select(F.lit(TRUNCATE).alias(KIND), nobody.alias(KEY), AT))
+
+
+def _living(cut: Cut) -> DataFrame:
+    """Take away the upserts that a delete or a truncate ends, and the keys that nothing is left to say of."""
+    ended = dead(column("latest", AT), F.col("barrier"), cut.truncated)
+    living = cut.keys.withColumn("latest", F.when(~ended, F.col("latest")))
+    return living.where(F.col("latest").isNotNull() | F.col("barrier").isNotNull()).select(
+        KEY, "latest", "barrier"
+    )
+
+
+def _stored(layout: Layout, *side: str) -> dict[str, Column]:
+    """Give the target's columns, read from the newest upsert of a key."""
+    stored = {field.name: column(*side, "latest", ROW, field.name) for field in layout.stored.fields}
+    return {**stored, BOOKKEEPING: F.struct(column(*side, "latest", AT).alias(SEQUENCE))}
+
+
+def _row_of_target(layout: Layout, *side: str) -> Column:
+    return F.struct(*[column(*side, field.name).alias(field.name) for field in layout.stored.fields])
+
+
+def _key_of_target(layout: Layout) -> Column:
+    return F.struct(*[column(field.name).alias(field.name) for field in layout.keys])
+
+
+def _own_key(layout: Layout) -> Column:
+    return all_of([column("own", field.name) == column(KEY, field.name) for field in layout.keys])

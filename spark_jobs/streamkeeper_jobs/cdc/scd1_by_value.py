@@ -1,0 +1,272 @@
+"""SCD type 1 with ``ignore_null_updates``: every value has a sequence of its own, kept in the bookkeeping by
+the value's path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import MapType, StringType
+
+from streamkeeper.declare.cdc_spec import BOOKKEEPING
+from streamkeeper_jobs.cdc.columns import COLUMNS, SEQUENCE, Layout
+from streamkeeper_jobs.cdc.events import (
+    AT,
+    BROADCAST_ROWS,
+    DELETE,
+    KEY,
+    KIND,
+    ROW,
+    UPSERT,
+    Facts,
+    Work,
+    facts_of,
+    materialised,
+    nearby,
+    unusable_of_group,
+)
+from streamkeeper_jobs.cdc.expressions import column, orderable, ordered
+from streamkeeper_jobs.cdc.replace_rows import PLACE, Opened
+from streamkeeper_jobs.cdc.scd1 import (
+    CHANGE,
+    FATE,
+    TARGET,
+    Cut,
+    commit_nothing,
+    cut_off,
+    dead,
+    marks,
+    open_target,
+    same_key,
+    target_at,
+    with_last_truncate,
+)
+from streamkeeper_jobs.cdc.values import Path, Value, together, values_of
+from streamkeeper_jobs.spark.delta_commit import assigned, merging, table_at
+
+VALUE = "value"
+
+
+def apply_by_value(changes: DataFrame, work: Work) -> None:
+    """Apply the changes of one batch to an SCD type 1 target that ignores nulls, its tombstones first."""
+    values = values_of(work.layout.values)
+    with ExitStack() as kept:
+        reduced, facts = kept.enter_context(facts_of(reduce(changes, values), work.layout))
+        cut = cut_off(reduced, _deaths(reduced, facts), work, facts, kept)
+        if cut is not None:
+            _write(cut, values, work, facts, kept)
+
+
+def reduce(changes: DataFrame, values: Sequence[Value]) -> DataFrame:
+    """Give one row a key: its ``deleted`` and ``truncated``, ``seen``, the highest sequence of an upsert, and
+    of each value the newest.
+    """
+    newest = [_newest(value).alias(_held(value)) for value in values]
+    seen = F.max(F.when(F.col(KIND) == UPSERT, F.col(AT))).alias("seen")
+    return changes.groupBy(KEY).agg(*marks(), seen, *newest, *unusable_of_group())
+
+
+def _newest(value: Value) -> Column:
+    found = value.of(ROW)
+    there = (F.col(KIND) == UPSERT) & found.isNotNull()
+    pair = F.struct(F.col(AT).alias(AT), found.alias(VALUE))
+    if orderable(value.type):
+        return F.max(F.when(there, pair))
+    return F.max_by(pair, F.when(there, F.struct(F.col(AT), ordered(found, value.type))))
+
+
+def _deaths(reduced: DataFrame, facts: Facts) -> DataFrame:
+    """Give the batch's deletes and its last truncate, as tombstones.
+
+    Every delete is needed, also where the key has a newer upsert: an older value may still come that the
+    upsert did not have.
+    """
+    deletes = reduced.where(F.col("deleted").isNotNull()).select(
+        F.lit(DELETE).alias(KIND), KEY, F.col("deleted").alias(AT)
+    )
+    return with_last_truncate(deletes, reduced, facts)
+
+
+def _write(cut: Cut, values: Sequence[Value], work: Work, facts: Facts, kept: ExitStack) -> None:
+    """Write the batch into the target, in the one commit of its step."""
+    if not facts.keys and facts.truncated is None:
+        commit_nothing(cut.keys.sparkSession, work)
+        return
+    source, target = _living(cut, values), open_target(cut.keys.sparkSession, work, facts)
+    rules = _Rules(values, work.layout, facts, cut.truncated)
+    if target is None:
+        _merge(source, rules, work)
+    else:
+        _replace(target, source, rules, kept)
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """What becomes of a row of the target and of a change of its key, beside one another (``target``,
+    ``change``).
+    """
+
+    values: Sequence[Value]
+    layout: Layout
+    facts: Facts
+    truncated: Column | None
+
+    @property
+    def there(self) -> Column:
+        """Whether the change has an upsert."""
+        return column(CHANGE, "seen").isNotNull()
+
+    @property
+    def lives(self) -> Column:
+        return ~dead(target_at(), column(CHANGE, "barrier"), self.truncated)
+
+    @property
+    def updates(self) -> Column:
+        return self.there | (self.lives & _some_dead(column(CHANGE, "barrier"), self.truncated))
+
+    @property
+    def joined(self) -> dict[str, Column]:
+        """What the row is set to by the change."""
+        barrier = column(CHANGE, "barrier")
+        found = {
+            value.path: _later(_of_change(value), _of_target(value, barrier, self.truncated), value)
+            for value in self.values
+        }
+        last = F.greatest(column(CHANGE, "seen"), F.when(self.lives, target_at()))
+        return _set(self.layout, self.values, found, last)
+
+    @property
+    def alone(self) -> dict[str, Column]:
+        """What a new row is set to."""
+        found = {value.path: _of_change(value) for value in self.values}
+        return _set(self.layout, self.values, found, column(CHANGE, "seen"), key_from=CHANGE)
+
+    @property
+    def left(self) -> dict[str, Column]:
+        """What a row is set to that no change is of, by a truncate."""
+        nobody = F.lit(None).cast(self.layout.sequence)
+        found = {value.path: _of_target(value, nobody, self.truncated) for value in self.values}
+        return _set(self.layout, self.values, found, target_at(), key_from=TARGET)
+
+
+def _replace(target: Opened, source: DataFrame, rules: _Rules, kept: ExitStack) -> None:
+    """Look once at the rows that the target has of the keys, and put them together with the changes."""
+    changes, stored = (
+        source.select(KEY, F.struct("*").alias(CHANGE)),
+        target.placed(F.struct("*").alias(TARGET)),
+    )
+    fate = F.when(rules.updates, UPSERT).when(~rules.lives, DELETE)
+    met = stored.join(nearby(changes, rules.facts, BROADCAST_ROWS), same_key(rules.layout, rules.facts))
+    found = kept.enter_context(
+        materialised(met.select(KEY, PLACE, fate.alias(FATE), _row(rules.joined).alias(ROW)))
+    )
+    new = (
+        changes.where(rules.there)
+        .join(nearby(found.select(KEY), rules.facts), KEY, "left_anti")
+        .select(_row(rules.alone).alias(ROW))
+    )
+    rows = found.where(F.col(FATE) == UPSERT).select(ROW).unionByName(new)
+    target.replace(found.where(F.col(FATE).isNotNull()), rows.select(f"{ROW}.*"))
+
+
+def _row(given: dict[str, Column]) -> Column:
+    return F.struct(*[value.alias(name) for name, value in given.items()])
+
+
+def _merge(source: DataFrame, rules: _Rules, work: Work) -> None:
+    """Write the batch by MERGE."""
+    with merging(source.sparkSession, work.step.query_id, work.step.batch_id):
+        target = table_at(source.sparkSession, work.tables.target).alias(TARGET)
+        builder = target.merge(source.alias(CHANGE), same_key(rules.layout, rules.facts))
+        builder = builder.whenMatchedUpdate(rules.updates, assigned(rules.joined))
+        builder = builder.whenMatchedDelete(~rules.there & ~rules.lives)
+        builder = builder.whenNotMatchedInsert(rules.there, assigned(rules.alone))
+        if rules.facts.truncated is not None and rules.truncated is not None:
+            builder = builder.whenNotMatchedBySourceDelete(rules.truncated > target_at())
+            nobody = F.lit(None).cast(rules.layout.sequence)
+            builder = builder.whenNotMatchedBySourceUpdate(
+                _some_dead(nobody, rules.truncated), assigned(rules.left)
+            )
+        builder.execute()
+
+
+def _living(cut: Cut, values: Sequence[Value]) -> DataFrame:
+    """Take away the upserts and the values that a delete or a truncate ends, and the keys that nothing is
+    left to say of.
+    """
+    barrier = F.col("barrier")
+    living = cut.keys.select(
+        KEY,
+        "barrier",
+        F.when(~dead(F.col("seen"), barrier, cut.truncated), F.col("seen")).alias("seen"),
+        *[
+            F.when(~dead(column(_held(value), AT), barrier, cut.truncated), F.col(_held(value))).alias(
+                _held(value)
+            )
+            for value in values
+        ],
+    )
+    return living.where(F.col("seen").isNotNull() | barrier.isNotNull())
+
+
+def _held(value: Value) -> str:
+    return f"value_{value.number}"
+
+
+def _of_change(value: Value) -> Column:
+    return column(CHANGE, _held(value))
+
+
+def _of_target(value: Value, barrier: Column, truncated: Column | None) -> Column:
+    """Give a value of the target and its sequence; null where it has none, or none that is not ended."""
+    at = column(TARGET, BOOKKEEPING, COLUMNS).getItem(value.name)
+    return F.when(
+        at.isNotNull() & ~dead(at, barrier, truncated), F.struct(at.alias(AT), value.of(TARGET).alias(VALUE))
+    )
+
+
+def _later(one: Column, other: Column, value: Value) -> Column:
+    def place(pair: Column) -> Column:
+        return F.struct(pair.getField(AT), ordered(pair.getField(VALUE), value.type))
+
+    return F.when(other.isNull() | (one.isNotNull() & (place(one) > place(other))), one).otherwise(other)
+
+
+def _some_dead(barrier: Column, truncated: Column | None) -> Column:
+    """Say whether a row of the target has a value that is ended."""
+    return F.exists(
+        F.map_values(column(TARGET, BOOKKEEPING, COLUMNS)), lambda at: dead(at, barrier, truncated)
+    )
+
+
+def _set(
+    layout: Layout,
+    values: Sequence[Value],
+    found: dict[Path, Column],
+    last: Column,
+    *,
+    key_from: str = TARGET,
+) -> dict[str, Column]:
+    """Give what each column of the target is set to: keys, values put together again, and the bookkeeping."""
+    key = {
+        field.name: column(CHANGE, KEY, field.name) if key_from == CHANGE else column(TARGET, field.name)
+        for field in layout.keys
+    }
+    given = {path: pair.getField(VALUE) for path, pair in found.items()}
+    rest = {field.name: one for field, one in zip(layout.values, together(layout.values, given), strict=True)}
+    entries = [
+        F.struct(F.lit(value.name).alias("key"), found[value.path].getField(AT).alias("value"))
+        for value in values
+    ]
+    known = F.filter(F.array(*entries), lambda entry: entry["value"].isNotNull()) if entries else None
+    kept = (
+        F.map_from_entries(known)
+        if known is not None
+        else F.create_map().cast(MapType(StringType(), layout.sequence))
+    )
+    bookkeeping = F.struct(last.alias(SEQUENCE), kept.alias(COLUMNS))
+    return {**key, **rest, BOOKKEEPING: bookkeeping}

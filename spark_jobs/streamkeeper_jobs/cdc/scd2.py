@@ -1,0 +1,302 @@
+"""SCD type 2: the versions of each key. The changes of the batch's keys are put together again, and their
+versions made anew.
+
+A version that comes from one change is that change. One that comes from several shows only part of them:
+those lie in the sibling table, as do deletes. (With ``ignore_null_updates`` a version is filled from earlier
+ones, so every change lies there.)
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.window import WindowSpec
+
+from streamkeeper.declare.cdc_spec import BOOKKEEPING, END_AT, START_AT, CdcSpec
+from streamkeeper_jobs.cdc import tombstones
+from streamkeeper_jobs.cdc.columns import SEQUENCE, Layout
+from streamkeeper_jobs.cdc.events import (
+    AT,
+    DELETE,
+    KEY,
+    KIND,
+    ROW,
+    UPSERT,
+    Facts,
+    Work,
+    facts_of,
+    materialised,
+    nearby,
+    unusable_of_group,
+    within,
+)
+from streamkeeper_jobs.cdc.expressions import column, orderable, ordered
+from streamkeeper_jobs.cdc.replace_rows import PLACE, Opened
+from streamkeeper_jobs.cdc.scd1 import CHANGE, TARGET, commit_nothing, open_target, same_key
+from streamkeeper_jobs.cdc.values import Value, merged, together, values_of
+from streamkeeper_jobs.spark.delta_commit import assigned, merging, table_at
+
+KNOWN, SHOWN, GUESSED = 3, 2, 1
+"""How much is known of a change: itself; what a version of several changes shows of its first and last; that
+a version ended somehow.
+
+The lesser two count only where the sibling has forgotten the change itself."""
+
+
+def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
+    """Apply the changes of one batch to an SCD type 2 target, the sibling first."""
+    layout = work.layout
+    with ExitStack() as kept:
+        reduced, facts = kept.enter_context(facts_of(reduce(changes, spec, layout), layout))
+        if not facts.keys:
+            commit_nothing(reduced.sparkSession, work)
+            return
+        keys = nearby(reduced.select(KEY).distinct(), facts)
+        target = open_target(keys.sparkSession, work, facts)
+        present = kept.enter_context(materialised(_present(keys, target, work, facts)))
+        known = _known(reduced, _remembered(keys, work, facts), present, spec)
+        timeline = kept.enter_context(materialised(_timeline(_one_each(known, spec, layout), spec, layout)))
+        hidden = _hidden(reduced, timeline, spec)
+        if (
+            not hidden.isEmpty()
+            and tombstones.remember(hidden, tombstones.read(hidden.sparkSession, work.tables), work) is None
+        ):
+            return
+        differing = kept.enter_context(materialised(_differing(_versions(timeline), present, layout)))
+        if target is None:
+            _merge(differing, work, facts)
+        else:
+            versions = differing.where(~F.col("obsolete")).select(
+                *[value.alias(name) for name, value in _stored(layout).items()]
+            )
+            target.replace(differing.where(F.col(PLACE).isNotNull()), versions)
+
+
+def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
+    """Give one row a key and sequence: ``deleted``, the sequence if one of its changes is a delete, and else
+    the upsert's row.
+    """
+    deleted = F.max(F.when(F.col(KIND) == DELETE, F.col(AT)))
+    if spec.ignore_null_updates:
+        row = F.when(F.count(ROW) > 0, merged(layout.stored.fields, lambda value: value.of(ROW)))
+    else:
+        row = _largest_row(F.col(ROW), layout)
+    nothing = F.lit(None).cast(layout.sequence)
+    reduced = changes.groupBy(KEY, AT).agg(deleted.alias("deleted"), row.alias(ROW), *unusable_of_group())
+    return reduced.withColumns({"truncated": nothing, ROW: F.when(F.col("deleted").isNull(), F.col(ROW))})
+
+
+def _present(keys: DataFrame, target: Opened | None, work: Work, facts: Facts) -> DataFrame:
+    """Give the versions that the target has of some keys: ``key``, ``start``, ``end``, ``last``, ``row``,
+    ``place`` (null for MERGE).
+    """
+    columns = [
+        F.struct(*[column(field.name).alias(field.name) for field in work.layout.keys]).alias(KEY),
+        column(START_AT).alias("start"),
+        column(END_AT).alias("end"),
+        column(BOOKKEEPING, SEQUENCE).alias("last"),
+        F.struct(*[column(field.name).alias(field.name) for field in work.layout.stored.fields]).alias(ROW),
+    ]
+    if target is not None:
+        versions = target.placed(*columns)
+    else:
+        bounds = within((work.layout.keys[0].name,), work.layout.keys[0], facts)
+        versions = (
+            table_at(keys.sparkSession, work.tables.target)
+            .toDF()
+            .where(bounds)
+            .select(*columns, F.lit(None).alias(PLACE))
+        )
+    return versions.join(keys, KEY, "left_semi")
+
+
+def _remembered(keys: DataFrame, work: Work, facts: Facts) -> DataFrame:
+    """Give the changes that the sibling has of some keys: ``kind``, ``key``, ``sequence``, ``row``."""
+    first = work.layout.keys[0]
+    stored = tombstones.rows_of(keys.sparkSession, work.tables).where(within((KEY, first.name), first, facts))
+    return stored.select(KIND, KEY, AT, ROW).join(keys, KEY, "left_semi")
+
+
+def _known(reduced: DataFrame, remembered: DataFrame, present: DataFrame, spec: CdcSpec) -> DataFrame:
+    """Put all that is known of the keys together: ``key``, ``sequence``, ``deletes``, ``row``, ``sure``,
+    ``fresh`` (not in the sibling).
+    """
+
+    def facts(frame: DataFrame, at: str, deletes: Column, sure: Column, *, fresh: bool) -> DataFrame:
+        row, new = F.when(~deletes, F.col(ROW)), F.lit(fresh)
+        return frame.select(
+            KEY,
+            F.col(at).alias(AT),
+            deletes.alias("deletes"),
+            row.alias(ROW),
+            sure.alias("sure"),
+            new.alias("fresh"),
+        )
+
+    upsert, shown = F.lit(False), F.lit(SHOWN)
+    single = F.when(
+        F.col("last") == F.col("start"), F.lit(SHOWN if spec.ignore_null_updates else KNOWN)
+    ).otherwise(shown)
+    parts = (
+        facts(reduced, AT, F.col("deleted").isNotNull(), F.lit(KNOWN), fresh=True),
+        facts(remembered, AT, F.col(KIND) == DELETE, F.lit(KNOWN), fresh=False),
+        facts(present, "start", upsert, single, fresh=True),
+        facts(present.where(F.col("last") != F.col("start")), "last", upsert, shown, fresh=True),
+        facts(present.where(F.col("end").isNotNull()), "end", F.lit(True), F.lit(GUESSED), fresh=False),
+    )
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole.unionByName(part)
+    return whole
+
+
+def _one_each(known: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
+    """Give one change for each key and sequence: what is known best, a delete before an upsert, the larger
+    row (or values).
+    """
+    deletes = F.max(F.struct("sure", "deletes")).getField("deletes")
+    surest = F.max("sure")
+    if spec.ignore_null_updates:
+
+        def at_best(sure: int) -> Column:
+            return merged(layout.stored.fields, lambda value: F.when(F.col("sure") == sure, value.of(ROW)))
+
+        row = F.when(surest == KNOWN, at_best(KNOWN)).otherwise(at_best(SHOWN))
+    else:
+        row = F.when(
+            surest == KNOWN, _largest_row(F.when(F.col("sure") == KNOWN, F.col(ROW)), layout)
+        ).otherwise(_largest_row(F.when(F.col("sure") == SHOWN, F.col(ROW)), layout))
+    fresh = F.max(F.col("fresh") & (F.col("sure") == KNOWN))
+    return known.groupBy(KEY, AT).agg(
+        deletes.alias("deletes"), F.when(~deletes, row).alias(ROW), fresh.alias("fresh")
+    )
+
+
+def _by_at() -> WindowSpec:
+    return Window.partitionBy(KEY).orderBy(AT)
+
+
+def _timeline(single: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
+    """Number each key's versions: ``version``, the same for upserts shown as one; ``changes``, their number;
+    ``next``, what follows.
+    """
+    filled = _filled(single, layout) if spec.ignore_null_updates else single
+    compared = [field for field in layout.stored.fields if _tracks(spec, field.name)]
+    tracked = F.struct(
+        *[ordered(column(ROW, field.name), field.dataType).alias(field.name) for field in compared]
+    )
+    before = F.lag(F.struct(F.col("deletes"), tracked.alias("tracked"))).over(_by_at())
+    goes_on = (
+        before.isNotNull() & ~before.getField("deletes") & before.getField("tracked").eqNullSafe(tracked)
+    )
+    numbered = filled.select(
+        "*",
+        F.lead(AT).over(_by_at()).alias("next"),
+        (~F.col("deletes") & ~goes_on).cast("int").alias("begins"),
+    ).withColumn("version", F.sum("begins").over(_by_at()))
+    return numbered.withColumn(
+        "changes", F.count_if(~F.col("deletes")).over(Window.partitionBy(KEY, "version"))
+    )
+
+
+def _filled(single: DataFrame, layout: Layout) -> DataFrame:
+    """Fill each value that is null with the newest earlier one since the last delete."""
+    since = single.withColumn("deletes_before", F.sum(F.col("deletes").cast("int")).over(_by_at()))
+    earlier = (
+        Window.partitionBy(KEY, "deletes_before")
+        .orderBy(AT)
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+
+    def fill(value: Value) -> Column:
+        return F.last(value.of(ROW), ignorenulls=True).over(earlier)
+
+    row = F.struct(
+        *together(
+            layout.stored.fields, {value.path: fill(value) for value in values_of(layout.stored.fields)}
+        )
+    )
+    return since.withColumn(ROW, F.when(~F.col("deletes"), row)).drop("deletes_before")
+
+
+def _hidden(reduced: DataFrame, timeline: DataFrame, spec: CdcSpec) -> DataFrame:
+    """Give what the target will not show, as rows of the sibling."""
+    kind = F.when(F.col("deleted").isNotNull(), DELETE).otherwise(UPSERT).alias(KIND)
+    if spec.ignore_null_updates:
+        return reduced.select(kind, KEY, AT, ROW)
+    deletes = reduced.where(F.col("deleted").isNotNull()).select(kind, KEY, AT, ROW)
+    taken_together = timeline.where(~F.col("deletes") & F.col("fresh") & (F.col("changes") > 1))
+    return deletes.unionByName(taken_together.select(F.lit(UPSERT).alias(KIND), KEY, AT, ROW))
+
+
+def _versions(timeline: DataFrame) -> DataFrame:
+    """Give the versions that the target must have: ``key``, ``start``, ``end``, ``last``, ``row``."""
+    upserts = timeline.where(~F.col("deletes")).groupBy(KEY, "version")
+    last = F.max_by(F.struct(F.col("next").alias("end"), F.col(AT).alias("last"), F.col(ROW)), F.col(AT))
+    return upserts.agg(F.min(AT).alias("start"), last.alias("of_last")).select(KEY, "start", "of_last.*")
+
+
+def _differing(wanted: DataFrame, present: DataFrame, layout: Layout) -> DataFrame:
+    """Give the versions that are not in the target as they must be, and those that must go: ``obsolete``."""
+
+    def looks(side: str) -> Column:
+        return F.struct(column(side, "end"), column(side, "last"), ordered(column(side, ROW), layout.stored))
+
+    one, other = wanted.alias("wanted"), present.alias("present")
+    same = (column("wanted", KEY) == column("present", KEY)) & (
+        column("wanted", "start") == column("present", "start")
+    )
+    obsolete = column("wanted", KEY).isNull()
+    differs = obsolete | column("present", KEY).isNull() | ~looks("wanted").eqNullSafe(looks("present"))
+    return (
+        one.join(other, same, "full_outer")
+        .where(differs)
+        .select(
+            *[
+                F.coalesce(column("wanted", name), column("present", name)).alias(name)
+                for name in (KEY, "start")
+            ],
+            *[column("wanted", name).alias(name) for name in ("end", "last", ROW)],
+            obsolete.alias("obsolete"),
+            column("present", PLACE).alias(PLACE),
+        )
+    )
+
+
+def _merge(differing: DataFrame, work: Work, facts: Facts) -> None:
+    """Write what differs into the target, in the one commit of its step."""
+    layout = work.layout
+    same = same_key(layout, facts) & (column(TARGET, START_AT) == column(CHANGE, "start"))
+    obsolete = column(CHANGE, "obsolete")
+    with merging(differing.sparkSession, work.step.query_id, work.step.batch_id):
+        builder = (
+            table_at(differing.sparkSession, work.tables.target)
+            .alias(TARGET)
+            .merge(differing.alias(CHANGE), same)
+        )
+        version = assigned(_stored(layout, CHANGE))
+        builder.whenMatchedDelete(obsolete).whenMatchedUpdate(~obsolete, version).whenNotMatchedInsert(
+            ~obsolete, version
+        ).execute()
+
+
+def _stored(layout: Layout, *side: str) -> dict[str, Column]:
+    """Give the target's columns, read from a version."""
+    return {
+        **{field.name: column(*side, ROW, field.name) for field in layout.stored.fields},
+        START_AT: column(*side, "start"),
+        END_AT: column(*side, "end"),
+        BOOKKEEPING: F.struct(column(*side, "last").alias(SEQUENCE)),
+    }
+
+
+def _largest_row(row: Column, layout: Layout) -> Column:
+    return F.max(row) if orderable(layout.stored) else F.max_by(row, ordered(row, layout.stored))
+
+
+def _tracks(spec: CdcSpec, name: str) -> bool:
+    if spec.track_history_column_list is not None:
+        return name.lower() in {one.lower() for one in spec.track_history_column_list}
+    return name.lower() not in {one.lower() for one in spec.track_history_except_column_list or ()}

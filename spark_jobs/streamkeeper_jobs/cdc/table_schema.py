@@ -1,0 +1,346 @@
+"""Before a flow's first batch: its target and tombstones are made, or get the columns that they lack, or are
+refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from streamkeeper.declare.cdc_spec import BOOKKEEPING, CdcSpec
+from streamkeeper.declare.model import Table
+from streamkeeper.delta import log as delta_log
+from streamkeeper.errors import DeclarationError
+from streamkeeper_jobs.cdc.columns import (
+    Layout,
+    check_spec,
+    field_of,
+    holds,
+    layout_of,
+    sequence_type,
+    stored_fields,
+    target_schema,
+)
+from streamkeeper_jobs.cdc.events import AT, KEY, KIND, ROW
+from streamkeeper_jobs.cdc.expressions import quoted, whole_numbers
+from streamkeeper_jobs.cdc.steps import CdcTables, Turn
+from streamkeeper_jobs.cdc.tombstones import tombstones_schema
+from streamkeeper_jobs.spark.delta_commit import table_at
+from streamkeeper_jobs.spark.jvm import classes
+from streamkeeper_jobs.spark.session import spark_url
+
+KEYS_PROPERTY = "streamkeeper.keys"
+"""The table property that says by which columns the flows of a target find its rows."""
+NULLS_PROPERTY = "streamkeeper.ignoreNullUpdates"
+"""The table property that says whether its flows ignore nulls."""
+TRACKED_PROPERTY = "streamkeeper.trackedHistory"
+"""The table property that says by which columns versions are told apart, with SCD type 2; tables of earlier
+releases have none yet.
+"""
+DELETION_VECTORS = "delta.enableDeletionVectors"
+"""On unless the declaration says otherwise: a batch then marks the rows that it replaces, and rewrites no
+file.
+"""
+
+
+@dataclass(frozen=True)
+class Addition:
+    """A column or field that a table lacks: its path, its type, and the column that it comes after, if it is
+    no field.
+    """
+
+    path: tuple[str, ...]
+    type: DataType
+    after: str | None
+
+
+@dataclass(frozen=True)
+class Lack:
+    """What a table lacks of a flow: columns and fields, and the properties that a release before did not give
+    it.
+    """
+
+    columns: Sequence[Addition]
+    properties: Mapping[str, str]
+
+
+def prepare(  # noqa: PLR0917 - it mirrors apply_changes
+    spark: SparkSession,
+    schema: StructType,
+    spec: CdcSpec,
+    tables: CdcTables,
+    table: Table,
+    turn: Turn,
+    order: DataType | None = None,
+) -> None:
+    """Make a target and its tombstones if absent, else add the columns that they lack. Done again, it changes
+    nothing.
+
+    :param order: the type of the sequences in a table that is made, where the flow's own is a literal and
+        other flows say it.
+    :raises DeclarationError: the declaration does not fit its source, or the target that is there; nothing
+        was touched.
+    """
+    check_spec(schema, spec)
+    with turn():
+        there = delta_log.exists(tables.target)
+        made, lack = _check_tables(spark, schema, spec, tables, table, there, order)
+        _set(spark, tables.target, lack.properties)
+        if lack.columns:
+            _add(spark, tables.target, lack.columns)
+            made = table_at(spark, tables.target).toDF().schema
+        _prepare_tombstones(spark, tables.tombstones, tombstones_schema(layout_of(made, spec.keys)))
+        if not there:
+            # Last, so that a target without tombstones is known to have lost them.
+            _make(spark, tables.target, made, table, spec)
+
+
+def check_tables(
+    spark: SparkSession, schema: StructType, spec: CdcSpec, tables: CdcTables, table: Table
+) -> None:
+    """Make sure that a flow can write its target and tombstones, as they are or as they would be made;
+    nothing is changed.
+
+    :raises DeclarationError: the declaration does not fit its source, or the tables that are there.
+    """
+    check_spec(schema, spec)
+    _check_tables(spark, schema, spec, tables, table, delta_log.exists(tables.target))
+
+
+def _check_tables(  # noqa: PLR0917 - it mirrors prepare
+    spark: SparkSession,
+    schema: StructType,
+    spec: CdcSpec,
+    tables: CdcTables,
+    table: Table,
+    there: bool,
+    order: DataType | None = None,
+) -> tuple[StructType, Lack]:
+    """Give the target's columns, or those that it would have, and what it lacks of the flow's."""
+    lack = _fit(spark, schema, spec, tables, table) if there else Lack((), {})
+    if not there:
+        _check_partitions(schema, spec, table)
+    made = table_at(spark, tables.target).toDF().schema if there else target_schema(schema, spec, order)
+    layout = layout_of(made, spec.keys)
+    _check_literal(spec, layout, table)
+    _check_tombstones(spark, tables, layout, there)
+    return made, lack
+
+
+def _make(spark: SparkSession, path: str, schema: StructType, table: Table, spec: CdcSpec) -> None:
+    builder = DeltaTable.createIfNotExists(spark).location(spark_url(path)).addColumns(schema)
+    if table.comment:
+        builder = builder.comment(table.comment)
+    own = {KEYS_PROPERTY: _spelled(schema, spec), NULLS_PROPERTY: _ignores(spec), **_tracked(spec)}
+    for name, value in {DELETION_VECTORS: "true", **table.properties, **own}.items():
+        builder = builder.property(name, value)
+    if table.partition_cols:
+        builder = builder.partitionedBy(*table.partition_cols)
+    builder.execute()
+
+
+def _prepare_tombstones(spark: SparkSession, path: str, wanted: StructType) -> None:
+    if not delta_log.exists(path):
+        DeltaTable.createIfNotExists(spark).location(spark_url(path)).addColumns(wanted).partitionedBy(
+            KIND
+        ).execute()
+        return
+    found = table_at(spark, path).toDF().schema
+    if ROW in found.fieldNames():
+        _add(
+            spark,
+            path,
+            list(_lacking(found[ROW].dataType, wanted[ROW].dataType, (ROW,), f"the table {path}")),
+        )
+
+
+def _check_partitions(schema: StructType, spec: CdcSpec, table: Table) -> None:
+    stored = [field.name for field in stored_fields(schema, spec)]
+    unknown = [name for name in table.partition_cols if name.lower() not in {one.lower() for one in stored}]
+    if unknown:
+        raise DeclarationError(
+            f"{table.where}: the table {table.name} is partitioned by {', '.join(unknown)}, which its flow"
+            f" does not store. It stores {', '.join(stored)}. Correct partition_cols."
+        )
+
+
+def _check_tombstones(spark: SparkSession, tables: CdcTables, layout: Layout, target_is_there: bool) -> None:
+    if not delta_log.exists(tables.tombstones):
+        if target_is_there:
+            raise DeclarationError(
+                f"The tombstones of {tables.target} are gone: {tables.tombstones} is no Delta table. Without"
+                " them a late change could bring a deleted row back. Restore both tables together, or"
+                " refresh the table in full."
+            )
+        return
+    found, wanted = table_at(spark, tables.tombstones).toDF().schema, tombstones_schema(layout)
+    for name in (KEY, AT):
+        if (
+            name not in found.fieldNames()
+            or found[name].dataType.simpleString() != wanted[name].dataType.simpleString()
+        ):
+            raise DeclarationError(
+                f"The tombstones at {tables.tombstones} have another {name} than the table {tables.target}:"
+                " they belong to another table. Restore both together, or move the tombstones away."
+            )
+
+
+def _fit(spark: SparkSession, schema: StructType, spec: CdcSpec, tables: CdcTables, table: Table) -> Lack:
+    """Give what a target lacks for a flow.
+
+    :raises DeclarationError: it is no AUTO CDC target, or one of another kind.
+    """
+    opened = table_at(spark, tables.target)
+    found, says = opened.toDF().schema, f"{table.where}: the table {table.name}"
+    detail = opened.detail().select("properties").first()
+    properties = dict(detail[0]) if detail else {}
+    keys = properties.get(KEYS_PROPERTY)
+    if BOOKKEEPING not in found.fieldNames() or keys is None:
+        raise DeclarationError(
+            f"{says} is there, but no AUTO CDC flow made it: it has no column {BOOKKEEPING}, by which late"
+            " changes are told from new ones. Declare another table and fill it from this one."
+        )
+    declared = _spelled(schema, spec)
+    if keys.lower() != declared.lower():
+        raise DeclarationError(
+            f"{says} has the keys {keys}, and the flow declares {declared}. The keys of a table cannot"
+            " change."
+        )
+    layout = layout_of(found, spec.keys)
+    for what, has, gives in (
+        ("is of SCD type", 2 if layout.history else 1, spec.scd_type),
+        ("was made with ignore_null_updates", properties.get(NULLS_PROPERTY), _ignores(spec)),
+    ):
+        if has != gives:
+            raise DeclarationError(
+                f"{says} {what} {has}, and the flow declares {gives}. All flows of a table must agree, for"
+                " good."
+            )
+    _check_sequence(schema, spec, layout, says)
+    columns = list(_lacking(layout.stored, StructType(stored_fields(schema, spec)), (), says))
+    return Lack(columns, _check_tracked(spec, properties, says))
+
+
+def _check_tracked(spec: CdcSpec, properties: Mapping[str, str], says: str) -> dict[str, str]:
+    """Give the property that says what is tracked, if the table has none yet.
+
+    :raises DeclarationError: it tracks other columns: its versions would be taken together or apart in
+        another way than they were shown.
+    """
+    declared = _tracked(spec)
+    for name, value in declared.items():
+        if properties.get(name, value) != value:
+            raise DeclarationError(
+                f"{says} tracks {properties[name]} in its history, and the flow declares {value}. Versions"
+                " that are shown would go. Declare track_history_column_list and"
+                " track_history_except_column_list as they were, in all flows of the table, or build it"
+                " anew: full_refresh_beside with the definition 'declared'."
+            )
+    return {name: value for name, value in declared.items() if name not in properties}
+
+
+def _check_sequence(schema: StructType, spec: CdcSpec, layout: Layout, says: str) -> None:
+    given = sequence_type(schema, spec)
+    if spec.sequence_literal is None and not holds(layout.sequence, given):
+        raise DeclarationError(
+            f"{says} is ordered by {layout.sequence.simpleString()}, and sequence_by gives"
+            f" {given.simpleString()}. Flows of one table are ordered by the same types: cast the column in"
+            " the view."
+        )
+
+
+def _check_literal(spec: CdcSpec, layout: Layout, table: Table) -> None:
+    if spec.sequence_literal is None:
+        return
+    least, most = whole_numbers(layout.sequence)
+    if not least <= spec.sequence_literal <= most:
+        raise DeclarationError(
+            f"{table.where}: the table {table.name} is ordered by {layout.sequence.simpleString()}, and"
+            f" sequence_by is the literal {spec.sequence_literal}. Allowed are {least} to {most}. Give one of"
+            " those, or cast the other flows' columns in a view."
+        )
+
+
+def _lacking(
+    found: DataType, wanted: DataType, path: tuple[str, ...], says: str = "The table"
+) -> Iterator[Addition]:
+    """Give what one type lacks of another, field by field.
+
+    :raises DeclarationError: the two differ in more than that.
+    """
+    match found, wanted:
+        case StructType(), StructType():
+            yield from _lacking_fields(found, wanted, path, says)
+        case ArrayType(), ArrayType():
+            yield from _lacking(found.elementType, wanted.elementType, (*path, "element"), says)
+        case MapType(), MapType():
+            yield from _lacking(found.keyType, wanted.keyType, (*path, "key"), says)
+            yield from _lacking(found.valueType, wanted.valueType, (*path, "value"), says)
+        case _ if not holds(found, wanted):
+            raise DeclarationError(
+                f"{says} has {'.'.join(path)} of type {found.simpleString()}, and the flow gives"
+                f" {wanted.simpleString()}. Only new columns are taken over: cast it in the view, or give it"
+                " another name."
+            )
+
+
+def _lacking_fields(
+    found: StructType, wanted: StructType, path: tuple[str, ...], says: str
+) -> Iterator[Addition]:
+    last = found.fieldNames()[-1]
+    known = {field.name.lower(): field for field in found.fields}
+    for field in wanted.fields:
+        has = known.get(field.name.lower())
+        if has is not None:
+            yield from _lacking(has.dataType, field.dataType, (*path, has.name), says)
+        else:
+            yield Addition((*path, field.name), field.dataType, None if path else last)
+            last = field.name
+
+
+def _set(spark: SparkSession, path: str, properties: Mapping[str, str]) -> None:
+    for name, value in properties.items():
+        said = value.replace("\\", "\\\\").replace("'", "\\'")
+        spark.sql(f"ALTER TABLE delta.{quoted(spark_url(path))} SET TBLPROPERTIES ('{name}' = '{said}')")
+
+
+def _add(spark: SparkSession, path: str, additions: Sequence[Addition]) -> None:
+    if not additions:
+        return
+    columns = []
+    for addition in additions:
+        place = f" AFTER {quoted(addition.after)}" if addition.after else ""
+        columns.append(f"{quoted(*addition.path)} {_sql(spark, addition.type)}{place}")
+    spark.sql(f"ALTER TABLE delta.{quoted(spark_url(path))} ADD COLUMNS ({', '.join(columns)})")
+
+
+def _sql(spark: SparkSession, dtype: DataType) -> str:
+    return str(classes(spark)("org.apache.spark.sql.types.DataType").fromJson(dtype.json()).sql())
+
+
+def _spelled(schema: StructType, spec: CdcSpec) -> str:
+    return ",".join(field_of(schema, name, "keys").name for name in spec.keys)
+
+
+def _tracked(spec: CdcSpec) -> dict[str, str]:
+    """Give the property that says what is tracked, as it is declared: a column that comes later does not
+    change it.
+    """
+    if spec.scd_type == 1:
+        return {}
+    words = "all columns"
+    for what, names in (
+        ("only", spec.track_history_column_list),
+        ("all but", spec.track_history_except_column_list),
+    ):
+        if names is not None:
+            words = f"{what} {', '.join(sorted(name.lower() for name in names))}"
+    return {TRACKED_PROPERTY: words}
+
+
+def _ignores(spec: CdcSpec) -> str:
+    return str(spec.ignore_null_updates).lower()

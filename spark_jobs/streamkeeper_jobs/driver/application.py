@@ -1,0 +1,281 @@
+"""A driver from its command line to its exit code: one flow, or the flows of a pipeline that share one Spark
+application.
+
+Flows that share one begin together and end together. Whatever ends one of them, a failure, a hold, a changed
+declaration, a newer generation, ends the application: the others end their batch, stop and leave their
+leases. The next start runs all that are free then, so a flow that was parked stays behind and the others go
+on.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from streamkeeper.declare.model import Pipeline
+from streamkeeper.drivers.exit_codes import Outcome, of_all
+from streamkeeper.errors import (
+    DeclarationError,
+    FlowHeld,
+    LeaseHeld,
+    RequestError,
+    StreamkeeperError,
+    UsageError,
+)
+from streamkeeper.flows import leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Lease
+from streamkeeper.manifest.import_file import fingerprint, load_pipeline
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.settings import Settings
+from streamkeeper_jobs.driver.driver import (
+    UNREADABLE,
+    Asked,
+    check_holds,
+    declared_in,
+    drive,
+    find,
+    is_done,
+    take_lease,
+    watch_over,
+)
+from streamkeeper_jobs.driver.waiting_flows import Bystanders
+from streamkeeper_jobs.spark.session import SharedApplication, open_session
+from streamkeeper_jobs.stream.declaration_watch import Declaration
+from streamkeeper_jobs.stream.job import say
+from streamkeeper_jobs.stream.watch import Watch
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One flow of the application, with its lease."""
+
+    asked: Asked
+    lease: Lease
+    watch: Watch
+
+    @property
+    def name(self) -> str:
+        return self.asked.home.full_name
+
+
+def run(settings: Settings, names: Sequence[str], available_now: bool = False) -> Outcome:
+    """Run flows until they are told to stop, one fails, or (``available_now``) all that is there is
+    processed; give how it ended.
+
+    :param names: full names of flows, all of one pipeline; more than one only where it declares
+        ``shared_driver``.
+    """
+    try:
+        return _run(settings, names, available_now)
+    except UsageError as error:
+        print(error, file=sys.stderr, flush=True)
+        return Outcome.USAGE
+    except (FlowHeld, LeaseHeld) as error:
+        say(str(error))
+        return Outcome.HELD if isinstance(error, FlowHeld) else Outcome.LEASE_HELD
+    except StreamkeeperError as error:
+        print(f"{', '.join(names)} does not start: {error}", file=sys.stderr, flush=True)
+        return Outcome.FAILED
+
+
+def _run(settings: Settings, names: Sequence[str], available_now: bool) -> Outcome:
+    homes, file = _find(settings, names)
+    files = Declaration(settings, file.stem)
+    declarations = [Declaration(settings, home.full_name) for home in homes]
+    pipeline = _load(settings, file)
+    if len(homes) > 1 and isinstance(pipeline, Pipeline) and not pipeline.shared_driver:
+        raise RequestError(
+            f"--flow is given {len(homes)} times, but {pipeline.file} does not let its flows share a driver."
+            " Start a driver for each of them, or declare dp.configure_pipeline(shared_driver=True)."
+        )
+    asked = [
+        _ask(settings, home, declaration, pipeline, available_now)
+        for home, declaration in zip(homes, declarations, strict=True)
+    ]
+    if all(is_done(item) for item in asked):  # flows that run once share no driver, so this is one flow
+        say(
+            f"{', '.join(names)} is done: it runs once, and has read all there was. To run it again, reset"
+            " it: reset_checkpoint."
+        )
+        return Outcome.DONE
+    free, held = _sort(asked)
+    parts = [
+        _Part(item, lease, watch_over(item, lease))
+        for item, lease in zip(free, _take_leases(free), strict=True)
+    ]
+    if isinstance(pipeline, DeclarationError) or not pipeline.shared_driver:
+        return of_all([_alone(part) for part in parts])
+    bystanders = None if available_now else Bystanders(settings, files, held, _fingerprints(pipeline))
+    return _together(
+        parts, SharedApplication(settings, pipeline).session, bystanders, settings.heartbeat_interval
+    )
+
+
+def _find(settings: Settings, names: Sequence[str]) -> tuple[list[FlowHome], Path]:
+    """Give the homes of flows of one pipeline, and its file, before anything is touched."""
+    found = [find(settings, name) for name in names]
+    if len({file for _, file in found}) != 1:
+        raise RequestError(
+            f"--flow names flows of several pipelines: {', '.join(names)}. A driver runs flows of one."
+        )
+    if len(set(names)) != len(names):
+        raise RequestError(f"--flow names a flow twice: {', '.join(names)}. Name each once.")
+    return [home for home, _ in found], found[0][1]
+
+
+def _load(settings: Settings, file: Path) -> Pipeline | DeclarationError:
+    try:
+        return load_pipeline(file, settings.data)
+    except DeclarationError as error:
+        return error
+
+
+def _ask(
+    settings: Settings,
+    home: FlowHome,
+    declaration: Declaration,
+    pipeline: Pipeline | DeclarationError,
+    available_now: bool,
+) -> Asked:
+    flow = pipeline if isinstance(pipeline, DeclarationError) else declared_in(pipeline, home.flow)
+    declaration.fingerprint = UNREADABLE if isinstance(flow, DeclarationError) else flow.fingerprint
+    return Asked(settings, home, declaration, available_now, flow)
+
+
+def _sort(asked: Sequence[Asked]) -> tuple[list[Asked], list[FlowHome]]:
+    """Tell the flows that may run from those that are held.
+
+    :raises FlowHeld: none may.
+    """
+    free, held = [], []
+    for item in asked:
+        try:
+            free.append(replace(item, lifts_park=check_holds(item.home, item.declaration.fingerprint)))
+        except FlowHeld as error:
+            held.append((item.home, error))
+    if not free:
+        raise FlowHeld("\n".join(str(why) for _, why in held))
+    for _, why in held:
+        say(str(why))
+    return free, [home for home, _ in held]
+
+
+def _take_leases(free: Sequence[Asked]) -> list[Lease]:
+    """Take the lease of each flow, or of none.
+
+    The first is taken before the others, so that of two applications that start at once one gets all. The
+    others are taken at once: where the driver before was on another host, each may have to be waited for.
+
+    :raises LeaseHeld: another driver has one of them; nothing is started beside it.
+    """
+    first = take_lease(free[0])
+    if len(free) == 1:
+        return [first]
+    with ThreadPoolExecutor(len(free) - 1, "streamkeeper-lease") as pool:
+        taking = [pool.submit(take_lease, item) for item in free[1:]]
+    taken = [
+        (free[0], first),
+        *(
+            (item, future.result())
+            for item, future in zip(free[1:], taking, strict=True)
+            if not future.exception()
+        ),
+    ]
+    for future in taking:
+        refused = future.exception()
+        if refused is not None:
+            for item, lease in taken:
+                leases.leave(item.home, lease, "not begun")
+            raise refused
+    return [lease for _, lease in taken]
+
+
+def _alone(part: _Part) -> Outcome:
+    with _ended_by_sigterm([part.watch]):
+        return drive(part.asked, part.lease, part.watch, partial(open_session, part.asked.settings))
+
+
+def _together(
+    parts: Sequence[_Part],
+    session: Callable[[Flow], SparkSession],
+    bystanders: Bystanders | None,
+    interval: float,
+) -> Outcome:
+    """Run flows as queries of one application, each in a thread of its own, until all have ended.
+
+    :param interval: seconds between two looks at the bystanders, at least.
+    """
+    watches = [part.watch for part in parts]
+    outcomes = []
+    with _ended_by_sigterm(watches), ThreadPoolExecutor(len(parts), "streamkeeper-flow") as pool:
+        running = {pool.submit(_one_of_several, part, session): part for part in parts}
+        try:
+            while running:
+                ended, _ = wait(running, timeout=interval, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    part, outcome = running.pop(future), future.result()
+                    outcomes.append(outcome)
+                    if not (part.asked.available_now and outcome is Outcome.STOPPED):
+                        _end(
+                            watches,
+                            f"{part.name} ended ({_in_words(outcome)}), and flows that share a driver end"
+                            " together",
+                        )
+                freed = bystanders.look() if running and bystanders else None
+                if freed:
+                    _end(watches, freed)
+        finally:
+            _end(watches, "the application ends")
+    return of_all(outcomes)
+
+
+def _one_of_several(part: _Part, session: Callable[[Flow], SparkSession]) -> Outcome:
+    try:
+        return drive(part.asked, part.lease, part.watch, session)
+    except StreamkeeperError as error:
+        print(f"{part.name} ends: {error}", file=sys.stderr, flush=True)
+        return Outcome.FAILED
+
+
+def _end(watches: Iterable[Watch], words: str) -> None:
+    for watch in watches:
+        watch.terminate(words)
+
+
+def _in_words(outcome: Outcome) -> str:
+    return outcome.name.lower().replace("_", " ")
+
+
+def _fingerprints(pipeline: Pipeline) -> dict[str, str]:
+    return {f"{pipeline.name}.{flow.name}": fingerprint(pipeline, flow) for flow in pipeline.flows}
+
+
+@contextmanager
+def _ended_by_sigterm(watches: Sequence[Watch]) -> Iterator[None]:
+    """Let the first SIGTERM end the flows after their batches, and a second one the process. Only the main
+    thread can be asked that way.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def asked(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        for watch in watches:
+            watch.terminate()
+
+    before = signal.signal(signal.SIGTERM, asked)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,137 @@
+"""Driving a flow that no DAG watches, in the process of a recovery's step: one that a recovery has derived
+from a declared flow.
+
+It has a lease, a heartbeat and a checkpoint of its own, so that a step that was killed is gone on with, and
+never beside itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.errors import LeaseHeld
+from streamkeeper.flows import holds, leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Lease
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.settings import Settings
+from streamkeeper_jobs.driver.driver import Asked, drive
+from streamkeeper_jobs.spark.log import say
+from streamkeeper_jobs.stream.declaration_watch import Declaration
+from streamkeeper_jobs.stream.watch import Watch
+
+Tell = Callable[[dict[str, int]], None]
+"""Is told how far a flow is: ``batch``, the last that is in the table, and ``rows``, what this run has
+read.
+"""
+TELL_SECONDS = 10.0
+FOR_NOW = (Outcome.FAILED, Outcome.RESTART)
+"""How a run ends that another one may go on from by itself."""
+RETRY_SECONDS = (1.0, 10.0, 60.0)
+"""How long is waited before a flow is tried again that failed for now, each time."""
+GONE_SECONDS = 24 * 3600.0
+"""How long a driver of a run before may take to end its batch."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run of a flow ended. ``why`` says why it stopped before it had read what is there; None if it
+    has. ``batch`` is its last.
+    """
+
+    outcome: Outcome
+    why: str | None
+    batch: int | None
+
+
+def drive_aside(
+    settings: Settings,
+    home: FlowHome,
+    flow: Flow,
+    tell: Tell,
+    session: Callable[[Flow], SparkSession],
+    *,
+    check_stop: Callable[[], None],
+) -> Ended:
+    """Run a flow until it has read what is there; what only failed for now is tried again, as its own DAG
+    would.
+
+    What a run before left behind, a park or a lease, is in nobody's way.
+
+    :param check_stop: is asked before each try after the first; it may raise.
+    """
+    for seconds in (*RETRY_SECONDS, None):
+        ended = _drive(settings, home, flow, tell, session)
+        if ended.outcome not in FOR_NOW or seconds is None:
+            break
+        check_stop()
+        say(f"{home.full_name} is tried again in {seconds:g} s: {ended.why}.")
+        time.sleep(seconds)
+        check_stop()
+    return ended
+
+
+def _drive(
+    settings: Settings, home: FlowHome, flow: Flow, tell: Tell, session: Callable[[Flow], SparkSession]
+) -> Ended:
+    holds.release(home, holds.PARK)
+    lease = _lease(home, settings)
+    declaration = _Settled(settings, home.full_name)
+    declaration.fingerprint = flow.fingerprint
+    watch = _Telling(home, lease, settings.heartbeat_interval, declaration, tell)
+    outcome = drive(Asked(settings, home, declaration, True, flow), lease, watch, session)
+    order, park = watch.order(), holds.parked(home)
+    why = None
+    if park is not None:
+        why = f"{park.reason}: {park.details.get('message')}"
+    elif order is not None:
+        why = order.words
+    elif outcome not in (Outcome.DONE, Outcome.STOPPED):
+        why = f"it ended ({outcome.name.lower().replace('_', ' ')})"
+    return Ended(outcome, why, watch.heartbeat.batch)
+
+
+def _lease(home: FlowHome, settings: Settings) -> Lease:
+    """Take the lease of a derived flow; where the run before was interrupted, its driver may still be ending
+    a batch.
+    """
+    try:
+        return leases.acquire(home, _generation(home), settings.lease_term)
+    except LeaseHeld as held:
+        say(f"{held} Waiting for it.")
+        leases.wait_until_gone(home, GONE_SECONDS, settings.lease_term)
+        return leases.acquire(home, _generation(home), settings.lease_term)
+
+
+def _generation(home: FlowHome) -> int:
+    return (home.generations() or [1])[-1]
+
+
+class _Settled(Declaration):
+    """A declaration that is not looked at any more: what a recovery derived ends as it was planned."""
+
+    def files_changed(self) -> bool:
+        return False
+
+
+class _Telling(Watch):
+    """A watch that also tells the ledger how far the flow is, now and then."""
+
+    def __init__(
+        self, home: FlowHome, lease: Lease, interval: float, declaration: Declaration, tell: Tell
+    ) -> None:
+        super().__init__(home, lease, interval, declaration)
+        self._tell, self._at, self._batch = tell, float("-inf"), -1
+
+    def tell(self, **changes: object) -> None:
+        super().tell(**changes)
+        said = self.heartbeat
+        if said.batch is None or said.batch == self._batch or time.monotonic() - self._at < TELL_SECONDS:
+            return
+        self._at, self._batch = time.monotonic(), said.batch
+        self._tell({"batch": said.batch, "rows": said.rows})

@@ -1,0 +1,366 @@
+"""What the driver does for one flow: its declaration, its holds, its lease, and only then Spark; and what its
+failures mean.
+
+Which flows a driver runs, and how it ends, is streamkeeper_jobs.driver.application's part.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.checkpoint.damage import ERROR
+from streamkeeper.declare.model import NAME, RETRY, Pipeline
+from streamkeeper.drivers import failures, supervision
+from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.drivers.failures import Cause, Failure, FailureClass
+from streamkeeper.drivers.submit import LOG_VARIABLE
+from streamkeeper.errors import (
+    ChangeRefused,
+    CheckpointError,
+    DeclarationError,
+    FlowHeld,
+    LeaseLost,
+    RecoveryError,
+    RequestError,
+    SinkDisagrees,
+    StreamkeeperError,
+)
+from streamkeeper.flows import generations, holds, leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.generations import Generation, Start
+from streamkeeper.flows.leases import Heartbeat, Lease
+from streamkeeper.manifest.environment import opened_flow
+from streamkeeper.manifest.import_file import fingerprint
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
+from streamkeeper_jobs.driver.progress import Progress
+from streamkeeper_jobs.generation.begin import begin, learn_schemas
+from streamkeeper_jobs.generation.consistency import check_agreement, check_sources
+from streamkeeper_jobs.generation.source_history import check_histories
+from streamkeeper_jobs.generation.take_over import own_generation
+from streamkeeper_jobs.spark.exceptions import causes_of
+from streamkeeper_jobs.spark.stateful_operators import stateful_operators
+from streamkeeper_jobs.stream.batch_header import pin_state_partitions
+from streamkeeper_jobs.stream.declaration_watch import Declaration
+from streamkeeper_jobs.stream.job import Job, say
+from streamkeeper_jobs.stream.query import RunsOn, ended, follow
+from streamkeeper_jobs.stream.watch import NothingYet, Reason, Stopped, Watch
+
+UNREADABLE = "unreadable"
+"""What stands for the fingerprint of a flow whose pipeline file raises."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One flow that the command line asked for: its home, its declaration's files as they were before they
+    were imported, and what they declare, or why that could not be read.
+
+    ``lifts_park`` says that a park is there that goes, because the declaration is another than the one that
+    failed.
+    """
+
+    settings: Settings
+    home: FlowHome
+    declaration: Declaration
+    available_now: bool
+    flow: Flow | DeclarationError
+    lifts_park: bool = False
+
+
+def find(settings: Settings, name: str) -> tuple[FlowHome, Path]:
+    """Give a flow's home and pipeline file by its full name, before anything is touched."""
+    pipeline, dot, flow = name.partition(".")
+    if not dot or not NAME.fullmatch(pipeline) or not NAME.fullmatch(flow):
+        raise RequestError(
+            f"--flow is {name!r}; it must be PIPELINE.FLOW, each of letters, digits and underscores. Run"
+            " `streamkeeper flows`."
+        )
+    file = settings.pipelines / f"{pipeline}.py"
+    if not file.is_file():
+        known = ", ".join(sorted(found.stem for found in settings.pipelines.glob("*.py"))) or "none"
+        raise RequestError(
+            f"There is no pipeline {pipeline!r} in {settings.pipelines}. There are: {known}. Correct --flow."
+        )
+    return FlowHome(open_storage(settings.state), pipeline, flow), file
+
+
+def declared_in(pipeline: Pipeline, name: str) -> Flow:
+    """Give a flow of a pipeline that was just imported.
+
+    :raises RequestError: it declares no such flow.
+    """
+    declared = pipeline.flow(name)
+    if declared is None:
+        known = ", ".join(flow.name for flow in pipeline.flows)
+        raise RequestError(
+            f"{pipeline.file} declares no flow {name!r}. It declares: {known}. Correct --flow, or declare the"
+            " flow."
+        )
+    return Flow(pipeline, declared, fingerprint(pipeline, declared))
+
+
+def check_holds(home: FlowHome, present: str) -> bool:
+    """Make sure that no hold is there but a park that the present declaration lifts; give whether there is
+    such a one.
+
+    :raises FlowHeld: there is another.
+    """
+    found = holds.all_of(home)
+    lifted = [
+        hold
+        for hold in found
+        if hold.owner == holds.PARK and hold.details.get("fingerprint") not in (None, present)
+    ]
+    left = [hold for hold in found if hold not in lifted]
+    if left:
+        words = "\n".join(f"- {hold.owner}, by {hold.by} at {hold.at}: {hold.reason}" for hold in left)
+        raise FlowHeld(
+            f"{home.full_name} does not start, because it is held:\n{words}\nA park goes with its recovery or"
+            f" a corrected declaration; a person's hold with `streamkeeper release {home.full_name}`."
+        )
+    return bool(lifted)
+
+
+def is_done(asked: Asked) -> bool:
+    """Say whether a flow that is declared to run once has read all there was, in its present generation."""
+    return (
+        isinstance(asked.flow, Flow)
+        and asked.flow.declaration.once
+        and generations.finished(asked.home) is not None
+    )
+
+
+def take_lease(asked: Asked) -> Lease:
+    """Take a flow's lease, and then a park away that its declaration lifts.
+
+    :raises LeaseHeld: another driver has it.
+    """
+    home = asked.home
+    lease = leases.acquire(
+        home, _present_generation(home), asked.settings.lease_term, log=os.environ.get(LOG_VARIABLE)
+    )
+    if asked.lifts_park:
+        holds.release(home, holds.PARK)
+        say(f"The declaration of {home.full_name} changed since it was parked: it is tried once.")
+    return lease
+
+
+def watch_over(asked: Asked, lease: Lease) -> Watch:
+    """Give the watch of a flow whose lease was taken; it begins where it is entered as a context."""
+    absence = supervision.absence(asked.home, asked.settings.supervisor_timeout)
+    return Watch(asked.home, lease, asked.settings.heartbeat_interval, asked.declaration, absence)
+
+
+def drive(asked: Asked, lease: Lease, watch: Watch, session: Callable[[Flow], SparkSession]) -> Outcome:
+    """Run a flow under its lease and its watch, leave the lease, and give how it ended.
+
+    :raises StreamkeeperError: the JVM is gone, or does not answer, or did not stop the query: whether it
+        still writes is not known, so the lease is not left.
+    """
+    with watch:
+        if isinstance(asked.flow, DeclarationError):
+            outcome = _park_unreadable(asked.home, lease, asked.flow)
+        else:
+            outcome = _drive(asked, asked.flow, lease, watch, session)
+    if outcome is not Outcome.LEASE_LOST:
+        leases.leave(asked.home, lease, outcome.name.lower())
+    return outcome
+
+
+def _present_generation(home: FlowHome) -> int:
+    numbers = home.generations()
+    return numbers[-1] if numbers else 1
+
+
+def _drive(
+    asked: Asked, flow: Flow, lease: Lease, watch: Watch, session: Callable[[Flow], SparkSession]
+) -> Outcome:
+    home = asked.home
+    try:
+        watch.obey()
+        with_sources = opened_flow(flow, asked.settings)
+        _run_generation(
+            Job(session(flow), asked.settings, home, with_sources, lease, watch, asked.available_now)
+        )
+        if flow.declaration.once:
+            return Outcome.DONE
+    except Stopped as stopped:
+        say(f"{home.full_name} stops: {stopped}.")
+        return Outcome.LEASE_LOST if stopped.order.reason is Reason.LEASE_LOST else Outcome.STOPPED
+    except NothingYet:
+        return Outcome.STOPPED
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise StreamkeeperError(f"Spark's process does not answer any more ({error}).") from error
+    except RunsOn as error:
+        raise StreamkeeperError(str(error)) from error
+    except (PySparkException, Py4JError, StreamkeeperError) as error:
+        return _fail(home, flow, lease, error, watch.heartbeat)
+    return Outcome.STOPPED
+
+
+def _run_generation(job: Job) -> None:
+    generation = generations.latest(job.home) or generations.decide(
+        job.home, generations.first(job.home, job.flow.fingerprint)
+    )
+    generation = own_generation(job, generation)
+    job.watch.tell(generation=generation.number, application_id=job.spark.sparkContext.applicationId)
+    start = generations.read_start(job.home, generation.number)
+    begun_now = start is None
+    if start is None:
+        start = begin(job, generation)
+    schemas = learn_schemas(job, start.schemas)
+    frame = job.frame(schemas, checkpoint=start.checkpoint)
+    operators = stateful_operators(frame)
+    job.watch.tell(details={"operators": list(operators)})
+    progress = Progress(job, start, operators)
+    check_agreement(job, generation, start)
+    check_sources(job, start)
+    check_histories(job, start)
+    if not begun_now:
+        job.sink.check(frame)
+        job.sink.update(frame, generation)
+    pin_state_partitions(job.spark, Checkpoint(job.home.storage, start.checkpoint))
+    job.watch.obey()
+    trigger = None if job.ends_by_itself else job.flow.declaration.trigger
+    query = job.sink.start(frame, generation, job.home.storage.path(start.checkpoint), trigger)
+    with ended(query):
+        job.watch.tell(phase="running")
+        with job.sink.own_failures():
+            follow(query, job.watch, progress.look)
+    progress.look(query)
+    if job.flow.declaration.once:
+        _finish(job, generation, start)
+
+
+def _finish(job: Job, generation: Generation, start: Start) -> None:
+    """Write down that a once flow is done: its query has ended by itself, with all that was there."""
+    last = Checkpoint(job.home.storage, start.checkpoint).last_commit()
+    generations.finish(job.home, generation.number, last)
+    read = "nothing" if last is None or last == start.seed_batch else f"all there was, up to batch {last}"
+    say(
+        f"{job.flow.full_name} is done: it has read {read}. A reset gives it a new checkpoint, and runs it"
+        " again."
+    )
+
+
+def _park_unreadable(home: FlowHome, lease: Lease, error: DeclarationError) -> Outcome:
+    failure = failures.classify([Cause(type(error).__name__, None, None, str(error))])
+    return _park(home, failure, UNREADABLE, lease.generation, None)
+
+
+def _fail(home: FlowHome, flow: Flow, lease: Lease, error: Exception, said: Heartbeat) -> Outcome:
+    """Class a failure, say it in the words of the user's flow, and park the flow if only a person can mend
+    it.
+
+    A driver that has lost its lease parks nothing: it would stop the one that took over.
+    """
+    try:
+        leases.check(home, lease)
+    except LeaseLost as lost:
+        say(f"{lost} It had failed: {error}")
+        return Outcome.LEASE_LOST
+    failure = _look_for_damage(home, said.generation, _classify(error))
+    match failure.classed:
+        case FailureClass.NEEDS_RECOVERY | FailureClass.NEEDS_CORRECTION if (
+            flow.declaration.on_failure == RETRY
+        ):
+            leases.note_failure(
+                home,
+                lease,
+                _details(failure, flow.fingerprint, said.generation, said.details.get("operators")),
+            )
+            print(failures.describe(home.full_name, failure, retried=True), flush=True)
+            return Outcome.RETRY_DECLARED
+        case FailureClass.NEEDS_RECOVERY | FailureClass.NEEDS_CORRECTION:
+            return _park(home, failure, flow.fingerprint, said.generation, said.details.get("operators"))
+        case FailureClass.RESTART:
+            print(failures.describe(home.full_name, failure), flush=True)
+            return Outcome.RESTART
+        case FailureClass.TRANSIENT:
+            print(failures.describe(home.full_name, failure), flush=True)
+            return Outcome.FAILED
+
+
+def _classify(error: Exception) -> Failure:
+    if isinstance(error, ChangeRefused):
+        meaning = "a batch holds changes that cannot be applied, and nothing of it was written"
+        return Failure(
+            FailureClass.NEEDS_CORRECTION,
+            None,
+            None,
+            meaning,
+            None,
+            str(error),
+            {"type": type(error).__name__},
+        )
+    if isinstance(error, (CheckpointError, RecoveryError)):
+        if isinstance(error, SinkDisagrees):
+            meaning = "its checkpoint and its table cannot both be right"
+        elif isinstance(error, CheckpointError):
+            meaning = "its checkpoint cannot be read"
+        else:
+            meaning = "its generation cannot go on as it was decided"
+        return Failure(
+            FailureClass.NEEDS_RECOVERY,
+            None,
+            None,
+            meaning,
+            "reset_checkpoint",
+            str(error),
+            {"type": type(error).__name__},
+        )
+    return failures.classify(causes_of(error))
+
+
+def _look_for_damage(home: FlowHome, generation: int, failure: Failure) -> Failure:
+    """Take a failure that looks like bad luck for what it is where the checkpoint is damaged: a gap in its
+    logs looks like concurrency.
+    """
+    start = generations.read_start(home, generation)
+    if failure.classed is not FailureClass.TRANSIENT or start is None:
+        return failure
+    damage = [
+        problem
+        for problem in Checkpoint(home.storage, start.checkpoint).problems()
+        if problem.severity == ERROR
+    ]
+    if not damage:
+        return failure
+    meaning = (
+        f"its checkpoint is damaged: {'; '.join(f'{problem.file} {problem.what}' for problem in damage[:3])}"
+    )
+    return replace(failure, classed=FailureClass.NEEDS_RECOVERY, meaning=meaning, recovery="reset_checkpoint")
+
+
+def _park(
+    home: FlowHome, failure: Failure, present: str, generation: int, operators: list[str] | None
+) -> Outcome:
+    """Put the park hold."""
+    holds.put(home, holds.PARK, failure.meaning, "driver", _details(failure, present, generation, operators))
+    say(failures.describe(home.full_name, failure))
+    return Outcome.PARKED
+
+
+def _details(failure: Failure, present: str, generation: int, operators: list[str] | None) -> dict[str, Any]:
+    """Give what is written down of a failure. ``operators`` are those of the query as declared now; None
+    where it could not be planned.
+    """
+    plain = {**asdict(failure), "classed": failure.classed.value}
+    stateful = None if operators is None else bool(operators)
+    return {
+        **plain,
+        "fingerprint": present,
+        "generation": generation,
+        "stateful": stateful,
+        "operators": operators,
+    }

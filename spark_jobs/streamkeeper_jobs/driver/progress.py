@@ -1,0 +1,66 @@
+"""What a running flow says of itself: to its heartbeat at every look, to the log once a batch or once a
+minute, whichever is rarer.
+"""
+
+from __future__ import annotations
+
+import time
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from streamkeeper.flows.generations import Start
+from streamkeeper_jobs.stream.job import Job, say
+
+LINE_SECONDS = 60.0
+_NOT_YET = "Initializing"
+
+
+class Progress:
+    """Follows one run of one query."""
+
+    def __init__(self, job: Job, start: Start, operators: tuple[str, ...]) -> None:
+        self._job, self._start, self._operators = job, start, operators
+        self._batch: int | None = None
+        self._triggers = self._rows = self._batches = self._total = 0
+        self._said: float | None = None
+
+    def look(self, query: StreamingQuery) -> None:
+        """Take over what the query has done since the last look."""
+        progress = query.lastProgress
+        if progress is not None and progress["batchId"] != self._batch:
+            self._batch = int(progress["batchId"])
+            self._batches += 1
+            self._rows += int(progress["numInputRows"])
+            self._total += int(progress["numInputRows"])
+            self._triggers += 1
+            if self._batches == 1:
+                self._cross_check()
+            self._line(query)
+        elif self._is_idle(query):
+            self._triggers += 1
+        self._job.watch.tell(batch=self._batch, triggers=self._triggers, rows=self._total)
+
+    def _is_idle(self, query: StreamingQuery) -> bool:
+        """Say whether the query has looked for data, found none, and waits: its last trigger ended well."""
+        status = query.status
+        return not status["isTriggerActive"] and not str(status["message"]).startswith(_NOT_YET)
+
+    def _line(self, query: StreamingQuery) -> None:
+        now = time.monotonic()
+        if self._said is not None and now - self._said < LINE_SECONDS:
+            return
+        done = f"batch {self._batch}, {self._rows} rows in {self._batches} batches"
+        say(f"{self._job.flow.full_name}: generation {self._start.number}, {done}.")
+        self._said, self._rows, self._batches = now, 0, 0
+
+    def _cross_check(self) -> None:
+        """Compare the plan's stateful operators with what the checkpoint keeps; a difference is a fault of
+        ours, and must be seen.
+        """
+        kept = bool(self._job.home.storage.names(f"{self._start.checkpoint}/state"))
+        if kept != bool(self._operators):
+            say(
+                f"Please report this: the plan of {self._job.flow.full_name} seems to keep"
+                f" {', '.join(self._operators) or 'no state'}, but its checkpoint has"
+                f" {'some' if kept else 'none'}."
+            )

@@ -1,0 +1,65 @@
+"""The flows of a shared driver's pipeline that it does not run: once one of them may, the driver makes way
+for one that runs them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from streamkeeper.errors import FlowHeld
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.settings import Settings
+from streamkeeper_jobs.driver.driver import check_holds
+from streamkeeper_jobs.stream.declaration_watch import Declaration
+
+
+class Bystanders:
+    """Looks at the flows that were asked for and are held, and for flows that the pipeline declares anew.
+
+    :param files: the pipeline's files as they were before they were imported.
+    :param held: the flows that were held when the driver began.
+    :param known: the fingerprints of all flows of the pipeline then, by full name.
+    """
+
+    def __init__(
+        self, settings: Settings, files: Declaration, held: Sequence[FlowHome], known: Mapping[str, str]
+    ) -> None:
+        self._settings, self._files, self._held = settings, files, tuple(held)
+        self._known, self._present = frozenset(known), dict(known)
+        self._pipeline = next(iter(known)).partition(".")[0]
+
+    def look(self) -> str | None:
+        """Say in words that there is a flow which the next start would run too; None where there is none.
+
+        It reads one folder a held flow. Where a pipeline file changed it waits until another process has
+        imported it.
+
+        :raises StorageError: holds cannot be read.
+        :raises StreamkeeperError: the manifest cannot be made.
+        """
+        new = self._newly_declared() if self._files.files_changed() else []
+        if new:
+            return f"{', '.join(new)} is declared now; the next start runs it too"
+        freed = [home.full_name for home in self._held if self._is_free(home)]
+        return f"{', '.join(freed)} is held no more; the next start runs it too" if freed else None
+
+    def _newly_declared(self) -> list[str]:
+        manifest = read_manifest(self._settings)
+        if self._pipeline in manifest.errors:
+            return []
+        self._present = {
+            flow.full_name: flow.fingerprint
+            for flow in manifest.flows()
+            if flow.pipeline.name == self._pipeline
+        }
+        return sorted(set(self._present) - self._known)
+
+    def _is_free(self, home: FlowHome) -> bool:
+        if home.full_name not in self._present:
+            return False
+        try:
+            check_holds(home, self._present[home.full_name])
+        except FlowHeld:
+            return False
+        return True

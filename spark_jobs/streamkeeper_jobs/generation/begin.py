@@ -1,0 +1,158 @@
+"""Beginning a generation: the table, the seal, the position, the checkpoint, and last the record that it
+began.
+
+Until the record is written nothing of the generation is in the sink. So a driver that dies anywhere before is
+followed by one that begins anew, in a checkpoint folder of its own, and finds the same.
+"""
+
+from __future__ import annotations
+
+from streamkeeper.declare.model import Source
+from streamkeeper.flows import generations
+from streamkeeper.flows.backfill_flow import is_silent
+from streamkeeper.flows.generations import ADOPTED, COPIED, Generation, Start
+from streamkeeper.times import now
+from streamkeeper_jobs.generation.seal_earlier import evidence, seal_earlier, stood
+from streamkeeper_jobs.generation.seed import NewCheckpoint, keep_schema_logs, plant
+from streamkeeper_jobs.generation.start_position import find_origin
+from streamkeeper_jobs.generation.take_over import copy_from
+from streamkeeper_jobs.spark.stateful_operators import stateful_operators
+from streamkeeper_jobs.stream.job import Job, say
+from streamkeeper_jobs.stream.ledger_note import note_in_ledger
+from streamkeeper_jobs.stream.look import Looks
+from streamkeeper_jobs.stream.readers import infer_schema, is_empty, is_there
+from streamkeeper_jobs.stream.watch import NothingYet, Order, Reason, Stopped
+
+
+def begin(job: Job, generation: Generation) -> Start:
+    """Begin a generation, and give the record of it.
+
+    :raises NothingYet: only with ``--available-now``.
+    :raises Stopped: an order ended it, or another driver began the generation first.
+    :raises CheckpointError: the old checkpoint or the Delta log do not say what must be known.
+    :raises RecoveryError: the decision cannot be carried out as it stands.
+    """
+    schemas = learn_schemas(job, generation.schemas)
+    frame = job.frame(schemas)
+    job.sink.check(frame)
+    operators = stateful_operators(frame)
+    job.sink.make(frame, generation)
+    job.watch.tell(phase="seeding")
+    sealed = seal_earlier(job, generation)
+    where = stood(job, generation, sealed)
+    found = evidence(where, sealed)
+    note_in_ledger(job.home, generation.recovery, "driver.sealed", found)
+    folder = job.home.checkpoint(generation.number, job.lease.epoch)
+    notes: tuple[str, ...] = ()
+    looks = Looks(job, f"{folder}-listing", schemas)
+    seed_batch: int | None
+    new = NewCheckpoint(folder, generation, schemas, operators)
+    if generation.state == COPIED and where is not None and where.batch is not None:
+        seed_batch, positions = copy_from(job, new, where)
+        topics = (
+            looks.topic_ids() if generation.start.mode == ADOPTED else where.start.evidence.get("topics", {})
+        )
+    else:
+        origin = find_origin(generation, job.sources, where, looks)
+        keep_schema_logs(job, generation, where, folder)
+        seed_batch, positions = plant(job, new, origin, looks)
+        notes, topics = origin.notes, looks.topic_ids()
+    start = Start(
+        number=generation.number,
+        checkpoint=folder,
+        seed_batch=seed_batch,
+        positions=positions,
+        schemas=schemas,
+        operators=operators,
+        state=generation.state if operators and seed_batch is not None else None,
+        epoch=job.lease.epoch,
+        at=now(),
+        evidence={
+            **found,
+            **_origin_of(generation),
+            "notes": list(notes),
+            **({"topics": topics} if topics else {}),
+        },
+    )
+    job.watch.obey()
+    if generations.begin(job.home, start) != start:
+        raise Stopped(
+            Order(
+                Reason.LEASE_LOST,
+                f"Another driver began generation {generation.number} first. This one stops.",
+            )
+        )
+    note_in_ledger(
+        job.home,
+        generation.recovery,
+        "driver.began",
+        {**start.evidence, "checkpoint": folder, "seed_batch": seed_batch},
+    )
+    say(_describe(job, generation, start, found["ruled_by"]))
+    return start
+
+
+def learn_schemas(job: Job, known: dict[str, str]) -> dict[str, str]:
+    """Give the schema of each source that declares none: the known one, or else inferred from what is there,
+    for which this waits.
+
+    It also waits until the folder of every files source, and the table of every Delta source, is there; for a
+    flow that runs once, until a file is in it: else it would be done with nothing, and what comes a moment
+    later would never be read. Sources that a backfill reads nothing of may be empty.
+
+    :raises NothingYet: there is nothing yet, and the driver was not to wait.
+    """
+    schemas = {}
+    for source in job.sources:
+        if source.path is None:
+            continue
+        told = False
+        while True:
+            schema = _schema(job, source, known)
+            nothing = (
+                job.flow.declaration.once
+                and source.reads_files
+                and not is_silent(source)
+                and is_empty(source)
+            )
+            if (schema is not None or not source.reads_files) and is_there(job.spark, source) and not nothing:
+                break
+            if not told:
+                awaited = "waiting for a first file" if source.reads_files else "waiting for the table"
+                say(f"Source {source.name} has nothing in {source.path} yet: {awaited}.")
+                told = True
+            if job.available_now:
+                raise NothingYet
+            job.watch.wait(job.settings.heartbeat_interval)
+        if source.schema is None and schema is not None:
+            schemas[source.name] = schema
+    return schemas
+
+
+def _schema(job: Job, source: Source, known: dict[str, str]) -> str | None:
+    """Give the schema of a files source; None where it cannot be told yet, or the source brings its own."""
+    if not source.reads_files:
+        return None
+    return source.schema or known.get(source.name) or infer_schema(job.spark, source)
+
+
+def _origin_of(generation: Generation) -> dict[str, str]:
+    """Give what an adopted generation has of its own to tell: whose checkpoint it goes on with."""
+    if generation.start.mode != ADOPTED:
+        return {}
+    return {"adopted": str(generation.start.checkpoint), "query_id": str(generation.start.query_id)}
+
+
+def _describe(job: Job, generation: Generation, start: Start, ruled_by: str | None) -> str:
+    words = f"Generation {start.number} of {job.flow.full_name} begins"
+    found = start.evidence
+    if start.seed_batch is None:
+        return f"{words} with all that its sources have."
+    if found["batch"] is not None:
+        before = (
+            f"the query of {generation.start.checkpoint}"
+            if generation.start.mode == ADOPTED
+            else "the one before it"
+        )
+        words += f" where {before} stood: batch {found['batch']}, as the {ruled_by} has it"
+    return f"{words}; state {start.state}." if start.state else f"{words}."

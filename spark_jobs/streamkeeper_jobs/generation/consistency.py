@@ -1,0 +1,116 @@
+"""Whether a generation's checkpoint and the table that it writes tell the same story, before its query may
+start.
+
+Delta's sink writes (query id, batch) with every batch, one without rows too, and skips a batch that it has,
+in silence. So a checkpoint that was put back from an older copy, or made anew under an old query id, would
+use batch numbers again: its query would read rows, write none of them, and say that all is well. And a table
+that was replaced behind a checkpoint would go on without its earlier rows.
+"""
+
+from __future__ import annotations
+
+from streamkeeper.checkpoint import Checkpoint, OffsetEntry
+from streamkeeper.declare.offsets import misfit_of
+from streamkeeper.delta.log import SEAL
+from streamkeeper.errors import RecoveryError, SinkDisagrees
+from streamkeeper.flows.generations import Generation, Start
+from streamkeeper_jobs.generation.start_position import source_keys
+from streamkeeper_jobs.spark.delta_table import last_written
+from streamkeeper_jobs.stream.job import Job
+from streamkeeper_jobs.stream.watch import Order, Reason, Stopped
+
+_WAYS = (
+    "or choose where to start: reset_checkpoint from earliest (the table may then get rows twice: empty it"
+    " before), a timestamp or latest."
+)
+
+
+def check_agreement(job: Job, generation: Generation, start: Start) -> None:
+    """Make sure that the table has what the checkpoint committed, and nothing beyond what it planned.
+
+    :raises SinkDisagrees: it has not; nothing was changed.
+    :raises Stopped: the generation was shut out because another driver took over.
+    """
+    checkpoint = Checkpoint(job.home.storage, start.checkpoint)
+    planned, committed = max(checkpoint.offset_batches(), default=-1), checkpoint.last_commit()
+    before = -1 if start.seed_batch is None else start.seed_batch
+    wrote = last_written(job.spark, job.table_path, generation.query_id)
+    told = f"generation {generation.number} of {job.flow.full_name}"
+    if wrote is not None and wrote >= SEAL:
+        _check_newest(job, generation)
+        raise SinkDisagrees(
+            f"The table at {job.table_path} has {told} shut out: a later generation was begun, of which"
+            f" {job.home.storage.path()} knows nothing, so every batch would be skipped in silence. Put the"
+            f" newer state folder back, {_WAYS}"
+        )
+    # A commit without its offsets is damage, not an older copy: Spark finds it, and it is told as what it is.
+    if wrote is not None and wrote > max(planned, before, -1 if committed is None else committed):
+        raise SinkDisagrees(
+            f"The table at {job.table_path} has batch {wrote} of {told}, but {checkpoint.path()} has planned"
+            f" none after {planned if planned >= 0 else 'its start'}: it is an older copy, or the state"
+            " folder was removed. Its next batches would be skipped in silence. Put the newer state folder"
+            f" back, {_WAYS}"
+        )
+    if committed is not None and committed > max(before, -1 if wrote is None else wrote):
+        raise SinkDisagrees(
+            f"{checkpoint.path()} has committed batch {committed}, but the table at {job.table_path} has"
+            f" {'none' if wrote is None else f'only batch {wrote}'} of {told}: the table was removed,"
+            f" replaced or put back from an older copy. Put the newer table back, {_WAYS}"
+        )
+
+
+def check_sources(job: Job, start: Start) -> None:
+    """Make sure that each source of the checkpoint is still of its kind, and that none was given another
+    name: Spark would drop the old and read the new from its beginning.
+
+    A source that only came, or only went, is what it says; one of each at once looks like a new name.
+
+    :raises RecoveryError: one is of another kind now, or one went while another came.
+    """
+    checkpoint = Checkpoint(job.home.storage, start.checkpoint)
+    planned = checkpoint.offset_batches()
+    newest = checkpoint.offsets(planned[-1]) if planned else None
+    if newest is None:
+        return
+    _check_kinds(job, newest)
+    if newest.version == 1:
+        return
+    known, declared = {*newest.sources, *checkpoint.sources()}, {source.name for source in job.sources}
+    gone, new = sorted(known - declared), sorted(declared - known)
+    if gone and new:
+        raise RecoveryError(
+            f"The checkpoint of {job.flow.full_name} has the sources {', '.join(sorted(known))}; the flow"
+            f" declares no {', '.join(gone)} any more, and {', '.join(new)} instead. A restart would read"
+            f" {', '.join(new)} from the beginning, a second time if it is the same source under another"
+            " name. Give the source its old name back; or, if it is another one, reset_checkpoint: its plan"
+            " counts what would come twice."
+        )
+
+
+def _check_kinds(job: Job, newest: OffsetEntry) -> None:
+    """Make sure that no source became another kind of source under its old name: its position says nothing of
+    the new one.
+
+    :raises RecoveryError: one did; nothing was changed.
+    """
+    keys = source_keys(job.sources, list(newest.sources), newest.version)
+    for source in (item for item in job.sources if item.name in keys):
+        misfit = misfit_of(source.format, newest.sources[keys[source.name]])
+        if misfit is not None:
+            raise RecoveryError(
+                f"The source {source.name} of {job.flow.full_name} was another kind of source up to batch"
+                f" {newest.batch}: {misfit} So the flow cannot go on from there. Nothing was changed. Give"
+                " the source its old format back; or, if it is another one, reset_checkpoint from earliest,"
+                " latest, a timestamp or explicit offsets: its plan counts what that costs."
+            )
+
+
+def _check_newest(job: Job, generation: Generation) -> None:
+    """End in good order where the seal is no surprise.
+
+    :raises Stopped: a newer generation was decided, or another driver has the lease.
+    """
+    if job.home.generations()[-1] > generation.number or job.home.epochs()[-1] > job.lease.epoch:
+        raise Stopped(
+            Order(Reason.LEASE_LOST, f"generation {generation.number} was shut out by another driver")
+        )

@@ -1,0 +1,112 @@
+"""Writing a files source's log of processed files into a new checkpoint, in one batch of the log for each
+step of a replay.
+
+Spark asks the log for the files of the batches of the log that a batch of the query covers. Those that have
+no file of their own it finds in the newest compacted one, by the number in each entry (Spark 4.2.0,
+FileStreamSourceLog.get). So the newest compacted file is enough, however many steps there are; written batch
+by batch, every tenth would repeat all that came before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from streamkeeper.checkpoint import FileEntry, write_files_log
+from streamkeeper.declare.model import Source
+from streamkeeper.sources.files.listing import iterate_files, plain_path
+from streamkeeper.sources.replay_steps import Bound, cut_files, own_files
+from streamkeeper.storage import LocalStorage, Storage
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
+
+COMPACT_EVERY = 10
+"""Spark's own ``spark.sql.streaming.fileSource.log.compactInterval``; it takes another over from the number
+of the first compacted file.
+"""
+
+
+@dataclass(frozen=True)
+class FilesLog:
+    """A files log to be written. ``folder`` is its name in the state storage, ``base`` the URL of the
+    source's folder, with a ``/``.
+    """
+
+    folder: str
+    source: Source
+    base: str
+    entries: Callable[[], Iterable[FileEntry]]
+
+    def within(self) -> Iterator[FileEntry]:
+        """Give the files; those outside of the source's folder (its path was changed) can never be found
+        there again.
+        """
+        anywhere = any(sign in self.base for sign in "*?{[")
+        return (entry for entry in self.entries() if anywhere or entry.path.startswith(self.base))
+
+
+def write_in_steps(storage: Storage, log: FilesLog, bound: Bound | None, made_of: Hash) -> list[Any]:
+    """Write a files log; give the source's offset after each step. Nothing is written, and there is no step,
+    for no files.
+
+    :param bound: of a step; None puts all files into one.
+    :param made_of: gets all that is written.
+    """
+    cuts = _cuts(log, bound) if bound is not None else []
+    steps = max(1, len(cuts))
+    compacted = steps - steps % COMPACT_EVERY
+    parts = [(f"{compacted - 1}.compact", 0, compacted)] if compacted else []
+    parts += [(str(step), step, step + 1) for step in range(compacted, steps)]
+    entries = _Counted(_numbered(log.within(), cuts), made_of)
+    ahead = iter(entries)
+    for name, first, end in parts:
+        upto = cuts[end - 1] - (cuts[first - 1] if first else 0) if cuts else None
+        _write(storage, f"{log.folder}/{name}", islice(ahead, upto))
+    if not entries.count:
+        storage.remove(f"{log.folder}/0")
+        return []
+    return [{"logOffset": number} for number in range(steps)]
+
+
+def _write(storage: Storage, name: str, entries: Iterable[FileEntry]) -> None:
+    """Write one file of a files log, piece by piece on a local disk."""
+    if isinstance(storage, LocalStorage):
+        target = Path(storage.path(name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as file:
+            file.writelines(write_files_log(entries))
+    else:
+        storage.overwrite(name, b"".join(write_files_log(entries)))
+
+
+def _cuts(log: FilesLog, bound: Bound) -> list[int]:
+    """Cut the files by the sizes that they have now; those that are gone, as somebody accepted, have none."""
+    sizes = {file.path: file.size for file in iterate_files(log.source)}
+    return cut_files(
+        (sizes.get(plain_path(entry.path), 0) for entry in log.within()), bound, own_files(log.source)
+    )
+
+
+def _numbered(entries: Iterable[FileEntry], cuts: list[int]) -> Iterator[FileEntry]:
+    step = 0
+    for count, entry in enumerate(entries):
+        while step < len(cuts) - 1 and count >= cuts[step]:
+            step += 1
+        yield replace(entry, batch=step)
+
+
+class _Counted:
+    """Entries that are counted, and told to a hash, as they pass."""
+
+    def __init__(self, entries: Iterable[FileEntry], made_of: Hash) -> None:
+        self._entries, self._made_of, self.count = entries, made_of, 0
+
+    def __iter__(self) -> Iterator[FileEntry]:
+        for entry in self._entries:
+            self.count += 1
+            self._made_of.update(f"{entry.path} {entry.timestamp_ms} {entry.batch}\n".encode())
+            yield entry

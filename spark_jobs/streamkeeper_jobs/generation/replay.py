@@ -1,0 +1,173 @@
+"""Rebuilding a state from its history in bounded steps: each is one batch of the new query, run into nowhere.
+
+Spark replays the batch that its checkpoint has planned and not committed, one at each start. So the ends of
+the steps are written as the offsets of batch 0, 1, 2, …, and the query is started once for each. What a step
+did is in the new checkpoint: a driver that follows one that was killed copies it as far as its last commit,
+and goes on there, in a folder of its own, so that a driver that was only thought dead is in nobody's way. It
+does so only where it would cut the same history into the same steps, for the same query.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from streamkeeper.checkpoint import Checkpoint, OffsetEntry, write_offsets
+from streamkeeper.errors import CheckpointError
+from streamkeeper.flows.generations import Generation
+from streamkeeper.flows.rebuild_status import REBUILDING
+from streamkeeper.storage import read_json, to_json
+from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
+from streamkeeper_jobs.stream.batch_header import pin_state_partitions
+from streamkeeper_jobs.stream.job import Job, say
+from streamkeeper_jobs.stream.ledger_note import note_in_ledger
+
+LEDGER_SECONDS = 10.0
+"""How often at most the ledger is told how far a rebuild is; its end is told always."""
+LEDGER_SHARE = 0.05
+"""The part of the time so far that goes by, too, until the ledger is told again: of a rebuild of days it
+needs no thousands of files.
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch of a replay: where each source stands after it, and the watermark under which it runs.
+
+    ``as_history`` says that the sources are read with what limits them to the flow's history.
+    """
+
+    positions: Mapping[str, Any]
+    watermark_ms: int
+    as_history: bool = True
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Steps that lead into a new checkpoint. ``entry`` is the header that all of them have; ``made_of`` tells
+    this history from others.
+
+    ``run`` starts the query for the step that is planned, and gives how many rows it read.
+    """
+
+    folder: str
+    generation: Generation
+    steps: tuple[Step, ...]
+    entry: OffsetEntry
+    made_of: str
+    run: Callable[[Step], int]
+
+    @property
+    def mark(self) -> str:
+        """What two replays have in common of which one can go on where the other was cut off."""
+        same = [
+            [asdict(step) for step in self.steps],
+            sorted(self.entry.conf.items()),
+            self.generation.query_id,
+            self.made_of,
+        ]
+        return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()
+
+
+def carry_out(job: Job, replay: Replay) -> None:
+    """Run all steps, from where an earlier driver of this generation was cut off.
+
+    :raises Stopped: an order ended it; another driver goes on after the last step that was done.
+    """
+    several = len(replay.steps) > 1
+    done, rows = _taken_over(job, replay) if several else (0, 0)
+    progress = _Progress(job, replay, rows)
+    if several:
+        progress.mark(done)
+    for batch in range(done, len(replay.steps)):
+        job.watch.obey()
+        step = replay.steps[batch]
+        entry = replace(
+            replay.entry, batch=batch, sources=dict(step.positions), watermark_ms=step.watermark_ms
+        )
+        job.home.storage.overwrite(f"{replay.folder}/offsets/{batch}", write_offsets(entry))
+        read = replay.run(step)
+        if several:
+            progress.tell(batch, read)
+
+
+class _Progress:
+    """Tells how far a replay is: the heartbeat and the log at each step, the ledger more rarely."""
+
+    def __init__(self, job: Job, replay: Replay, rows: int) -> None:
+        self._job, self._replay, self._rows = job, replay, rows
+        self._began = self._noted = time.monotonic()
+
+    def mark(self, done: int) -> None:
+        """Write what an heir needs to go on, and beat."""
+        home, generation = self._job.home, self._replay.generation
+        mark = {
+            "mark": self._replay.mark,
+            "fingerprint": self._job.flow.fingerprint,
+            "folder": self._replay.folder,
+            "rows": self._rows,
+        }
+        home.storage.overwrite(home.replay(generation.number, self._job.lease.epoch), to_json(mark))
+        self._job.watch.tell(phase=REBUILDING, details={"rebuild": self._numbers(done)})
+
+    def tell(self, batch: int, rows: int) -> None:
+        """Tell of a step that is done."""
+        self._rows += rows
+        done, steps = batch + 1, len(self._replay.steps)
+        self.mark(done)
+        say(
+            f"{self._job.flow.full_name}: state rebuilt by {done} of {steps} steps ({done * 100 // steps} %),"
+            f" {self._rows} rows so far."
+        )
+        now = time.monotonic()
+        if done == steps or now - self._noted >= max(LEDGER_SECONDS, (now - self._began) * LEDGER_SHARE):
+            self._noted = now
+            note_in_ledger(
+                self._job.home, self._replay.generation.recovery, "driver.rebuilding", self._numbers(done)
+            )
+
+    def _numbers(self, done: int) -> dict[str, int]:
+        return {
+            "step": done,
+            "of": len(self._replay.steps),
+            "rows": self._rows,
+            "epoch": self._job.lease.epoch,
+        }
+
+
+def _taken_over(job: Job, replay: Replay) -> tuple[int, int]:
+    """Copy what an earlier driver's replay came to; give how many steps are done by that, and the rows that
+    they read.
+    """
+    home, generation = job.home, replay.generation
+    for epoch in reversed(home.replays(generation.number)):
+        found = read_json(home.storage, home.replay(generation.number, epoch)) or {}
+        if (
+            epoch >= job.lease.epoch
+            or found.get("mark") != replay.mark
+            or found.get("fingerprint") != job.flow.fingerprint
+        ):
+            continue
+        earlier = Checkpoint(home.storage, str(found["folder"]))
+        try:
+            last = earlier.last_commit()
+            if last is None or last >= len(replay.steps):
+                continue
+            copy_checkpoint(earlier, last, replay.folder, generation.query_id, job.watch.obey, sources=False)
+        except CheckpointError as error:
+            say(f"What the driver of epoch {epoch} rebuilt of the state cannot be taken over: {error}")
+            home.storage.remove(f"{replay.folder}/state")
+            home.storage.remove(f"{replay.folder}/commits")
+            home.storage.remove(f"{replay.folder}/offsets")
+            continue
+        pin_state_partitions(job.spark, Checkpoint(home.storage, replay.folder))
+        say(
+            f"{job.flow.full_name}: the driver of epoch {epoch} did {last + 1} of {len(replay.steps)} steps;"
+            " this one goes on."
+        )
+        return last + 1, int(found.get("rows", 0))
+    return 0, 0

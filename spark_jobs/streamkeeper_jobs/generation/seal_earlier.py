@@ -1,0 +1,255 @@
+"""Shutting the earlier generations out of the sink, and finding where the one that is followed really
+stood.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.declare.model import AutoCdcFlow
+from streamkeeper.delta import log as delta_log
+from streamkeeper.delta.log import Transactions
+from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.flows import adopted_checkpoint, generations, past_positions
+from streamkeeper.flows.files import FlowHome, query_id
+from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, BATCH, EARLIEST, OFFSETS, Generation, Start
+from streamkeeper.flows.position import Standing
+from streamkeeper.recover.requests.form import REPEATS
+from streamkeeper_jobs.spark.delta_table import last_written, seal, shut_out
+from streamkeeper_jobs.stream.job import Job
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """What the seals found: the last real transaction of each earlier generation that was sealed now, and all
+    that are sealed by now.
+    """
+
+    last: dict[int, int | None]
+    all: tuple[int, ...]
+
+
+def seal_earlier(job: Job, generation: Generation) -> Sealed:
+    """Seal every generation before this one that no earlier start says is sealed.
+
+    Sealing twice is nothing, so a driver that died half-way is simply followed by another.
+
+    :raises CheckpointError: what a generation wrote last cannot be known any more.
+    """
+    earlier = [number for number in job.home.generations() if number < generation.number]
+    last: dict[int, int | None] = {}
+    for number in not_sealed(job.home, generation.number, generation.previous):
+        write_end(job.home, number)
+        app_id = _query_id(job.home, number)
+        found = delta_log.last_transaction(job.table_path, app_id)
+        last[number] = found.version if found.sealed and found.complete else _seal(job, app_id)
+    return Sealed(last, tuple(earlier))
+
+
+def not_sealed(home: FlowHome, before: int, previous: int | None) -> list[int]:
+    """Give the generations before one that no start says are sealed, and the one that it follows, whether or
+    not.
+    """
+    earlier = [number for number in home.generations() if number < before]
+    known = _sealed_before(home, earlier)
+    return [number for number in earlier if number not in known or number == previous]
+
+
+def write_end(home: FlowHome, number: int) -> None:
+    """Write what a generation had committed, before it is sealed: what a late driver commits afterwards is
+    skipped by the sink, and no proof that it was written.
+    """
+    begun = generations.read_start(home, number)
+    if begun is not None:
+        generations.end(home, number, Checkpoint(home.storage, begun.checkpoint).last_commit())
+
+
+def stood(job: Job, generation: Generation, sealed: Sealed) -> Standing | None:
+    """Find where the generation that this one follows stood; None if this one follows none that ever began.
+
+    A generation that was decided and never begun stands where the one before it stood, if it was to start
+    after that one's last batch. One that begins after a batch of an earlier generation finds that one as it
+    stood when the batch was its last.
+
+    :raises RecoveryError: it was decided with another start, and never begun: where it would have started is
+        nowhere written. Or the batch that it is to begin after is gone.
+    """
+    found = _begun_behind(job.home, generation, sealed)
+    if generation.start.mode == ADOPTED:
+        return _adopted(job, generation)
+    if generation.start.mode == BATCH:
+        return _at_place(job, generation)
+    if generation.start.mode == OFFSETS and generation.start.generation is not None:
+        return _of(job.home, generation.start.generation)
+    found = found or _begun(job.home, generation)
+    if found is None:
+        return None
+    before, start = found
+    checkpoint = Checkpoint(job.home.storage, start.checkpoint)
+    last = sealed.last.get(before.number)
+    if before.number not in sealed.last:
+        last = _seal(job, before.query_id)
+    return Standing(
+        before,
+        start,
+        checkpoint,
+        generations.committed(job.home, before.number, checkpoint.last_commit()),
+        last,
+        sealed=True,
+    )
+
+
+def _adopted(job: Job, generation: Generation) -> Standing:
+    """Shut the query out whose checkpoint the generation adopts, and find where it stood.
+
+    What it had committed is written down before: what it commits afterwards, should it still run, the table
+    has not.
+
+    :raises RecoveryError: a batch of it was under way, nothing says whether the table has it, and nobody
+        accepted that it may come again.
+    """
+    query_id = generation.start.query_id
+    checkpoint = adopted_checkpoint.open_adopted(generation.start)
+    assert query_id is not None, "a decision to adopt says what"
+    last = generations.end_adopted(job.home, generation.number, checkpoint.last_commit())
+    under_way = max(checkpoint.offset_batches(), default=-1)
+    may_repeat = REPEATS in generation.accepted or isinstance(
+        job.flow.declaration, AutoCdcFlow
+    )  # keyed: the plan asked where it harms
+    if (
+        under_way > (-1 if last is None else last)
+        and not may_repeat
+        and last_written(job.spark, job.table_path, query_id) is None
+    ):
+        raise RecoveryError(
+            f"{checkpoint.path()} has planned batch {under_way} and committed {last}, and the table at"
+            f" {job.table_path} knows nothing of its query: it may have that batch or not. Plan the adoption"
+            f" again, and accept `{REPEATS}`, or let the old job end its batch."
+        )
+    wrote = _seal(job, query_id)
+    where = adopted_checkpoint.standing_of(
+        checkpoint, query_id, last, Transactions(wrote, None, complete=True)
+    )
+    return replace(where, sealed=True)
+
+
+def evidence(where: Standing | None, sealed: Sealed) -> dict[str, Any]:
+    """Give what was found, for the generation's start and the ledger."""
+    found = (
+        where.evidence()
+        if where is not None
+        else {"last_commit": None, "last_transaction": None, "batch": None, "ruled_by": None}
+    )
+    return {**found, "sealed": list(sealed.all)}
+
+
+def _seal(job: Job, query_id: str) -> int | None:
+    """Seal a query id wherever its flow commits, in the order of a batch, and give the last batch that it
+    really wrote.
+    """
+    *others, (table, app_id) = job.sink.app_ids(query_id)
+    for path, other in others:
+        shut_out(job.spark, path, other, job.watch.obey)
+    return seal(job.spark, table, app_id, job.watch.obey)
+
+
+def _begun_behind(home: FlowHome, generation: Generation, sealed: Sealed) -> tuple[Generation, Start] | None:
+    """Give a generation between this one and the one that it follows, if a driver that was thought gone began
+    it and wrote.
+
+    When this generation was decided that one had not begun, so it was passed over; what it wrote since must
+    not come again.
+
+    :raises RecoveryError: there is one, and this generation was to start elsewhere than after the last batch:
+        its price is another now.
+    """
+    wrote = [
+        number
+        for number, last in sealed.last.items()
+        if number > (generation.previous or 0) and last is not None
+    ]
+    if not wrote:
+        return None
+    number = max(wrote)
+    decided, start = generations.read(home, number), generations.read_start(home, number)
+    if generation.start.mode != AFTER_LAST or decided is None or start is None:
+        raise RecoveryError(
+            f"Generation {number} of {home.full_name} was passed over when generation {generation.number} was"
+            " decided, but a driver that was thought gone began it since and wrote batch"
+            f" {sealed.last[number]}. Reset the flow again: a new plan counts that."
+        )
+    return decided, start
+
+
+def _begun(home: FlowHome, generation: Generation) -> tuple[Generation, Start] | None:
+    number = generation.previous
+    while number is not None:
+        decided = generations.read(home, number)
+        if decided is None:
+            raise RecoveryError(
+                f"Generation {generation.number} of {home.full_name} follows generation {number}, whose"
+                f" decision is gone. Put {home.storage.path(home.generation(number))} back from a copy, or"
+                " decide one that starts from earliest or latest."
+            )
+        start = generations.read_start(home, number)
+        if start is not None:
+            return decided, start
+        if decided.start.mode == EARLIEST:
+            return None
+        if decided.start.mode != AFTER_LAST:
+            raise RecoveryError(
+                f"Generation {generation.number} of {home.full_name} follows generation {number}, which was"
+                f" to start from {decided.start.mode} and never began, so it has no position. Reset the flow"
+                " again with that start."
+            )
+        number = decided.previous
+    return None
+
+
+def _at_place(job: Job, generation: Generation) -> Standing:
+    number, batch = generation.start.generation, generation.start.batch
+    assert number is not None and batch is not None, "a decision after a batch names it"
+    try:
+        return past_positions.at_batch(job.home, job.table_path, number, batch).standing
+    except RequestError as error:
+        raise RecoveryError(
+            f"Generation {generation.number} cannot begin where it was decided to. {error}"
+        ) from error
+
+
+def _of(home: FlowHome, number: int) -> Standing:
+    """Give the generation whose offsets are given explicitly: the lists of files in its checkpoint are those
+    that they speak of.
+
+    :raises RecoveryError: it is gone.
+    """
+    decided, start = generations.read(home, number), generations.read_start(home, number)
+    if decided is None or start is None:
+        raise RecoveryError(
+            f"Generation {number} of {home.full_name} is gone; the offsets to start from are its. Put a copy"
+            " of it back."
+        )
+    checkpoint = Checkpoint(home.storage, start.checkpoint)
+    return Standing(
+        decided,
+        start,
+        checkpoint,
+        generations.committed(home, number, checkpoint.last_commit()),
+        None,
+        sealed=True,
+    )
+
+
+def _sealed_before(home: FlowHome, earlier: list[int]) -> frozenset[int]:
+    for number in reversed(earlier):
+        start = generations.read_start(home, number)
+        if start is not None:
+            return frozenset(start.evidence.get("sealed", ()))
+    return frozenset()
+
+
+def _query_id(home: FlowHome, number: int) -> str:
+    decided = generations.read(home, number)
+    return decided.query_id if decided else query_id(home.full_name, number)

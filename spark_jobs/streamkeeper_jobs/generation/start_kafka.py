@@ -1,0 +1,147 @@
+"""From where a generation reads a Kafka source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from streamkeeper.declare.model import Source
+from streamkeeper.errors import DeclarationError, RecoveryError
+from streamkeeper.recover.requests.form import LOSS
+from streamkeeper.sources.kafka.offsets import Offsets, Topics, go_on, history_of, misfits, resolved
+from streamkeeper.sources.kafka.options import fails_on_loss
+
+
+@dataclass(frozen=True)
+class KafkaOrigin:
+    """``offsets`` are those after which is read, None where nothing counts as processed yet; then reading
+    starts at ``initial``.
+
+    ``initial`` is where the flow first read from, and ``replay_from`` what of that is still there: a state is
+    rebuilt from there to ``offsets``, without at most ``gone`` records.
+    """
+
+    offsets: Offsets | None
+    initial: Offsets
+    replay_from: Offsets
+    gone: int = 0
+
+
+def after_last(
+    source: Source,
+    offset: Offsets | None,
+    initial: Offsets | None,
+    topics: Topics,
+    *,
+    ids: Mapping[str, str],
+    accepted: tuple[str, ...],
+) -> tuple[KafkaOrigin, list[str]]:
+    """Go on after an old offset; where none was committed, where the old generation was to begin.
+
+    :param initial: where the flow first read from.
+    :param ids: the topics' ids when the old generation began.
+    :param accepted: prices that were accepted.
+    :raises RecoveryError: records that were never read are gone, and nobody accepted that.
+    """
+    onward = go_on(offset if offset is not None else initial or {}, topics, ids)
+    notes = (
+        [f"source {source.name} has new partitions, read from their first record: {', '.join(onward.new)}"]
+        if onward.new
+        else []
+    )
+    notes += [f"source {source.name} does not read the topic {topic} any more" for topic in onward.left]
+    notes += [f"source {source.name}: {loss.said}" for loss in onward.losses]
+    if onward.losses and fails_on_loss(source) and LOSS not in accepted:
+        raise RecoveryError(
+            f"The source {source.name} cannot go on from its position:"
+            f" {'; '.join(loss.said for loss in onward.losses)}. Nothing was changed. reset_checkpoint goes"
+            f" on with what is there, if `{LOSS}` is accepted; its plan counts it."
+        )
+    if offset is None:
+        return KafkaOrigin(None, onward.offsets, onward.offsets), notes
+    first = topics.earliest if initial is None else initial
+    read = {
+        topic: parts for topic, parts in offset.items() if topic in topics.held and topic not in onward.anew
+    }
+    began = {
+        topic: {
+            part: first.get(topic, {}).get(part, 0) if part in read.get(topic, {}) else after
+            for part, after in parts.items()
+        }
+        for topic, parts in onward.offsets.items()
+    }
+    _, gone = history_of(first, read, topics)  # what expired before it was read is a loss, and no history
+    return replace(_at(onward.offsets, began, topics), gone=gone), notes
+
+
+def at(source: Source, wanted: Offsets, initial: Offsets | None, topics: Topics) -> KafkaOrigin:
+    """Go on at offsets that were asked for.
+
+    :raises RecoveryError: they leave a partition out, name one that is not there, or lie outside of what is
+        held.
+    """
+    wrong = misfits(wanted, topics)
+    if wrong:
+        raise RecoveryError(
+            f"The offsets of source {source.name} cannot be used: {'; '.join(wrong)}. Reset the flow again"
+            " with others."
+        )
+    return _at(resolved(wanted, topics), initial, topics)
+
+
+def at_moment(offsets: Offsets, initial: Offsets | None, topics: Topics) -> KafkaOrigin:
+    """Go on at the offsets of a moment. What came or went since the topics were looked at does not count."""
+    within = {
+        topic: {
+            part: min(max(offsets.get(topic, {}).get(part, held.first), held.first), held.end)
+            for part, held in parts.items()
+        }
+        for topic, parts in topics.held.items()
+    }
+    return _at(within, initial, topics)
+
+
+def at_end(initial: Offsets | None, topics: Topics) -> KafkaOrigin:
+    """Go on with what comes from now on."""
+    return _at(topics.latest, initial, topics)
+
+
+def at_beginning(topics: Topics) -> KafkaOrigin:
+    """Read all that is there."""
+    return KafkaOrigin(None, topics.earliest, topics.earliest)
+
+
+def as_declared(source: Source, topics: Callable[[], Topics]) -> KafkaOrigin | None:
+    """Start where the source is declared to start: at its offsets; None where it says so in words, which
+    Spark's own reader understands.
+
+    :param topics: gives what the topics hold.
+    :raises DeclarationError: its offsets leave a partition out, name one that is not there, or lie outside of
+        what is held.
+    """
+    if isinstance(source.start, str):
+        return None
+    held = topics()
+    wanted: Offsets = {topic: dict(parts) for topic, parts in source.start.items()}
+    wrong = misfits(wanted, held)
+    if wrong:
+        raise DeclarationError(
+            f"{source.where}: the source {source.name} cannot start as declared: {'; '.join(wrong)}. Correct"
+            " its start."
+        )
+    found = resolved(wanted, held)
+    return KafkaOrigin(None, found, found)
+
+
+def _at(offsets: Offsets, initial: Offsets | None, topics: Topics) -> KafkaOrigin:
+    """Give the origin; where nobody knows where the flow first read from, that counts as the first record
+    that is there now.
+    """
+    first: dict[str, Any] = topics.earliest if initial is None else initial
+    known = {
+        topic: {part: min(first.get(topic, {}).get(part, 0), offset) for part, offset in parts.items()}
+        for topic, parts in offsets.items()
+    }
+    replay_from, gone = history_of(known, offsets, topics)
+    return KafkaOrigin(offsets, known, replay_from, gone)

@@ -1,0 +1,101 @@
+"""Going on where a driver that cannot be proven dead may still write: in a generation of one's own, copied
+from the old.
+
+Two queries with one id on one checkpoint would each take the other's batches for done. So a driver whose
+lease came without proof does not continue the generation that it finds: it decides the next one, shuts the
+old one out of the sink, and copies its checkpoint as far as the sink has it. What the other still sends, the
+sink's log refuses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamkeeper.checkpoint import Checkpoint, CommitEntry, write_commit
+from streamkeeper.checkpoint.log_entries import PARTITIONS
+from streamkeeper.errors import SinkDisagrees
+from streamkeeper.flows import generations
+from streamkeeper.flows.generations import Generation, Start
+from streamkeeper.flows.position import Standing
+from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
+from streamkeeper_jobs.generation.seed import NewCheckpoint
+from streamkeeper_jobs.generation.start_position import source_keys
+from streamkeeper_jobs.stream.batch_header import pin_state_partitions
+from streamkeeper_jobs.stream.in_flight import pin_partitions
+from streamkeeper_jobs.stream.job import Job, say
+from streamkeeper_jobs.stream.query import run_muted
+
+
+def own_generation(job: Job, generation: Generation) -> Generation:
+    """Give the generation that this driver may run: the one given, or the next, if an earlier driver of it
+    may still be alive.
+
+    Whoever began it, and every driver since, must be proven gone. A driver before that knows an earlier
+    generation only, or else fails to begin this one, whose start is there.
+    """
+    start = generations.read_start(job.home, generation.number)
+    why = _not_ours(job, generation, start) if start is not None else None
+    if why is None:
+        return generation
+    decided = generations.after_takeover(job.home, generation, job.flow.fingerprint, why)
+    say(
+        f"Generation {generation.number} of {job.flow.full_name} is left to its old driver, and"
+        f" {decided.number} follows it: {why}."
+    )
+    job.watch.tell(generation=decided.number)
+    return generations.decide(job.home, decided)
+
+
+def _not_ours(job: Job, generation: Generation, start: Start) -> str | None:
+    """Say why a generation that was begun must be left as it is; None where it may go on."""
+    doubtful = job.lease.unproven
+    if doubtful is not None and doubtful >= start.epoch:
+        return f"lease epoch {doubtful} was taken over without proof that its driver is dead"
+    if generations.is_over(job.home, generation.number):
+        return (
+            "it was shut out of its table while its driver had the writers' turn and could not be proven dead"
+        )
+    return None
+
+
+def copy_from(job: Job, new: NewCheckpoint, where: Standing) -> tuple[int, dict[str, Any]]:
+    """Fill a checkpoint folder with a copy of the old one, as far as the sink has it; give its last batch,
+    and the positions after it.
+
+    A batch that is in the sink and not in the checkpoint is run again into nowhere, as a restart would run
+    it: that makes its state.
+
+    :raises CheckpointError: the old checkpoint lacks what must be copied.
+    :raises SinkDisagrees: the table lacks what the old checkpoint committed.
+    :raises Stopped: an order ended it; another driver starts anew, in another folder.
+    """
+    entry = where.offsets()
+    assert entry is not None, "a generation without a batch has nothing to copy"
+    if where.missing_in_sink is not None:
+        raise SinkDisagrees(
+            f"{where.checkpoint.path()} has committed {where.missing_in_sink}, but the table at"
+            f" {job.table_path} has not: it was removed, replaced or put back from an older copy. Put the"
+            " newer table back, or choose where to start: reset_checkpoint from earliest (the table may then"
+            " get rows twice: empty it before), a timestamp or latest."
+        )
+    storage, folder = job.home.storage, new.folder
+    copied = copy_checkpoint(
+        where.checkpoint, entry.batch, folder, new.generation.query_id, job.watch.obey, storage
+    )
+    if not copied.committed and new.operators:
+        pin_partitions(storage, folder, str(job.spark.conf.get(PARTITIONS)))
+        pin_state_partitions(job.spark, Checkpoint(storage, folder))
+        run_muted(
+            job.frame(new.schemas, checkpoint=folder),
+            f"{job.flow.full_name} (state copied)",
+            storage.path(folder),
+            job.watch,
+        )
+    elif not copied.committed:
+        storage.overwrite(
+            f"{folder}/commits/{entry.batch}", write_commit(CommitEntry(entry.batch, 1, entry.watermark_ms))
+        )
+    keys = source_keys(job.sources, list(entry.sources), entry.version)
+    return entry.batch, {
+        name: entry.sources[key] for name, key in keys.items() if entry.sources[key] is not None
+    }

@@ -1,0 +1,45 @@
+"""The step of ``adopt`` that needs Spark: the declaration is tried on a copy of the checkpoint. The flow's
+next driver adopts it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from streamkeeper.errors import RecoveryError
+from streamkeeper.flows import adopted_checkpoint
+from streamkeeper.manifest.environment import opened_flow
+from streamkeeper.manifest.import_file import load_pipeline
+from streamkeeper.recover.plans.kind import Work
+from streamkeeper_jobs.driver.driver import declared_in, find
+from streamkeeper_jobs.recover.dry_run import Rehearsal, rehearse
+
+
+def act(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Rehearse, and make sure that the old job wrote nothing since the plan was made.
+
+    :raises RecoveryError: the declaration does not fit the checkpoint, or the old job still writes; nothing
+        was changed.
+    """
+    planned = work.plan.flows[0]
+    checkpoint = adopted_checkpoint.open_adopted(planned.start)
+    adopted_checkpoint.check_still(checkpoint, planned)
+    home, file = find(work.settings, planned.flow)
+    flow = declared_in(load_pipeline(file, work.settings.data), home.flow)
+    if flow.fingerprint != planned.fingerprint:
+        raise RecoveryError(
+            f"The declaration of {planned.flow} changed since the plan was made ({planned.fingerprint} →"
+            f" {flow.fingerprint}). Nothing was changed. Give this recovery up (streamkeeper abandon"
+            f" {work.plan.recovery_id}) and plan anew."
+        )
+    adopted_checkpoint.remove_rehearsals(home, planned, work.plan.recovery_id)
+    attempt = sum(event.event == f"{work.step}.started" for event in work.book.events())
+    folder = f"{adopted_checkpoint.rehearsals(home, planned, work.plan.recovery_id)}{attempt:03d}"
+    rehearsal = Rehearsal(
+        home, opened_flow(flow, work.settings), checkpoint, int(planned.position["batch"]), folder, work
+    )
+    found = rehearse(spark, work.settings, rehearsal)
+    adopted_checkpoint.check_still(checkpoint, planned)
+    return {"checkpoint": planned.start.checkpoint, **found}

@@ -1,0 +1,243 @@
+"""Carrying a backfill out: its own flow, driven to its end as any once flow is, by the process that the
+recovery's step runs in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructType
+
+from streamkeeper.declare.cdc_spec import BOOKKEEPING
+from streamkeeper.declare.model import KAFKA, AutoCdcFlow
+from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.errors import RecoveryError, RequestError, StreamkeeperError
+from streamkeeper.flows import backfill_flow, generations
+from streamkeeper.flows import position as flow_position
+from streamkeeper.flows.backfill_flow import HISTORY, KIND, SEQUENCE, BackfillRequest, Backup, Filters
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.manifest.environment import opened
+from streamkeeper.manifest.import_file import load_pipeline
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.recover.plans.kind import Work
+from streamkeeper.recover.requests.backfill import request_from_json
+from streamkeeper.settings import Settings
+from streamkeeper.sources.kafka.offsets import LATEST
+from streamkeeper.tables.backups import TARGET, TOMBSTONES
+from streamkeeper_jobs.cdc.columns import SEQUENCE as AT
+from streamkeeper_jobs.cdc.events import KEY
+from streamkeeper_jobs.cdc.events import KIND as KIND_OF_CHANGE
+from streamkeeper_jobs.cdc.expressions import column
+from streamkeeper_jobs.driver.derived_flow import FOR_NOW, Tell, drive_aside
+from streamkeeper_jobs.driver.driver import declared_in, find
+from streamkeeper_jobs.spark.kafka_topics import look_at
+from streamkeeper_jobs.spark.session import open_session, spark_url
+
+
+@dataclass(frozen=True)
+class Filling:
+    """A backfill to carry out: what was asked for, the recovery's id, and the ``fingerprint`` that it was
+    planned for.
+    """
+
+    settings: Settings
+    request: BackfillRequest
+    recovery: str
+    fingerprint: str
+    backup: Backup | None = None
+
+
+def fill_step(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Carry out the step ``fill`` of a recovery: see :func:`fill`."""
+    details = work.plan.details
+    paths = details.get("backup")
+    backup = Backup(paths[TARGET], paths[TOMBSTONES]) if paths else None
+    request = request_from_json(details.get("backfill", work.plan.request))
+
+    def tell(numbers: dict[str, int]) -> None:
+        work.progress(**numbers)
+        work.check_stop()
+
+    return fill(
+        spark,
+        Filling(work.settings, request, work.plan.recovery_id, details["fingerprint"], backup),
+        tell,
+        work.check_stop,
+    )
+
+
+def fill(
+    spark: SparkSession, filling: Filling, tell: Tell, check_stop: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Run a backfill to its end, and say what it did; one that is done is not run again, one that was
+    interrupted goes on.
+
+    :raises RecoveryError: the declaration changed since, or the backfill could not be ended; what it says may
+        be mended and this run again.
+    :raises StreamkeeperError: it failed for now, several times; another try may go better.
+    """
+    home, derived = _prepare(spark, filling)
+    if generations.finished(home) is None:
+        _drive(filling.settings, home, derived, tell, check_stop)
+    return _evidence(filling.settings, home, derived)
+
+
+def _evidence(settings: Settings, home: FlowHome, derived: Flow) -> dict[str, Any]:
+    begun = flow_position.last_begun(home)
+    assert begun is not None, "it is done"
+    found = flow_position.look(home, settings.table_path(derived.declaration.target), *begun)
+    return {
+        "flow": home.full_name,
+        "query_id": found.generation.query_id,
+        "done": True,
+        "batch": found.batch,
+        "missing": found.missing_in_sink,
+    }
+
+
+def _prepare(spark: SparkSession, filling: Filling) -> tuple[FlowHome, Flow]:
+    request, backup = filling.request, filling.backup
+    home, file = find(filling.settings, request.flow)
+    flow = declared_in(load_pipeline(file, filling.settings.data), home.flow)
+    if flow.fingerprint != filling.fingerprint:
+        raise RecoveryError(
+            f"The declaration of {request.flow} changed since the backfill was planned ({filling.fingerprint}"
+            f" → {flow.fingerprint}). Nothing more is filled in: give this recovery up, and plan a new one."
+            " What it has filled in stays."
+        )
+    begun = flow_position.last_begun(home)
+    known = begun[1].schemas if begun else {}
+    sources = tuple(
+        replace(item, schema=item.schema or known.get(item.name)) for item in flow.pipeline.sources
+    )
+    flow = replace(flow, pipeline=replace(flow.pipeline, sources=sources))
+    request = _with_all_partitions(spark, filling.settings, request, flow)
+    if backup is not None:
+        backup = replace(backup, parts=_sequence_parts(spark, backup, flow))
+    filters = Filters(
+        partial(_only, request, flow), lambda frame: frame.where(F.lit(False)), partial(_changes, request)
+    )
+    derived = backfill_flow.derive(flow, request, filling.recovery, filters, backup)
+    return FlowHome(home.storage, home.pipeline, derived.name), derived
+
+
+def _with_all_partitions(
+    spark: SparkSession, settings: Settings, request: BackfillRequest, flow: Flow
+) -> BackfillRequest:
+    """Let the range of a Kafka source name every partition, as Spark wants it: those that nobody named give
+    nothing.
+    """
+    if request.start is None or request.source is None:
+        return request
+    source = flow.pipeline.source(request.source)
+    assert source is not None, "the request was checked against the same declaration"
+    held = look_at(spark, opened(source, settings)).held
+    start = {
+        topic: {part: request.start.get(topic, {}).get(part, LATEST) for part in parts}
+        for topic, parts in held.items()
+    }
+    end = {
+        topic: {part: 0 for part in parts if part not in request.start.get(topic, {})}
+        for topic, parts in held.items()
+    }
+    for topic, parts in (request.end or {}).items():
+        end[topic] = {**parts, **end.get(topic, {})}
+    return replace(request, start=start, end=end)
+
+
+def _drive(
+    settings: Settings, home: FlowHome, derived: Flow, tell: Tell, check_stop: Callable[[], None]
+) -> None:
+    ended = drive_aside(settings, home, derived, tell, partial(open_session, settings), check_stop=check_stop)
+    if ended.outcome is Outcome.DONE:
+        return
+    why = ended.why or f"it ended ({ended.outcome.name.lower().replace('_', ' ')})"
+    error = (
+        StreamkeeperError if ended.outcome in FOR_NOW else RecoveryError
+    )  # by which Airflow's tasks know whether to try again
+    raise error(
+        f"The backfill of {derived.declaration.target} stopped after batch {ended.batch}: {why}\nWhat it"
+        " filled in stays. Put right what is said, and run this step again: it goes on from there."
+    )
+
+
+def _only(request: BackfillRequest, flow: Flow, frame: DataFrame) -> DataFrame:
+    """Leave the rows that a backfill is for: within the bounds of a Kafka source, and where the predicate is
+    true.
+    """
+    source = flow.pipeline.source(request.source) if request.source else None
+    if source is not None and source.format == KAFKA and request.read == HISTORY and request.end is not None:
+        frame = frame.where(~_at_or_after(request.end))
+    return _where(request.predicate, frame)
+
+
+def _where(predicate: str | None, frame: DataFrame) -> DataFrame:
+    if predicate is None:
+        return frame
+    try:
+        return frame.where(F.expr(predicate))
+    except PySparkException as error:
+        raise RequestError(
+            f"predicate is {predicate!r}, which Spark refuses: {error}. The columns are"
+            f" {', '.join(frame.columns)}. Plan the backfill anew."
+        ) from error
+
+
+def _at_or_after(end: dict[str, dict[str, int]]) -> Column:
+    """Say whether a record lies at or after the end of its partition; a partition that the end does not name
+    has none.
+    """
+    past = F.lit(False)
+    for topic, parts in end.items():
+        for part, offset in parts.items():
+            past |= (
+                (F.col("topic") == topic) & (F.col("partition") == int(part)) & (F.col("offset") >= offset)
+            )
+    return past
+
+
+def _sequence_parts(spark: SparkSession, backup: Backup, flow: Flow) -> int:
+    """Give of how many columns a sequence in a backup is made; 1 where its rows have none."""
+    if not isinstance(flow.declaration, AutoCdcFlow):
+        return 1
+    rows = spark.read.format("delta").load(spark_url(backup.target))
+    return len(_parts(rows, BOOKKEEPING, AT))
+
+
+def _changes(request: BackfillRequest, rows: DataFrame, tombstones: DataFrame) -> DataFrame:
+    """Make changes of a backup: an upsert of each row at the sequence that it has, and each delete and
+    truncate that is remembered.
+
+    What is remembered comes whole, whatever the predicate: it did happen, and later rows are judged by it.
+    """
+    stored = [column(name) for name in rows.columns if name != BOOKKEEPING]
+    upserts = _where(request.predicate, rows).select(
+        *stored, *_parts(rows, BOOKKEEPING, AT), F.lit("upsert").alias(KIND)
+    )
+    keys = [column(KEY, name).alias(name) for name in _fields(tombstones, KEY)]
+    ends = tombstones.select(*keys, *_parts(tombstones, AT), column(KIND_OF_CHANGE).alias(KIND))
+    return upserts.unionByName(ends, allowMissingColumns=True)
+
+
+def _parts(frame: DataFrame, *path: str) -> list[Column]:
+    """Give the columns that a sequence is made of, under the names that the backfill's changes have them
+    by.
+    """
+    names = _fields(frame, *path)
+    parts = [column(*path, name) for name in names] if names else [column(*path)]
+    return [part.alias(f"{SEQUENCE}{number}") for number, part in enumerate(parts)]
+
+
+def _fields(frame: DataFrame, *path: str) -> list[str]:
+    """Give the names of a struct's fields; none where it is no struct."""
+    found: DataType = frame.schema
+    for name in path:
+        assert isinstance(found, StructType), f"{'.'.join(path)} is a field of structs"
+        found = found[name].dataType
+    return found.fieldNames() if isinstance(found, StructType) else []

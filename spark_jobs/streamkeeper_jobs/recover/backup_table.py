@@ -1,0 +1,229 @@
+"""The steps of ``backup_table`` that need Spark: pinning versions that belong together, and comparing the
+copy with them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from contextlib import nullcontext
+from dataclasses import asdict
+from typing import Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from streamkeeper.delta import log as delta_log
+from streamkeeper.delta.copy_files import check_copyable, files_of
+from streamkeeper.delta.log import SEAL, Transactions
+from streamkeeper.errors import CheckpointError, RecoveryError
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.recover.plans.kind import Work
+from streamkeeper.storage import open_storage
+from streamkeeper.tables import recovery_lock
+from streamkeeper.tables.backups import COPY, PIN, TARGET, TOMBSTONES, Checksum, commit_file
+from streamkeeper.tables.flows_at_version import FlowAt, WritersAt, flow_at, query_ids
+from streamkeeper.tables.kept_writers import undeclared
+from streamkeeper_jobs.recover.tidy_tables import turn_on
+from streamkeeper_jobs.spark.delta_snapshot import Snapshot, read_snapshot
+from streamkeeper_jobs.spark.log import say
+from streamkeeper_jobs.spark.row_checksums import checksum
+from streamkeeper_jobs.spark.session import spark_url
+
+_CLOCKED = "delta.enableInCommitTimestamps"
+_CLOCKED_SINCE = ("delta.inCommitTimestampEnablementVersion", "delta.inCommitTimestampEnablementTimestamp")
+"""Properties that name versions of the table that is copied; the copy has versions of its own."""
+
+
+def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Choose the versions that are copied, and write down what makes them up: for each the commit that the
+    copy will have.
+
+    Target and tombstones are chosen in the writers' turn, so that no batch is in the one and not in the
+    other. The turn is given back before anything is read.
+
+    :raises TableLocked: a recovery works on the table, or began to while the turn was waited for; nothing was
+        copied.
+    """
+    plan = work.plan
+    [table] = plan.tables
+
+    def check_free() -> None:
+        recovery_lock.check_free(work.book.storage, plan.pipeline, table, plan.recovery_id)
+
+    check_free()
+    unit: dict[str, str] = plan.details["unit"]
+    turn = (
+        turn_on(spark, work.settings, plan.pipeline, table, plan.recovery)
+        if TOMBSTONES in unit
+        else nullcontext
+    )
+    with turn():
+        check_free()  # the turn may have been long in coming, and a recovery that puts tables back takes none
+        versions = {what: delta_log.latest_version(path) for what, path in unit.items()}
+        check_free()
+    found = {what: _read(spark, path, versions[what]) for what, path in unit.items()}
+    flows = [asdict(flow) for flow in _flows(work, table, found[TARGET])]
+    return {"tables": [_pin(work, what, path, found[what]) for what, path in unit.items()], "flows": flows}
+
+
+def verify(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Read the pinned versions and the copies, and compare: rows, checksums, columns.
+
+    :raises RecoveryError: a copy is not what was pinned, or either cannot be read.
+    """
+    pinned, copied = work.evidence(PIN), work.evidence(COPY)
+    assert pinned is not None and copied is not None, "the steps before were done"
+    return {"tables": [_verify(spark, work, table) for table in pinned["tables"]]}
+
+
+def _flows(work: Work, table: str, found: Snapshot) -> list[FlowAt]:
+    """Say where each flow stood: by the snapshot's transactions, which outlive the log's commits, and by the
+    log where one is a seal.
+
+    That is each that was declared when the backup was planned, and each other that something is kept of and
+    that wrote what is copied: it may be declared again. One of these whose position cannot be told is left
+    out, and a restore asks for what comes of that.
+    """
+    last = {
+        action["txn"]["appId"]: int(action["txn"]["version"]) for action in found.others if "txn" in action
+    }
+    in_log = WritersAt(work.settings.table_path(table), found.version)
+
+    def wrote(app_id: str) -> Transactions:
+        version = last.get(app_id)
+        return in_log(app_id) if version == SEAL else Transactions(version, None, complete=True)
+
+    storage, pipeline, declared = work.book.storage, work.plan.pipeline, work.plan.details["flows"]
+    stood = [flow_at(FlowHome(storage, pipeline, name), wrote) for name in declared]
+    for home in undeclared(storage, pipeline, declared):
+        if last.keys().isdisjoint(query_ids(home).values()):
+            continue
+        try:
+            stood.append(flow_at(home, wrote))
+        except (CheckpointError, RecoveryError) as error:
+            say(
+                f"{home.full_name} is not declared and wrote rows that are copied; the backup does not say"
+                f" after which batch: {error}"
+            )
+    return stood
+
+
+def _read(spark: SparkSession, path: str, version: int | None) -> Snapshot:
+    if version is None:
+        raise RecoveryError(f"There is no table at {path} any more. Nothing was copied. Give the backup up.")
+    return read_snapshot(spark, path, version)
+
+
+def _pin(work: Work, what: str, path: str, found: Snapshot) -> dict[str, Any]:
+    check_copyable(path, found.protocol)
+    table_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{work.plan.recovery_id}/{what}"))
+    lines = commit_of(
+        found,
+        table_id,
+        {"source": path, "sourceVersion": str(found.version), "backup": work.plan.recovery_id},
+    )
+    files = sum(1 for _ in files_of(lines))
+    copies = open_storage(work.plan.details["folder"])
+    copies.overwrite(commit_file(what), ("\n".join(lines) + "\n").encode())
+    size, rows = found.bytes, found.rows
+    say(f"{path} is pinned at version {found.version}: {files:,} files, {size:,} bytes.")
+    return {
+        "what": what,
+        "source": path,
+        "path": copies.path(what),
+        "version": found.version,
+        "table_id": table_id,
+        "files": files,
+        "bytes": size,
+        "rows": rows,
+        "source_id": found.metadata["id"],
+    }
+
+
+def commit_of(found: Snapshot, table_id: str, told: dict[str, str]) -> list[str]:
+    """Give the lines of the one commit that makes a table of a version's files.
+
+    :param table_id: the id of the new table: whoever streams from the old one must see that this is another.
+    :param told: what its history says of it.
+    """
+    moment = int(time.time() * 1000)
+    configuration = {
+        name: value
+        for name, value in found.metadata.get("configuration", {}).items()
+        if name not in _CLOCKED_SINCE
+    }
+    info: dict[str, Any] = {
+        "timestamp": moment,
+        "operation": "BACKUP",
+        "operationParameters": told,
+        "isBlindAppend": False,
+    }
+    if configuration.get(_CLOCKED) == "true":
+        info = {"inCommitTimestamp": moment, **info}
+    metadata = {**found.metadata, "id": table_id, "configuration": configuration}
+    adds = ({"add": add} for add in found.adds)
+    actions = [
+        {"commitInfo": info},
+        {"protocol": found.protocol},
+        {"metaData": metadata},
+        *found.others,
+        *adds,
+    ]
+    return [json.dumps(action, ensure_ascii=False, separators=(",", ":")) for action in actions]
+
+
+def _verify(spark: SparkSession, work: Work, table: dict[str, Any]) -> dict[str, Any]:
+    work.check_stop()
+    source = read_version(spark, table["source"], table["version"])
+    copy = read_version(spark, table["path"], 0)
+    if source.schema != copy.schema:
+        raise RecoveryError(
+            f"The copy {table['path']} has other columns than what was pinned: {copy.schema.simpleString()}."
+            f" {_ANEW}"
+        )
+    wanted, found = read_checksum(source, table["source"]), read_checksum(copy, table["path"])
+    if wanted != found:
+        raise RecoveryError(
+            f"The copy {table['path']} is not what was pinned: it has {describe(found)}; version"
+            f" {table['version']} of {table['source']} has {describe(wanted)}. {_ANEW}"
+        )
+    say(f"{table['path']} is what was pinned: {describe(found)}.")
+    return {"what": table["what"], "checksum": asdict(found), "schema": copy.schema.json()}
+
+
+_ANEW = "It was not entered as a backup. Give this one up and back the table up anew."
+
+
+def read_version(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
+    """Read a version of the table at a path or URL, the newest by default.
+
+    :raises RecoveryError: it cannot be read.
+    """
+    reader = spark.read.format("delta")
+    try:
+        return (reader if version is None else reader.option("versionAsOf", version)).load(spark_url(path))
+    except (PySparkException, Py4JJavaError) as error:
+        raise _unreadable(path, error) from error
+
+
+def read_checksum(frame: DataFrame, path: str) -> Checksum:
+    """Read all rows and give their checksum.
+
+    :raises RecoveryError: some cannot be read.
+    """
+    try:
+        return checksum(frame)
+    except (PySparkException, Py4JJavaError) as error:
+        raise _unreadable(path, error) from error
+
+
+def describe(found: Checksum) -> str:
+    """Say a checksum."""
+    return f"{found.rows:,} rows, checksum {found.sum}/{found.xor}"
+
+
+def _unreadable(path: str, error: Exception) -> RecoveryError:
+    return RecoveryError(f"{path} cannot be read: {type(error).__name__}: {str(error)[:1000]}")

@@ -1,0 +1,87 @@
+"""The step ``forget_deletes`` of a clean-up: AUTO CDC tables forget old deletes and truncates, each in the
+writers' turn on its table.
+
+The turn may be long in coming. Whether a recovery works on the table is looked at when it came, and until all
+is removed the table's lock is held: what a recovery looks at stays as it is, and none begins meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from streamkeeper.errors import TableLocked
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover.plans.kind import Work
+from streamkeeper.recover.steps.clean_up import give_back_locks
+from streamkeeper.tables import recovery_lock, tombstone_retention
+from streamkeeper_jobs.cdc.steps import CdcTables
+from streamkeeper_jobs.cdc.tombstones import forget
+from streamkeeper_jobs.recover.tidy_tables import turn_on
+
+
+def act(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Let the tables of the plan forget; one that a recovery has locked is left for another day. Doing it
+    again finds nothing more.
+
+    :raises TableLocked: a writer's turn did not end in time; tables before it have forgotten already.
+    """
+    forgotten: dict[str, int] = {}
+    left: dict[str, str] = {}
+    try:
+        for item in work.plan.details["tombstones"]:
+            work.check_stop()
+            table = item["table"]
+            why = _why_left(work, table)
+            if why is None:
+                with (
+                    turn_on(spark, work.settings, work.plan.pipeline, table, "clean_up")(),
+                    _locked(work, table) as why,
+                ):
+                    if why is None:
+                        tables = CdcTables(
+                            work.settings.table_path(table), work.settings.tombstones_path(table)
+                        )
+                        forgotten[table] = forget(
+                            spark, tables, datetime.fromisoformat(item["before"]), nullcontext
+                        )
+            if why is not None:
+                left[table] = why
+    finally:
+        give_back_locks(work)  # also one that a try which was killed had taken
+    return {"forgotten": forgotten, "left": left}
+
+
+def _why_left(work: Work, table: str) -> str | None:
+    """Say why a table forgets nothing now; None if nothing keeps it from it. A flow may have gone back since
+    the plan.
+    """
+    storage, pipeline = work.book.storage, work.plan.pipeline
+    recovery = recovery_lock.holder(storage, pipeline, table)
+    if recovery not in (None, work.plan.recovery_id):
+        return f"the recovery {recovery} works on it"
+    writers = read_manifest(work.settings).writers(pipeline, table)
+    found = tombstone_retention.forgets(
+        storage, writers, work.plan.request["tombstone_days"] * 86400, time.time()
+    )
+    return found.why if found.before is None else None
+
+
+@contextmanager
+def _locked(work: Work, table: str) -> Iterator[str | None]:
+    """Hold a table's lock; give why it cannot be had, or why the table is left all the same."""
+    storage, pipeline, recovery = work.book.storage, work.plan.pipeline, work.plan.recovery_id
+    try:
+        recovery_lock.take(storage, pipeline, table, recovery)
+    except TableLocked as error:
+        yield _why_left(work, table) or str(error)
+        return
+    try:
+        yield _why_left(work, table)
+    finally:
+        recovery_lock.give_back(storage, pipeline, table, recovery)

@@ -1,0 +1,194 @@
+"""Trying a declaration on a copy of a checkpoint, before anything is changed: does Spark go on with this
+state?
+
+With nothing to read a bad change ends well: its error comes only when a batch is planned (FACTS-spark,
+"Finding a bad change before the restart"). So the copy gets one more planned batch, which ends where the last
+one did, and the declared query runs it into nowhere: every store is loaded at its newest version, every
+schema compared, and no row is read. The copy goes afterwards; the original is read alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from streamkeeper.checkpoint import Checkpoint, OffsetEntry, write_offsets
+from streamkeeper.checkpoint.log_entries import PARTITIONS
+from streamkeeper.declare.model import AutoCdcFlow
+from streamkeeper.declare.shared_driver import is_of_session
+from streamkeeper.delta import log as delta_log
+from streamkeeper.drivers.failures import FailureClass, classify
+from streamkeeper.errors import DeclarationError, RecoveryError
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.recover.plans.kind import Work
+from streamkeeper.settings import Settings
+from streamkeeper_jobs.cdc import CdcTables, check_tables
+from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
+from streamkeeper_jobs.spark.exceptions import causes_of
+from streamkeeper_jobs.spark.session import spark_url
+from streamkeeper_jobs.spark.stateful_operators import check_appends, stateful_operators
+from streamkeeper_jobs.stream.batch_header import pin_state_partitions
+from streamkeeper_jobs.stream.data_frame import flow_frame
+from streamkeeper_jobs.stream.in_flight import pin_partitions
+from streamkeeper_jobs.stream.query import run_muted
+from streamkeeper_jobs.stream.readers import infer_schema
+from streamkeeper_jobs.stream.watch import Order
+
+_QUERY_ID = "00000000-0000-0000-0000-000000000000"
+"""The id of a query that writes nowhere."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What is tried: a flow, with its sources opened, after a batch of a checkpoint. ``folder`` is the copy's
+    name in the state storage, where nothing is yet.
+    """
+
+    home: FlowHome
+    flow: Flow
+    checkpoint: Checkpoint
+    batch: int
+    folder: str
+    work: Work
+
+    def order(self) -> Order | None:
+        """Stop where the recovery was given up."""
+        self.work.check_stop()
+        return None
+
+    def tell(self, **changes: object) -> None:
+        """Nothing: nobody watches a rehearsal."""
+
+
+def rehearse(spark: SparkSession, settings: Settings, rehearsal: Rehearsal) -> dict[str, Any]:
+    """Try it, remove the copy, and give what was found: the operators of the query, and the batch that it
+    ran.
+
+    :raises RecoveryError: the declaration does not fit the checkpoint, or its table; nothing was changed.
+    :raises CheckpointError: the checkpoint lacks what the batch needs.
+    """
+    flow, storage = rehearsal.flow, rehearsal.home.storage
+    session = _session_of(spark, flow)
+    try:
+        frame = flow_frame(session, flow, _schemas(session, flow), checkpoint=storage.path(rehearsal.folder))
+        check_appends(frame)
+        _check_table(session, settings, flow, frame)
+        _run(session, frame, rehearsal)
+    except PySparkException as error:
+        raise _refusal(flow, rehearsal.checkpoint, error) from error
+    finally:
+        storage.remove(rehearsal.folder)
+    return {"batch": rehearsal.batch, "operators": list(stateful_operators(frame))}
+
+
+def _session_of(spark: SparkSession, flow: Flow) -> SparkSession:
+    """Give a session with what the flow declares for its own, as far as it is a session's to set."""
+    session = spark.newSession()
+    for name, value in flow.declaration.spark_conf.items():
+        if is_of_session(name):
+            session.conf.set(name, value)
+    return session
+
+
+def _schemas(spark: SparkSession, flow: Flow) -> Mapping[str, str]:
+    sources = flow.pipeline.sources_of(flow.declaration)
+    found = {
+        source.name: infer_schema(spark, source)
+        for source in sources
+        if source.reads_files and source.schema is None
+    }
+    return {name: schema for name, schema in found.items() if schema is not None}
+
+
+def _check_table(spark: SparkSession, settings: Settings, flow: Flow, frame: DataFrame) -> None:
+    """Make sure that the table is one that the flow can write: its first batch would fail else.
+
+    :raises RecoveryError: it is not.
+    """
+    if isinstance(flow.declaration, AutoCdcFlow):
+        _check_cdc_tables(spark, settings, flow, flow.declaration, frame)
+    else:
+        _check_columns(spark, settings, flow, frame)
+
+
+def _check_cdc_tables(
+    spark: SparkSession, settings: Settings, flow: Flow, declared: AutoCdcFlow, frame: DataFrame
+) -> None:
+    target, table = declared.target, flow.pipeline.table(declared.target)
+    assert table is not None, "a pipeline whose flow has no table is refused"
+    try:
+        check_tables(
+            spark,
+            frame.schema,
+            declared.spec,
+            CdcTables(settings.table_path(target), settings.tombstones_path(target)),
+            table,
+        )
+    except DeclarationError as error:
+        raise RecoveryError(
+            f"The flow {flow.full_name} cannot write its table: {error} Nothing was changed."
+        ) from error
+
+
+def _check_columns(spark: SparkSession, settings: Settings, flow: Flow, frame: DataFrame) -> None:
+    """Make sure that the table has the columns that an append flow gives."""
+    path = settings.table_path(flow.declaration.target)
+    if not delta_log.exists(path):
+        return
+    there = {name.lower() for name in spark.read.format("delta").load(spark_url(path)).columns}
+    strange = [name for name in frame.columns if name.lower() not in there]
+    if strange:
+        raise RecoveryError(
+            f"The flow {flow.full_name} gives the columns {', '.join(strange)}, which the table at {path} has"
+            f" not; it has {', '.join(sorted(there))}. Nothing was changed. Correct the declaration, or add"
+            " them to the table, and plan anew."
+        )
+
+
+def _run(spark: SparkSession, frame: DataFrame, rehearsal: Rehearsal) -> None:
+    """Copy the checkpoint, run its batch once more into nowhere if only the table has it, and then one
+    without a row.
+    """
+    storage, folder, name = (
+        rehearsal.home.storage,
+        rehearsal.folder,
+        f"{rehearsal.flow.full_name} (rehearsed)",
+    )
+    copied = copy_checkpoint(
+        rehearsal.checkpoint, rehearsal.batch, folder, _QUERY_ID, rehearsal.work.check_stop, storage
+    )
+    copy = Checkpoint(storage, folder)
+    pin_state_partitions(spark, copy)
+    partitions = str(spark.conf.get(PARTITIONS))
+    if not copied.committed:
+        pin_partitions(storage, folder, partitions)
+        run_muted(frame, name, copy.path(), rehearsal)
+    entry = copy.offsets(rehearsal.batch)
+    watermark = copy.commit(rehearsal.batch).next_watermark_ms
+    following: OffsetEntry = replace(entry, batch=rehearsal.batch + 1, watermark_ms=watermark)
+    storage.overwrite(f"{folder}/offsets/{following.batch}", write_offsets(following))
+    pin_partitions(storage, folder, partitions)
+    run_muted(frame, name, copy.path(), rehearsal)
+
+
+def _refusal(flow: Flow, checkpoint: Checkpoint, error: PySparkException) -> RecoveryError:
+    """Say what a rehearsal ended with: that the declaration does not fit, or that it could not be found
+    out.
+    """
+    failure = classify(causes_of(error))
+    said = (failure.message.strip().splitlines() or ["(nothing)"])[0].removeprefix(f"[{failure.condition}] ")
+    if failure.classed is FailureClass.TRANSIENT:
+        return RecoveryError(
+            f"The rehearsal on a copy of {checkpoint.path()} failed, which may pass: {failure.code}: {said}"
+            " Run it again."
+        )
+    return RecoveryError(
+        f"The declaration of {flow.full_name} does not fit the checkpoint at {checkpoint.path()}:"
+        f" {failure.meaning}. Spark says {failure.code}: {said} Nothing was changed. Declare what the old job"
+        " runs, and plan the adoption anew."
+    )

@@ -1,0 +1,58 @@
+"""Emptying a table and its tombstones for a full refresh: its writers are shut out first, then one DELETE
+each, never twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from streamkeeper.delta import log as delta_log
+from streamkeeper.errors import RecoveryError
+from streamkeeper.recover.plans.kind import Work
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.tables.commit_marks import app_id, is_emptied
+from streamkeeper_jobs.recover.rewind import shut_flows_out
+from streamkeeper_jobs.spark.delta_commit import carrying
+from streamkeeper_jobs.spark.session import spark_url
+
+
+def empty_tables(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Do the step ``empty_tables``: see that every table may be emptied, shut its writers out, and remove its
+    rows.
+
+    :raises PlanRefused: the price was not accepted.
+    :raises RecoveryError: a table takes appends only; nothing was changed.
+    """
+    shared_steps.check_go(work)
+    plan = shared_steps.plan_under_hold(work)
+    paths: list[str] = plan.details["paths"]
+    for path in paths:
+        _check_may_be_emptied(spark, path)
+    before = {path: delta_log.latest_version(path) for path in paths}
+    shut_flows_out(spark, work, plan)
+    done = []
+    for number, path in enumerate(paths, start=1):
+        work.check_stop()
+        done.append({"path": path, **_empty(spark, path, plan.recovery_id, before[path])})
+        work.progress(table=number, of=len(paths), path=path)
+    return {"tables": done}
+
+
+def _check_may_be_emptied(spark: SparkSession, path: str) -> None:
+    detail = DeltaTable.forPath(spark, spark_url(path)).detail().select("properties").first()
+    if detail is not None and detail["properties"].get("delta.appendOnly") == "true":
+        raise RecoveryError(
+            f"{path} has the property delta.appendOnly, so no row of it can be removed. Nothing was changed."
+            " Unset the property, and run this step again."
+        )
+
+
+def _empty(spark: SparkSession, path: str, recovery_id: str, before: int | None) -> dict[str, Any]:
+    if is_emptied(path, recovery_id):
+        return {"note": "was emptied before this try"}
+    with carrying(spark, app_id(recovery_id), 0):
+        DeltaTable.forPath(spark, spark_url(path)).delete()
+    return {"version_before": before, "version": delta_log.latest_version(path)}

@@ -1,0 +1,254 @@
+"""The steps of ``full_refresh_beside`` that need Spark: building a table next to the old one, and putting it
+in its place.
+
+A table that is built and the checkpoints of the flows that write it are a pair at any moment: Delta's log
+knows their batches. So where they stand need not be where the old flows stood. What is put in place is that
+pair: the files by one commit, which carries the batches of the new queries, and the checkpoints by
+generations that begin in them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from streamkeeper.delta import log as delta_log
+from streamkeeper.delta.copy_files import FIRST_COMMIT, Progress, copy_files, files_of
+from streamkeeper.delta.identity_columns import with_later_marks, without_marks
+from streamkeeper.delta.log import SEAL
+from streamkeeper.errors import RecoveryError
+from streamkeeper.flows import generations, holds
+from streamkeeper.flows.generations import BESIDE, StartAt
+from streamkeeper.flows.position import last_begun
+from streamkeeper.recover.plans.kind import Work
+from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.restart import side_table
+from streamkeeper.recover.restart.side_table import DECLARED
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.storage import open_storage
+from streamkeeper.tables.backups import TARGET
+from streamkeeper.times import now
+from streamkeeper_jobs.recover.backup_table import commit_of
+from streamkeeper_jobs.recover.restore_table import replace_table
+from streamkeeper_jobs.recover.rewind import shut_flows_out
+from streamkeeper_jobs.recover.side_table import (
+    Builder,
+    builders,
+    last_commit,
+    read_what_is_there,
+    stop_for_good,
+)
+from streamkeeper_jobs.spark.delta_snapshot import JsonObject, Snapshot, read_metadata, read_snapshot
+from streamkeeper_jobs.spark.log import say
+
+_DEFINITION = "streamkeeper.definition"
+"""Under what the first commit of a table beside says by which definition it was made."""
+
+
+def build(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Do the step ``build``: read all there is in rounds, until one finds no more than may be left; what was
+    interrupted goes on.
+
+    :raises RecoveryError: a flow could not be ended; nothing of the table was touched, and this may be run
+        again.
+    :raises RequestError: the table cannot be replaced.
+    """
+    shared_steps.check_go(work)
+    plan = work.plan
+    found = {
+        what: read_snapshot(spark, path)
+        for what, path in plan.details["unit"].items()
+        if delta_log.exists(path)
+    }
+    for what, snapshot in found.items():
+        side_table.check_replaceable(
+            plan.details["unit"][what], snapshot.protocol, snapshot.metadata, plan.request["definition"]
+        )
+        if plan.request["definition"] != DECLARED:
+            _define(snapshot, plan, what)
+    flows = builders(work, plan)
+    for builder in flows:
+        holds.release(builder.side, holds.recovery(plan.recovery_id))
+    rounds = batches = 0
+    while True:
+        work.check_stop()
+        rounds += 1
+        read = read_what_is_there(spark, work, flows)
+        batches += read
+        work.progress(round=rounds, batches=read)
+        if read <= plan.request["behind"]:
+            break
+    return {"rounds": rounds, "batches": batches, "left_in_last_round": read, "files": _bring(spark, work)}
+
+
+def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Do the step ``put_in_place``. Until a generation is decided nothing is changed that the old flows would
+    not go on after.
+
+    :raises PlanRefused: the price was not accepted.
+    :raises RecoveryError: the table's definition changed since, or a flow could not be ended.
+    """
+    shared_steps.check_go(work)
+    plan = shared_steps.plan_under_hold(work)
+    flows = builders(work, plan)
+    begun = [builder for builder in flows if _is_decided(builder, plan)]
+    if not begun:
+        for builder in flows:
+            holds.release(builder.side, holds.recovery(plan.recovery_id))
+        batches = read_what_is_there(spark, work, flows)
+        work.progress(batches=batches)
+        _check_definitions(spark, plan)
+    stop_for_good(work, flows)
+    brought = _bring(spark, work)
+    shut_flows_out(spark, work, plan)
+    standing = {
+        builder.flow.full_name: _begin(builder, plan)
+        for builder in flows
+        if last_begun(builder.side) is not None
+    }
+    tables = [
+        _replace(spark, plan, what)
+        for what in sorted(plan.details["beside"], key=lambda what: what == TARGET)
+    ]
+    for builder in flows:
+        if last_begun(builder.side) is None:  # its sources have nothing yet
+            generations.decide(builder.home, shared_steps.generation_of(plan, builder.plan, builder.home))
+    return {"tables": tables, "files": brought, "flows": standing}
+
+
+def _define(found: Snapshot, plan: Plan, what: str) -> None:
+    """Make the table beside as the present one is defined, without a row, unless it is there."""
+    path = plan.details["beside"][what]
+    empty = replace(found, adds=(), others=tuple(action for action in found.others if _is_definition(action)))
+    told = {
+        "source": plan.details["unit"][what],
+        "sourceVersion": str(found.version),
+        _DEFINITION: _digest(found),
+    }
+    lines = commit_of(empty, str(uuid.uuid5(uuid.NAMESPACE_URL, f"{plan.recovery_id}/{what}")), told)
+    open_storage(path).create(FIRST_COMMIT, ("\n".join(lines) + "\n").encode())
+
+
+def _is_definition(action: JsonObject) -> bool:
+    """Say whether an action is of what the table is, such as its clustering, and neither of what was written
+    nor of its rows' ids.
+    """
+    return "domainMetadata" in action and action["domainMetadata"]["domain"] != "delta.rowTracking"
+
+
+def _digest(found: Snapshot) -> str:
+    """Give what tells one definition of a table from another; how far its identity columns have counted is no
+    part of it.
+    """
+    own = {name: content for name, content in found.metadata.items() if name not in ("id", "createdTime")}
+    own["schemaString"] = without_marks(own["schemaString"])
+    domains = [action for action in found.others if _is_definition(action)]
+    text = json.dumps([found.protocol, own, sorted(map(json.dumps, domains))], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _check_definitions(spark: SparkSession, plan: Plan) -> None:
+    """Make sure that the present tables are still defined as those beside were made.
+
+    :raises RecoveryError: somebody changed one; nothing was touched.
+    """
+    for what, path in plan.details["unit"].items():
+        first = open_storage(plan.details["beside"][what]).read(FIRST_COMMIT)
+        info = json.loads(first.splitlines()[0]).get("commitInfo", {}) if first else {}
+        made_by = info.get("operationParameters", {}).get(_DEFINITION)
+        if made_by is not None and made_by != _digest(read_snapshot(spark, path)):
+            raise RecoveryError(
+                f"The columns, properties or constraints of {path} were changed while the table was built"
+                " beside, so they would go. Nothing was touched: give this recovery up (streamkeeper abandon"
+                f" {plan.recovery_id}), and plan anew."
+            )
+
+
+def _bring(spark: SparkSession, work: Work) -> dict[str, int]:
+    """Let the tables' folders have the files of those beside, where nothing names them yet; give how many
+    there are of each.
+    """
+    found = {}
+    for what, path in work.plan.details["beside"].items():
+        if not delta_log.exists(path):
+            raise RecoveryError(
+                f"There is no table at {path}: its sources have nothing yet to make it of, or somebody"
+                " removed it. What it was to replace was not touched."
+            )
+        files = list(files_of(json.dumps({"add": add}) for add in read_snapshot(spark, path).adds))
+        progress = Progress(
+            lambda what=what, **numbers: work.progress(what=what, **numbers), work.check_stop, len(files)
+        )
+        copy_files(
+            open_storage(path), open_storage(work.plan.details["unit"][what]), files, progress, share=True
+        )
+        found[what] = len(files)
+    return found
+
+
+def _is_decided(builder: Builder, plan: Plan) -> bool:
+    assert builder.plan.next_generation is not None, "every flow of the plan has one"
+    found = generations.read(builder.home, builder.plan.next_generation)
+    return found is not None and found.recovery == plan.recovery_id
+
+
+def _begin(builder: Builder, plan: Plan) -> dict[str, Any]:
+    """Write the next generation of a flow, begun in the checkpoint by which the table beside was built.
+
+    No driver can begin it: between the two files it is one that says so.
+    """
+    begun, number = last_begun(builder.side), builder.plan.next_generation
+    assert begun is not None and number is not None, "asked for flows that have begun beside"
+    beside, start = begun
+    decided = shared_steps.generation_of(plan, replace(builder.plan, start=StartAt(BESIDE)), builder.home)
+    generations.decide(builder.home, replace(decided, query_id=beside.query_id, schemas=start.schemas))
+    epochs = builder.home.epochs()
+    evidence = {
+        **start.evidence,
+        "beside": plan.recovery_id,
+        "sealed": [earlier for earlier in builder.home.generations() if earlier < number],
+    }
+    generations.begin(
+        builder.home,
+        replace(start, number=number, epoch=(epochs[-1] if epochs else 0) + 1, at=now(), evidence=evidence),
+    )
+    last = last_commit(builder.side)
+    if builder.flow.declaration.once and generations.finished(builder.side) is not None:
+        generations.finish(builder.home, number, last if last >= 0 else None)
+    return {"generation": number, "query_id": beside.query_id, "checkpoint": start.checkpoint, "batch": last}
+
+
+def _replace(spark: SparkSession, plan: Plan, what: str) -> dict[str, Any]:
+    """Put one table in place, in one commit that carries the batches of the queries that go on with it."""
+    path, beside, app_id = (
+        plan.details["unit"][what],
+        plan.details["beside"][what],
+        side_table.app_id(plan.recovery_id),
+    )
+    wanted, before = read_snapshot(spark, beside), delta_log.latest_version(path)
+    wrote = [action for action in wanted.others if "txn" in action and int(action["txn"]["version"]) < SEAL]
+    if before is None:
+        told = {"source": beside, "sourceVersion": str(wanted.version), "recovery": plan.recovery_id}
+        lines = commit_of(wanted, str(uuid.uuid4()), told)
+        open_storage(path).create(FIRST_COMMIT, ("\n".join(lines) + "\n").encode())
+        numbers: JsonObject = {}
+    else:
+        schema = with_later_marks(wanted.metadata["schemaString"], read_metadata(spark, path)["schemaString"])
+        numbers = replace_table(
+            spark, path, replace(wanted, metadata={**wanted.metadata, "schemaString": schema}), app_id, wrote
+        )
+    version = delta_log.latest_version(path)
+    say(f"{path} is what was built beside, since version {version}.")
+    return {
+        "what": what,
+        "path": path,
+        "version_before": before,
+        "version": version,
+        "rows": wanted.rows,
+        **numbers,
+    }

@@ -1,0 +1,303 @@
+"""The steps of ``restore_table`` that need Spark: seeing that what is put back is whole, one commit a table,
+and the proof.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from streamkeeper.delta import log as delta_log
+from streamkeeper.delta.copy_files import FIRST_COMMIT
+from streamkeeper.delta.summary import check_may_become
+from streamkeeper.errors import RecoveryError
+from streamkeeper.recover.plans.kind import Work
+from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.restart import put_back as put_backs
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.storage import open_storage
+from streamkeeper.tables.backups import TARGET, Checksum, checksum_of
+from streamkeeper_jobs.recover.backup_table import commit_of, describe, read_checksum, read_version
+from streamkeeper_jobs.recover.rewind import Back, shut_flows_out
+from streamkeeper_jobs.recover.rewind import put_back as put_version_back
+from streamkeeper_jobs.spark.delta_snapshot import (
+    JsonObject,
+    Snapshot,
+    read_metadata,
+    read_snapshot,
+    snapshot_of,
+)
+from streamkeeper_jobs.spark.delta_table import delta_log_of, last_written
+from streamkeeper_jobs.spark.jvm import classes, scala_object, scala_seq
+from streamkeeper_jobs.spark.log import say
+
+_FEED = "delta.enableChangeDataFeed"
+_ROW_TRACKING = "delta.rowTracking"
+_OF_ROWS = ("baseRowId", "defaultRowCommitVersion")
+"""What a file says of its rows' ids. They are given anew: those of the table went on counting."""
+
+
+def check_copy(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Read what is to be put back, before anything is touched, and compare it with the catalog; see that
+    Delta will put it back.
+
+    :raises RecoveryError: it is not what was entered; nothing was touched.
+    :raises RequestError: Delta would refuse it; nothing was touched.
+    """
+    found = {}
+    for table in shared_steps.plan_under_hold(work).details["tables"]:
+        work.check_stop()
+        _check_replaceable(spark, table)
+        checked = read_checksum(read_version(spark, table["from"], table["from_version"]), table["from"])
+        if "checksum" in table:
+            _compare(
+                table["from"],
+                checked,
+                checksum_of(table["checksum"]),
+                "Nothing was touched. Restore another backup.",
+            )
+        found[table["what"]] = asdict(checked)
+    return {"tables": found}
+
+
+def put_back(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Put each table back in one commit, which carries the recovery's id: one that is there already is left
+    as it is.
+
+    :raises RecoveryError: somebody wrote to a table since the plan was made under the hold; it was not put
+        back.
+    """
+    shared_steps.check_go(work)
+    plan = shared_steps.plan_under_hold(work)
+    put_backs.check_unchanged(work, plan, put_backs.once_decided(plan))
+    shut_flows_out(spark, work, plan)
+    return {
+        "tables": [_put_back(spark, work, plan, item) for item in _tombstones_first(plan.details["tables"])]
+    }
+
+
+def verify_rows(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Read the tables that were put back, and compare them with what was put back.
+
+    :raises RecoveryError: they differ; the flows stay held.
+    """
+    was = work.evidence("check_copy")
+    assert was is not None, "the steps before were done"
+    found = {}
+    for table in shared_steps.plan_under_hold(work).details["tables"]:
+        checked = read_checksum(read_version(spark, table["path"]), table["path"])
+        _compare(
+            table["path"],
+            checked,
+            checksum_of(was["tables"][table["what"]]),
+            "The flows stay held. Restore another backup.",
+        )
+        found[table["what"]] = asdict(checked)
+    return {"tables": found}
+
+
+def _check_replaceable(spark: SparkSession, table: JsonObject) -> None:
+    """Make sure that Delta lets a backup take the table's place, if there is a table. RESTORE of a version of
+    its own refuses nothing.
+    """
+    if table["from"] != table["path"] and delta_log.exists(table["path"]):
+        present, wanted = (
+            read_metadata(spark, table["path"]),
+            read_metadata(spark, table["from"], table["from_version"]),
+        )
+        check_may_become(table["path"], present, wanted)
+
+
+def _tombstones_first(tables: list[JsonObject]) -> list[JsonObject]:
+    """Give the tables in the order in which a batch writes them: none is ever missing that the target
+    needs.
+    """
+    return sorted(tables, key=lambda table: table["what"] == TARGET)
+
+
+def _compare(path: str, found: Checksum, wanted: Checksum, then: str) -> None:
+    if found != wanted:
+        raise RecoveryError(f"{path} has {describe(found)}; what was entered has {describe(wanted)}. {then}")
+    say(f"{path}: {describe(found)}, as it was entered.")
+
+
+def _put_back(spark: SparkSession, work: Work, plan: Plan, table: JsonObject) -> JsonObject:
+    if table["from"] == table["path"]:
+        back = Back(table["path"], table["from_version"], table["newest"])
+        return {"what": table["what"], **next(put_version_back(spark, work, plan, [back]))}
+    put_backs.bring(work, table)
+    evidence: JsonObject = {
+        "what": table["what"],
+        "path": table["path"],
+        **_put_backup_back(spark, work, plan, table),
+    }
+    put_backs.bring(
+        work, table
+    )  # a VACUUM that began before may have taken files that lay there unnamed: none that is named is missing
+    return evidence
+
+
+def _put_backup_back(spark: SparkSession, work: Work, plan: Plan, table: JsonObject) -> JsonObject:
+    path, before = table["path"], delta_log.latest_version(table["path"])
+    if "newest" in table:  # a plan of an earlier release does not say it
+        put_backs.written_late(work, plan, path, table["newest"], put_backs.once_decided(plan))
+    if before is None:
+        return {"version_before": None, "version": _make(spark, work, table), "made": True}
+    wanted = read_snapshot(spark, table["from"], table["from_version"])
+    numbers = replace_table(spark, path, wanted, put_backs.app_id(plan.recovery_id))
+    return {"version_before": before, **numbers, "version": delta_log.latest_version(path), "made": False}
+
+
+def replace_table(
+    spark: SparkSession, path: str, wanted: Snapshot, app_id: str, others: Iterable[JsonObject] = ()
+) -> JsonObject:
+    """Make a table what a snapshot of another with the same files in its folder is; where ``app_id`` has done
+    so, nothing is done again.
+
+    :param others: further actions of that commit.
+    :raises RecoveryError: Delta refuses it; nothing was changed.
+    """
+    numbers: JsonObject = {}
+    if last_written(spark, path, app_id) is None:
+        numbers = replace_content(spark, path, wanted, app_id, others)
+        say(f"{path} was replaced: {numbers['added']:,} files added, {numbers['removed']:,} removed.")
+    _turn_feed_on(spark, path, wanted)
+    return numbers
+
+
+def _make(spark: SparkSession, work: Work, table: JsonObject) -> int:
+    """Make a table that is not there: its files were copied, and one commit names them."""
+    wanted = read_snapshot(spark, table["from"], table["from_version"])
+    told = {"source": table["from"], "sourceVersion": str(wanted.version), "recovery": work.plan.recovery_id}
+    lines = [
+        *commit_of(wanted, str(uuid.uuid4()), told),
+        json.dumps(_transaction(put_backs.app_id(work.plan.recovery_id))),
+    ]
+    open_storage(table["path"]).create(FIRST_COMMIT, ("\n".join(lines) + "\n").encode())
+    return 0
+
+
+def replace_content(
+    spark: SparkSession, path: str, wanted: Snapshot, app_id: str, others: Iterable[JsonObject] = ()
+) -> dict[str, int]:
+    """Make a table, in one commit of (``app_id``, 1), what a snapshot of another with the same files in its
+    folder is.
+
+    The table keeps its id and its history. Files that both have stay as they are, so that nobody who reads
+    changes sees those. Delta lets no commit change rows and drop or rename columns of a table with a change
+    data feed; there the feed is off afterwards (:func:`_turn_feed_on`), since no reader of it could have gone
+    on anyway.
+
+    :raises RecoveryError: Delta refuses it; nothing was changed.
+    """
+    transaction, present = _begin(spark, path)
+    actions = [*_changed_files(present, wanted), *_domains(present, wanted)]
+    actions += [*others, _transaction(app_id)]
+    metadata = _metadata(present, wanted)
+    if _has_feed(wanted) and metadata["schemaString"] != present.metadata["schemaString"]:
+        metadata = {**metadata, "configuration": {**metadata["configuration"], _FEED: "false"}}
+    try:
+        _commit(spark, transaction, replace(wanted, metadata=metadata), actions)
+    except (Py4JError, PySparkException) as error:
+        raise RecoveryError(
+            f"Delta refused to replace what {path} holds, and nothing was changed: {str(error)[:1500]}"
+        ) from error
+    return {
+        "added": sum("add" in action for action in actions),
+        "removed": sum("remove" in action for action in actions),
+    }
+
+
+def _transaction(app_id: str) -> JsonObject:
+    return {"txn": {"appId": app_id, "version": 1, "lastUpdated": int(time.time() * 1000)}}
+
+
+def _turn_feed_on(spark: SparkSession, path: str, wanted: Snapshot) -> None:
+    """Turn a table's change data feed on again, where it had to be turned off to put the table back."""
+    transaction, present = _begin(spark, path)
+    if _has_feed(wanted) and not _has_feed(present):
+        _commit(spark, transaction, replace(wanted, metadata=_metadata(present, wanted)), [])
+
+
+def _has_feed(snapshot: Snapshot) -> bool:
+    return bool(snapshot.metadata.get("configuration", {}).get(_FEED) == "true")
+
+
+def _metadata(present: Snapshot, wanted: Snapshot) -> JsonObject:
+    """Give the wanted metadata as the table's own: it keeps its id, by which its readers know it."""
+    own: JsonObject = {
+        name: present.metadata[name] for name in ("id", "createdTime") if name in present.metadata
+    }
+    return {**wanted.metadata, **own}
+
+
+def _begin(spark: SparkSession, path: str) -> tuple[Any, Snapshot]:
+    """Begin a transaction, and read what it finds: what others commit from then on is held against it by
+    Delta when it commits.
+    """
+    transaction = delta_log_of(spark, path).startTransaction()
+    return transaction, snapshot_of(spark, transaction.snapshot())
+
+
+def _commit(spark: SparkSession, transaction: Any, wanted: Snapshot, actions: Iterable[JsonObject]) -> None:
+    java = classes(spark)
+    read = java("org.apache.spark.sql.delta.actions.Action").fromJson
+    merged = transaction.protocol().merge(scala_seq(java, [read(json.dumps({"protocol": wanted.protocol}))]))
+    transaction.updateProtocol(merged)
+    transaction.updateMetadataForTableOverwrite(read(json.dumps({"metaData": wanted.metadata})))
+    operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
+    transaction.commit(scala_seq(java, [read(json.dumps(action)) for action in actions]), operation)
+
+
+def _changed_files(present: Snapshot, wanted: Snapshot) -> Iterator[JsonObject]:
+    there, needed = _by_file(present), _by_file(wanted)
+    moment = int(time.time() * 1000)
+    for key, add in there.items():
+        if key not in needed:
+            kept = {
+                name: add[name]
+                for name in ("path", "partitionValues", "size", "deletionVector", "tags", *_OF_ROWS)
+                if name in add
+            }
+            yield {
+                "remove": {
+                    **kept,
+                    "deletionTimestamp": moment,
+                    "dataChange": True,
+                    "extendedFileMetadata": True,
+                }
+            }
+    for key, add in needed.items():
+        if key not in there:
+            yield {"add": {name: value for name, value in add.items() if name not in _OF_ROWS}}
+
+
+def _by_file(snapshot: Snapshot) -> dict[tuple[str, str], JsonObject]:
+    """Give the files by what tells two apart: the path and the deletion vector."""
+    return {
+        (add["path"], json.dumps(add.get("deletionVector"), sort_keys=True)): add for add in snapshot.adds
+    }
+
+
+def _domains(present: Snapshot, wanted: Snapshot) -> Iterator[JsonObject]:
+    """Give what makes the table's domains, such as its clustering, what they were. Row ids go on counting."""
+    there, needed = _named(present), _named(wanted)
+    for name, domain in there.items():
+        if name not in needed and name != _ROW_TRACKING:
+            yield {"domainMetadata": {**domain, "removed": True}}
+    for name, domain in needed.items():
+        if name != _ROW_TRACKING and there.get(name) != domain:
+            yield {"domainMetadata": domain}
+
+
+def _named(snapshot: Snapshot) -> dict[str, JsonObject]:
+    found = (action["domainMetadata"] for action in snapshot.others if "domainMetadata" in action)
+    return {domain["domain"]: domain for domain in found}

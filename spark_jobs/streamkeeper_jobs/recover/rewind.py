@@ -1,0 +1,129 @@
+"""Putting the table of a rewind back to an earlier version: first every flow that writes it is shut out, then
+Delta's RESTORE, once.
+
+RESTORE undoes whatever the table holds by then, so right before it is looked at what was written since the
+plan (streamkeeper.recover.restart.put_back). What was put back is found by the recovery's mark in the commit,
+so a step that was killed goes on where it was. RESTORE takes no transaction back: batches that it undoes are
+never written again under their old query ids, which is why each flow begins a generation of its own
+afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from streamkeeper.delta import log as delta_log
+from streamkeeper.errors import RecoveryError
+from streamkeeper.flows import backfill_flow, generations
+from streamkeeper.recover.plans.kind import Work
+from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.restart import put_back as put_backs
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.tables import past_versions, running_vacuums
+from streamkeeper_jobs.cdc.steps import CdcTables, app_ids
+from streamkeeper_jobs.generation.seal_earlier import not_sealed, write_end
+from streamkeeper_jobs.spark.delta_table import shut_out
+from streamkeeper_jobs.spark.log import say
+from streamkeeper_jobs.spark.session import spark_url, with_settings
+
+_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+@dataclass(frozen=True)
+class Back:
+    """A table to be put back: to ``version``, from ``newest``, its version when that was planned under the
+    hold.
+    """
+
+    path: str
+    version: int
+    newest: int
+
+
+def shut_flows_out(spark: SparkSession, work: Work, plan: Plan) -> None:
+    """Seal what the flows of a plan may still write to its table, as the driver that begins their next
+    generation would; doing it again changes nothing.
+
+    Abandoned backfills of the table are shut out, too: a chunk of theirs may be under way in a process that
+    nobody waited for.
+
+    :param plan: with a table, whose tombstones are shut with it if there are any, and its flows: of those
+        that get a next generation all before that are shut out.
+    """
+    (table,) = plan.tables
+    tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
+    following = [
+        (work.home(flow), flow.next_generation) for flow in plan.flows if flow.next_generation is not None
+    ]
+    shut = [(home, number) for home, before in following for number in not_sealed(home, before, None)]
+    for home in backfill_flow.unfinished(work.book.storage, plan.pipeline, table, but=plan.recovery_id):
+        shut += [
+            (home, number) for number in home.generations() or [1]
+        ]  # its process may be about to decide the first
+    for home, number in shut:
+        write_end(home, number)
+        for path, app_id in app_ids(tables, generations.query_id_of(home, number)):
+            if delta_log.exists(path):
+                shut_out(spark, path, app_id, work.check_stop)
+
+
+def put_back(spark: SparkSession, work: Work, plan: Plan, backs: Iterable[Back]) -> Iterator[dict[str, Any]]:
+    """Put tables back one after the other; give the evidence of each. One that this recovery has put back
+    already is left as it is.
+
+    A VACUUM that is under way is waited for: it could take files that are put back.
+
+    :param plan: made under the hold.
+    :raises RecoveryError: files that a version needs are gone, which is looked at for all tables before the
+        first is touched; or somebody wrote to a table since the plan was made.
+    """
+    wanted, recovery = list(backs), plan.recovery_id
+    for table in plan.tables:
+        running_vacuums.wait_until_gone(work.book.storage, plan.pipeline, table, work.check_stop, say)
+    found = {back.path: past_versions.restored_by(back.path, recovery, back.newest) for back in wanted}
+    for back in wanted:
+        lacking = past_versions.lacking_files(back.path, back.version) if found[back.path] is None else []
+        if lacking:
+            raise RecoveryError(
+                f"{back.path} cannot be put back to version {back.version}: VACUUM removed {lacking[0]} and"
+                " perhaps more. No table was put back. Give the flow a start that keeps its table"
+                " (reset_checkpoint), or put a backup back with restore_table."
+            )
+    for back in wanted:
+        evidence: dict[str, Any] = {"path": back.path, "version": back.version, "from_version": back.newest}
+        if found[back.path] is not None:
+            yield {**evidence, "put_back_at": found[back.path], "note": "was put back before this try"}
+            continue
+        late = put_backs.written_late(work, plan, back.path, back.newest, put_backs.once_decided(plan))
+        if back.version == back.newest and not late:
+            yield {**evidence, "put_back_at": None, "note": "nothing was written since"}
+        else:
+            yield {**evidence, **_restore(spark, back, recovery)}
+
+
+def _restore(spark: SparkSession, back: Back, recovery: str) -> dict[str, Any]:
+    with with_settings(spark, {_METADATA: past_versions.mark(recovery)}):
+        told = DeltaTable.forPath(spark, spark_url(back.path)).restoreToVersion(back.version).first()
+    at = past_versions.restored_by(back.path, recovery, back.newest)
+    if at is None:
+        raise RecoveryError(
+            f"RESTORE of {back.path} to version {back.version} left no commit in its log. Run this step"
+            " again."
+        )
+    return {"put_back_at": at, **({} if told is None else told.asDict())}
+
+
+def act(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Do the step ``put_back`` of a rewind: nothing where the target is kept."""
+    plan = shared_steps.plan_under_hold(work)
+    backs = [Back(**back) for back in plan.details["put_back"]]
+    if not backs:
+        return {"tables": [], "note": "the target is kept as it is"}
+    put_backs.check_unchanged(work, plan, put_backs.once_decided(plan))
+    shut_flows_out(spark, work, plan)
+    return {"tables": list(put_back(spark, work, plan, backs))}

@@ -1,0 +1,163 @@
+"""Reading sources into a table that is built beside: its flows, each in a session of its own, run to the end
+of what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from pyspark.sql import SparkSession
+
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.drivers.submit import spark_settings
+from streamkeeper.errors import RecoveryError
+from streamkeeper.flows import generations, holds, leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.position import last_begun
+from streamkeeper.manifest.import_file import load_pipeline
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.recover.plans.kind import Work
+from streamkeeper.recover.plans.plan import FlowPlan, Plan
+from streamkeeper.recover.restart import side_table
+from streamkeeper.recover.restart.side_table import SideHome
+from streamkeeper_jobs.driver.derived_flow import drive_aside
+from streamkeeper_jobs.driver.driver import declared_in, find
+from streamkeeper_jobs.spark.jvm import classes
+
+
+@dataclass(frozen=True)
+class Builder:
+    """A flow that builds beside: as it is derived, where it is kept, and the plan and home of the declared
+    one.
+    """
+
+    flow: Flow
+    side: SideHome
+    home: FlowHome
+    plan: FlowPlan
+
+
+def builders(work: Work, plan: Plan) -> list[Builder]:
+    """Give the flows that build beside.
+
+    :raises RecoveryError: a declaration is another than the one that the plan is for.
+    """
+    (table,) = plan.tables
+    _, file = find(work.settings, plan.flows[0].flow)
+    pipeline = load_pipeline(file, work.settings.data)
+    planned = {side_table.name_of(flow.name, plan.recovery_id): flow for flow in plan.flows}
+    changed = [
+        flow.flow for flow in plan.flows if declared_in(pipeline, flow.name).fingerprint != flow.fingerprint
+    ]
+    flows = side_table.derive(work.settings, pipeline, table, plan.recovery_id)
+    if changed or planned.keys() != {flow.name for flow in flows}:
+        raise RecoveryError(
+            f"What is declared of {', '.join(changed) or table} changed since the plan was made. The table"
+            f" was not touched: give this recovery up (streamkeeper abandon {plan.recovery_id}), and plan"
+            " anew."
+        )
+    homes = {name: work.home(flow) for name, flow in planned.items()}
+    return [
+        Builder(
+            flow,
+            side_table.side_home(homes[flow.name], plan.recovery_id),
+            homes[flow.name],
+            planned[flow.name],
+        )
+        for flow in flows
+    ]
+
+
+def read_what_is_there(spark: SparkSession, work: Work, flows: list[Builder]) -> int:
+    """Let each flow read what is there now; give how many batches that took.
+
+    :raises RecoveryError: one stopped before.
+    """
+    read = 0
+    for builder in flows:
+        if builder.flow.declaration.once and generations.finished(builder.side) is not None:
+            continue
+        _decide_beside(builder, work.plan)
+        before = last_commit(builder.side)
+
+        def tell(numbers: dict[str, int], name: str = builder.plan.flow) -> None:
+            work.progress(flow=name, **numbers)
+            work.check_stop()
+
+        with _session(spark, work, builder.flow) as session:
+            ended = drive_aside(
+                work.settings,
+                builder.side,
+                builder.flow,
+                tell,
+                lambda _flow: session,
+                check_stop=work.check_stop,
+            )
+        work.check_stop()
+        if ended.why is not None:
+            raise RecoveryError(
+                f"Reading for {builder.plan.flow} beside stopped after batch {ended.batch}: {ended.why}\nThe"
+                " table was not touched. Put right what is said, and run this step again: it goes on from"
+                " there."
+            )
+        read += last_commit(builder.side) - before
+    return read
+
+
+def _decide_beside(builder: Builder, plan: Plan) -> None:
+    """Decide the first generation of a flow that builds beside; one that is there stays."""
+    if builder.side.generations():
+        return
+    previous = (
+        generations.read_start(builder.home, builder.plan.previous)
+        if builder.plan.previous is not None
+        else None
+    )
+    schemas = previous.schemas if previous is not None and builder.plan.keeps_schemas else {}
+    first = generations.first(builder.side, builder.flow.fingerprint)
+    why = f"{plan.recovery}: {builder.flow.declaration.target} is built"
+    generations.decide(
+        builder.side, replace(first, schemas=schemas, why=why, by=plan.by, recovery=plan.recovery_id)
+    )
+
+
+def last_commit(side: SideHome) -> int:
+    """Give the number of the last batch that a flow's checkpoints have committed; -1 where there is none."""
+    begun = last_begun(side)
+    found = Checkpoint(side.storage, begun[1].checkpoint).last_commit() if begun is not None else None
+    return -1 if found is None else found
+
+
+@contextmanager
+def _session(spark: SparkSession, work: Work, flow: Flow) -> Iterator[SparkSession]:
+    """Give a session of a flow's own: what one flow sets or pins, such as its number of state partitions, is
+    in no other's way.
+    """
+    java = classes(spark)
+    static = java("org.apache.spark.sql.internal.SQLConf").isStaticConfigKey
+    session = spark.newSession()
+    for name, value in spark_settings(
+        work.settings, flow.declaration, str(spark.sparkContext.master)
+    ).items():
+        if name.startswith(("spark.sql.", "spark.databricks.")) and not static(name):
+            session.conf.set(name, value)
+    active = java("org.apache.spark.sql.classic.SparkSession")
+    active.setActiveSession(session._jsparkSession)
+    try:
+        yield session
+    finally:
+        active.setActiveSession(spark._jsparkSession)
+
+
+def stop_for_good(work: Work, flows: list[Builder]) -> None:
+    """Let nobody drive the flows that build beside any more: not even a process of an earlier try, whose
+    checkpoints are the flows' now.
+    """
+    for builder in flows:
+        holds.put(
+            builder.side, holds.recovery(work.plan.recovery_id), "what it built is put in place", work.plan.by
+        )
+    for builder in flows:
+        leases.wait_until_gone(builder.side, work.settings.stop_timeout, work.settings.lease_term)

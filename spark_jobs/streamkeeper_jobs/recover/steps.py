@@ -1,0 +1,52 @@
+"""The steps of recoveries that need Spark: finds the function that a step names, and calls it with a
+session.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from streamkeeper.errors import RequestError
+from streamkeeper.recover import engine
+from streamkeeper.recover.plans.kind import Work
+from streamkeeper.settings import Settings
+
+_PACKAGE = "streamkeeper_jobs."
+
+
+def carry_out(settings: Settings, pipeline: str, recovery: str, step: str) -> dict[str, Any]:
+    """Carry out one step of a recovery and give its evidence. A session is started only for a step that is
+    not done yet.
+
+    :raises StreamkeeperError: the step could not be done; what it says may be mended and the step run again.
+    """
+    started: list[SparkSession] = []
+
+    def in_spark(act: str, work: Work) -> dict[str, Any]:
+        started.append(SparkSession.builder.getOrCreate())
+        return perform(started[0], act, work)
+
+    try:
+        return engine.carry_out(settings, pipeline, recovery, step, in_spark)
+    finally:
+        for spark in started:
+            spark.stop()
+
+
+def perform(spark: SparkSession, act: str, work: Work) -> dict[str, Any]:
+    """Call ``streamkeeper_jobs.<module>:<function>`` with a session and the work, and give its evidence.
+
+    :raises RequestError: there is no such function.
+    """
+    module, _, name = act.partition(":")
+    function = getattr(importlib.import_module(module), name, None) if module.startswith(_PACKAGE) else None
+    if not callable(function):
+        raise RequestError(
+            f"The step {work.step} of {work.plan.recovery} names {act!r}, which is no function of"
+            f" {_PACKAGE[:-1]}."
+        )
+    evidence: dict[str, Any] = function(spark, work)
+    return evidence

@@ -1,0 +1,132 @@
+"""Carrying out a plan of streamkeeper.recover.kinds.tidy_tables: OPTIMIZE, in the writers' turn where they
+take turns, then VACUUM.
+
+Neither changes a row, and both may be repeated, or killed at any moment. Delta lets OPTIMIZE or a MERGE of
+the same files through, never both; the turn spares a busy flow's batches, and the compaction, from losing
+against one another for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from streamkeeper.delta import log as delta_log
+from streamkeeper.errors import StreamkeeperError, TableLocked
+from streamkeeper.flows.files import TableTurns
+from streamkeeper.flows.leases import Process
+from streamkeeper.recover.kinds.tidy_tables import TableTidy, property_hours, recovery_at_work
+from streamkeeper.settings import Settings
+from streamkeeper.storage import Storage, open_storage
+from streamkeeper.tables import running_vacuums
+from streamkeeper.tables.writers_turn import Holder, WritersTurn, describe
+from streamkeeper.times import now
+from streamkeeper_jobs.sinks.writers_turn import jvm_process
+from streamkeeper_jobs.spark.log import say
+from streamkeeper_jobs.spark.session import spark_url
+
+TURN_SECONDS = 900.0
+"""How long a turn is waited for; a flow that has one for longer has a table that is tidied another day."""
+_RETENTION = "delta.deletedFileRetentionDuration"
+_NOBODY = "tables"
+"""What stands for the flow of a turn that no flow has: no flow may be called so."""
+
+
+def tidy_all(spark: SparkSession, settings: Settings, tidies: tuple[TableTidy, ...]) -> bool:
+    """Tidy one table after the other; give whether all went well. What fails is said, and costs no other
+    table.
+    """
+    well = True
+    for tidy in tidies:
+        if tidy.left_alone is not None:
+            say(tidy.describe())
+            continue
+        for path in tidy.paths:
+            if not delta_log.exists(path):
+                continue
+            try:
+                say(json.dumps(_tidy(spark, settings, tidy, path)))
+            except (StreamkeeperError, PySparkException, Py4JError) as error:
+                well = False
+                say(f"{path} could not be tidied: {type(error).__name__}: {error}")
+    return well
+
+
+def _tidy(spark: SparkSession, settings: Settings, tidy: TableTidy, path: str) -> dict[str, Any]:
+    """Tidy one table; what a recovery works on is left for another day, which is looked at again right before
+    each change.
+    """
+    state = open_storage(settings.state)
+    table = DeltaTable.forPath(spark, spark_url(path))
+    turn = turn_on(spark, settings, tidy.pipeline, tidy.table, "tidy_tables") if tidy.turn else nullcontext
+    with turn():
+        if (at_work := recovery_at_work(state, tidy)) is not None:  # the turn may have been long in coming
+            return {"path": path, "left_alone": at_work}
+        compacted = table.optimize().executeCompaction().select("metrics.*").first()
+    assert compacted is not None, "OPTIMIZE gives one row"
+    found: dict[str, Any] = {
+        "path": path,
+        "files_added": compacted["numFilesAdded"],
+        "files_removed": compacted["numFilesRemoved"],
+    }
+    return {**found, **_vacuum(spark, table, state, tidy)}
+
+
+def _vacuum(spark: SparkSession, table: DeltaTable, state: Storage, tidy: TableTidy) -> dict[str, Any]:
+    """Vacuum with the plan's retention, or the table's own where that is longer."""
+    if tidy.retention_hours is None:
+        return {"vacuumed": None}
+    detail = table.detail().select("properties").first()
+    declared = detail["properties"].get(_RETENTION) if detail is not None else None
+    own = property_hours(declared) if declared is not None else 0.0
+    if own is None:
+        return {
+            "vacuumed": None,
+            "why": f"the table's {_RETENTION} is {declared!r}, which is no number of hours, days or weeks",
+        }
+    hours = max(tidy.retention_hours, own)
+    with running_vacuums.noted(
+        state, tidy.pipeline, tidy.table, jvm_process(spark)
+    ):  # before the look: a recovery sees the note, or is seen
+        if (at_work := recovery_at_work(state, tidy)) is not None:
+            return {"vacuumed": None, "why": at_work}
+        table.vacuum(hours)
+    return {"vacuumed": hours}
+
+
+def turn_on(
+    spark: SparkSession, settings: Settings, pipeline: str, table: str, who: str
+) -> Callable[[], AbstractContextManager[None]]:
+    """Give the way to the writers' turn on a table for one who is no flow; waiting for it ends after
+    :data:`TURN_SECONDS`.
+
+    :param who: what is to be run again then, for the message.
+    """
+    me = Holder(_NOBODY, 0, 0, None, Process.current(), jvm_process(spark), now())
+    turns = TableTurns(open_storage(settings.state), pipeline, table)
+    deadline = time.monotonic() + TURN_SECONDS
+
+    def wait(seconds: float) -> None:
+        if time.monotonic() >= deadline:
+            raise TableLocked(f"The turn on {table} did not come within {TURN_SECONDS:g} s. Run {who} again.")
+        time.sleep(seconds)
+
+    return WritersTurn(
+        turns, me, settings.lease_term, check=lambda: None, shut_out=_leave_it, wait=wait, say=say
+    )
+
+
+def _leave_it(holder: Holder) -> None:
+    """Tidying shuts no flow out: that is for a flow that must write."""
+    raise TableLocked(
+        f"{describe(holder)} has the turn, is silent and cannot be proven gone. A flow that writes the table"
+        " deals with it."
+    )

@@ -1,0 +1,95 @@
+"""Applying the changes that a flow gives: the AUTO CDC engine, batch by batch, each in the flow's turn on its
+table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from streamkeeper.declare.model import AutoCdcFlow
+from streamkeeper.errors import DeclarationError
+from streamkeeper.flows.generations import Generation
+from streamkeeper_jobs.cdc import CdcTables, Step, app_ids, apply_changes, check_spec, prepare
+from streamkeeper_jobs.sinks.writers_turn import writers_turn
+from streamkeeper_jobs.spark.stateful_operators import check_appends
+from streamkeeper_jobs.stream.query import writer_of
+
+if TYPE_CHECKING:
+    from streamkeeper_jobs.stream.job import Job
+
+
+class CdcSink:
+    """Target and tombstones as one unit, written by ``foreachBatch`` under ids of the generation.
+
+    The turn is taken for every batch, even where one flow alone writes the table: a flow that is declared
+    beside it later starts while this one still runs as it was declared (docs/decisions/0013).
+    """
+
+    def __init__(self, job: Job, flow: AutoCdcFlow) -> None:
+        self._job, self._flow = job, flow
+        self._tables = CdcTables(job.table_path, job.settings.tombstones_path(flow.target))
+        self._failed: Exception | None = None
+
+    def app_ids(self, query_id: str) -> tuple[tuple[str, str], ...]:
+        return app_ids(self._tables, query_id)
+
+    def check(self, frame: DataFrame) -> None:
+        with self._placed():
+            check_spec(frame.schema, self._flow.spec)
+        check_appends(frame)
+
+    def make(self, frame: DataFrame, generation: Generation) -> None:
+        from streamkeeper_jobs.sinks.sequence_type import order_beside  # it needs the job, which needs this
+
+        job = self._job
+        order = order_beside(job, self._flow)
+        turn = writers_turn(job, generation, self.app_ids, writes=False)
+        with self._placed():
+            prepare(job.spark, frame.schema, self._flow.spec, self._tables, job.table, turn, order)
+
+    def update(self, frame: DataFrame, generation: Generation) -> None:
+        self.make(frame, generation)
+
+    def start(
+        self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None
+    ) -> StreamingQuery:
+        turn = writers_turn(self._job, generation, self.app_ids)
+
+        def apply(batch: DataFrame, number: int) -> None:
+            try:
+                apply_changes(batch, self._flow.spec, self._tables, Step(generation.query_id, number), turn)
+            except Exception as error:
+                self._failed = error
+                raise
+
+        return writer_of(frame, self._job.flow.full_name, checkpoint, trigger).foreachBatch(apply).start()
+
+    @contextmanager
+    def own_failures(self) -> Iterator[None]:
+        """Of what is raised in a batch Spark keeps the text alone; class and causes are what a failure is
+        classed by.
+        """
+        try:
+            yield
+        except StreamingQueryException as error:
+            if self._failed is None:
+                raise
+            raise self._failed from error
+
+    @contextmanager
+    def _placed(self) -> Iterator[None]:
+        """Let what the engine refuses say where it is declared; a chain of causes would be told by its last,
+        which does not.
+        """
+        try:
+            yield
+        except DeclarationError as error:
+            raise DeclarationError(
+                f"{self._flow.where}: the flow {self._flow.name} cannot run. {error}"
+            ) from None

@@ -1,0 +1,84 @@
+"""By what a table is ordered that a flow makes whose own sequence is a literal: by what the flows beside it
+are ordered by.
+
+Which of them starts first is a race. A literal counts as any type (docs/auto_cdc.md), and no other type
+counts as a literal's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql.types import DataType
+
+from streamkeeper.declare.model import AutoCdcFlow
+from streamkeeper.delta import log as delta_log
+from streamkeeper.errors import DeclarationError, SettingsError
+from streamkeeper.manifest.environment import opened_flow
+from streamkeeper.redaction import redact_text
+from streamkeeper_jobs.cdc.columns import check_spec, holds, sequence_type
+from streamkeeper_jobs.stream.data_frame import flow_frame
+from streamkeeper_jobs.stream.job import Job, say
+from streamkeeper_jobs.stream.readers import infer_schema, is_there
+from streamkeeper_jobs.stream.watch import NothingYet
+
+
+def order_beside(job: Job, flow: AutoCdcFlow) -> DataType | None:
+    """Give the type of the sequences in the table that a flow is about to make; None where its own
+    declaration says it.
+
+    Where no ordered flow of the table can tell its type yet (its source has nothing, say), this waits until
+    one can, or has made the table.
+
+    :raises NothingYet: none can tell yet, and the driver was not to wait.
+    """
+    writers = [
+        other
+        for other in job.flow.pipeline.flows
+        if isinstance(other, AutoCdcFlow) and other.target == flow.target
+    ]
+    ordered = [other for other in writers if other.spec.sequence_by]
+    if flow.spec.sequence_literal is None or not ordered:
+        return None
+    told = ""
+    while not delta_log.exists(job.table_path):
+        found = [_order_of(job, other) for other in ordered]
+        types = [item for item in found if isinstance(item, DataType)]
+        if types:
+            return reduce(lambda one, other: other if holds(other, one) else one, types)
+        why = "; ".join(f"{other.name} {item}" for other, item in zip(ordered, found, strict=True))
+        if why != told:
+            say(
+                f"{flow.target} is not there yet, and its sequences have the type that its ordered flows give"
+                f" them, which cannot be told: {why}. Waiting until it can, or until one of them has made the"
+                " table."
+            )
+            told = why
+        if job.available_now:
+            raise NothingYet
+        job.watch.wait(job.settings.heartbeat_interval)
+    return None
+
+
+def _order_of(job: Job, flow: AutoCdcFlow) -> DataType | str:
+    """Give the type of another flow's sequences; or, in words, why it cannot be told."""
+    try:
+        theirs = opened_flow(replace(job.flow, declaration=flow), job.settings)
+        schemas = {}
+        for source in theirs.pipeline.sources_of(flow):
+            if not is_there(job.spark, source):
+                return f"waits for {source.path}"
+            if source.reads_files and source.schema is None:
+                schema = infer_schema(job.spark, source)
+                if schema is None:
+                    return f"has nothing to read in {source.path}"
+                schemas[source.name] = schema
+        columns = flow_frame(job.spark, theirs, schemas).schema
+        check_spec(columns, flow.spec)
+        return sequence_type(columns, flow.spec)
+    except (DeclarationError, SettingsError, PySparkException, Py4JJavaError) as error:
+        first = str(error).strip().partition("\n")[0]
+        return f"cannot run ({redact_text(first)})"

@@ -1,0 +1,92 @@
+"""A driver's way to the writers' turn on its flow's table, and how it shuts out a holder that it cannot prove
+gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.flows import generations
+from streamkeeper.flows.files import FlowHome, TableTurns
+from streamkeeper.flows.generations import Generation
+from streamkeeper.flows.leases import Process
+from streamkeeper.tables.writers_turn import Holder, WritersTurn, describe
+from streamkeeper.times import now
+from streamkeeper_jobs.spark.delta_table import shut_out
+from streamkeeper_jobs.spark.jvm import classes
+from streamkeeper_jobs.spark.log import say
+from streamkeeper_jobs.stream.watch import Order, Reason, Stopped
+
+if TYPE_CHECKING:
+    from streamkeeper_jobs.stream.job import Job
+
+AppIds = Callable[[str], tuple[tuple[str, str], ...]]
+"""Gives the tables and ids that a query id commits under."""
+
+
+def writers_turn(job: Job, generation: Generation, app_ids: AppIds, writes: bool = True) -> WritersTurn:
+    """Give a flow's way to its turn, in one of its generations; waiting ends with an order of the watch.
+
+    :param writes: False where only the table itself is made or gets columns.
+    """
+
+    def check() -> None:
+        if generations.is_over(job.home, generation.number):
+            raise Stopped(
+                Order(
+                    Reason.SUPERSEDED,
+                    f"generation {generation.number} was shut out of its table; the next driver follows it",
+                )
+            )
+
+    me = Holder(
+        flow=job.flow.name,
+        epoch=job.lease.epoch,
+        generation=generation.number,
+        query_id=generation.query_id if writes else None,
+        process=job.lease.process,
+        jvm=jvm_process(job.spark),
+        at=now(),
+    )
+    turns = TableTurns(job.home.storage, job.home.pipeline, job.flow.declaration.target)
+    return WritersTurn(
+        turns,
+        me,
+        job.settings.lease_term,
+        check=check,
+        shut_out=lambda holder: _shut_out(job, holder, app_ids),
+        wait=job.watch.wait,
+        say=say,
+    )
+
+
+def jvm_process(spark: SparkSession) -> Process | None:
+    """Describe the JVM that commits to the tables; None where it cannot be seen from here."""
+    java = classes(spark)
+    return Process.of(int(java("java.lang.ProcessHandle").current().pid()))
+
+
+def _shut_out(job: Job, holder: Holder, app_ids: AppIds) -> None:
+    """Seal a generation that may still have a batch under way, so that the batch is refused whenever it
+    comes.
+
+    What it had committed is written down first: that is how its own drivers learn of it, and go on in a
+    generation of their own.
+    """
+    assert holder.query_id is not None, "who writes nothing is not shut out"
+    home = FlowHome(job.home.storage, job.home.pipeline, holder.flow)
+    start = generations.read_start(home, holder.generation)
+    say(
+        f"{describe(holder)[0].upper()}{describe(holder)[1:]} has the turn on {job.flow.declaration.target},"
+        f" is silent, and is not proven gone: its generation {holder.generation} is shut out of the table,"
+        " and goes on as the next one."
+    )
+    generations.end(
+        home, holder.generation, Checkpoint(home.storage, start.checkpoint).last_commit() if start else None
+    )
+    for path, app_id in app_ids(holder.query_id):
+        shut_out(job.spark, path, app_id, job.watch.obey)

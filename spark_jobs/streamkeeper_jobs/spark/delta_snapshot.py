@@ -1,0 +1,107 @@
+"""A version of a Delta table as the actions that make it up, one JSON text each, as they stand in a log.
+
+Leans on parts of Delta that are not its public interface; tests/spark/recover/test_backup_table.py pins them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from streamkeeper_jobs.spark.delta_table import delta_log_of
+
+JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a version of a table is. ``adds`` are its active files; ``others`` its transactions and
+    domains.
+    """
+
+    version: int
+    protocol: JsonObject
+    metadata: JsonObject
+    others: tuple[JsonObject, ...]
+    adds: tuple[JsonObject, ...]
+
+    @property
+    def bytes(self) -> int:
+        """What the active files take."""
+        return sum(int(add["size"]) for add in self.adds)
+
+    @property
+    def rows(self) -> int | None:
+        """The rows, by the statistics of the files; None where some file has none."""
+        counts = [rows_of(add) for add in self.adds]
+        return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def read_snapshot(spark: SparkSession, path: str, version: int | None = None) -> Snapshot:
+    """Read a version of the table at a path or URL, the newest by default.
+
+    :raises Py4JJavaError: the log does not hold it any more.
+    """
+    return snapshot_of(spark, _find(spark, path, version))
+
+
+def read_metadata(spark: SparkSession, path: str, version: int | None = None) -> JsonObject:
+    """Read the metadata of a version alone, whose cost does not grow with its files; else as
+    :func:`read_snapshot`.
+    """
+    return _metadata(_find(spark, path, version))
+
+
+def snapshot_of(spark: SparkSession, found: Any) -> Snapshot:
+    """Read a snapshot of Delta's own, such as the one that a transaction reads."""
+    return Snapshot(
+        int(found.version()),
+        json.loads(found.protocol().json())["protocol"],
+        _metadata(found),
+        tuple(
+            json.loads(action.json())
+            for actions in (found.setTransactions(), found.domainMetadata())
+            for action in _each(actions)
+        ),
+        tuple(_adds(spark, found)),
+    )
+
+
+def _find(spark: SparkSession, path: str, version: int | None) -> Any:
+    log = delta_log_of(spark, path)
+    if version is None:
+        return log.update(*(getattr(log, f"update$default${argument}")() for argument in (1, 2, 3)))
+    return log.getSnapshotAt(
+        version, *(getattr(log, f"getSnapshotAt$default${argument}")() for argument in (2, 3, 4))
+    )
+
+
+def _metadata(found: Any) -> JsonObject:
+    metadata: JsonObject = json.loads(found.metadata().json())["metaData"]
+    return metadata
+
+
+def _adds(spark: SparkSession, found: Any) -> Iterator[JsonObject]:
+    files = DataFrame(found.allFiles().toDF(), spark).withColumn("dataChange", F.lit(True))
+    for row in files.select(F.to_json(F.struct("*")).alias("add")).toLocalIterator():
+        yield json.loads(row["add"])
+
+
+def _each(actions: Any) -> Iterator[Any]:
+    """Go through a collection of Scala's."""
+    iterator = actions.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
+
+
+def rows_of(add: JsonObject) -> int | None:
+    """Give the rows of a file that are not deleted; None where its statistics do not say."""
+    count = json.loads(add.get("stats") or "{}").get("numRecords")
+    return (
+        None if count is None else int(count) - int((add.get("deletionVector") or {}).get("cardinality", 0))
+    )

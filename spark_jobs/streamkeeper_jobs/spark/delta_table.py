@@ -1,0 +1,146 @@
+"""The Delta table that a flow writes: made if absent, sealed against a generation that is over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from streamkeeper.declare.model import Table
+from streamkeeper.delta import log as delta_log
+from streamkeeper.delta.log import SEAL
+from streamkeeper.errors import CheckpointError, DeclarationError
+from streamkeeper_jobs.spark.jvm import Classes, classes, scala_object, scala_seq
+from streamkeeper_jobs.spark.session import spark_url
+
+_MAKING = threading.Lock()
+"""Flows of one driver come to make their table at the same moment; Delta would refuse all but one."""
+_LOOK_BACK = 50
+"""Commits that are looked through before Spark is asked: a flow's own last batch is nearly always among
+them.
+"""
+
+
+def ensure_table(spark: SparkSession, path: str, table: Table, schema: StructType, by_batch: bool) -> None:
+    """Make the table as declared, with the flow's columns, unless one is there or the flow's first batch can
+    make it.
+
+    A first batch makes it with its partitions, but with neither comment nor properties. Where it can, it
+    does: a commit that only makes the table, and the first snapshot of it, cost a start some five seconds on
+    two cores (tests/benchmarks/bench_flow.py).
+
+    :param by_batch: a first batch may make it: no earlier generation has to be shut out, for which there must
+        be a table, and no other flow writes it, whose first batch would make it at the same moment.
+    :raises DeclarationError: a partition column is none of the flow's.
+    """
+    unknown = [column for column in table.partition_cols if column not in schema.fieldNames()]
+    if delta_log.exists(path):
+        return
+    if unknown:
+        raise DeclarationError(
+            f"{table.where}: the table {table.name} is partitioned by {', '.join(unknown)}, which its flow"
+            f" does not give. Its columns are {', '.join(schema.fieldNames())}. Correct partition_cols."
+        )
+    if by_batch and not table.comment and not table.properties:
+        return
+    builder = DeltaTable.createIfNotExists(spark).location(spark_url(path)).addColumns(schema)
+    if table.comment:
+        builder = builder.comment(table.comment)
+    for name, value in table.properties.items():
+        builder = builder.property(name, value)
+    if table.partition_cols:
+        builder = builder.partitionedBy(*table.partition_cols)
+    with _MAKING:
+        builder.execute()
+
+
+def seal(spark: SparkSession, path: str, app_id: str, before_try: Callable[[], None]) -> int | None:
+    """Shut a query id out of a table, and give the last version that it really wrote, or None if it wrote
+    none.
+
+    The seal is a commit of (``app_id``, 2^62) alone: Delta skips every later batch of that id. Sealing again
+    changes nothing. What was last is read *after* the seal, so that no batch can come in between.
+    ``before_try`` may end the waiting by raising.
+
+    :raises CheckpointError: the last version cannot be known, because the log was cleaned up.
+    """
+    before_try()
+    if last_written(spark, path, app_id) != SEAL:
+        _commit_seal(spark, path, app_id)
+    found = delta_log.last_transaction(path, app_id)
+    return found.version if found.complete else _version_before(spark, path, app_id, found.sealed_at)
+
+
+def shut_out(spark: SparkSession, path: str, app_id: str, before_try: Callable[[], None]) -> None:
+    """Seal a query id as :func:`seal` does, where nobody asks what it wrote last."""
+    before_try()
+    if last_written(spark, path, app_id) != SEAL:
+        _commit_seal(spark, path, app_id)
+
+
+def last_written(spark: SparkSession, path: str, app_id: str) -> int | None:
+    """Give a query's last transaction, its seal included; None if it has none, or there is no table.
+
+    Asked of the newest files of the table's log; if they do not name the query, of the newest snapshot, whose
+    cost does not grow with the table's history. Delta's sink asks the same with its first batch.
+    """
+    found = delta_log.last_transaction(path, app_id, _LOOK_BACK)
+    if found.sealed:
+        return SEAL
+    if found.complete:
+        return found.version
+    log = delta_log_of(spark, path)
+    snapshot = log.update(*(getattr(log, f"update$default${argument}")() for argument in (1, 2, 3)))
+    return _transaction(snapshot, app_id)
+
+
+def set_transaction(java: Classes, app_id: str, version: int) -> Any:
+    """Give Delta's action that says of a commit that it is (``app_id``, ``version``)."""
+    now = java("scala.Option").apply(java("java.lang.System").currentTimeMillis())
+    return java("org.apache.spark.sql.delta.actions.SetTransaction")(app_id, version, now)
+
+
+def _commit_seal(spark: SparkSession, path: str, app_id: str) -> None:
+    """Commit (``app_id``, 2^62) and nothing else, through Delta's own transaction: what an append of no rows
+    comes to, without its job.
+
+    The transaction does not ask for the id's version: if it did, every batch of that id committed meanwhile
+    would make it fail, and a driver that still writes could keep its own seal out for as long as it likes. A
+    batch does ask, so the seal makes one that is under way fail.
+    """
+    java = classes(spark)
+    transaction = delta_log_of(spark, path).startTransaction()
+    operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
+    transaction.commit(scala_seq(java, [set_transaction(java, app_id, SEAL)]), operation)
+
+
+def _version_before(spark: SparkSession, path: str, app_id: str, sealed_at: int | None) -> int | None:
+    """Ask Spark for the transactions of the snapshot right before the seal, which a table checkpoint may
+    still hold.
+    """
+    if sealed_at is None:
+        raise CheckpointError(
+            f"The Delta log of {path} has no commit left that says what the query {app_id} wrote last, nor"
+            " when it was sealed: its older commits were cleaned up. Start the new generation from a"
+            " timestamp, earliest or latest."
+        )
+    if sealed_at == 0:
+        return None
+    log = delta_log_of(spark, path)
+    arguments = (getattr(log, f"getSnapshotAt$default${argument}")() for argument in (2, 3, 4))
+    return _transaction(log.getSnapshotAt(sealed_at - 1, *arguments), app_id)
+
+
+def _transaction(snapshot: Any, app_id: str) -> int | None:
+    found = snapshot.transactions().get(app_id)
+    return int(found.get()) if found.isDefined() else None
+
+
+def delta_log_of(spark: SparkSession, path: str) -> Any:
+    """Give Delta's own log of the table at a path or URL."""
+    java = classes(spark)
+    return java("org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, spark_url(path))

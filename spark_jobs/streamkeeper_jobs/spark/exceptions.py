@@ -1,0 +1,60 @@
+"""A failure as Spark threw it, taken apart into the chain of causes that streamkeeper.drivers.failures
+classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark import SparkContext
+from pyspark.errors.exceptions.captured import CapturedException
+
+from streamkeeper.drivers.failures import Cause
+
+_DEEPEST = 30
+
+
+def causes_of(error: BaseException) -> list[Cause]:
+    """Give the chain of an exception, outermost first: Python's causes, and the JVM's below each that came
+    from there.
+    """
+    found: list[Cause] = []
+    link: BaseException | None = error
+    while link is not None and len(found) < _DEEPEST:
+        thrown = _thrown_by_jvm(link)
+        if thrown is None:
+            found.append(Cause(type(link).__name__, None, None, str(link)))
+        else:
+            found.extend(_jvm_chain(thrown))
+        link = link.__cause__
+    return found
+
+
+def _thrown_by_jvm(error: BaseException) -> Any | None:
+    if isinstance(error, Py4JJavaError):
+        return error.java_exception
+    if isinstance(error, CapturedException):
+        return error._origin
+    return None
+
+
+def _jvm_chain(thrown: Any) -> Iterator[Cause]:
+    for _ in range(_DEEPEST):
+        if thrown is None:
+            return
+        yield _cause(thrown)
+        thrown = thrown.getCause()
+
+
+def _cause(thrown: Any) -> Cause:
+    """Read one throwable; only a ``SparkThrowable`` has a condition and a SQLSTATE. Delta's own are
+    SparkThrowables too.
+    """
+    condition = state = None
+    gateway = SparkContext._gateway
+    if gateway is not None and is_instance_of(gateway, thrown, "org.apache.spark.SparkThrowable"):
+        condition, state = thrown.getCondition(), thrown.getSqlState()
+    return Cause(thrown.getClass().getName(), condition, state, thrown.getMessage() or "")

@@ -1,0 +1,148 @@
+"""What the topics of a Kafka source hold, asked of the brokers by Kafka's own admin client, with the options
+of the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+
+from streamkeeper.declare.model import Source
+from streamkeeper.errors import SourceError
+from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
+from streamkeeper.sources.kafka.options import admin_options, assigned, plain_id
+from streamkeeper_jobs.spark.jvm import classes
+
+SECONDS = 30
+
+
+def look_at(spark: SparkSession, source: Source) -> Topics:
+    """Give what the topics of an opened source hold, and their ids.
+
+    :raises SourceError: the brokers do not answer within :data:`SECONDS`, or a topic is not there.
+    """
+    with _admin(spark, source) as admin:
+        described = _described(spark, admin, source)
+        first = _listed(spark, admin, source, described, "earliest")
+        end = _listed(spark, admin, source, described, "latest")
+        held = {
+            topic: {part: Held(first[topic][part], end[topic][part]) for part in parts}
+            for topic, (_, parts) in described.items()
+        }
+        return Topics(held, {topic: id for topic, (id, _) in described.items()})
+
+
+def at_time(spark: SparkSession, source: Source, moment_ms: int) -> Offsets:
+    """Give the offsets of the first records of a moment or later; the end where there is none.
+
+    :raises SourceError: the brokers do not answer, or a topic is not there.
+    """
+    with _admin(spark, source) as admin:
+        described = _described(spark, admin, source)
+        end = _listed(spark, admin, source, described, "latest")
+        found = _listed(spark, admin, source, described, "forTimestamp", moment_ms)
+        return {
+            topic: {part: end[topic][part] if at < 0 else at for part, at in parts.items()}
+            for topic, parts in found.items()
+        }
+
+
+@contextmanager
+def _admin(spark: SparkSession, source: Source) -> Iterator[Any]:
+    java = classes(spark)
+    properties = java("java.util.Properties")()
+    for name, value in admin_options(source, SECONDS).items():
+        properties.setProperty(name, value)
+    admin = None
+    try:
+        admin = java("org.apache.kafka.clients.admin.Admin").create(properties)
+        yield admin
+    except Py4JJavaError as error:
+        raise SourceError(
+            f"The source {source.name} cannot be looked at: {_said(error)}. Asked were"
+            f" {source.option('kafka.bootstrap.servers')}."
+        ) from error
+    finally:
+        if admin is not None:
+            admin.close(java("java.time.Duration").ofSeconds(1))
+
+
+def _described(spark: SparkSession, admin: Any, source: Source) -> dict[str, tuple[str, list[str]]]:
+    """Give each topic's id and partitions."""
+    java = classes(spark)
+    names = java("java.util.ArrayList")()
+    for name in _names(spark, admin, source):
+        names.add(name)
+    found = (
+        admin.describeTopics(names)
+        .allTopicNames()
+        .get(SECONDS, java("java.util.concurrent.TimeUnit").SECONDS)
+    )
+    wanted = assigned(source)
+    described = {}
+    for name in sorted(found.keySet()):
+        topic = found.get(name)
+        parts = sorted(part.partition() for part in topic.partitions())
+        if missing := [part for part in wanted.get(name, ()) if part not in parts]:
+            raise SourceError(
+                f"The source {source.name} assigns {name}/{missing[0]}, and the topic has partitions 0 to"
+                f" {parts[-1]}."
+            )
+        described[name] = (
+            plain_id(topic.topicId().toString()),
+            [str(part) for part in wanted.get(name, parts)],
+        )
+    return described
+
+
+def _names(spark: SparkSession, admin: Any, source: Source) -> list[str]:
+    java = classes(spark)
+    if pattern := source.option("subscribePattern"):
+        compiled = java("java.util.regex.Pattern").compile(pattern)
+        there = admin.listTopics().names().get(SECONDS, java("java.util.concurrent.TimeUnit").SECONDS)
+        return [name for name in there if compiled.matcher(name).matches()]
+    return list(assigned(source)) or [part.strip() for part in source.option("subscribe").split(",")]
+
+
+def _listed(
+    spark: SparkSession,
+    admin: Any,
+    source: Source,
+    described: dict[str, tuple[str, list[str]]],
+    kind: str,
+    *arguments: int,
+) -> Offsets:
+    """Ask for one offset of each partition; a consumer of committed transactions has its end before those
+    that are open.
+    """
+    java = classes(spark)
+    spec = getattr(java("org.apache.kafka.clients.admin.OffsetSpec"), kind)(*arguments)
+    asked = java("java.util.HashMap")()
+    for topic, (_, parts) in described.items():
+        for part in parts:
+            asked.put(java("org.apache.kafka.common.TopicPartition")(topic, int(part)), spec)
+    level = source.option("kafka.isolation.level", "read_uncommitted").upper()
+    options = java("org.apache.kafka.clients.admin.ListOffsetsOptions")(
+        java("org.apache.kafka.common.IsolationLevel").valueOf(level)
+    )
+    found = (
+        admin.listOffsets(asked, options).all().get(SECONDS, java("java.util.concurrent.TimeUnit").SECONDS)
+    )
+    offsets: Offsets = {topic: {} for topic in described}
+    for partition in found.keySet():
+        offsets[partition.topic()][str(partition.partition())] = int(found.get(partition).offset())
+    return {
+        topic: dict(sorted(parts.items(), key=lambda item: int(item[0]))) for topic, parts in offsets.items()
+    }
+
+
+def _said(error: Py4JJavaError) -> str:
+    """Give the innermost cause, as that is what names the topic or the timeout."""
+    thrown = error.java_exception
+    while thrown.getCause() is not None:
+        thrown = thrown.getCause()
+    return f"{thrown.getClass().getSimpleName()}: {thrown.getMessage()}"

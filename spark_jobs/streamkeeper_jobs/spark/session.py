@@ -1,0 +1,135 @@
+"""The Spark session of a flow: that of its own application, or one of its own in an application that flows
+share.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark import SparkConf
+from pyspark.sql import SparkSession
+
+from streamkeeper.declare.model import Pipeline
+from streamkeeper.declare.shared_driver import FAIR, own_conf
+from streamkeeper.drivers.submit import OURS, check_allowed, shared_settings, spark_settings
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.settings import Settings
+from streamkeeper_jobs.spark.jvm import classes
+
+POOL = "spark.scheduler.pool"
+
+_REPEATED = (
+    "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor",
+    "org.apache.spark.sql.execution.LogicalRDD",
+    "org.apache.spark.rdd.MapPartitionsRDD",
+)
+"""Loggers that warn once a batch: that a batch took longer than its trigger, which on a busy flow every batch
+does; and how a batch and a local checkpoint, as AUTO CDC uses them, hand their rows on.
+"""
+
+
+def open_session(settings: Settings, flow: Flow) -> SparkSession:
+    """Open the session that a flow runs in which has an application for itself.
+
+    What spark-submit was told stands; what it was not told is set as
+    :func:`streamkeeper.drivers.submit.spark_settings` gives it, so that a plain ``spark-submit run_flow.py``
+    or ``python run_flow.py`` runs the same flow.
+
+    :raises DeclarationError: the flow sets what Streamkeeper must set itself.
+    """
+    told = _told()
+    return _open(flow.full_name, told, spark_settings(settings, flow.declaration, _master(told)))
+
+
+class SharedApplication:
+    """The application that flows of one pipeline share. It is opened by the first thread that asks for a
+    flow's session.
+    """
+
+    def __init__(self, settings: Settings, pipeline: Pipeline) -> None:
+        self._settings, self._pipeline = settings, pipeline
+        self._opening = threading.Lock()
+        self._application: SparkSession | None = None
+
+    def session(self, flow: Flow) -> SparkSession:
+        """Make a session of the flow's own, with its settings, and let all that the calling thread starts run
+        in the flow's pool.
+
+        A session of its own keeps what one query pins, such as its number of state partitions, out of the
+        others. Threads of Python are threads of the JVM (``PYSPARK_PIN_THREAD``), so pool and active session
+        are the calling thread's alone; a streaming query inherits both from the thread that starts it.
+
+        :raises DeclarationError: the flow sets what Streamkeeper must set itself.
+        :raises AnalysisException: it sets for itself what only a whole application can have.
+        """
+        check_allowed(flow.declaration)
+        session = self._open().newSession()
+        for name, value in own_conf(flow.declaration, self._pipeline.flows).items():
+            session.conf.set(name, value)
+        java = classes(session)
+        java("org.apache.spark.sql.classic.SparkSession").setActiveSession(session._jsparkSession)
+        session.sparkContext.setLocalProperty(POOL, flow.name)
+        return session
+
+    def _open(self) -> SparkSession:
+        with self._opening:
+            if self._application is None:
+                told = _told()
+                self._application = _open(
+                    self._pipeline.name, told, shared_settings(self._settings, self._pipeline, _master(told))
+                )
+            return self._application
+
+
+@contextmanager
+def with_settings(session: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """Let what is done inside the block be done with some settings of the session, which are unset
+    afterwards.
+    """
+    for name, value in conf.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in conf:
+            session.conf.unset(name)
+
+
+def spark_url(location: str) -> str:
+    """Give a path or URL as Spark's file systems spell it: ``s3://`` is ``s3a://`` there."""
+    return "s3a://" + location.removeprefix("s3://") if location.startswith("s3://") else location
+
+
+def _told() -> dict[str, str]:
+    """Give what spark-submit was told. Without it there is no JVM to ask yet, and asking would start one
+    before its class path is known.
+    """
+    return dict(SparkConf().getAll()) if "PYSPARK_GATEWAY_PORT" in os.environ else {}
+
+
+def _master(told: Mapping[str, str]) -> str:
+    return told.get("spark.master", "local[2]")
+
+
+def _open(name: str, told: Mapping[str, str], wanted: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder.appName(name).master(_master(told))
+    for key, value in wanted.items():
+        if key in OURS or key in FAIR or key not in told:
+            builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    _quiet(session)
+    return session
+
+
+def _quiet(session: SparkSession) -> None:
+    """Leave out the warnings that Spark repeats with every batch; its errors, and every other warning,
+    stay.
+    """
+    java = classes(session)
+    for logger in _REPEATED:
+        java("org.apache.logging.log4j.core.config.Configurator").setLevel(
+            logger, java("org.apache.logging.log4j.Level").ERROR
+        )

@@ -1,0 +1,62 @@
+"""Which stateful operators a streaming query will have, found in its analyzed plan before it is started.
+
+Spark keeps one folder of ``state/`` for each. The names are those that Spark writes into the operators'
+metadata, so that they compare with a checkpoint's. Pinned by tests/spark/test_operators.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from streamkeeper_jobs.spark.jvm import classes
+
+_NAMES = {
+    "Deduplicate": "dedupe",
+    "Distinct": "dedupe",
+    "DeduplicateWithinWatermark": "dedupeWithinWatermark",
+    "Aggregate": "stateStoreSave",
+    "FlatMapGroupsWithState": "flatMapGroupsWithState",
+    "FlatMapGroupsInPandasWithState": "applyInPandasWithState",
+    "TransformWithState": "transformWithStateExec",
+    "TransformWithStateInPySpark": "transformWithStateInPySparkExec",
+    "TransformWithStateInPandas": "transformWithStateInPandasExec",
+    "GlobalLimit": "globalLimit",
+}
+"""Logical plan node → operator. A join is stateful where both of its sides stream."""
+
+
+def stateful_operators(frame: DataFrame) -> tuple[str, ...]:
+    """Give the stateful operators of a streaming DataFrame, in the plan's order, innermost first; empty for a
+    stateless query.
+    """
+    return tuple(_walk(frame._jdf.queryExecution().analyzed()))
+
+
+def check_appends(frame: DataFrame) -> None:
+    """Make sure that Spark can run a streaming DataFrame in append mode, which else only a start would tell.
+
+    :raises AnalysisException: it cannot; Spark's own message says why.
+    """
+    java = classes(frame.sparkSession)
+    append = java("org.apache.spark.sql.streaming.OutputMode").Append()
+    checker = java("org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker")
+    checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), append)
+
+
+def _walk(node: Any) -> Iterator[str]:
+    if not node.isStreaming():
+        return
+    children = node.children()
+    streaming = 0
+    for index in range(children.size()):
+        child = children.apply(index)
+        streaming += bool(child.isStreaming())
+        yield from _walk(child)
+    kind = node.getClass().getSimpleName()
+    if kind == "Join" and streaming == 2:
+        yield "symmetricHashJoin"
+    elif kind in _NAMES:
+        yield _NAMES[kind]

@@ -1,0 +1,3 @@
+"""One streaming query: its job, readers, DataFrame and watch.
+
+Knows no table and no generation."""

@@ -1,0 +1,51 @@
+"""The settings that a batch pins in its header, and the one that Spark 4.2.0 leaves out of version 2 of the
+offset log.
+
+Without ``spark.sql.shuffle.partitions`` there, Spark takes the number of state partitions from the session of
+each start. With another number than the state was made with, keys would be looked for in the wrong partition.
+So it is set from the checkpoint before each start. What else follows from the same gap is mended by
+streamkeeper_jobs.stream.in_flight.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from streamkeeper.checkpoint import Checkpoint, OffsetEntry
+from streamkeeper.checkpoint.log_entries import PARTITIONS
+from streamkeeper_jobs.spark.jvm import classes
+
+STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
+
+
+def session_header(spark: SparkSession, entry: OffsetEntry) -> OffsetEntry:
+    """Give an entry with this session's settings and time in its header, as Spark itself would write it, and
+    with what Spark leaves out.
+    """
+    java = classes(spark)
+    metadata = java("org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata")
+    header = json.loads(
+        metadata.apply(0, java("java.lang.System").currentTimeMillis(), spark._jsparkSession.conf()).json()
+    )
+    conf = {name: value for name, value in header["conf"].items() if value is not None}
+    return replace(
+        entry, timestamp_ms=int(header["batchTimestampMs"]), conf={**conf, PARTITIONS: _asked(spark)}
+    )
+
+
+def pin_state_partitions(spark: SparkSession, checkpoint: Checkpoint | None) -> None:
+    """Set the number of state partitions to the checkpoint's, or for a new one to what the session asks
+    for.
+    """
+    operators = checkpoint.operators() if checkpoint is not None else ()
+    spark.conf.set(
+        STATE_PARTITIONS,
+        max((operator.partitions for operator in operators), default=0) or int(_asked(spark)),
+    )
+
+
+def _asked(spark: SparkSession) -> str:
+    return str(spark.conf.get(PARTITIONS))

@@ -1,0 +1,51 @@
+"""Letting Spark 4.2.0 replay a batch that was planned and not committed.
+
+Offset log v2 does not write ``spark.sql.shuffle.partitions`` down, and Spark 4.2.0 compares that very setting
+of the batch in flight and of the one before it as soon as a query starts
+(``OfflineStateRepartitionUtils.isRepartitionBatch``, an ``Option.get`` of nothing). So a query that was
+stopped between the two logs, by kill -9 or in good order, can never be started again:
+``NoSuchElementException: None.get``. Written into both headers the number is equal, which is what Spark asks.
+It goes for the number of state partitions then, too, whatever the session says: so it must be the one that
+the state was made with. Later sources of Spark ask no more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.checkpoint.crc_files import twin_of
+from streamkeeper.checkpoint.log_entries import PARTITIONS, write_offsets
+from streamkeeper.storage import Storage
+
+
+def pin_partitions(storage: Storage, folder: str, partitions: str) -> list[int]:
+    """Write the number of partitions into the offset log's header of the batch in flight and of the one
+    before it, where it is missing.
+
+    :param partitions: what is written for a query that has no state yet; else it is the number of partitions
+        of its state.
+
+    Only the driver that has the lease may do this, before it starts the query. Gives the batches that were
+    rewritten; none where no batch is in flight. Each file is replaced whole, so a kill in between leaves
+    nothing to mend but by doing it again.
+
+    :raises CheckpointError: a file of the offset log cannot be read.
+    """
+    checkpoint = Checkpoint(storage, folder)
+    planned, committed = checkpoint.offset_batches(), checkpoint.last_commit()
+    if not planned or planned[-1] == 0 or committed == planned[-1]:
+        return []
+    made_with = max((operator.partitions for operator in checkpoint.operators()), default=0)
+    partitions = str(made_with) if made_with else partitions
+    wanted = [batch for batch in (planned[-1] - 1, planned[-1]) if batch in planned]
+    rewritten = []
+    for entry in map(checkpoint.offsets, wanted):
+        if entry.version == 2 and PARTITIONS not in entry.conf:
+            name = checkpoint.name(f"offsets/{entry.batch}")
+            storage.remove(twin_of(name))
+            storage.overwrite(
+                name, write_offsets(replace(entry, conf={**entry.conf, PARTITIONS: partitions}))
+            )
+            rewritten.append(entry.batch)
+    return rewritten

@@ -1,0 +1,128 @@
+"""Running a streaming query under the watch's orders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from streamkeeper.checkpoint.log_entries import PARTITIONS
+from streamkeeper.storage import open_storage
+from streamkeeper_jobs.spark.session import spark_url
+from streamkeeper_jobs.stream.in_flight import pin_partitions
+from streamkeeper_jobs.stream.watch import Orders, Stopped
+
+POLL_SECONDS = 0.25
+"""How long at most an order waits to be seen, and how stale the heartbeat's batch may be."""
+BATCH_SECONDS = 60.0
+"""How long a running batch may take to end before the query is stopped in its middle, which its checkpoint
+and the sink's log allow.
+"""
+
+
+class RunsOn(Exception):
+    """A query could not be stopped: whether it still writes is not known."""
+
+
+def writer_of(frame: DataFrame, name: str, checkpoint: str, trigger: str | None) -> DataStreamWriter:
+    """Give what a flow's query is started with, but for its sink.
+
+    :param trigger: how often to look for data; None processes what is there and ends.
+    """
+    pin_partitions(open_storage(checkpoint), "", frame.sparkSession.conf.get(PARTITIONS, "200") or "200")
+    writer = (
+        frame.writeStream.outputMode("append")
+        .queryName(name)
+        .option("checkpointLocation", spark_url(checkpoint))
+    )
+    return writer.trigger(availableNow=True) if trigger is None else writer.trigger(processingTime=trigger)
+
+
+def run_muted(frame: DataFrame, name: str, checkpoint: str, watch: Orders) -> int:
+    """Run one batch into nowhere: the one that the checkpoint has planned, or else all that is there. Give
+    how many rows it read.
+
+    :raises Stopped: an order ended it.
+    """
+    writer = (
+        frame.writeStream.format("noop")
+        .outputMode("append")
+        .queryName(name)
+        .option("checkpointLocation", spark_url(checkpoint))
+    )
+    query = writer.trigger(once=True).start()
+    follow(query, watch)
+    return sum(int(progress["numInputRows"]) for progress in query.recentProgress)
+
+
+def follow(
+    query: StreamingQuery, watch: Orders, look: Callable[[StreamingQuery], None] | None = None
+) -> None:
+    """Wait until a query ends by itself, or end it when there is an order.
+
+    However this ends, the query has ended.
+
+    :param look: called a few times a second while it runs.
+    :raises Stopped: an order ended it.
+    :raises StreamingQueryException: it failed.
+    :raises RunsOn: it could not be stopped.
+    """
+    with ended(query):
+        while not query.awaitTermination(POLL_SECONDS):  # type: ignore[arg-type]
+            if look is not None:
+                look(query)
+            order = watch.order()
+            if order is not None:
+                watch.tell(phase="stopping")
+                if not order.at_once:
+                    _await_end_of_batch(query)
+                raise Stopped(order)
+
+
+@contextmanager
+def ended(query: StreamingQuery) -> Iterator[None]:
+    """See that a query has ended when the block is left, however that is: who comes next takes that for
+    granted.
+
+    :raises RunsOn: it could not be stopped.
+    """
+    try:
+        yield
+    finally:
+        stop(query)
+
+
+def stop(query: StreamingQuery) -> None:
+    """Stop a query; one that has ended stays so.
+
+    :raises RunsOn: it could not be stopped.
+    """
+    try:
+        query.stop()
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        raise RunsOn(
+            f"The query {query.name} could not be stopped ({error}), so whether it still writes is not known."
+        ) from error
+
+
+def _await_end_of_batch(query: StreamingQuery) -> None:
+    """Wait until no batch runs, or the one that ran when this was asked is committed, at most
+    ``BATCH_SECONDS``.
+    """
+    deadline = time.monotonic() + BATCH_SECONDS
+    before = last_batch(query)
+    while query.status["isTriggerActive"] and last_batch(query) == before and time.monotonic() < deadline:
+        if query.awaitTermination(0.05):  # type: ignore[arg-type]
+            return
+
+
+def last_batch(query: StreamingQuery) -> int | None:
+    """Give the last batch of this run that is committed, or None."""
+    progress = query.lastProgress
+    return None if progress is None else int(progress["batchId"])

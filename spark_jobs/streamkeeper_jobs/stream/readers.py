@@ -1,0 +1,86 @@
+"""The sources of a flow as Spark reads them, and their schemas where none is declared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from streamkeeper.declare.model import DELTA, KAFKA, Source
+from streamkeeper.delta import log as delta_log
+from streamkeeper.sources.files.listing import iterate_files
+from streamkeeper.sources.kafka.options import start_options
+from streamkeeper_jobs.spark.jvm import classes
+from streamkeeper_jobs.spark.session import spark_url
+
+_NOTHING_THERE = ("UNABLE_TO_INFER_SCHEMA", "PATH_NOT_FOUND")
+
+
+def read_stream(
+    spark: SparkSession, source: Source, schemas: Mapping[str, str], checkpoint: str | None = None
+) -> DataFrame:
+    """Open a source as a stream under its own name.
+
+    :param source: opened (:mod:`streamkeeper.manifest.environment`).
+    :param schemas: DDL strings by source name, for sources that declare none.
+    :param checkpoint: the path or URL of the checkpoint that the stream is to run on; only a stream that runs
+        has a log of schemas.
+    """
+    reader = spark.readStream.format(source.format).options(**source.options).name(source.name)
+    if source.format == KAFKA:
+        reader = reader.options(**start_options(source))
+    if source.track_schema and checkpoint is not None:
+        reader = reader.option("schemaTrackingLocation", f"{spark_url(checkpoint)}/sources/{source.name}")
+    schema = source.schema or schemas.get(source.name)
+    if schema is not None:
+        reader = reader.schema(schema)
+    return reader.load() if source.path is None else reader.load(spark_url(source.path))
+
+
+def infer_schema(spark: SparkSession, source: Source) -> str | None:
+    """Infer a files source's schema from all that is there now, as a DDL string; None while there is nothing
+    to infer it from.
+    """
+    assert source.path is not None, "only files sources are inferred"
+    try:
+        schema = (
+            spark.read.format(source.format).options(**source.options).load(spark_url(source.path)).schema
+        )
+    except AnalysisException as error:
+        if str(error.getCondition()) in _NOTHING_THERE:
+            return None
+        raise
+    return schema.toDDL() if schema.fields else None
+
+
+def is_there(spark: SparkSession, source: Source) -> bool:
+    """Say whether the folder or table of a source is there; a stream of a missing one cannot be started."""
+    if source.path is None:
+        return True
+    if source.format == DELTA:
+        return delta_log.exists(source.path)
+    path, file_system = hadoop_path(spark, source.path)
+    return bool(file_system.globStatus(path))
+
+
+def is_empty(source: Source) -> bool:
+    """Say whether a files source has no file yet."""
+    return next(iterate_files(source), None) is None
+
+
+def base_url(spark: SparkSession, source: Source) -> str:
+    """Give the folder of a files source as the files log spells the start of its entries, with a ``/`` at its
+    end.
+    """
+    assert source.path is not None, "only files sources have a folder"
+    path, file_system = hadoop_path(spark, source.path)
+    return str(file_system.makeQualified(path).toUri().toString()).rstrip("/") + "/"
+
+
+def hadoop_path(spark: SparkSession, location: str) -> tuple[Any, Any]:
+    """Give a location as Hadoop's ``Path``, and the file system that it is on."""
+    java = classes(spark)
+    path = java("org.apache.hadoop.fs.Path")(spark_url(location))
+    return path, path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())

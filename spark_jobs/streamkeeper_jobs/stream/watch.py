@@ -1,0 +1,213 @@
+"""A driver's heartbeat, and its look at what may end it: holds, its lease, a newer generation, a changed
+declaration.
+
+It runs in a thread of its own, so that the heart beats while Spark is busy. It decides nothing about the
+query: it gives an order, once, and whoever runs a query obeys it.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from enum import Enum
+from types import TracebackType
+from typing import Protocol
+
+from streamkeeper.drivers.supervision import Absence
+from streamkeeper.errors import LeaseLost
+from streamkeeper.flows import holds, leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Heartbeat, Lease
+from streamkeeper.times import now
+from streamkeeper_jobs.stream.declaration_watch import Declaration
+
+
+class Reason(Enum):
+    """Why a driver is told to stop."""
+
+    HELD = "held"
+    CHANGED = "changed"
+    SUPERSEDED = "superseded"
+    LEASE_LOST = "lease lost"
+    TERMINATED = "terminated"
+    ORPHANED = "orphaned"
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order to stop. A lost lease is obeyed at once, everything else after the batch."""
+
+    reason: Reason
+    words: str
+
+    @property
+    def at_once(self) -> bool:
+        """Whether the running batch must not be waited for."""
+        return self.reason is Reason.LEASE_LOST
+
+
+class Stopped(Exception):
+    """The driver obeyed an order."""
+
+    def __init__(self, order: Order) -> None:
+        super().__init__(order.words)
+        self.order = order
+
+
+class NothingYet(Exception):
+    """What a flow begins with cannot be told yet, such as the schema of a source that has nothing; and the
+    driver was not to wait.
+    """
+
+
+class Orders(Protocol):
+    """Who gives orders to a running query, and is told how it goes."""
+
+    def order(self) -> Order | None:
+        """Give the order, if there is one."""
+        ...
+
+    def tell(self, **changes: object) -> None:
+        """Hear how the query goes (``phase``, ``batch``, …)."""
+        ...
+
+
+class Watch:
+    """Beats every ``interval`` seconds and looks for an order, until closed. Use as a context.
+
+    :param absence: of the task that watches the driver, if one does.
+    """
+
+    def __init__(
+        self,
+        home: FlowHome,
+        lease: Lease,
+        interval: float,
+        declaration: Declaration,
+        absence: Absence | None = None,
+    ) -> None:
+        self._home, self._lease, self._interval, self._declaration = home, lease, interval, declaration
+        self._absence = absence
+        self._lock = threading.Lock()
+        self._heartbeat = Heartbeat(lease.epoch, 0, "starting", lease.generation, now())
+        self._order: Order | None = None
+        self._broken: BaseException | None = None
+        self._told, self._closed = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="streamkeeper-watch", daemon=True)
+        self._importer = ThreadPoolExecutor(1, "streamkeeper-declaration")
+        self._checking: Future[str | None] | None = None
+
+    def __enter__(self) -> Watch:
+        self._beat()
+        self._look()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed.set()
+        self._thread.join()
+        if self._broken is None and (self._order is None or not self._order.at_once):
+            self._beat()
+        self._importer.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        """What the heartbeat says now."""
+        return self._heartbeat
+
+    def tell(self, **changes: object) -> None:
+        """Change what the heartbeat says (``phase``, ``batch``, ``triggers``, …); a new phase is written at
+        once.
+        """
+        with self._lock:
+            before = self._heartbeat.phase
+            self._heartbeat = replace(self._heartbeat, **changes)  # type: ignore[arg-type]
+        if self._heartbeat.phase != before:
+            self._beat()
+
+    def wait(self, seconds: float) -> None:
+        """Wait that long, less if there is an order.
+
+        :raises Stopped: there is one.
+        """
+        self._told.wait(seconds)
+        self.obey()
+
+    def order(self) -> Order | None:
+        """Give the order, if there is one.
+
+        :raises StreamkeeperError: what had to be looked at could not be.
+        """
+        if self._broken is not None:
+            raise self._broken
+        return self._order
+
+    def terminate(self, words: str = "it was asked to by SIGTERM") -> None:
+        """Order a stop after the batch, as SIGTERM asks for; an order that is there already stays."""
+        if self._order is None:
+            self._order = Order(Reason.TERMINATED, words)
+            self._told.set()
+
+    def obey(self) -> None:
+        """Go on unless there is an order.
+
+        :raises Stopped: there is one.
+        """
+        order = self.order()
+        if order is not None:
+            raise Stopped(order)
+
+    def _run(self) -> None:
+        try:
+            while not self._closed.wait(self._interval):
+                self._beat()
+                if self._order is None:
+                    self._look()
+        except BaseException as error:  # noqa: BLE001 - handed to the main thread, which raises it
+            self._broken = error
+            self._told.set()
+
+    def _beat(self) -> None:
+        with self._lock:
+            self._heartbeat = replace(self._heartbeat, count=self._heartbeat.count + 1, at=now())
+            leases.beat(self._home, self._heartbeat)
+
+    def _look(self) -> None:
+        order = self._find_order()
+        if order is not None:
+            self._order = order
+            self._told.set()
+
+    def _find_order(self) -> Order | None:
+        try:
+            leases.check(self._home, self._lease)
+        except LeaseLost as lost:
+            return Order(Reason.LEASE_LOST, str(lost))
+        found = holds.all_of(self._home)
+        if found:
+            return Order(Reason.HELD, "; ".join(f"held by {hold.owner}: {hold.reason}" for hold in found))
+        generation = self._heartbeat.generation
+        if self._home.storage.read(self._home.generation(generation + 1)) is not None:
+            return Order(
+                Reason.SUPERSEDED, f"generation {generation + 1} was decided; the next driver begins it"
+            )
+        silence = self._absence.look() if self._absence else None
+        if silence is not None:
+            return Order(Reason.ORPHANED, silence)
+        return self._changed()
+
+    def _changed(self) -> Order | None:
+        """Look whether the declaration changed; finding out may take seconds, in another process, and the
+        heart beats on meanwhile.
+        """
+        if self._checking is None:
+            if self._declaration.files_changed():
+                self._checking = self._importer.submit(self._declaration.what_changed)
+            return None
+        if not self._checking.done():
+            return None
+        changed, self._checking = self._checking.result(), None
+        return Order(Reason.CHANGED, changed) if changed else None

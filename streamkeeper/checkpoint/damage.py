@@ -1,0 +1,298 @@
+"""What is wrong with a checkpoint, found by looking: at names, and at the newest entries. Each finding says
+what to do about it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from streamkeeper.checkpoint import crc_files
+from streamkeeper.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from streamkeeper.checkpoint.reader import Checkpoint
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+"""Error: the next start fails, or rows may be lost. Warning: Spark goes on, somebody should look. Note:
+harmless.
+"""
+
+_TEMPORARY = re.compile(r"\.{1,2}.+\.[0-9a-f-]{36}(\.[A-Za-z0-9]+)*\.tmp(\.crc)?")
+_RESTORE = (
+    "Put it back from a copy of the checkpoint, with its hidden .crc twin, or start the flow on a new"
+    " checkpoint with reset_checkpoint."
+)
+_NO_REWIND = "Leave it: Spark goes on without. The flow cannot be rewound to there."
+_ROOT = {"metadata", "offsets", "commits", "sources", "state"}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One finding: ``file`` is a name below the checkpoint's folder (empty: the folder), ``severity`` one of
+    the three above.
+    """
+
+    file: str
+    what: str
+    advice: str
+    severity: str
+
+
+def find_problems(checkpoint: Checkpoint, deep: bool = False) -> tuple[Problem, ...]:
+    """Look a checkpoint over; with ``deep`` every entry of every log is read, else only the newest.
+
+    A query that runs writes between two listings, so an error counts only if a second look finds it again.
+    """
+    found = _look(checkpoint, deep)
+    if all(problem.severity != ERROR for problem in found):
+        return found
+    again = set(_look(checkpoint, deep))
+    return tuple(problem for problem in found if problem in again)
+
+
+def _look(checkpoint: Checkpoint, deep: bool) -> tuple[Problem, ...]:
+    root = checkpoint.names()
+    try:
+        checkpoint.require()
+    except CheckpointError as error:
+        return (Problem("", str(error), "Give the folder of a checkpoint.", ERROR),)
+    found: list[Problem] = [*_metadata(checkpoint, root), *_strangers("", root, _ROOT.__contains__)]
+    logs: dict[str, list[int]] = {}
+    for log in ("offsets", "commits"):
+        names = checkpoint.names(log)
+        logs[log] = sorted(int(name) for name in names if name.isdecimal())
+        found += _strangers(log, names, str.isdecimal)
+        found += _gaps(log, logs[log])
+        found += _twins(
+            checkpoint, log, names, logs[log] if deep else logs[log][-2:], max(logs[log], default=-1) + 1
+        )
+    found += _entries(checkpoint, logs["offsets"], logs["commits"], deep)
+    found += _relations(logs["offsets"], logs["commits"])
+    for operator in checkpoint.names("state"):
+        if operator.isdecimal():
+            found += _operator(checkpoint, int(operator))
+    for source in checkpoint.sources():
+        found += _source(checkpoint, source, logs, deep)
+    return tuple(dict.fromkeys(found))
+
+
+def _metadata(checkpoint: Checkpoint, root: list[str]) -> Iterator[Problem]:
+    twin = {
+        "advice": (
+            "Remove .metadata.crc together with metadata, never one alone: a twin left behind stops the next"
+            " start."
+        ),
+        "severity": ERROR,
+    }
+    if "metadata" in root:
+        yield from _read("metadata", checkpoint.query_id)
+        yield from _stale(checkpoint, "metadata", root)
+        return
+    yield Problem(
+        "metadata", "is missing: Spark starts no query on offsets and commits without it", _RESTORE, ERROR
+    )
+    if ".metadata.crc" in root:
+        yield Problem(".metadata.crc", "was left behind without its file", **twin)
+
+
+def _gaps(log: str, batches: list[int]) -> Iterator[Problem]:
+    """Tell missing batches. To start, Spark needs the two newest offsets and the newest commit; all before
+    serve to rewind.
+    """
+    if not batches:
+        return
+    missing = sorted(set(range(batches[0], batches[-1])) - set(batches), reverse=True)
+    for number in missing[:10]:
+        what = f"is missing between {batches[0]} and {batches[-1]}: the log has a gap"
+        if log == "offsets" and number == batches[-1] - 1:
+            yield Problem(f"{log}/{number}", f"{what}, and Spark starts from there", _RESTORE, ERROR)
+        else:
+            yield Problem(f"{log}/{number}", what, _NO_REWIND, WARNING)
+    if len(missing) > 10:
+        yield Problem(
+            log, f"has a gap of {len(missing)} batches in all; the last ten are listed", _NO_REWIND, WARNING
+        )
+
+
+def _strangers(folder: str, names: Iterable[str], is_own: Callable[[str], bool]) -> Iterator[Problem]:
+    """Tell half-written and foreign files; hidden twins are looked at elsewhere."""
+    for name in names:
+        file = f"{folder}/{name}" if folder else name
+        if _TEMPORARY.fullmatch(name):
+            what = "was never finished: a driver writes it right now, or went down while it did"
+            yield Problem(file, what, "Leave it: Spark ignores it.", NOTE)
+        elif not is_own(name) and crc_files.owner_of(name) is None:
+            yield Problem(
+                file,
+                "is none of Spark's files",
+                "Spark ignores it; move it out of the checkpoint if nobody needs it there.",
+                WARNING,
+            )
+
+
+def _twins(
+    checkpoint: Checkpoint, folder: str, names: list[str], looked_at: list[int], upcoming: int
+) -> Iterator[Problem]:
+    """Tell stale twins of the batches looked at, and twins that have no file: of a batch still to come they
+    stop the query.
+    """
+    present = set(names)
+    for number in looked_at:
+        yield from _stale(checkpoint, f"{folder}/{number}", names)
+    for name in names:
+        owner = crc_files.owner_of(name)
+        if owner is None or owner in present or _TEMPORARY.fullmatch(name):
+            continue
+        batch = owner.split(".")[0]
+        blocks = batch.isdecimal() and int(batch) >= upcoming
+        what = "is a checksum without its file"
+        if blocks:
+            what += (
+                ': when Spark writes that batch it fails with "Multiple streaming queries are concurrently'
+                ' using …"'
+            )
+        yield Problem(
+            f"{folder}/{name}", what, "Stop the flow and remove this .crc file.", ERROR if blocks else NOTE
+        )
+
+
+def _stale(checkpoint: Checkpoint, file: str, names: list[str]) -> Iterator[Problem]:
+    twin = crc_files.twin_of(file)
+    if twin.rsplit("/", 1)[-1] not in names:
+        return
+    content, expected = (
+        checkpoint.storage.read(checkpoint.name(file)),
+        checkpoint.storage.read(checkpoint.name(twin)),
+    )
+    if content is not None and expected is not None and not crc_files.fits(content, expected):
+        what = (
+            f"is stale: {file} was changed without it. Spark 4.2 reads the file all the same, Hadoop's own"
+            " tools refuse it"
+        )
+        advice = (
+            f"Find out what changed {file}. If that was on purpose, remove {twin} while the flow is stopped;"
+            " else put both back."
+        )
+        yield Problem(twin, what, advice, WARNING)
+
+
+def _entries(checkpoint: Checkpoint, offsets: list[int], commits: list[int], deep: bool) -> Iterator[Problem]:
+    planned = (
+        offsets
+        if deep
+        else sorted({*offsets[-2:], *(number for number in commits[-1:] if number in offsets)})
+    )
+    widths: dict[int, int] = {}
+    needed = {*offsets[-2:], *commits[-1:]}
+    for number in planned:
+        yield from _read(f"offsets/{number}", partial(_width, checkpoint, number, widths), number in needed)
+    for number in commits if deep else commits[-1:]:
+        yield from _read(f"commits/{number}", partial(checkpoint.commit, number), number in commits[-1:])
+    for before, after in pairwise(planned):
+        if before in widths and after in widths and widths[after] < widths[before]:
+            what = f"is cut off: it has {widths[after]} sources, offsets/{before} has {widths[before]}"
+            yield Problem(f"offsets/{after}", what, _RESTORE, ERROR)
+
+
+def _width(checkpoint: Checkpoint, number: int, widths: dict[int, int]) -> None:
+    entry = checkpoint.offsets(number)
+    if entry.version == 1:
+        widths[number] = len(entry.sources)
+
+
+def _relations(offsets: list[int], commits: list[int]) -> Iterator[Problem]:
+    planned = set(offsets)
+    for number in commits:
+        if number in planned:
+            continue
+        if offsets and number < offsets[0]:
+            yield Problem(
+                f"commits/{number}",
+                "is older than the oldest offsets: a clean-up by Spark was cut short",
+                "Leave it.",
+                NOTE,
+            )
+        elif not offsets or number > offsets[-1]:
+            yield Problem(f"offsets/{number}", f"is missing, but commits/{number} is there", _RESTORE, ERROR)
+    last = commits[-1] if commits else (offsets[0] - 1 if offsets else None)
+    if offsets and last is not None and offsets[-1] > last + 1:
+        what = (
+            f"batches {last + 1} to {offsets[-1]} are planned and not committed. Spark repeats only the last"
+            " of them, and what the others were to read may never be written (with asynchronous progress"
+            " tracking this is as it should be)"
+        )
+        yield Problem(
+            "commits",
+            what,
+            "Before the flow starts again, reset it with reset_checkpoint from after the last processed.",
+            ERROR,
+        )
+
+
+def _operator(checkpoint: Checkpoint, operator: int) -> Iterator[Problem]:
+    file = checkpoint.operator_file(operator)
+    if file is None:
+        yield Problem(
+            f"state/{operator}",
+            "has no operator's metadata: it is of Spark before 3.5, or that was lost",
+            "Leave it.",
+            NOTE,
+        )
+        return
+    yield from _read(file, checkpoint.operators)
+    yield from _stale(checkpoint, file, checkpoint.names(file.rpartition("/")[0]))
+
+
+def _source(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]], deep: bool) -> Iterator[Problem]:
+    folder = f"sources/{source}"
+    names = checkpoint.names(folder)
+    log = checkpoint.files_log(source)
+    plain, compact = log.batches()
+    newest = max([*plain[-1:], *compact[-1:]], default=-1)
+    yield from _strangers(folder, names, lambda name: name.split(".")[0].isdecimal() or name.startswith("_"))
+    yield from _twins(checkpoint, folder, names, plain if deep else plain[-1:], newest + 1)
+    position = _position(checkpoint, source, logs)
+    if position is None:
+        return
+    for name, what in log.newest_damage(deep):
+        yield Problem(name.removeprefix(f"{checkpoint.folder}/"), what, _RESTORE, ERROR)
+    for number in log.missing()[:10]:
+        yield Problem(
+            f"{folder}/{number}",
+            f"is missing, and so is {number}.compact: the log of processed files has a gap",
+            _RESTORE,
+            ERROR,
+        )
+    if newest < position:
+        what = (
+            f"ends at batch {newest}, but the offsets say that batch {position} was read: files would be read"
+            " again"
+        )
+        yield Problem(folder, what, _RESTORE, ERROR)
+
+
+def _position(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]]) -> int | None:
+    """Give the log batch that a files source stands at by the newest readable offsets; None for other
+    sources.
+    """
+    for number in reversed(logs["offsets"][-2:]):
+        try:
+            offset = checkpoint.offsets(number).sources.get(source)
+        except CheckpointError:
+            continue  # told by _entries
+        if isinstance(offset, dict) and isinstance(offset.get("logOffset"), int):
+            return int(offset["logOffset"])
+    return None
+
+
+def _read(file: str, reading: Callable[[], object], needed: bool = True) -> Iterator[Problem]:
+    try:
+        reading()
+    except CheckpointError as error:
+        what = str(error).split(". Nothing was changed")[0]
+        yield Problem(file, what, _RESTORE if needed else _NO_REWIND, ERROR if needed else WARNING)

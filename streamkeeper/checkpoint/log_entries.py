@@ -1,0 +1,258 @@
+"""The entries of a checkpoint's logs as values: bytes to value, and value to the very bytes that Spark
+writes.
+
+Every log file is a version line (``v1``, ``v2``), then JSON lines, with no newline after the last. Spark's
+JSON is compact and keeps its order, so that what was read and is written again is the same, byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamkeeper.errors import CheckpointError
+
+JsonObject = dict[str, Any]
+NONE = "-"
+"""What stands in the offset log for a source that has given no offset yet."""
+PARTITIONS = "spark.sql.shuffle.partitions"
+"""The setting that v1 of the offset log pins, and v2 does not."""
+
+
+@dataclass(frozen=True)
+class OffsetEntry:
+    """One file of ``offsets/``: up to where a batch reads each source.
+
+    ``sources`` goes by the source's name (v2) or by ``"0"``, ``"1"``, … (v1, and v2 without names); its
+    values are the parsed JSON offsets, None where the source had none yet (v2 leaves such a source out).
+    ``conf`` are the settings that the checkpoint pins: v2 does not pin ``spark.sql.shuffle.partitions``.
+    ``header`` is what else stands in the header (v2: ``sourceMetadataInfo``).
+    """
+
+    batch: int
+    version: int
+    watermark_ms: int
+    timestamp_ms: int
+    conf: dict[str, str]
+    sources: dict[str, Any]
+    header: JsonObject = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CommitEntry:
+    """One file of ``commits/``: a batch is done. ``state_unique_ids`` (v2) go by operator, then by partition
+    and store; None in v1.
+    """
+
+    batch: int
+    version: int
+    next_watermark_ms: int
+    state_unique_ids: JsonObject | None = None
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One processed file in a files source's log: its URL, when it was modified (epoch ms), the batch of the
+    log that took it.
+    """
+
+    path: str
+    timestamp_ms: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class StateOperator:
+    """A stateful operator, as Spark names it (``dedupe``, ``stateStoreSave``, ``symmetricHashJoin``, …).
+
+    ``partitions`` is how many parts its state was cut into. Offset log v1 pins that number for the next
+    start; v2 does not: with another ``spark.sql.shuffle.partitions`` the start fails.
+    """
+
+    id: int
+    name: str
+    partitions: int
+    stores: tuple[str, ...]
+
+
+def parse_offsets(content: bytes, batch: int, where: str) -> OffsetEntry:
+    """Read the bytes of ``offsets/<batch>``; ``where`` is how messages name the file.
+
+    :raises CheckpointError: it is empty, cut off, no offset log entry, or of a version that is not known.
+    """
+    version, lines = _versioned(content, where, (1, 2))
+    if len(lines) < 2:
+        raise damaged(where, "is cut off: it has no offset after its header")
+    header = _object(lines[0], where)
+    try:
+        watermark, timestamp = int(header.pop("batchWatermarkMs")), int(header.pop("batchTimestampMs"))
+        conf = {str(name): str(value) for name, value in header.pop("conf", {}).items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise damaged(where, f"has no offset log's header in its second line ({error!r})") from error
+    sources: dict[str, Any] = {}
+    for index, line in enumerate(lines[1:]):
+        name, text = (str(index), line) if version == 1 else _named(line, where)
+        sources[name] = None if text == NONE else _json(text, where)
+    return OffsetEntry(batch, version, watermark, timestamp, conf, sources, header)
+
+
+def parse_commit(content: bytes, batch: int, where: str) -> CommitEntry:
+    """Read the bytes of ``commits/<batch>``.
+
+    :raises CheckpointError: it is empty, cut off, no commit, or of a version that is not known.
+    """
+    version, lines = _versioned(content, where, (1, 2))
+    value = _object(lines[0], where) if lines else {}  # Spark takes a bare version for an empty commit, too
+    ids = value.get("stateUniqueIds")
+    if not _is_int(value.get("nextBatchWatermarkMs", 0)) or not (ids is None or isinstance(ids, dict)):
+        raise damaged(where, f"holds {_shown(lines[0])}, which is no commit")
+    return CommitEntry(batch, version, value.get("nextBatchWatermarkMs", 0), ids)
+
+
+def parse_operator(content: bytes, where: str) -> StateOperator:
+    """Read the bytes of an operator's metadata, v1 or v2.
+
+    :raises CheckpointError: it is empty, cut off, no operator's metadata, or of a version that is not known.
+    """
+    _, lines = _versioned(content, where, (1, 2))
+    value = _object("".join(lines), where)
+    try:
+        info, stores = value["operatorInfo"], value["stateStoreInfo"]
+        partitions = max((int(store["numPartitions"]) for store in stores), default=0)
+        return StateOperator(
+            int(info["operatorId"]),
+            str(info["operatorName"]),
+            partitions,
+            tuple(str(item["storeName"]) for item in stores),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(where, f"is no state operator's metadata ({error!r})") from error
+
+
+def parse_file_entry(line: str, where: str) -> FileEntry:
+    """Read one line of a files source's log.
+
+    :raises CheckpointError: it is cut off, or no such line.
+    """
+    value = _object(line, where)
+    try:
+        return FileEntry(str(value["path"]), int(value["timestamp"]), int(value["batchId"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(where, f"holds {_shown(line)}, which is no processed file ({error!r})") from error
+
+
+def parse_initial_offsets(content: bytes, where: str) -> Any:
+    """Read what a Kafka or rate source keeps in ``sources/<source>/0``: its first offsets or its start time;
+    None for a files log.
+
+    Kafka writes a zero byte first, for Spark 2.1 to read.
+
+    :raises CheckpointError: it is empty, cut off, or no JSON.
+    """
+    _, lines = _versioned(content.removeprefix(b"\0"), where, (1,))
+    if not lines:
+        return None
+    value = _json(lines[0], where)
+    return None if isinstance(value, dict) and {"path", "batchId"} <= value.keys() else value
+
+
+def write_offsets(entry: OffsetEntry) -> bytes:
+    """Give the bytes of ``offsets/<batch>``, as Spark writes them."""
+    header = {
+        "batchWatermarkMs": entry.watermark_ms,
+        "batchTimestampMs": entry.timestamp_ms,
+        "conf": entry.conf,
+        **entry.header,
+    }
+    if entry.version == 2:
+        lines = [f"{name}:{_compact(offset)}" for name, offset in entry.sources.items() if offset is not None]
+    else:
+        lines = [NONE if offset is None else _compact(offset) for offset in entry.sources.values()]
+    return "\n".join([f"v{entry.version}", _compact(header), *lines]).encode()
+
+
+def write_initial_offsets(offsets: Any) -> bytes:
+    """Give the bytes of what a Kafka source keeps of its first offsets, as Spark writes them: a zero byte,
+    for Spark 2.1, then v1.
+    """
+    return b"\0v1\n" + _compact(offsets).encode()
+
+
+def write_commit(entry: CommitEntry) -> bytes:
+    """Give the bytes of ``commits/<batch>``, as Spark writes them."""
+    value: JsonObject = {"nextBatchWatermarkMs": entry.next_watermark_ms}
+    if entry.version == 2:
+        value["stateUniqueIds"] = entry.state_unique_ids or {}
+    return f"v{entry.version}\n{_compact(value)}".encode()
+
+
+def write_files_log(entries: Iterable[FileEntry]) -> Iterable[bytes]:
+    """Give the bytes of one file of a files source's log, piece by piece, as Spark writes them."""
+    yield b"v1"
+    for entry in entries:
+        yield (
+            b"\n"
+            + _compact({"path": entry.path, "timestamp": entry.timestamp_ms, "batchId": entry.batch}).encode()
+        )
+
+
+def damaged(where: str, what: str) -> CheckpointError:
+    """Give the error for a damaged file: what was found, and what to do."""
+    return CheckpointError(
+        f"{where} {what}. Nothing was changed. Put the file back from a copy of the checkpoint, together with"
+        " its hidden .crc twin, or start the flow on a new checkpoint with reset_checkpoint."
+    )
+
+
+def _versioned(content: bytes, where: str, allowed: tuple[int, ...]) -> tuple[int, list[str]]:
+    if not content:
+        raise damaged(where, "is empty: the process or the machine went down while it was written")
+    try:
+        first, *lines = content.decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise damaged(
+            where, f"is garbage: it is no UTF-8 text ({error.reason} at byte {error.start})"
+        ) from error
+    if first not in {f"v{version}" for version in allowed}:
+        if first[:1] == "v" and first[1:].isdecimal():
+            known = " and ".join(f"v{version}" for version in allowed)
+            raise CheckpointError(
+                f"{where} is of version {first}; this Streamkeeper reads {known}. Use a newer Streamkeeper."
+            )
+        raise damaged(where, f"starts with {_shown(first)} instead of a version such as v1")
+    return int(first[1:]), lines
+
+
+def _named(line: str, where: str) -> tuple[str, str]:
+    name, colon, text = line.partition(":")
+    if not colon or not name or name.startswith("{"):
+        raise damaged(where, f"holds {_shown(line)} where version 2 of the offset log has name:offset")
+    return name, text
+
+
+def _object(text: str, where: str) -> JsonObject:
+    value = _json(text, where)
+    if not isinstance(value, dict):
+        raise damaged(where, f"holds {_shown(text)} where a JSON object belongs")
+    return value
+
+
+def _json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise damaged(where, f"is cut off or garbage: {_shown(text)} is no JSON") from error
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:30]}…{text[-30:]}")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

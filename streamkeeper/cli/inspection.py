@@ -1,0 +1,152 @@
+"""A look at a checkpoint: where the query stands, and what is wrong. What it costs does not grow with the
+query's history.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+from streamkeeper.checkpoint.damage import Problem
+from streamkeeper.checkpoint.log_entries import OffsetEntry, StateOperator
+from streamkeeper.checkpoint.reader import Checkpoint
+from streamkeeper.declare.offsets import FILES, describe, kind_of
+from streamkeeper.errors import CheckpointError
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.storage import Storage
+
+Read = TypeVar("Read")
+
+
+@dataclass(frozen=True)
+class SourceStand:
+    """Where one source stands, with offsets as Spark wrote them.
+
+    ``offset`` is that of the last committed batch, ``in_flight`` that of the batch under way. ``initial`` is
+    what a Kafka source started from, or when a rate source started (epoch ms). ``files`` counts processed
+    files, if asked for.
+    """
+
+    name: str
+    kind: str
+    position: str
+    offset: Any
+    in_flight: Any = None
+    initial: Any = None
+    files: int | None = None
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a look at a checkpoint found; None where it cannot be told, and then ``problems`` say why.
+
+    ``last_commit_at`` is in seconds since the epoch, by the storage's clock; ``last_commit_age_s`` is for
+    people only. ``schemas`` are those that were inferred for the flow's sources, for a flow of ours.
+    """
+
+    path: str
+    query_id: str | None
+    last_commit: int | None
+    last_commit_at: float | None
+    last_commit_age_s: float | None
+    in_flight: int | None
+    offset_log_version: int | None
+    watermark_ms: int | None
+    sources: tuple[SourceStand, ...]
+    operators: tuple[StateOperator, ...]
+    problems: tuple[Problem, ...]
+    flow: str | None = None
+    generation: int | None = None
+    schemas: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as plain values."""
+        return asdict(self)
+
+
+def inspect(
+    storage: Storage,
+    folder: str,
+    flow_home: FlowHome | None = None,
+    count_files: bool = False,
+    deep: bool = False,
+) -> Inspection:
+    """Look at a checkpoint without changing it.
+
+    :param flow_home: the flow that the checkpoint belongs to, if it is one of ours: then its generation and
+        schemas are told, too.
+    :param count_files: count the processed files, which takes longer the more there are.
+    :param deep: read every entry of every log for damage, which takes longer the more there are.
+    :raises CheckpointError: there is no checkpoint at this place; a damaged one is described, not refused.
+    """
+    checkpoint = Checkpoint(storage, folder)
+    checkpoint.require()
+    planned, last = checkpoint.offset_batches(), checkpoint.last_commit()
+    in_flight = planned[-1] if planned and (last is None or planned[-1] > last) else None
+    done = _or_none(lambda: checkpoint.offsets(last)) if last is not None else None
+    running = _or_none(lambda: checkpoint.offsets(in_flight)) if in_flight is not None else None
+    committed = _or_none(lambda: checkpoint.commit(last)) if last is not None else None
+    modified = storage.modified(checkpoint.name(f"commits/{last}")) if last is not None else None
+    entry = done or running
+    generation, schemas = _generation(flow_home, folder)
+    return Inspection(
+        path=checkpoint.path(),
+        query_id=_or_none(checkpoint.query_id),
+        last_commit=last,
+        last_commit_at=modified,
+        last_commit_age_s=None if modified is None else max(0.0, time.time() - modified),
+        in_flight=in_flight,
+        offset_log_version=entry.version if entry else None,
+        watermark_ms=committed.next_watermark_ms if committed else entry.watermark_ms if entry else None,
+        sources=_sources(checkpoint, done, running, count_files),
+        operators=_or_none(checkpoint.operators) or (),
+        problems=checkpoint.problems(deep),
+        flow=flow_home.full_name if flow_home else None,
+        generation=generation,
+        schemas=schemas,
+    )
+
+
+def _sources(
+    checkpoint: Checkpoint, done: OffsetEntry | None, running: OffsetEntry | None, count_files: bool
+) -> tuple[SourceStand, ...]:
+    before, after = done.sources if done else {}, running.sources if running else {}
+    names = dict.fromkeys([*before, *after, *checkpoint.sources()])
+    return tuple(_stand(checkpoint, name, before.get(name), after.get(name), count_files) for name in names)
+
+
+def _stand(checkpoint: Checkpoint, name: str, offset: Any, in_flight: Any, count_files: bool) -> SourceStand:
+    kind = kind_of(offset if offset is not None else in_flight)
+    files = initial = None
+    if kind == FILES and count_files:
+        files = (
+            _or_none(lambda: checkpoint.files_log(name).count(offset["logOffset"]))
+            if offset is not None
+            else 0
+        )
+    elif kind != FILES:
+        initial = _or_none(lambda: checkpoint.initial_offsets(name))
+    return SourceStand(name, kind, describe(offset), offset, in_flight, initial, files)
+
+
+def _generation(home: FlowHome | None, folder: str) -> tuple[int | None, dict[str, str]]:
+    """Find the generation whose checkpoint this is, newest first."""
+    if home is None:
+        return None, {}
+    from streamkeeper.flows import generations
+
+    for number in reversed(home.generations()):
+        start = generations.read_start(home, number)
+        if start is not None and start.checkpoint == folder:
+            return number, start.schemas
+    return None, {}
+
+
+def _or_none(reading: Callable[[], Read]) -> Read | None:
+    """Give None for what cannot be read: Checkpoint.problems tells why."""
+    try:
+        return reading()
+    except CheckpointError:
+        return None

@@ -1,0 +1,210 @@
+"""What ``dp.create_auto_cdc_flow`` may be given, checked without Spark: names, lists that exclude one
+another, flows that share a table.
+
+Whether columns are there, can be ordered, and conditions parse is for the driver to say: only Spark knows a
+source's schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from streamkeeper.declare.cdc_spec import CdcSpec
+from streamkeeper.declare.model import AnyFlow, AutoCdcFlow, Where
+from streamkeeper.errors import DeclarationError
+
+Given = Mapping[str, object]
+"""The parameters of ``create_auto_cdc_flow`` by name, as the pipeline file gave them."""
+
+_LISTS = (
+    "column_list",
+    "except_column_list",
+    "track_history_column_list",
+    "track_history_except_column_list",
+)
+_SCD_TYPES: dict[object, int] = {1: 1, 2: 2, "1": 1, "2": 2}
+_LEAST, _MOST = -(2**63), 2**63 - 1
+"""A sequence is at most a BIGINT."""
+
+
+def read_spec(flow: str, given: Given, where: Where) -> CdcSpec:
+    """Give what an AUTO CDC flow does, from what its declaration says.
+
+    :raises DeclarationError: with file and line, what was found and what is allowed.
+    """
+    said = f"{where}: the flow {flow}"
+    sequence_by, literal = _sequence(said, given["sequence_by"])
+    values: dict[str, Any] = {
+        "keys": _names(said, "keys", given["keys"]),
+        "sequence_by": sequence_by,
+        "sequence_literal": literal,
+        "ignore_null_updates": _truth(said, "ignore_null_updates", given["ignore_null_updates"]),
+        "scd_type": _scd_type(said, given["stored_as_scd_type"]),
+        **{name: _condition(said, name, given[name]) for name in ("apply_as_deletes", "apply_as_truncates")},
+        **{name: None if given[name] is None else _names(said, name, given[name]) for name in _LISTS},
+    }
+    try:
+        spec = CdcSpec(**values)
+    except DeclarationError as error:
+        raise DeclarationError(f"{said} is contradictory: {error}") from error
+    _check_keys_stored(said, spec)
+    return spec
+
+
+def check_tables(flows: Sequence[AnyFlow]) -> None:
+    """Make sure that flows which write one table can share it.
+
+    :raises DeclarationError: rows are appended to a table that AUTO CDC keeps by key, or its flows differ in
+        keys, SCD type or sequence.
+    """
+    for _, found in groupby(sorted(flows, key=lambda flow: flow.target), key=lambda flow: flow.target):
+        together = sorted(found, key=lambda flow: flow.where.line)
+        changes = [flow for flow in together if isinstance(flow, AutoCdcFlow)]
+        appending = next((flow for flow in together if not isinstance(flow, AutoCdcFlow)), None)
+        if changes and appending is not None:
+            raise DeclarationError(
+                f"{appending.where}: the flow {appending.name} appends to {appending.target}, whose rows the"
+                f" AUTO CDC flow {changes[0].name} ({changes[0].where}) keeps by key. An appended row would"
+                " have no sequence. Declare it with create_auto_cdc_flow too, or give it another table."
+            )
+        for other in changes[1:]:
+            _check_alike(changes[0], other)
+
+
+def _check_alike(first: AutoCdcFlow, other: AutoCdcFlow) -> None:
+    """Refuse two flows of one table whose changes could not be compared with one another."""
+    differences = {
+        "keys": (list(first.spec.keys), list(other.spec.keys)),
+        "stored_as_scd_type": (first.spec.scd_type, other.spec.scd_type),
+        "ignore_null_updates": (first.spec.ignore_null_updates, other.spec.ignore_null_updates),
+        "track_history_column_list": (
+            first.spec.track_history_column_list,
+            other.spec.track_history_column_list,
+        ),
+        "track_history_except_column_list": (
+            first.spec.track_history_except_column_list,
+            other.spec.track_history_except_column_list,
+        ),
+    }
+    if (
+        first.spec.sequence_by
+        and other.spec.sequence_by
+        and len(first.spec.sequence_by) != len(other.spec.sequence_by)
+    ):
+        differences["sequence_by"] = (list(first.spec.sequence_by), list(other.spec.sequence_by))
+    for name, (mine, theirs) in differences.items():
+        if mine != theirs:
+            raise DeclarationError(
+                f"{other.where}: the flow {other.name} writes {other.target} with {name}={theirs!r}, and the"
+                f" flow {first.name} ({first.where}) with {name}={mine!r}. Changes of one table are compared"
+                " with one another, so its flows must agree there. Give both the same, or another table to"
+                " one of them."
+            )
+
+
+def _sequence(said: str, value: object) -> tuple[tuple[str, ...], int | None]:
+    """Give the columns that order the changes, or the literal that stands for all of them."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not _LEAST <= value <= _MOST:
+            raise DeclarationError(
+                f"{said} has sequence_by={value}. A literal sequence must fit into a BIGINT: {_LEAST} to"
+                f" {_MOST}."
+            )
+        return (), value
+    if isinstance(value, str):
+        return _names(said, "sequence_by", [value]), None
+    if (
+        _is_column(value)
+        or isinstance(value, (bool, float))
+        or value is None
+        or not isinstance(value, Sequence)
+    ):
+        raise DeclarationError(
+            f"{said} has sequence_by={_shown(value)}. Allowed are the name of a column, a list of names that"
+            f" are compared in order, and a whole number, which is the sequence of every row.{_hint(value)}"
+        )
+    return _names(said, "sequence_by", value), None
+
+
+def _scd_type(said: str, value: object) -> int:
+    found = (
+        None
+        if isinstance(value, (bool, float)) or not isinstance(value, (int, str))
+        else _SCD_TYPES.get(value)
+    )
+    if found is None:
+        raise DeclarationError(f"{said} has stored_as_scd_type={_shown(value)}. Allowed are 1 and 2.")
+    return found
+
+
+def _names(said: str, what: str, value: object) -> tuple[str, ...]:
+    """Give a list of one or more column names."""
+    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+        raise DeclarationError(
+            f"{said} has {what}={_shown(value)}. Give a list of column names, such as ['id'].{_hint(value)}"
+        )
+    for item in value:
+        if not isinstance(item, str) or not item.strip():
+            raise DeclarationError(
+                f"{said} has {_shown(item)} in {what}. Give the names of columns as texts.{_hint(item)}"
+            )
+    return tuple(value)
+
+
+def _truth(said: str, what: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise DeclarationError(f"{said} has {what}={_shown(value)}. Allowed are True and False.")
+    return value
+
+
+def _condition(said: str, what: str, value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.strip():
+        raise DeclarationError(
+            f'{said} has {what}={_shown(value)}. Give a condition in SQL as a text, such as "operation ='
+            f" 'DELETE'\".{_hint(value)}"
+        )
+    return value
+
+
+def _check_keys_stored(said: str, spec: CdcSpec) -> None:
+    keys = {name.lower(): name for name in spec.keys}
+    if spec.column_list is not None:
+        missing = [
+            name for low, name in keys.items() if low not in {column.lower() for column in spec.column_list}
+        ]
+        if missing:
+            raise DeclarationError(
+                f"{said} leaves its key {', '.join(missing)} out of column_list. A row is found by its keys:"
+                " add it."
+            )
+    dropped = [name for name in spec.except_column_list or () if name.lower() in keys]
+    if dropped:
+        raise DeclarationError(
+            f"{said} has its key {', '.join(dropped)} in except_column_list. A row is found by its keys: take"
+            " it out."
+        )
+
+
+def _is_column(value: object) -> bool:
+    """Say whether a value is an expression of Spark's: Lakeflow takes them, but declarations are read where
+    there is no Spark.
+    """
+    return type(value).__module__.partition(".")[0] == "pyspark"
+
+
+def _hint(value: object) -> str:
+    values = value if isinstance(value, (list, tuple)) else (value,)
+    if not any(_is_column(item) for item in values):
+        return ""
+    return (
+        " A declaration is read without Spark, so col(…), expr(…) and struct(…) cannot be in it: give the"
+        " column's name, the condition's text, or a list of names."
+    )
+
+
+def _shown(value: object) -> str:
+    return f"a pyspark {type(value).__name__}" if _is_column(value) else repr(value)

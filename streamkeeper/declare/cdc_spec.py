@@ -1,0 +1,133 @@
+"""What an AUTO CDC flow declares about its changes, as plain values; docs/auto_cdc.md says what each of them
+means.
+
+Names and meanings are those of Lakeflow's ``create_auto_cdc_flow``. What can only be known with the source's
+columns at hand (types, conditions that parse) is checked by ``streamkeeper_jobs.cdc.check_spec``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from streamkeeper.errors import DeclarationError
+
+BOOKKEEPING = "__streamkeeper"
+"""The last column of every AUTO CDC target: which change a row comes from."""
+
+START_AT, END_AT = "__START_AT", "__END_AT"
+"""The columns that SCD type 2 adds: the sequence of the change that a version begins with, and of the one
+that it ends with.
+"""
+
+RESERVED = (BOOKKEEPING, START_AT, END_AT)
+"""Names, in any case, that no column of a source may have."""
+
+
+@dataclass(frozen=True)
+class CdcSpec:
+    """How changes become rows of the target.
+
+    ``sequence_by`` are columns that are compared in order; it is empty where ``sequence_literal`` is given,
+    the one sequence of all rows, as a snapshot has. The conditions are SQL over the source's columns. Of each
+    pair of lists (columns, columns to leave out) at most one is given; None is all columns.
+
+    :raises DeclarationError: the values contradict one another; the message says which, and what is allowed.
+    """
+
+    keys: tuple[str, ...]
+    sequence_by: tuple[str, ...]
+    sequence_literal: int | None = None
+    apply_as_deletes: str | None = None
+    apply_as_truncates: str | None = None
+    column_list: tuple[str, ...] | None = None
+    except_column_list: tuple[str, ...] | None = None
+    ignore_null_updates: bool = False
+    scd_type: int = 1
+    track_history_column_list: tuple[str, ...] | None = None
+    track_history_except_column_list: tuple[str, ...] | None = None
+
+    parts_may_be_null: ClassVar[bool] = False
+    """Whether a sequence is one whose parts after the first are null, as a literal is beside several columns;
+    no declaration says so.
+    """
+
+    def __post_init__(self) -> None:
+        found = _contradiction(self)
+        if found:
+            raise DeclarationError(found)
+
+
+def _contradiction(spec: CdcSpec) -> str | None:
+    return (
+        _keys_and_sequence(spec)
+        or _not_both("column_list", spec.column_list, "except_column_list", spec.except_column_list)
+        or _not_both(
+            "track_history_column_list",
+            spec.track_history_column_list,
+            "track_history_except_column_list",
+            spec.track_history_except_column_list,
+        )
+        or _by_type(spec)
+    )
+
+
+def _keys_and_sequence(spec: CdcSpec) -> str | None:
+    if not spec.keys:
+        return (
+            "keys is empty. Give the names of the columns that identify a row, such as keys=['customer_id']."
+        )
+    if bool(spec.sequence_by) == (spec.sequence_literal is not None):
+        found = "both columns and a literal" if spec.sequence_by else "neither a column nor a literal"
+        return (
+            f"sequence_by has {found}. Give the name of a column, a list of names, or one whole number for"
+            " all rows."
+        )
+    for what, names in (("keys", spec.keys), ("sequence_by", spec.sequence_by)):
+        twice = _repeated(names)
+        if twice:
+            return f"{what} names {twice} twice. Name each column once."
+    return None
+
+
+def _not_both(
+    one: str, first: tuple[str, ...] | None, other: str, second: tuple[str, ...] | None
+) -> str | None:
+    if first is not None and second is not None:
+        return f"{one} and {other} are both given. Give one of the two."
+    for what, names in ((one, first), (other, second)):
+        if names is not None and not names:
+            return f"{what} is empty. Name at least one column, or leave it out: that is all columns."
+        twice = _repeated(names or ())
+        if twice:
+            return f"{what} names {twice} twice. Name each column once."
+    return None
+
+
+def _by_type(spec: CdcSpec) -> str | None:
+    if spec.scd_type not in (1, 2):
+        return (
+            f"the SCD type is {spec.scd_type!r}. Allowed are 1 (the newest row of each key) and 2 (every"
+            " version of it)."
+        )
+    if spec.scd_type == 2 and spec.apply_as_truncates is not None:
+        return (
+            "apply_as_truncates is given with SCD type 2, where a truncate has no meaning. Leave it out, or"
+            " store as SCD type 1."
+        )
+    tracked = spec.track_history_column_list is not None or spec.track_history_except_column_list is not None
+    if spec.scd_type == 1 and tracked:
+        return (
+            "a track_history list is given with SCD type 1, which keeps no history. Leave it out, or store as"
+            " SCD type 2."
+        )
+    return None
+
+
+def _repeated(names: tuple[str, ...]) -> str | None:
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            return name
+        seen.add(name.lower())
+    return None

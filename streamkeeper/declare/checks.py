@@ -1,0 +1,189 @@
+"""Each value of a declaration, checked where it is given: what was found, what is allowed, and the line of
+the pipeline file.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from streamkeeper.declare.model import OUR_FOLDERS, PARK, RETRY, Where, check_name
+from streamkeeper.declare.registry import Registry, listed
+from streamkeeper.errors import DeclarationError
+from streamkeeper.settings import TOMBSTONES
+
+DEFAULT_TRIGGER = "10 seconds"
+_TRIGGER = re.compile(r"[1-9][0-9]* (millisecond|second|minute|hour)s?")
+_DURATION = re.compile(r"([1-9][0-9]*) (second|minute|hour|day)s?")
+_SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
+_OURS = ("path", "checkpointlocation", "schema", "startingoffsets", "startingversion", "startingtimestamp")
+
+
+def _check_not_taken(flow: str, where: Where) -> None:
+    if flow.lower() in OUR_FOLDERS:
+        raise DeclarationError(
+            f"{where}: the flow name {flow!r} cannot be used: beside the folders of a pipeline's flows,"
+            f" Streamkeeper keeps its own {listed(OUR_FOLDERS)}. Give the flow another name."
+        )
+
+
+def new_flow(registry: Registry, name: object, where: Where) -> str:
+    """Give a flow's name if it can be one and no other flow has it."""
+    flow = check_name("flow", name, where)
+    _check_not_taken(flow, where)
+    if flow in registry.flows:
+        raise DeclarationError(
+            f"{where}: the flow {flow} is declared at {registry.flows[flow].where} already. Rename one of the"
+            " two."
+        )
+    return flow
+
+
+def how_often(flow: str, trigger: object, once: object, where: Where) -> str:
+    """Give how often a flow looks for data; of a once flow that is never asked."""
+    if not isinstance(once, bool):
+        raise DeclarationError(f"{where}: flow {flow} has once={once!r}. Allowed are True and False.")
+    if once and trigger is not None:
+        raise DeclarationError(
+            f"{where}: flow {flow} runs once and has the trigger {trigger!r}. It ends when it has read what"
+            " is there: leave trigger out."
+        )
+    often = DEFAULT_TRIGGER if trigger is None else trigger
+    if not isinstance(often, str) or not _TRIGGER.fullmatch(often):
+        raise DeclarationError(
+            f"{where}: flow {flow} has the trigger {often!r}. Allowed is a number and a unit, such as '10"
+            " seconds'."
+        )
+    return often
+
+
+def check_on_failure(flow: str, on_failure: object, where: Where) -> None:
+    """Refuse what a flow cannot do when it fails."""
+    if on_failure not in (PARK, RETRY):
+        raise DeclarationError(
+            f"{where}: flow {flow} has on_failure {on_failure!r}. Allowed are {PARK!r} and {RETRY!r}."
+        )
+
+
+def check_new(registry: Registry, name: str, where: Where) -> None:
+    """Refuse a name that a source or a view has already."""
+    for taken in (registry.sources.get(name), registry.views.get(name)):
+        if taken is not None:
+            raise DeclarationError(
+                f"{where}: the name {name} is declared at {taken.where} already. Rename one of the two."
+            )
+
+
+def check_table_name(registry: Registry, name: object, where: Where) -> None:
+    """Refuse a table's name that cannot be one, that is Streamkeeper's own, or whose folder would lie in
+    another table's.
+    """
+    parts = name.split(".") if isinstance(name, str) else [name]
+    for part in parts:
+        check_name("table", part, where)
+    if len(parts) > 2:
+        raise DeclarationError(
+            f"{where}: the table name {name!r} has more than one dot. Allowed are `table` and `schema.table`."
+        )
+    if str(name).lower().endswith(TOMBSTONES):
+        raise DeclarationError(
+            f"{where}: the table name {name!r} ends in {TOMBSTONES}. Beside an AUTO CDC table Streamkeeper"
+            " keeps one of its own under such a name. Give the table another."
+        )
+    for other, taken in registry.tables.items():
+        if other == name:
+            raise DeclarationError(
+                f"{where}: the table {name} is declared at {taken.where} already. Remove one of the two."
+            )
+        if other.startswith(f"{name}.") or str(name).startswith(f"{other}."):
+            raise DeclarationError(
+                f"{where}: the table {name} and the table {other} ({taken.where}) would lie in one another's"
+                " folder, where a VACUUM of one removes the files of the other. Rename one of the two, or"
+                " put both into a schema."
+            )
+
+
+def duration(what: str, value: object, where: Where) -> float | None:
+    """Give a duration such as ``30 minutes`` in seconds; None for None."""
+    if value is None:
+        return None
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise DeclarationError(
+            f"{where}: {what} is {value!r}. Allowed is a number and a unit, such as '30 minutes', or None."
+        )
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+def check_text(what: str, value: object, where: Where) -> None:
+    """Refuse what is neither a text nor left out."""
+    if value is not None and not isinstance(value, str):
+        raise DeclarationError(
+            f"{where}: the {what} is {value!r}, of type {type(value).__name__}. Give a text, or leave it out."
+        )
+
+
+def filled_path(path: object, source: str, registry: Registry, where: Where) -> str:
+    """Give a source's path with ``{data}`` filled in, without a slash at its end."""
+    try:
+        filled = str(path).format(data=registry.data)
+    except (KeyError, IndexError, ValueError) as error:
+        raise DeclarationError(
+            f"{where}: the path {path!r} of source {source} cannot be filled in ({error!r}). Only {{data}} is"
+            " known."
+        ) from error
+    if "://" not in filled and not filled.startswith("/"):
+        raise DeclarationError(
+            f"{where}: the path {path!r} of source {source} is relative. Start it with {{data}}/, with /, or"
+            " with a URL's scheme."
+        )
+    return filled.rstrip("/") or "/"
+
+
+def options_of(what: str, options: object, where: Where, reserved: Sequence[str] = _OURS) -> dict[str, str]:
+    """Give options as texts; those that are Streamkeeper's own to set are refused."""
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise DeclarationError(
+            f"{where}: the options of {what} are {options!r}. Give a dict of names and values."
+        )
+    plain: dict[str, str] = {}
+    for key, value in options.items():
+        if not isinstance(key, str) or not isinstance(value, (str, int, float, bool)):
+            raise DeclarationError(
+                f"{where}: the option {key!r}: {value!r} of {what} cannot be used. Give a name with a text, a"
+                " number or a truth value."
+            )
+        if key.lower() in reserved:
+            raise DeclarationError(
+                f"{where}: the option {key!r} of {what} is Streamkeeper's own to set: path and schema are"
+                " parameters of create_source, and positions belong to the flow's generation. Leave it out."
+            )
+        plain[key] = str(value).lower() if isinstance(value, bool) else str(value)
+    return plain
+
+
+def inputs_of(what: str, function: Callable[..., Any], sources: object, where: Where) -> tuple[str, ...]:
+    """Give the names that a function reads, if it takes one parameter for each."""
+    if (
+        isinstance(sources, str)
+        or not isinstance(sources, Sequence)
+        or not sources
+        or not all(isinstance(item, str) for item in sources)
+    ):
+        raise DeclarationError(
+            f"{where}: the sources of {what} are {sources!r}. Give a list of one or more names, such as"
+            " ['events']."
+        )
+    try:
+        inspect.signature(function).bind(*sources)
+    except TypeError as error:
+        raise DeclarationError(
+            f"{where}: {what} has {len(sources)} sources ({listed(sources)}) but its function takes"
+            f" {inspect.signature(function)}: {error}. Give it one parameter for each source, in the same"
+            " order."
+        ) from error
+    return tuple(sources)

@@ -1,0 +1,68 @@
+"""Hashing what code does: its syntax tree, without places, comments, docstrings or layout, the same in every
+version of Python.
+
+``ast.dump`` will not do: new versions of Python add fields to nodes, and supervisors and drivers need not run
+the same one.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+def hash_of(*nodes: ast.AST) -> str:
+    """Give 16 hex digits that change when the code does."""
+    return hashlib.sha256("\0".join(_said(node) for node in nodes).encode()).hexdigest()[:16]
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, ast.Constant):
+        return f"{type(value.value).__name__} {value.value!r}"
+    if isinstance(value, ast.AST):
+        said = ",".join(f"{name}={_said(item)}" for name, item in _fields(value))
+        return f"{type(value).__name__}({said})"
+    if isinstance(value, list):
+        return "[" + ",".join(_said(item) for item in value) + "]"
+    return repr(value)
+
+
+def _fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
+    """Give the fields that say something: what is empty may be missing in another version of Python."""
+    for name, item in ast.iter_fields(node):
+        if item is None or item == [] or name in ("type_comment", "ctx"):
+            continue
+        yield name, _without_docstring(item) if name == "body" and _may_have_docstring(node) else item
+
+
+def _may_have_docstring(node: ast.AST) -> bool:
+    return isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+
+
+def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
+    first = body[0] if body else None
+    if (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
+    ):
+        return body[1:]
+    return body
+
+
+def called(node: ast.AST) -> str:
+    """Give the last part of the name that a call calls: ``append_flow`` for ``dp.append_flow(…)``; empty for
+    what is no such call.
+    """
+    if not isinstance(node, ast.Call):
+        return ""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def without_decorators(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, which: Callable[[str], bool]
+) -> None:
+    """Take away the decorators whose name ``which`` picks; others change what a function does, and stay."""
+    function.decorator_list = [item for item in function.decorator_list if not which(called(item))]

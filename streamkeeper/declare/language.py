@@ -1,0 +1,455 @@
+"""The language of pipeline files: ``from streamkeeper import pipelines as dp``.
+
+Names and parameters are those of Lakeflow and ``pyspark.pipelines``. Named sources are Streamkeeper's own: a
+view gets one DataFrame per source, so that it can be tested by itself, and so that positions can be kept and
+reset by the source's name.
+
+Nothing here reads, writes or starts anything. Decorated functions come back unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from streamkeeper.declare.auto_cdc import read_spec
+from streamkeeper.declare.checkpoint_window import with_window
+from streamkeeper.declare.checks import (
+    check_new,
+    check_on_failure,
+    check_table_name,
+    check_text,
+    duration,
+    filled_path,
+    how_often,
+    inputs_of,
+    new_flow,
+    options_of,
+)
+from streamkeeper.declare.model import (
+    DELTA,
+    FILE_FORMATS,
+    KAFKA,
+    PARK,
+    SOURCE_FORMATS,
+    AppendFlow,
+    AutoCdcFlow,
+    Notifier,
+    Source,
+    Table,
+    View,
+    Where,
+    check_name,
+)
+from streamkeeper.declare.registry import Options, caller, code_hash, current, listed
+from streamkeeper.declare.source_options import check_delta, check_kafka, check_start
+from streamkeeper.errors import DeclarationError, NotOffered
+from streamkeeper.recover.plans.schedules import declared
+
+__all__ = [
+    "append_flow",
+    "configure_pipeline",
+    "create_auto_cdc_flow",
+    "create_source",
+    "create_streaming_table",
+    "notifier",
+    "only_where_set",
+    "schedule",
+    "temporary_view",
+]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_CLASSPATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def only_where_set(variable: str) -> None:
+    """Offer this pipeline only where an environment variable is set; elsewhere it has no flows, and
+    ``streamkeeper check`` says why.
+
+    It is for what one installation has and another lacks, such as a broker. Call it first: what follows is
+    not run where it is not set.
+
+    :raises NotOffered: the variable is not set here.
+    """
+    where = caller()
+    if not isinstance(variable, str) or not _VARIABLE.fullmatch(variable):
+        raise DeclarationError(
+            f"{where}: {variable!r} names no environment variable. Give letters, digits and underscores."
+        )
+    if not os.environ.get(variable):
+        raise NotOffered(
+            f"{where}: the pipeline is offered only where {variable} is set, and it is not set here."
+        )
+
+
+def create_source(
+    name: str,
+    *,
+    format: str,
+    path: str | None = None,
+    table: str | None = None,
+    schema: str | None = None,
+    options: Mapping[str, object] | None = None,
+    start: str | Mapping[str, Mapping[str, int]] = "earliest",
+    track_schema: bool = False,
+) -> None:
+    """Declare a source of rows.
+
+    :param name: letters, digits, underscores; a position is kept under this name, so a renamed source is
+        another source.
+    :param format: ``json``, ``csv``, ``parquet``, ``orc``, ``text`` (files in a folder), ``kafka``, ``delta``
+        or ``rate``.
+    :param path: the folder of a files source or a Delta table; ``{data}`` stands for ``STREAMKEEPER_DATA``.
+        Must be absolute, or a URL.
+    :param table: instead of a path, for ``delta``: a table of the warehouse, such as one that another flow
+        writes.
+    :param schema: a DDL string (``"id INT, name STRING"``). A files source may leave it out: it is then
+        inferred once from what is there and stored with the generation. Kafka and Delta bring their own.
+    :param options: options of Spark's reader, such as ``{"maxFilesPerTrigger": 10}`` or ``{"subscribe":
+        "orders"}``. ``{env:NAME}`` in a value stands for an environment variable of the process that reads,
+        so that neither addresses nor secrets stand in the file.
+    :param start: where the first generation that reads a Kafka or Delta source starts: ``"earliest"`` (all
+        that is there), ``"latest"``, ``"timestamp:2026-11-21T10:00:00Z"``, for Kafka offsets (``{"orders":
+        {"0": 5}}``; -2 is earliest, -1 latest), for Delta ``"version:12"``. Later generations start where
+        their recovery says.
+    :param track_schema: for ``delta``: follow changes of the table's schema by a log in the generation's
+        checkpoint.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    where = caller()
+    registry = current(where)
+    check_name("source", name, where)
+    check_new(registry, name, where)
+    if format not in SOURCE_FORMATS:
+        raise DeclarationError(
+            f"{where}: source {name} has format {format!r}. Allowed are {listed(SOURCE_FORMATS)}."
+        )
+    _check_place(format, name, path, table, where)
+    if schema is not None and format not in FILE_FORMATS:
+        raise DeclarationError(
+            f"{where}: source {name} has format {format!r}, which brings its own schema. Leave schema out."
+        )
+    if not isinstance(track_schema, bool) or (track_schema and format != DELTA):
+        raise DeclarationError(
+            f"{where}: source {name} has track_schema {track_schema!r}. Only Delta sources take it: True or"
+            " False."
+        )
+    check_text(f"schema of source {name}", schema, where)
+    plain = options_of(f"source {name}", options, where)
+    if format == KAFKA:
+        check_kafka(name, plain, where)
+    if format == DELTA:
+        check_delta(name, plain, where)
+    registry.sources[name] = Source(
+        name=name,
+        format=format,
+        path=None if path is None else filled_path(path, name, registry, where),
+        schema=schema,
+        options=plain,
+        where=where,
+        table=table,
+        start=check_start(name, format, start, where),
+        track_schema=track_schema,
+    )
+
+
+def _check_place(format: str, name: str, path: object, table: object, where: Where) -> None:
+    """Make sure that a source says where its rows are, once, in the way that its format takes."""
+    if format in FILE_FORMATS and not path:
+        raise DeclarationError(
+            f"{where}: source {name} reads {format} files but has no path. Give the folder that the files"
+            " appear in."
+        )
+    if format == DELTA and bool(path) == bool(table):
+        raise DeclarationError(
+            f"{where}: the Delta source {name} has"
+            f" {'both a path and a table' if path else 'neither a path nor a table'}. Give the table's path,"
+            " or the name of a table of the warehouse."
+        )
+    if format not in FILE_FORMATS and format != DELTA and path is not None:
+        raise DeclarationError(
+            f"{where}: source {name} has format {format!r}, which takes no path. Leave it out."
+        )
+    if table is None:
+        return
+    if format != DELTA:
+        raise DeclarationError(
+            f"{where}: source {name} has format {format!r}, which takes no table. Only Delta sources do."
+        )
+    parts = table.split(".") if isinstance(table, str) else [table]
+    for part in parts:
+        check_name("table", part, where)
+    if len(parts) > 2:
+        raise DeclarationError(
+            f"{where}: the table name {table!r} has more than one dot. Allowed are `table` and"
+            " `schema.table`."
+        )
+
+
+def temporary_view(*, sources: Sequence[str], name: str | None = None) -> Callable[[Function], Function]:
+    """Declare a view: a function that gets one DataFrame per source, in this order, and gives one.
+
+    :param sources: names of sources or of other views.
+    :param name: the function's name by default.
+    """
+    where = caller()
+
+    def declare(function: Function) -> Function:
+        registry = current(where)
+        view = check_name("view", name or function.__name__, where)
+        check_new(registry, view, where)
+        registry.views[view] = View(
+            view, inputs_of(f"view {view}", function, sources, where), code_hash(function), where, function
+        )
+        return function
+
+    return declare
+
+
+def create_streaming_table(
+    name: str,
+    *,
+    comment: str | None = None,
+    table_properties: Mapping[str, object] | None = None,
+    partition_cols: Sequence[str] = (),
+) -> None:
+    """Declare the Delta table that flows write to; ``schema.table`` puts it in a folder of the schema's name.
+
+    :param table_properties: Delta table properties, set when the table is made.
+    :param partition_cols: columns that the table is partitioned by when it is made.
+    """
+    where = caller()
+    registry = current(where)
+    check_table_name(registry, name, where)
+    check_text(f"comment of table {name}", comment, where)
+    if isinstance(partition_cols, str) or not all(isinstance(column, str) for column in partition_cols):
+        raise DeclarationError(
+            f"{where}: the partition_cols of table {name} are {partition_cols!r}. Give a list of names, such"
+            " as ['day']."
+        )
+    properties = options_of(f"table {name}", table_properties, where, reserved=())
+    forgetful = [key for key in properties if key.lower() == "delta.settransactionretentionduration"]
+    if forgetful:
+        raise DeclarationError(
+            f"{where}: the table {name} sets {forgetful[0]}, by which Delta forgets which batches it has. A"
+            " flow that rested longer would write its last batch twice. Leave it out."
+        )
+    registry.tables[name] = Table(name, comment, properties, tuple(partition_cols), where)
+
+
+def append_flow(
+    *,
+    target: str,
+    sources: Sequence[str],
+    name: str | None = None,
+    trigger: str | None = None,
+    spark_conf: Mapping[str, object] | None = None,
+    on_failure: str = PARK,
+    once: bool = False,
+    rewind_window: str | None = None,
+) -> Callable[[Function], Function]:
+    """Declare a flow that appends what its function gives to ``target``, every row once.
+
+    :param target: a table made by :func:`create_streaming_table` in the same file.
+    :param sources: names of sources or views; the function gets one DataFrame for each.
+    :param name: the function's name by default. State is kept under it, so a renamed flow is another flow.
+    :param trigger: how often new data is looked for, ``"10 seconds"`` by default. Intervals under tens of
+        seconds cost polls.
+    :param spark_conf: Spark settings for this flow's application.
+    :param on_failure: ``park``: a failure that a restart cannot mend stops the flow until a person does, or
+        its declaration changes. ``retry``: the flow is alarmed about all the same, and then tried again for
+        ever.
+    :param once: read what the sources have, then be done, until a reset gives the flow a new checkpoint. It
+        takes no ``trigger``.
+    :param rewind_window: how far back the flow is to be rewound, such as ``"7 days"``: its checkpoint keeps
+        as many batches as it can commit in that time at its trigger, 100 at least and 10,000 at most.
+    """
+    where = caller()
+
+    def declare(function: Function) -> Function:
+        registry = current(where)
+        flow = new_flow(registry, name or function.__name__, where)
+        often = how_often(flow, trigger, once, where)
+        check_on_failure(flow, on_failure, where)
+        inputs = inputs_of(f"flow {flow}", function, sources, where)
+        window = duration(f"rewind_window of flow {flow}", rewind_window, where)
+        conf = with_window(
+            options_of(f"flow {flow}", spark_conf, where, reserved=()),
+            flow,
+            window,
+            often,
+            once=once,
+            where=where,
+        )
+        registry.flows[flow] = AppendFlow(
+            flow,
+            str(target),
+            inputs,
+            code_hash(function),
+            often,
+            conf,
+            where,
+            on_failure,
+            once,
+            function=function,
+        )
+        return function
+
+    return declare
+
+
+def create_auto_cdc_flow(
+    *,
+    name: str,
+    target: str,
+    source: str,
+    keys: Sequence[str],
+    sequence_by: str | Sequence[str] | int,
+    apply_as_deletes: str | None = None,
+    apply_as_truncates: str | None = None,
+    column_list: Sequence[str] | None = None,
+    except_column_list: Sequence[str] | None = None,
+    ignore_null_updates: bool = False,
+    stored_as_scd_type: int | str = 1,
+    track_history_column_list: Sequence[str] | None = None,
+    track_history_except_column_list: Sequence[str] | None = None,
+    once: bool = False,
+    trigger: str | None = None,
+    spark_conf: Mapping[str, object] | None = None,
+    on_failure: str = PARK,
+    rewind_window: str | None = None,
+) -> None:
+    """Declare a flow that applies changes to ``target`` by key: whatever their order of arrival, the newest
+    by sequence wins.
+
+    Several such flows may write one table, where they agree in keys, SCD type and number of sequence columns.
+    docs/auto_cdc.md says what becomes of deletes, truncates, late, tied and repeated changes.
+
+    :param name: state is kept under it, so a renamed flow is another flow.
+    :param target: a table made by :func:`create_streaming_table` in the same file.
+    :param source: the name of a source or view, one row a change.
+    :param keys: the columns that a row of the table is found by.
+    :param sequence_by: the column that orders changes, or several that are compared in order; or a whole
+        number, the sequence of every row, such as 0 for a first snapshot.
+    :param apply_as_deletes: a condition in SQL: such a row deletes its key.
+    :param apply_as_truncates: a condition in SQL: such a row empties the table of all that came before it.
+        SCD type 1 only.
+    :param column_list: what is stored, or
+    :param except_column_list: what is not.
+    :param ignore_null_updates: a null in an update leaves the column as it is.
+    :param stored_as_scd_type: 1 keeps the present rows; 2 their history, with ``__START_AT`` and
+        ``__END_AT``.
+    :param track_history_column_list: SCD type 2: the columns whose change begins a new row of history, or
+    :param track_history_except_column_list: those whose change does not.
+    :param once: as for :func:`append_flow`, and so ``trigger``, ``spark_conf``, ``on_failure`` and
+        ``rewind_window``.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    given = dict(locals())
+    where = caller()
+    registry = current(where)
+    flow = new_flow(registry, name, where)
+    if not isinstance(source, str):
+        raise DeclarationError(
+            f"{where}: the flow {flow} has the source {source!r}. Give the name of one source or view, such"
+            " as 'changes'."
+        )
+    spec = read_spec(flow, given, where)
+    often = how_often(flow, trigger, once, where)
+    check_on_failure(flow, on_failure, where)
+    window = duration(f"rewind_window of flow {flow}", rewind_window, where)
+    conf = with_window(
+        options_of(f"flow {flow}", spark_conf, where, reserved=()),
+        flow,
+        window,
+        often,
+        once=once,
+        where=where,
+    )
+    registry.flows[flow] = AutoCdcFlow(flow, str(target), source, spec, often, conf, where, on_failure, once)
+
+
+def notifier(classpath: str, **arguments: Any) -> Notifier:
+    """Give an Airflow notifier for :func:`configure_pipeline`; Airflow imports and makes it when there is
+    something to tell.
+
+    Its text arguments are templates: ``{{ alert.subject }}``, ``{{ alert.text }}``, ``{{ alert.kind }}`` and
+    ``{{ alert.flow }}`` are known in them. Passwords belong into an Airflow connection that the notifier
+    names, never here.
+
+    :param classpath: such as ``airflow.providers.smtp.notifications.smtp.SmtpNotifier``.
+    :param arguments: what the notifier is made with; values that JSON knows.
+    """
+    where = caller()
+    if not isinstance(classpath, str) or not _CLASSPATH.fullmatch(classpath):
+        raise DeclarationError(
+            f"{where}: the notifier {classpath!r} is no path of a class. Give one such as "
+            "'airflow.providers.smtp.notifications.smtp.SmtpNotifier'."
+        )
+    try:
+        plain = json.loads(json.dumps(arguments))
+    except (TypeError, ValueError) as error:
+        raise DeclarationError(
+            f"{where}: the arguments of the notifier {classpath} are no JSON values: {error}."
+        ) from error
+    return Notifier(classpath, plain)
+
+
+def configure_pipeline(
+    *,
+    shared_driver: bool = False,
+    notifiers: Sequence[Notifier] = (),
+    no_progress_after: str | None = "30 minutes",
+) -> None:
+    """Say, once a file, what holds for all flows of the pipeline.
+
+    :param shared_driver: let the flows run as queries of one Spark application, each in a FAIR pool of its
+        own. It saves memory; the failure of one ends the application and restarts all.
+    :param notifiers: who is told that a flow was parked, is in a crash loop, came back, makes no progress, or
+        that a recovery ended.
+    :param no_progress_after: a number and a unit, such as ``"30 minutes"``; None: nobody is told.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    where = caller()
+    registry = current(where)
+    if registry.options is not None:
+        raise DeclarationError(
+            f"{where}: the pipeline is configured at {registry.options.where} already. Leave one of the two."
+        )
+    if not isinstance(shared_driver, bool):
+        raise DeclarationError(f"{where}: shared_driver is {shared_driver!r}. Allowed are True and False.")
+    if not isinstance(notifiers, Sequence) or not all(isinstance(item, Notifier) for item in notifiers):
+        raise DeclarationError(f"{where}: the notifiers are {notifiers!r}. Give a list of dp.notifier(…).")
+    registry.options = Options(
+        shared_driver, tuple(notifiers), duration("no_progress_after", no_progress_after, where), where
+    )
+
+
+def schedule(recovery: str, *, cron: str, name: str | None = None, **values: Any) -> None:
+    """Run a recovery by the clock: ``dp.schedule("backup_table", table="customers", cron="0 3 * * *")``.
+
+    Nobody is asked: a plan with a price that ``accept`` does not name ends with an alert, and touches
+    nothing.
+
+    :param recovery: the name of a recovery, as its DAG has it.
+    :param cron: minute, hour, day of month, month, day of week, in UTC; or ``@daily`` and the like.
+    :param name: what tells this schedule from others of the pipeline: the recovery and its table or flow by
+        default.
+    :param values: of the recovery's form; tables and flows are this file's, by their own names.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    where = caller()
+    registry = current(where)
+    made = declared(recovery, cron, name, values, where)
+    taken = registry.schedules.get(made.name)
+    if taken is not None:
+        raise DeclarationError(
+            f"{where}: the schedule {made.name} is declared at {taken.where} already. Give one of them a"
+            " name=."
+        )
+    registry.schedules[made.name] = made

@@ -1,0 +1,336 @@
+"""What a pipeline file declares, as plain values that can be written to JSON and read back.
+
+Only :attr:`View.function` and :attr:`AppendFlow.function` are code; they never leave the process that
+imported the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from streamkeeper.declare.cdc_spec import CdcSpec
+from streamkeeper.errors import DeclarationError
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
+"""Names of pipelines, flows, sources and views: they become folders, DAG ids and Spark source names."""
+
+FILE_FORMATS = ("json", "csv", "parquet", "orc", "text")
+"""Formats of a files source, as Spark's own file readers name them."""
+
+KAFKA, DELTA = "kafka", "delta"
+
+SOURCE_FORMATS = (*FILE_FORMATS, KAFKA, DELTA, "rate")
+
+OUR_FOLDERS = ("ledger", "manifests", "tables")
+"""Names that no flow and no pipeline may have: Streamkeeper keeps something of its own under them in the
+state folder.
+"""
+
+JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Where:
+    """The place in a pipeline file that declared something."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.line}"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A named stream of rows: files in a folder, topics of Kafka, a Delta table, or Spark's rate source.
+
+    ``schema`` is a DDL string, or None where it is inferred once and stored with the generation; Kafka and
+    Delta bring their own. ``options`` go to Spark's reader; ``{env:NAME}`` in them stands for an environment
+    variable of the process that reads. A Delta source has a ``path``, or the name of a ``table`` of the
+    warehouse. ``start`` says where the first generation that reads it starts. ``track_schema`` keeps the log
+    of a Delta source's schemas in the generation's checkpoint.
+    """
+
+    name: str
+    format: str
+    path: str | None
+    schema: str | None
+    options: Mapping[str, str]
+    where: Where
+    table: str | None = None
+    start: str | Mapping[str, Any] = "earliest"
+    track_schema: bool = False
+
+    def option(self, name: str, default: str = "") -> str:
+        """Give an option's value; Spark does not tell its names' capitals apart."""
+        return next((value for key, value in self.options.items() if key.lower() == name.lower()), default)
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether positions in this source are sets of files."""
+        return self.format in FILE_FORMATS
+
+
+@dataclass(frozen=True)
+class View:
+    """A function from one DataFrame per source to a DataFrame; sources are names of sources or of other
+    views.
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    code: str
+    where: Where
+    function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A streaming table that flows write to."""
+
+    name: str
+    comment: str | None
+    properties: Mapping[str, str]
+    partition_cols: tuple[str, ...]
+    where: Where
+
+
+PARK, RETRY = "park", "retry"
+"""What a flow may declare as its ``on_failure``."""
+
+APPEND, AUTO_CDC = "append", "auto_cdc"
+"""What a flow does with its rows: how a flow's ``kind`` is told in JSON. One without a kind appends: there
+was no other.
+"""
+
+
+@dataclass(frozen=True)
+class AppendFlow:
+    """A flow that appends what its function gives to its target.
+
+    ``on_failure`` says what becomes of a failure that a restart cannot mend: the flow is parked, or it is
+    retried all the same. A flow that runs ``once`` ends when it has read what its sources have; its
+    ``trigger`` then says nothing.
+    """
+
+    name: str
+    target: str
+    sources: tuple[str, ...]
+    code: str
+    trigger: str
+    spark_conf: Mapping[str, str]
+    where: Where
+    on_failure: str = PARK
+    once: bool = False
+    function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class AutoCdcFlow:
+    """A flow that applies the changes that its one source or view gives to its target, as ``spec`` says; else
+    as :class:`AppendFlow`.
+    """
+
+    name: str
+    target: str
+    source: str
+    spec: CdcSpec
+    trigger: str
+    spark_conf: Mapping[str, str]
+    where: Where
+    on_failure: str = PARK
+    once: bool = False
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of what the flow reads: its one source or view."""
+        return (self.source,)
+
+
+AnyFlow = AppendFlow | AutoCdcFlow
+
+
+@dataclass(frozen=True)
+class Notifier:
+    """An Airflow notifier that is told of a pipeline's alerts: the path of its class, and what it is made
+    with (JSON values).
+    """
+
+    classpath: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A recovery that is run by the clock: a kind's name, when (cron, in UTC), and its form's values."""
+
+    name: str
+    recovery: str
+    cron: str
+    values: Mapping[str, Any]
+    where: Where
+
+
+DEFAULT_NO_PROGRESS = 1800.0
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """All that one pipeline file declares.
+
+    ``shared`` is a hash of the file's code outside of the declared functions, and of the modules beside it
+    that it imports. ``shared_driver`` lets its flows run as queries of one Spark application.
+    ``no_progress_after`` is in seconds: a flow that has data to read and committed nothing for so long is
+    alarmed about; None where nobody wants to know.
+    """
+
+    name: str
+    file: str
+    shared: str
+    sources: tuple[Source, ...] = ()
+    views: tuple[View, ...] = ()
+    tables: tuple[Table, ...] = ()
+    flows: tuple[AnyFlow, ...] = ()
+    shared_driver: bool = False
+    notifiers: tuple[Notifier, ...] = ()
+    no_progress_after: float | None = DEFAULT_NO_PROGRESS
+    schedules: tuple[Schedule, ...] = ()
+
+    def source(self, name: str) -> Source | None:
+        """Find a source by name."""
+        return next((source for source in self.sources if source.name == name), None)
+
+    def view(self, name: str) -> View | None:
+        """Find a view by name."""
+        return next((view for view in self.views if view.name == name), None)
+
+    def table(self, name: str) -> Table | None:
+        """Find a table by name."""
+        return next((table for table in self.tables if table.name == name), None)
+
+    def keeps_tombstones(self, table: str) -> bool:
+        """Say whether a table is kept by key, so that its tombstones belong to it: an AUTO CDC flow writes
+        it.
+        """
+        return any(isinstance(flow, AutoCdcFlow) and flow.target == table for flow in self.flows)
+
+    def flow(self, name: str) -> AnyFlow | None:
+        """Find a flow by name."""
+        return next((flow for flow in self.flows if flow.name == name), None)
+
+    def inputs(self, flow: AnyFlow) -> tuple[Source | View, ...]:
+        """Give every source and view that a flow reads, directly or through views, each once, what is read
+        before who reads it.
+        """
+        found: dict[str, Source | View] = {}
+
+        def visit(name: str) -> None:
+            if name in found:
+                return
+            view = self.view(name)
+            if view is not None:
+                for inner in view.sources:
+                    visit(inner)
+                found[name] = view
+            else:
+                source = self.source(name)
+                assert source is not None, f"{name} was checked when the pipeline was declared"
+                found[name] = source
+
+        for name in flow.sources:
+            visit(name)
+        return tuple(found.values())
+
+    def sources_of(self, flow: AnyFlow) -> tuple[Source, ...]:
+        """Give every source that a flow reads, each once, in the order in which it is first read."""
+        return tuple(item for item in self.inputs(flow) if isinstance(item, Source))
+
+
+def check_name(kind: str, name: object, where: Where) -> str:
+    """Give ``name`` if it can name a ``kind``.
+
+    :raises DeclarationError: it is no name: letters, digits and underscores, a letter first, 100 at most.
+    """
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise DeclarationError(
+            f"{where}: the {kind} name {name!r} cannot be used. A name has letters, digits and underscores,"
+            " starts with a letter, and is at most 100 long, because folders, DAG ids and Spark's source"
+            " names are made of it."
+        )
+    return name
+
+
+def pipeline_to_json(pipeline: Pipeline) -> JsonObject:
+    """Give a pipeline as a JSON object, without its code."""
+    plain: JsonObject = _plain(pipeline)
+    for item, flow in zip(plain["flows"], pipeline.flows, strict=True):
+        item["kind"] = AUTO_CDC if isinstance(flow, AutoCdcFlow) else APPEND
+    return plain
+
+
+def pipeline_from_json(value: JsonObject) -> Pipeline:
+    """Read a pipeline back from the JSON object that :func:`pipeline_to_json` gave; its functions are None.
+
+    One that an earlier release wrote has not all that this one knows: what is missing is as if it had not
+    been declared.
+    """
+    return Pipeline(
+        name=value["name"],
+        file=value["file"],
+        shared=value["shared"],
+        sources=tuple(_restore(Source, item) for item in value["sources"]),
+        views=tuple(_restore(View, item) for item in value["views"]),
+        tables=tuple(_restore(Table, item) for item in value["tables"]),
+        flows=tuple(_flow_from_json(item) for item in value["flows"]),
+        shared_driver=value.get("shared_driver", False),
+        notifiers=tuple(Notifier(**item) for item in value.get("notifiers", ())),
+        no_progress_after=value.get("no_progress_after", DEFAULT_NO_PROGRESS),
+        schedules=tuple(
+            Schedule(**{**item, "where": Where(**item["where"])}) for item in value.get("schedules", ())
+        ),
+    )
+
+
+def without_code(pipeline: Pipeline) -> Pipeline:
+    """Give the pipeline as the manifest knows it: no functions."""
+    return replace(
+        pipeline,
+        views=tuple(replace(view, function=None) for view in pipeline.views),
+        flows=tuple(
+            replace(flow, function=None) if isinstance(flow, AppendFlow) else flow for flow in pipeline.flows
+        ),
+    )
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "__dataclass_fields__"):
+        return {
+            item.name: _plain(getattr(value, item.name)) for item in fields(value) if item.name != "function"
+        }
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _flow_from_json(value: JsonObject) -> AnyFlow:
+    plain = dict(value)
+    kind = plain.pop("kind", APPEND)
+    if kind == APPEND:
+        append: AppendFlow = _restore(AppendFlow, plain)
+        return append
+    spec: JsonObject = {
+        key: tuple(item) if isinstance(item, list) else item for key, item in plain["spec"].items()
+    }
+    changes: AutoCdcFlow = _restore(AutoCdcFlow, {**plain, "spec": CdcSpec(**spec)})
+    return changes
+
+
+def _restore(kind: type[Any], value: JsonObject) -> Any:
+    plain = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
+    plain["where"] = Where(**value["where"])
+    return kind(**plain)

@@ -1,0 +1,166 @@
+"""Positions: what a source's offset in a checkpoint says, in words, and which sources it fits.
+
+Shapes: FACTS-spark ("Checkpoint layout"); ``tests/spark/checkpoint/test_checkpoint_reader.py`` pins them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamkeeper.checkpoint.log_entries import write_commit, write_files_log, write_offsets
+from streamkeeper.declare.model import FILE_FORMATS
+
+__all__ = [
+    "check_fits",
+    "describe",
+    "kind_of",
+    "misfit_of",
+    "write_commit",
+    "write_files_log",
+    "write_offsets",
+]
+
+FILES, KAFKA, DELTA, RATE, UNKNOWN = "files", "kafka", "delta", "rate", "unknown"
+
+_SHAPES = {
+    FILES: '{"logOffset": <batch of the files log>}',
+    KAFKA: '{"<topic>": {"<partition>": <next offset>}}',
+    DELTA: '{"sourceVersion", "reservoirId", "reservoirVersion", "index", "isStartingVersion"}',
+    RATE: "a number of seconds",
+}
+_KIND_OF_FORMAT = {
+    **dict.fromkeys(FILE_FORMATS, FILES),
+    "kafka": KAFKA,
+    "delta": DELTA,
+    "rate": RATE,
+    "rate-micro-batch": RATE,
+}
+_BEFORE_ALL = (-1, -100)
+"""The index that means "nothing of this version yet", in Delta's source versions 1 and 3 (read:
+DeltaSourceOffset).
+"""
+
+
+def kind_of(offset: Any) -> str:
+    """Tell by its JSON's shape whose offset this is: ``files``, ``kafka``, ``delta``, ``rate`` or
+    ``unknown``.
+    """
+    if _whole(offset):
+        return RATE
+    if not isinstance(offset, dict) or not offset:
+        return UNKNOWN
+    if offset.keys() == {"logOffset"} and _whole(offset["logOffset"]):
+        return FILES
+    if offset.keys() == {"offset", "timestamp"} and all(map(_whole, offset.values())):
+        return RATE  # rate-micro-batch
+    if {"reservoirId", "reservoirVersion", "index"} <= offset.keys():
+        return DELTA
+    return KAFKA if all(map(_is_topic, offset.values())) else UNKNOWN
+
+
+def describe(offset: Any) -> str:
+    """Say in words what has been read at an offset."""
+    if offset is None:
+        return "nothing read yet"
+    match kind_of(offset):
+        case "files":
+            return f"files log {offset['logOffset']}"
+        case "kafka":
+            return "; ".join(
+                f"topic {topic}: {_partitions(partitions)}" for topic, partitions in offset.items()
+            )
+        case "delta":
+            return _describe_delta(offset)
+        case "rate":
+            return f"{offset} s of rows" if _whole(offset) else f"row {offset['offset']}"
+        case _:
+            return f"offset {offset}"
+
+
+def check_fits(source_format: str, offset: Any) -> str | None:
+    """Say why an offset cannot be one of a source of this format, or None if it can. None, for nothing read
+    yet, fits every source.
+    """
+    wanted = _KIND_OF_FORMAT.get(source_format)
+    if wanted is None:
+        return (
+            f"No offsets of a {source_format!r} source are known. Allowed are {', '.join(_KIND_OF_FORMAT)}."
+        )
+    if offset is None:
+        return None
+    found = kind_of(offset)
+    if found != wanted:
+        whose = "of no source that is known" if found == UNKNOWN else f"of a {found} source"
+        return (
+            f"{offset!r} is an offset {whose}; a {source_format} source has {_SHAPES[wanted]}. Give one of"
+            " that shape."
+        )
+    return _out_of_range(wanted, offset)
+
+
+def misfit_of(source_format: str, offset: Any) -> str | None:
+    """As :func:`check_fits`, of an offset that Spark itself wrote: a Kafka source whose pattern names no
+    topic yet stands at ``{}``.
+    """
+    return None if source_format == KAFKA and offset == {} else check_fits(source_format, offset)
+
+
+def _out_of_range(kind: str, offset: Any) -> str | None:
+    """Numbers that no source writes. -1 of a files log is "no batch yet"; -2 and -1 of Kafka are earliest and
+    latest.
+    """
+    if kind == FILES and offset["logOffset"] < -1:
+        return f"The files log has no batch {offset['logOffset']}. Allowed is -1 (nothing yet) and above."
+    if kind == RATE and _whole(offset) and offset < 0:
+        return f"{offset} s is before the source's start. Allowed is 0 and above."
+    if kind == KAFKA:
+        low = [
+            f"{topic}/{part}: {end}"
+            for topic, parts in offset.items()
+            for part, end in parts.items()
+            if end < -2
+        ]
+        return (
+            f"Kafka has no offset {', '.join(low)}. Allowed is 0 and above, -2 (earliest) and -1 (latest)."
+            if low
+            else None
+        )
+    if kind == DELTA and not (
+        _whole(offset["reservoirVersion"]) and _whole(offset["index"]) and offset["reservoirVersion"] >= 0
+    ):
+        return (
+            f"A Delta table has no version {offset['reservoirVersion']!r} with index {offset['index']!r}."
+            " Give whole numbers, 0 and above."
+        )
+    return None
+
+
+def _describe_delta(offset: dict[str, Any]) -> str:
+    version, index = offset["reservoirVersion"], offset["index"]
+    whole = f"version {version}"
+    if offset.get("isStartingVersion"):
+        return f"initial snapshot of {whole}, " + (
+            "nothing of it done" if index in _BEFORE_ALL else f"files 0 to {index} of it done"
+        )
+    if index in _BEFORE_ALL:
+        return f"{whole}, all before it done"
+    return (
+        f"{whole}, its change of the table's metadata"
+        if index < 0
+        else f"{whole}, files 0 to {index} of it done"
+    )
+
+
+def _partitions(partitions: dict[str, int]) -> str:
+    ordered = sorted(partitions.items(), key=lambda item: int(item[0]))
+    return ", ".join(f"partition {number} → {end}" for number, end in ordered) or "no partitions"
+
+
+def _is_topic(partitions: Any) -> bool:
+    return isinstance(partitions, dict) and all(
+        isinstance(number, str) and number.isdecimal() and _whole(end) for number, end in partitions.items()
+    )
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

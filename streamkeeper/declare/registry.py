@@ -1,0 +1,159 @@
+"""What a pipeline file has declared so far, and what only the whole file can tell."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from streamkeeper.declare.auto_cdc import check_tables
+from streamkeeper.declare.fingerprint import hash_of, without_decorators
+from streamkeeper.declare.model import (
+    DEFAULT_NO_PROGRESS,
+    AnyFlow,
+    Notifier,
+    Pipeline,
+    Schedule,
+    Source,
+    Table,
+    View,
+    Where,
+)
+from streamkeeper.declare.shared_driver import check_shareable
+from streamkeeper.declare.source_options import check_no_echo
+from streamkeeper.errors import DeclarationError
+
+DECORATORS = ("append_flow", "temporary_view")
+"""What decorates a function that a flow is made of."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What :func:`configure_pipeline` says of a pipeline as a whole."""
+
+    shared_driver: bool = False
+    notifiers: tuple[Notifier, ...] = ()
+    no_progress_after: float | None = DEFAULT_NO_PROGRESS
+    where: Where | None = None
+
+
+class Registry:
+    """What one pipeline file has declared so far."""
+
+    def __init__(self, name: str, file: str, data: str) -> None:
+        self.name, self.file, self.data = name, file, data
+        self.sources: dict[str, Source] = {}
+        self.views: dict[str, View] = {}
+        self.tables: dict[str, Table] = {}
+        self.flows: dict[str, AnyFlow] = {}
+        self.schedules: dict[str, Schedule] = {}
+        self.options: Options | None = None
+
+    def finish(self, shared: str) -> Pipeline:
+        """Check what only the whole file can tell, and give the pipeline.
+
+        :raises DeclarationError: a name is not declared, views read one another in a circle, a flow has no
+            target table, no flow is declared, flows that write one table do not agree, a flow reads the table
+            that it writes, or flows that are to share a driver cannot.
+        """
+        readers: list[View | AnyFlow] = [*self.views.values(), *self.flows.values()]
+        for reader in readers:
+            for name in reader.sources:
+                if name not in self.sources and name not in self.views:
+                    raise DeclarationError(
+                        f"{reader.where}: {reader.name} reads {name!r}, which this file does not declare."
+                        f" Declared are {listed([*self.sources, *self.views])}. Correct the name, or declare"
+                        " it with create_source or temporary_view."
+                    )
+        for view in self.views.values():
+            self._check_circle(view, ())
+        for flow in self.flows.values():
+            if flow.target not in self.tables:
+                raise DeclarationError(
+                    f"{flow.where}: the flow {flow.name} writes to {flow.target!r}, which this file does not"
+                    f" declare. Declared are {listed(self.tables)}. Add"
+                    f" dp.create_streaming_table({flow.target!r})."
+                )
+        if not self.flows:
+            raise DeclarationError(
+                f"{self.file}: no flow is declared. Add one with append_flow, or move the file out of the"
+                " pipelines folder."
+            )
+        check_tables(tuple(self.flows.values()))
+        options = self.options or Options()
+        if options.shared_driver:
+            check_shareable(tuple(self.flows.values()))
+        pipeline = Pipeline(
+            name=self.name,
+            file=self.file,
+            shared=shared,
+            sources=tuple(self.sources.values()),
+            views=tuple(self.views.values()),
+            tables=tuple(self.tables.values()),
+            flows=tuple(self.flows.values()),
+            shared_driver=options.shared_driver,
+            notifiers=options.notifiers,
+            no_progress_after=options.no_progress_after,
+            schedules=tuple(self.schedules.values()),
+        )
+        check_no_echo(pipeline)
+        return pipeline
+
+    def _check_circle(self, view: View, path: tuple[str, ...]) -> None:
+        if view.name in path:
+            circle = " → ".join([*path[path.index(view.name) :], view.name])
+            raise DeclarationError(
+                f"{view.where}: views read one another in a circle: {circle}. Let one of them read a source."
+            )
+        for name in view.sources:
+            if name in self.views:
+                self._check_circle(self.views[name], (*path, view.name))
+
+
+_current: ContextVar[Registry | None] = ContextVar("streamkeeper_registry", default=None)
+
+
+@contextmanager
+def collecting(registry: Registry) -> Iterator[Registry]:
+    """Let the declarations made inside go to ``registry``; outside of this they are checked and forgotten."""
+    token = _current.set(registry)
+    try:
+        yield registry
+    finally:
+        _current.reset(token)
+
+
+def current(where: Where) -> Registry:
+    """Give what the file that is being read has declared; outside of :func:`collecting` an empty one that
+    nobody keeps.
+    """
+    return _current.get() or Registry("unnamed", where.file, "/data")
+
+
+def caller() -> Where:
+    """Give the place in a pipeline file that called the function which asks."""
+    frame = sys._getframe(2)
+    return Where(Path(frame.f_code.co_filename).name, frame.f_lineno)
+
+
+def code_hash(function: Callable[..., Any]) -> str:
+    """Hash what a function does, as its syntax tree without places, comments or docstring: a reformatted
+    function stays the same.
+    """
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            without_decorators(node, DECORATORS.__contains__)
+    return hash_of(tree)
+
+
+def listed(names: Any) -> str:
+    """Give names as an error lists them."""
+    return ", ".join(str(name) for name in names) or "none"

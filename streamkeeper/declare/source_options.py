@@ -1,0 +1,235 @@
+"""What may be declared of a Kafka and of a Delta source, checked when the pipeline file is imported: see
+``pipelines.create_source``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from streamkeeper.declare.model import DELTA, KAFKA, Pipeline, Where
+from streamkeeper.declare.offsets import check_fits
+from streamkeeper.errors import DeclarationError
+
+TOPICS = ("subscribe", "subscribePattern", "assign")
+"""The ways to say which topics a Kafka source reads; each source says one."""
+
+_PLACEHOLDER = re.compile(r"\{env:")
+_WHOLE = re.compile(r"[1-9][0-9]*")
+_SIZE = re.compile(r"[1-9][0-9]*\s*([kmgtp]?b?)?", re.IGNORECASE)
+_TRUTH = ("true", "false")
+_SECRET = re.compile(r"(password|secret|jaas\.config|keystore\.key|credentials)$", re.IGNORECASE)
+_STARTS = {
+    KAFKA: "'earliest', 'latest', 'timestamp:2026-11-21T10:00:00Z' or offsets such as {'orders': {'0': 5}}",
+    DELTA: "'earliest', 'latest', 'timestamp:2026-11-21T10:00:00Z' or 'version:12'",
+}
+_POSITIONS = (
+    "positions belong to the flow's generation; create_source(start=…) says where the first one starts. Leave"
+    " it out."
+)
+_KAFKA_REFUSED = {
+    **dict.fromkeys(
+        (
+            "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy", "endingoffsets", "endingoffsetsbytimestamp",
+            "endingtimestamp", "kafka.auto.offset.reset",
+        ),
+        _POSITIONS,
+    ),
+    **dict.fromkeys(
+        (
+            "kafka.key.deserializer", "kafka.value.deserializer", "kafka.enable.auto.commit", "kafka.interceptor.classes",
+            "kafka.key.serializer", "kafka.value.serializer",
+        ),
+        "Spark sets it itself: keys and values come as bytes, to be cast in a view. Leave it out.",
+    ),
+}  # fmt: skip
+_DELTA_REFUSED = {
+    **dict.fromkeys(("endingversion", "endingtimestamp", "versionasof", "timestampasof"), _POSITIONS),
+    **dict.fromkeys(
+        ("schematrackinglocation", "schemalocation"),
+        "the log of the source's schemas belongs into the generation's checkpoint. Say"
+        " create_source(track_schema=True) instead.",
+    ),
+}
+_KAFKA_NUMBERS = ("minoffsetspertrigger", "maxoffsetspertrigger", "minpartitions", "maxrecordsperpartition")
+_DELTA_TRUTHS = (
+    "readchangefeed",
+    "readchangedata",
+    "skipchangecommits",
+    "ignoredeletes",
+    "ignorechanges",
+    "failondataloss",
+)
+
+
+def check_kafka(name: str, options: Mapping[str, str], where: Where) -> None:
+    """Check the options of a Kafka source.
+
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    what = f"{where}: the Kafka source {name}"
+    known = {key.lower(): (key, value) for key, value in options.items()}
+    _check_refused(what, known, _KAFKA_REFUSED)
+    if not known.get("kafka.bootstrap.servers", ("", ""))[1].strip():
+        raise DeclarationError(
+            f"{what} names no broker. Give the option 'kafka.bootstrap.servers': 'host:9092,…', or"
+            " '{env:NAME}' for what the environment variable NAME holds where the flow runs."
+        )
+    ways = [known[way.lower()] for way in TOPICS if way.lower() in known]
+    if len(ways) != 1:
+        found = " and ".join(key for key, _ in ways) or "none of them"
+        raise DeclarationError(f"{what} has {found}. Give exactly one of the options {', '.join(TOPICS)}.")
+    _check_topics(what, *ways[0])
+    _check_values(
+        what, known, _KAFKA_NUMBERS, lambda text: bool(_WHOLE.fullmatch(text)), "a whole number above 0"
+    )
+    _check_values(what, known, ("failondataloss", "includeheaders"), _TRUTH.__contains__, "true or false")
+    for key, value in options.items():
+        if _SECRET.search(key) and not _PLACEHOLDER.search(value):
+            raise DeclarationError(
+                f"{what} has a secret in its option {key!r}. What is declared is kept in the manifest, for"
+                " all to read: put the secret into an environment variable of the driver, and write"
+                " '{env:NAME}' here."
+            )
+
+
+def check_delta(name: str, options: Mapping[str, str], where: Where) -> None:
+    """Check the options of a Delta source.
+
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    what = f"{where}: the Delta source {name}"
+    known = {key.lower(): (key, value) for key, value in options.items()}
+    _check_refused(what, known, _DELTA_REFUSED)
+    _check_values(what, known, _DELTA_TRUTHS, _TRUTH.__contains__, "true or false")
+    _check_values(
+        what,
+        known,
+        ("maxfilespertrigger",),
+        lambda text: bool(_WHOLE.fullmatch(text)),
+        "a whole number above 0",
+    )
+    _check_values(
+        what,
+        known,
+        ("maxbytespertrigger",),
+        lambda text: bool(_SIZE.fullmatch(text)),
+        "a size such as 10m or 1g",
+    )
+    on = [
+        known[key][0]
+        for key in ("readchangefeed", "readchangedata", "skipchangecommits")
+        if known.get(key, ("", ""))[1] == "true"
+    ]
+    if len(on) > 1:
+        raise DeclarationError(
+            f"{what} has {' and '.join(on)}. The change data feed gives changed rows as rows,"
+            " skipChangeCommits leaves them out: give one."
+        )
+
+
+def check_start(name: str, source_format: str, start: object, where: Where) -> str | dict[str, Any]:
+    """Check where a source's first generation is to start, and give it as it is declared.
+
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    if start == "earliest":
+        return "earliest"
+    what = f"{where}: the source {name} ({source_format}) has start {start!r}"
+    if source_format not in _STARTS:
+        raise DeclarationError(
+            f"{what}. Only Kafka and Delta sources take another start than 'earliest'; others are read whole."
+        )
+    if isinstance(start, Mapping) and source_format == KAFKA:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(start)))
+        misfit = check_fits(KAFKA, plain) if plain else "It names no topic."
+        if misfit is not None:
+            raise DeclarationError(f"{what}: {misfit}")
+        return plain
+    if isinstance(start, str) and (
+        start == "latest" or _starts_well(source_format, *start.partition(":")[::2])
+    ):
+        return start
+    raise DeclarationError(f"{what}. Allowed are {_STARTS[source_format]}.")
+
+
+def check_no_echo(pipeline: Pipeline) -> None:
+    """Make sure that no flow reads the table that it writes: each of its batches would be its next one's
+    input, without end.
+
+    :raises DeclarationError: one does.
+    """
+    for flow in pipeline.flows:
+        echo = next((source for source in pipeline.sources_of(flow) if source.table == flow.target), None)
+        if echo is not None:
+            raise DeclarationError(
+                f"{flow.where}: the flow {flow.name} writes the table {flow.target}, which its source"
+                f" {echo.name} ({echo.where}) reads: what it writes would come back to it, again and again."
+                " Let it write another table, or read another."
+            )
+
+
+def _starts_well(source_format: str, kind: str, rest: str) -> bool:
+    if kind == "version":
+        return source_format == DELTA and rest.isascii() and rest.isdecimal()
+    return kind == "timestamp" and moment_ms(rest) is not None
+
+
+def moment_ms(text: str) -> int | None:
+    """Give an ISO 8601 moment with a time zone in epoch milliseconds; None if it is none, or lies before
+    1970.
+    """
+    try:
+        moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
+    except ValueError:
+        return None
+    return int(moment.timestamp() * 1000) if moment.tzinfo is not None and moment.timestamp() >= 0 else None
+
+
+def _check_topics(what: str, way: str, text: str) -> None:
+    if not text.strip():
+        raise DeclarationError(f"{what} has an empty {way}. Name the topics.")
+    if way.lower() == "subscribe" and not all(part.strip() for part in text.split(",")):
+        raise DeclarationError(
+            f"{what} has subscribe {text!r}, with an empty name in it. Give names with commas between them."
+        )
+    if way.lower() == "assign" and not _assigns(text):
+        raise DeclarationError(
+            f"{what} has assign {text!r}. Give JSON of partitions by topic, such as '{{\"orders\": [0, 1]}}'."
+        )
+
+
+def _assigns(text: str) -> bool:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return False
+    numbers = list(value.values()) if isinstance(value, dict) else []
+    return bool(numbers) and all(
+        isinstance(parts, list) and parts and all(type(part) is int for part in parts) for parts in numbers
+    )
+
+
+def _check_refused(what: str, known: Mapping[str, tuple[str, str]], refused: Mapping[str, str]) -> None:
+    for key, why in refused.items():
+        if key in known:
+            raise DeclarationError(f"{what} has the option {known[key][0]!r}: {why}")
+
+
+def _check_values(
+    what: str,
+    known: Mapping[str, tuple[str, str]],
+    keys: tuple[str, ...],
+    fits: Callable[[str], bool],
+    allowed: str,
+) -> None:
+    for key, value in _given(known, keys):
+        if not fits(value.strip().lower()) and not _PLACEHOLDER.search(value):
+            raise DeclarationError(f"{what} has {key} {value!r}. Allowed is {allowed}.")
+
+
+def _given(known: Mapping[str, tuple[str, str]], keys: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    return (known[key] for key in keys if key in known)

@@ -1,0 +1,210 @@
+"""What a Delta table's own log says of a writer: its last transaction, and whether it is sealed. Pure Python:
+no JVM is started.
+
+Delta's streaming sink writes, with each batch, a ``txn`` action: the query's id and the batch's. A recovery
+*seals* a query id with one more ``txn``, of version 2^62: Delta then skips every later batch of that id, in
+silence. So the last real version is the highest below the seal, and it stays right even if a late batch came
+in between somebody's look and the seal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+from urllib.parse import unquote
+
+from streamkeeper.errors import CheckpointError
+from streamkeeper.storage import Storage, open_storage
+
+SEAL = 2**62
+"""The transaction version that shuts a query id out: no batch id ever gets there."""
+
+_COMMIT = re.compile(r"([0-9]{20})\.json")
+_LOG = "_delta_log"
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+
+
+@dataclass(frozen=True)
+class Transactions:
+    """What the log's JSON files say of one writer.
+
+    ``version`` is its last real transaction, or None where none was found; ``sealed_at`` the table version of
+    its seal, or None. ``complete`` says whether the answer is sure: a real version was found, or the log was
+    read back to its first commit. Where it is not, the older commits were cleaned up, and only Spark, by the
+    table's checkpoints, can tell.
+    """
+
+    version: int | None
+    sealed_at: int | None
+    complete: bool
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the writer is shut out."""
+        return self.sealed_at is not None
+
+
+def exists(table_path: str) -> bool:
+    """Say whether there is a Delta table at a path or URL: whether its log has a commit or a checkpoint."""
+    return any(
+        _COMMIT.fullmatch(name) or ".checkpoint" in name for name in open_storage(table_path).names(_LOG)
+    )
+
+
+def latest_version(table_path: str) -> int | None:
+    """Give a table's newest version by its log's JSON files; None where there is no table."""
+    versions = _versions(open_storage(table_path))
+    return versions[0] if versions else None
+
+
+def last_transaction(table_path: str, app_id: str, at_most: int | None = None) -> Transactions:
+    """Find a writer's last real transaction, newest commit first, and whether it is sealed.
+
+    Reads no further back than the writer's last real transaction. A path without a table gives no version,
+    and is complete.
+
+    :param at_most: how many commits to read; without it, all that are there.
+    :raises CheckpointError: a commit of the log holds something else than JSON lines.
+    """
+    storage = open_storage(table_path)
+    versions = _versions(storage)
+    sealed_at: int | None = None
+    for version in versions[:at_most]:
+        for found in _transactions(storage, version, app_id):
+            if found < SEAL:
+                return Transactions(found, sealed_at, True)
+            sealed_at = version
+    if at_most is not None and len(versions) > at_most:
+        return Transactions(None, sealed_at, complete=False)
+    return Transactions(None, sealed_at, complete=versions[-1] == 0 if versions else not exists(table_path))
+
+
+@dataclass(frozen=True)
+class LogCommit:
+    """What one commit of a table says of itself: ``operation`` and ``user_metadata`` as the writer gave them,
+    ``transactions`` by writer (a seal among them), and whether it changed what the table holds.
+
+    ``removed`` and ``added`` are data files by their paths in the log, each with the descriptor of its
+    deletion vector or None. ``restored`` is the version that it put back, where it says so by its number.
+    """
+
+    version: int
+    operation: str | None
+    user_metadata: str | None
+    transactions: dict[str, int]
+    removed: tuple[tuple[str, str | None], ...]
+    added: tuple[tuple[str, str | None], ...]
+    changes_data: bool
+    restored: int | None = None
+
+
+def commits(table_path: str, at_once: int = 1) -> Iterator[LogCommit]:
+    """Give the commits whose JSON is still there, newest first, each read when it is asked for.
+
+    :param at_once: how many are read together, for whoever wants most of them.
+    :raises CheckpointError: a commit of the log holds something else than JSON lines.
+    """
+    storage = open_storage(table_path)
+    pending = iter(_versions(storage))
+    with ThreadPoolExecutor(at_once) as pool:
+        while group := list(islice(pending, at_once)):
+            yield from pool.map(lambda version: _commit(storage, version), group)
+
+
+def versions(table_path: str) -> list[int]:
+    """Give the versions whose commits are still there as JSON, newest first."""
+    return _versions(open_storage(table_path))
+
+
+def _commit(storage: Storage, version: int) -> LogCommit:
+    operation: str | None = None
+    metadata: str | None = None
+    restored: int | None = None
+    transactions: dict[str, int] = {}
+    removed: list[tuple[str, str | None]] = []
+    added: list[tuple[str, str | None]] = []
+    changes_data = False
+    for line in (storage.read(f"{_LOG}/{version:020d}.json") or b"").splitlines():
+        action = _action(storage, version, line) if line.strip() else {}
+        if "commitInfo" in action:
+            operation, metadata = (
+                action["commitInfo"].get("operation"),
+                action["commitInfo"].get("userMetadata"),
+            )
+            restored = _restored(action["commitInfo"]) if operation == "RESTORE" else None
+        elif "txn" in action:
+            transactions[str(action["txn"]["appId"])] = int(action["txn"]["version"])
+        for kind, files in (("add", added), ("remove", removed)):
+            if kind in action:
+                files.append((unquote(action[kind]["path"]), _vector(action[kind].get("deletionVector"))))
+                changes_data = changes_data or bool(action[kind].get("dataChange", True))
+    return LogCommit(
+        version, operation, metadata, transactions, tuple(removed), tuple(added), changes_data, restored
+    )
+
+
+def _restored(info: dict[str, Any]) -> int | None:
+    """Give the version that a RESTORE put back; None where it was asked for by a time."""
+    told = (info.get("operationParameters") or {}).get("version")
+    return None if told is None else int(told)
+
+
+def _vector(descriptor: Any) -> str | None:
+    """Give the name of the file that holds a deletion vector, relative to the table; None where there is
+    none, or it is in the log itself.
+
+    Delta's protocol: storage type ``u`` is a prefix and a UUID of 20 characters in Z85; ``i`` is the vector
+    itself, ``p`` an absolute path.
+    """
+    if not descriptor or descriptor.get("storageType") == "i":
+        return None
+    told = str(descriptor["pathOrInlineDv"])
+    if descriptor.get("storageType") == "p":
+        return unquote(told)
+    prefix, encoded = told[:-20], told[-20:]
+    number = b"".join(
+        sum(
+            _Z85.index(character) * 85 ** (4 - place) for place, character in enumerate(encoded[at : at + 5])
+        ).to_bytes(4, "big")
+        for at in range(0, 20, 5)
+    )
+    return f"{prefix}/deletion_vector_{uuid.UUID(bytes=number)}.bin".lstrip("/")
+
+
+def _action(storage: Storage, version: int, line: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise CheckpointError(
+            f"{storage.path(f'{_LOG}/{version:020d}.json')} holds {line[:60]!r}…, which is no JSON: the"
+            " table's log is damaged, and what is in the table cannot be known. Restore the table from a"
+            " backup."
+        ) from error
+    return value if isinstance(value, dict) else {}
+
+
+def _versions(storage: Storage) -> list[int]:
+    """Give the versions whose commits are still there as JSON, newest first."""
+    matches = (_COMMIT.fullmatch(name) for name in storage.names(_LOG))
+    return sorted((int(match[1]) for match in matches if match), reverse=True)
+
+
+def _transactions(storage: Storage, version: int, app_id: str) -> Iterator[int]:
+    """Give the versions of one writer's ``txn`` actions in one commit; commits that do not name it are not
+    parsed.
+    """
+    content = storage.read(f"{_LOG}/{version:020d}.json")
+    if content is None or app_id.encode() not in content:
+        return
+    for line in content.splitlines():
+        if b'"txn"' not in line or app_id.encode() not in line:
+            continue
+        transaction = _action(storage, version, line).get("txn")
+        if transaction and transaction["appId"] == app_id:
+            yield int(transaction["version"])

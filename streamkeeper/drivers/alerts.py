@@ -1,0 +1,242 @@
+"""Alerts: what people are told of a flow, and how they are told once.
+
+{flow}/alerts/<kind>-<hash of the occasion>.json  that the occasion was told of, or is about to be: immutable
+{flow}/alerts/pending/<the same name>             the alert while a notifier has still to be told; removed
+when all were {flow}/alerts/open/<the same name>                a trouble that is not over: where the flow
+stood when it was found {flow}/alerts/told/<the same name>/<notifier>-<attempt>.json  an attempt is begun;
+``….sent`` and ``….failed`` say how it ended
+
+Who creates an attempt's file sends, so two tasks or two Airflows never send the same. The next attempt may be
+made once the last one is marked failed, or is as old as only a process that died leaves it: nobody can tell
+whether that one still sent, and an alert that comes twice is the smaller harm. Ages are differences of the
+storage's own times (:func:`storage_now`), so no two clocks are compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import Any
+
+from streamkeeper.declare.model import Notifier
+from streamkeeper.errors import StorageError
+from streamkeeper.flows.files import CLOCK, FlowHome
+from streamkeeper.storage import Storage, read_json, to_json
+from streamkeeper.times import now
+
+SENDING_SECONDS = 600.0
+"""Age after which an attempt without an end is one whose process died."""
+FIRST_PAUSE, LONGEST_PAUSE = 30.0, 3600.0
+"""Seconds between a failed attempt and the next, doubled each time."""
+MOST_ATTEMPTS = 30
+"""Then a notifier is given up for this alert; it is about a day."""
+
+
+class AlertKind(Enum):
+    """What an alert is about; the value is part of file names."""
+
+    PARKED = "parked"
+    CRASH_LOOP = "crash-loop"
+    NO_PROGRESS = "no-progress"
+    RECOVERED = "recovered"
+    RECOVERY_FINISHED = "recovery-finished"
+    RECOVERY_FAILED = "recovery-failed"
+    RETRIED_AS_DECLARED = "retried-as-declared"
+    SETTINGS = "settings"
+
+
+TROUBLES = (AlertKind.PARKED, AlertKind.CRASH_LOOP, AlertKind.NO_PROGRESS)
+"""Kinds that are over with the flow's next commit."""
+
+_SUBJECTS = {
+    AlertKind.PARKED: "is parked",
+    AlertKind.CRASH_LOOP: "is in a crash loop",
+    AlertKind.NO_PROGRESS: "makes no progress",
+    AlertKind.RECOVERED: "is running again",
+    AlertKind.RECOVERY_FINISHED: "was recovered",
+    AlertKind.RECOVERY_FAILED: "could not be recovered",
+    AlertKind.RETRIED_AS_DECLARED: "is retried, as declared, after a failure that a restart cannot mend",
+    AlertKind.SETTINGS: "has settings that cannot work",
+}
+
+
+@dataclass(frozen=True)
+class Alert:
+    """What people are told. ``flow`` is ``pipeline.flow``; ``occasion`` is what happened, such that it
+    happens once.
+
+    ``generation`` and ``batch`` are where the flow stood: its last commit, None where it had none.
+    """
+
+    kind: AlertKind
+    flow: str
+    text: str
+    occasion: str
+    at: str
+    link: str | None = None
+    generation: int | None = None
+    batch: int | None = None
+
+    @property
+    def subject(self) -> str:
+        """One line."""
+        return f"{self.flow} {_SUBJECTS[self.kind]}"
+
+    @property
+    def name(self) -> str:
+        """The file name that stands for the occasion."""
+        return f"{self.kind.value}-{hashlib.sha256(self.occasion.encode()).hexdigest()[:16]}.json"
+
+    def for_templates(self) -> AlertInWords:
+        """Give the alert as the arguments of a notifier may name it."""
+        body = f"<pre>{html.escape(self.text)}</pre>"
+        if self.link:
+            body += f'<p><a href="{html.escape(self.link)}">{html.escape(self.link)}</a></p>'
+        return AlertInWords(
+            self.subject, self.text, body, self.kind.value, self.flow, self.link or "", self.at
+        )
+
+
+@dataclass(frozen=True)
+class AlertInWords:
+    """What ``alert`` is in a notifier's arguments: ``{{ alert.subject }}``, ``{{ alert.text }}``, … ``html``
+    is text and link, escaped.
+    """
+
+    subject: str
+    text: str
+    html: str
+    kind: str
+    flow: str
+    link: str
+    at: str
+
+
+def storage_now(storage: Storage) -> float:
+    """Give the time by the storage's own clock, in seconds since the epoch: that of a file that is written
+    for it.
+    """
+    storage.overwrite(CLOCK, to_json({"at": now()}))
+    written = storage.modified(CLOCK)
+    if written is None:
+        raise StorageError(
+            f"{storage.path(CLOCK)} was written and is not there. Something removes files from the state"
+            " folder: find it, and stop it."
+        )
+    return written
+
+
+def record(home: FlowHome, alert: Alert) -> bool:
+    """Write an alert down before anyone is told; False if its occasion was told of before.
+
+    What is pending comes first, so that an alert is never lost where this process ends in between.
+    """
+    if home.storage.read(home.alert(alert.name)) is not None:
+        return False
+    content = to_json({**asdict(alert), "kind": alert.kind.value})
+    home.storage.create(home.alert(f"pending/{alert.name}"), content)
+    if alert.kind in TROUBLES:
+        home.storage.create(home.alert(f"open/{alert.name}"), content)
+    return home.storage.create(home.alert(alert.name), content)
+
+
+def pending(home: FlowHome) -> list[Alert]:
+    """Read the alerts of which a notifier has still to be told."""
+    return _read_all(home, "pending")
+
+
+def open_troubles(home: FlowHome) -> list[Alert]:
+    """Read the alerts of troubles that are not over."""
+    return _read_all(home, "open")
+
+
+def close_trouble(home: FlowHome, alert: Alert) -> None:
+    """Say that a trouble is over."""
+    home.storage.remove(home.alert(f"open/{alert.name}"))
+
+
+def settle(home: FlowHome, alert: Alert) -> None:
+    """Say that every notifier was told."""
+    home.storage.remove(home.alert(f"pending/{alert.name}"))
+
+
+def notifier_key(notifier: Notifier) -> str:
+    """Give what tells notifiers apart; with other arguments it is another one."""
+    plain = json.dumps([notifier.classpath, dict(notifier.arguments)], sort_keys=True)
+    return hashlib.sha256(plain.encode()).hexdigest()[:12]
+
+
+class Step(Enum):
+    """What is to be done about one alert and one notifier."""
+
+    SEND = "send"
+    WAIT = "wait"
+    SENT = "sent"
+    GIVEN_UP = "given up"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt to tell one notifier of one alert, or why there is none now. ``number`` counts from 1."""
+
+    step: Step
+    file: str = ""
+    number: int = 0
+
+    def sent(self, home: FlowHome) -> None:
+        """Say that the notifier was told."""
+        home.storage.create(f"{self.file}.sent", to_json({"at": now()}))
+
+    def failed(self, home: FlowHome, error: str) -> None:
+        """Say that it could not be told, and why."""
+        home.storage.create(f"{self.file}.failed", to_json({"at": now(), "error": error}))
+
+
+def attempt(home: FlowHome, alert: Alert, key: str, clock: Callable[[], float] | None = None) -> Attempt:
+    """Claim the next attempt to tell a notifier of an alert; at most one process gets it.
+
+    :param key: the notifier's, of :func:`notifier_key`.
+    :param clock: gives the storage's time.
+    """
+    folder = home.alert(f"told/{alert.name.removesuffix('.json')}")
+    names = [name for name in home.storage.names(folder) if name.startswith(f"{key}-")]
+    if any(name.endswith(".sent") for name in names):
+        return Attempt(Step.SENT)
+    last = max((int(name.removeprefix(f"{key}-").split(".")[0]) for name in names), default=0)
+    if last:
+        newest = f"{folder}/{key}-{last:03d}.json"
+        failed = f"{newest.rpartition('/')[2]}.failed" in names
+        written = home.storage.modified(f"{newest}.failed" if failed else newest)
+        age = (clock() if clock else storage_now(home.storage)) - (written or 0.0)
+        if failed and last >= MOST_ATTEMPTS:
+            return Attempt(Step.GIVEN_UP)
+        if age < (min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (last - 1)) if failed else SENDING_SECONDS):
+            return Attempt(Step.WAIT)
+    claimed = Attempt(Step.SEND, f"{folder}/{key}-{last + 1:03d}.json", last + 1)
+    return (
+        claimed
+        if home.storage.create(claimed.file, to_json({"at": now()}))
+        else replace(claimed, step=Step.WAIT)
+    )
+
+
+def _read_all(home: FlowHome, folder: str) -> list[Alert]:
+    found = (
+        read_json(home.storage, home.alert(f"{folder}/{name}"))
+        for name in home.storage.names(home.alert(folder))
+    )
+    return [_from_json(home, value) for value in found if value is not None]
+
+
+def _from_json(home: FlowHome, value: dict[str, Any]) -> Alert:
+    try:
+        return Alert(**{**value, "kind": AlertKind(value["kind"])})
+    except (TypeError, KeyError, ValueError) as error:
+        path = home.storage.path(home.alert("pending"))
+        raise StorageError(
+            f"A file in {path} or beside it is no alert: {error}. Remove it; the alert is told no more."
+        ) from error

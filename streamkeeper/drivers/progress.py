@@ -1,0 +1,255 @@
+"""Judging whether a flow makes progress: by its checkpoint and its sources, never by the state of a task. No
+JVM, nothing is changed.
+
+A flow is silent while no batch is committed; that alone is no trouble, since a flow without new input may be
+idle for ever. So a look asks, only while nothing was committed since the last look, whether input waits; the
+clock runs from the first look that found some. It is the storage's own clock
+(:func:`streamkeeper.drivers.alerts.storage_now`). A hold stops the clock: a flow that must not run is not
+late.
+
+What a look found is kept (:class:`Note`), for the next. A big folder is listed rarely: after a listing of t
+seconds the next one comes
+:data:`DUTY` times t later, at the earliest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.drivers.alerts import Alert
+from streamkeeper.drivers.pending_input import Waiting, what_waits
+from streamkeeper.errors import StorageError
+from streamkeeper.flows import generations, leases, rebuild_status
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Life
+from streamkeeper.flows.position import last_begun
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.storage import read_json, to_json
+from streamkeeper.times import describe_age
+
+DUTY = 50.0
+"""A flow's sources are looked at for a fiftieth of the time at most."""
+LOOK_SECONDS = 60.0
+"""How often the monitor looks."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """A flow's last commit: its newest generation that began, and the batch. A seed that stands for what was
+    before is no batch of it.
+
+    ``rebuilt`` says how far the state of a generation is that has not begun yet, while one is rebuilt from
+    history.
+    """
+
+    generation: int | None = None
+    batch: int | None = None
+    rebuilt: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self._batch()}; {self.rebuilt}" if self.rebuilt else self._batch()
+
+    def _batch(self) -> str:
+        if self.generation is None:
+            return "no generation begun"
+        return f"generation {self.generation}, " + (
+            "no batch committed" if self.batch is None else f"batch {self.batch}"
+        )
+
+
+@dataclass(frozen=True)
+class Note:
+    """What the last look found. Times are the storage's, in seconds: ``since`` when input was first seen to
+    wait, None if none did.
+
+    ``next_listing`` is when the sources may be looked at again; ``late`` is whether input waited too long.
+    """
+
+    position: Position
+    since: float | None = None
+    next_listing: float = 0.0
+    late: bool = False
+
+
+class State(Enum):
+    """What a look makes of a flow."""
+
+    NEVER_STARTED = "never started"
+    HELD = "held"
+    NEW = "first look"
+    MOVED_ON = "moved on since the last look"
+    DONE = "done: it runs once, and has read all there was"
+    IDLE = "idle: nothing to read"
+    WAITING = "input waits"
+    NO_PROGRESS = "no progress"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of a flow at one look. ``waiting`` is None where the sources were not looked at."""
+
+    position: Position
+    started: bool
+    held: bool
+    waiting: Waiting | None
+    done: bool = False
+
+
+def judge(seen: Seen, before: Note | None, now: float, allowed: float | None) -> tuple[State, Note]:
+    """Judge one look: pure.
+
+    :param now: the storage's time, in seconds.
+    :param allowed: seconds that input may wait without a commit; None: for ever.
+    """
+    fresh = Note(seen.position)
+    if not seen.started:
+        return State.NEVER_STARTED, fresh
+    if seen.done:
+        return State.DONE, fresh
+    if seen.held:
+        return State.HELD, fresh
+    if before is None or before.position != seen.position:
+        return (State.NEW if before is None else State.MOVED_ON), fresh
+    return _judge_silence(seen.waiting, before, now, allowed)
+
+
+def _judge_silence(
+    waiting: Waiting | None, before: Note, now: float, allowed: float | None
+) -> tuple[State, Note]:
+    """Judge a flow that committed nothing since the last look."""
+    if waiting is None and before.since is None:
+        return State.IDLE, before
+    if waiting is not None and not waiting.there:
+        return State.IDLE, replace(before, since=None, late=False)
+    since = now if before.since is None else before.since
+    late = allowed is not None and now - since >= allowed
+    return (State.NO_PROGRESS if late else State.WAITING), replace(before, since=since, late=late)
+
+
+def needs_listing(position: Position, before: Note | None, now: float, allowed: float | None) -> bool:
+    """Say whether the sources must be looked at: while it is not known that input waits, and once more before
+    people are told.
+    """
+    if before is None or before.position != position or now < before.next_listing:
+        return False
+    return before.since is None or (not before.late and allowed is not None and now - before.since >= allowed)
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at one flow, for people. ``age`` is seconds since the last commit, ``silent`` since input was
+    first seen to wait.
+    """
+
+    flow: str
+    state: State
+    position: Position
+    age: float | None
+    silent: float | None
+    waits: str
+    driver: str
+
+    def to_json(self) -> dict[str, object]:
+        """Give the look as a JSON object."""
+        return {**asdict(self), "state": self.state.value, "position": str(self.position)}
+
+    def __str__(self) -> str:
+        age = "" if self.age is None else f", last commit {describe_age(self.age)} ago"
+        waits = f"; {self.waits}" if self.waits else ""
+        waits += f", for {describe_age(self.silent)}" if self.silent is not None and self.waits else ""
+        return f"{self.flow}: {self.state.value} ({self.position}{age}; {self.driver}{waits})"
+
+
+def look(home: FlowHome, flow: Flow, now: float, *, monotonic: Callable[[], float] = time.monotonic) -> Look:
+    """Look at one flow, judge it, and keep what was found.
+
+    :param flow: with its sources opened as far as this process can.
+    :param now: the storage's time, in seconds.
+    :raises StreamkeeperError: something of the flow, or a source, cannot be read.
+    """
+    allowed = flow.pipeline.no_progress_after
+    before, found = _read_note(home), position(home)
+    started, held, driver = _started(home), bool(home.owners()), _driver(home)
+    done = flow.declaration.once and generations.finished(home) is not None
+    waiting, cost = None, 0.0
+    if started and not held and not done and needs_listing(found, before, now, allowed):
+        begun = monotonic()
+        waiting = what_waits(home, flow)
+        cost = monotonic() - begun
+    state, note = judge(Seen(found, started, held, waiting, done), before, now, allowed)
+    if waiting is not None:
+        pause = DUTY * cost
+        note = replace(note, next_listing=now + pause if pause > LOOK_SECONDS else 0.0)
+    if note != before:
+        home.storage.overwrite(home.progress, to_json(asdict(note)))
+    silent = now - note.since if note.since is not None else None
+    said = waiting.said if waiting is not None else "input waits" if silent is not None else ""
+    return Look(flow.full_name, state, found, _age(home, now), silent, said, driver)
+
+
+def position(home: FlowHome) -> Position:
+    """Read where a flow stands by its newest checkpoint, and by its driver's heartbeat how far a state is
+    that is rebuilt for the next.
+
+    :raises StorageError: a generation's files are damaged.
+    """
+    begun = last_begun(home)
+    if begun is None:
+        return Position()
+    start = begun[1]
+    last = generations.committed(home, start.number, Checkpoint(home.storage, start.checkpoint).last_commit())
+    seeded = last is not None and start.seed_batch is not None and last <= start.seed_batch
+    return Position(start.number, None if seeded else last, rebuild_status.how_far(home, start.number + 1))
+
+
+def is_over(trouble: Alert, present: Position) -> bool:
+    """Say whether a flow committed a batch since a trouble was told of."""
+    if present.generation is None or present.batch is None:
+        return False
+    if trouble.generation is None or present.generation > trouble.generation:
+        return True
+    return present.generation == trouble.generation and (
+        trouble.batch is None or present.batch > trouble.batch
+    )
+
+
+def _started(home: FlowHome) -> bool:
+    """Say whether anybody ever tried to run the flow: one whose DAG was never switched on is no trouble."""
+    return bool(home.epochs()) or home.storage.read(home.supervisor) is not None
+
+
+def _driver(home: FlowHome) -> str:
+    lease = leases.current(home)
+    if lease is None:
+        return "no driver yet"
+    there = leases.life(home, lease)
+    return (
+        f"driver {leases.describe(lease)}"
+        if there in (Life.ALIVE, Life.UNKNOWN)
+        else f"no driver: the last one, epoch {lease.epoch}, is gone"
+    )
+
+
+def _age(home: FlowHome, now: float) -> float | None:
+    begun = last_begun(home)
+    folder = begun[1].checkpoint if begun else None
+    last = Checkpoint(home.storage, folder).last_commit() if folder is not None else None
+    written = home.storage.modified(f"{folder}/commits/{last}") if last is not None else None
+    return max(0.0, now - written) if written is not None else None
+
+
+def _read_note(home: FlowHome) -> Note | None:
+    value = read_json(home.storage, home.progress)
+    if value is None:
+        return None
+    try:
+        return Note(**{**value, "position": Position(**value["position"])})
+    except (TypeError, KeyError) as error:
+        path = home.storage.path(home.progress)
+        raise StorageError(
+            f"{path} is no note of the monitor: {error}. Remove it; the next look writes it anew."
+        ) from error

@@ -1,0 +1,178 @@
+"""Stopping a held flow's driver: by its hold, then by SIGTERM, then by SIGKILL.
+
+A hold is what stops a driver: it ends its batch and leaves. Only one that has not by a deadline is signalled,
+and only where its lease proves that the very process is on this host: same boot, same pid namespace, same pid
+with the same start time. The signal goes through a pidfd that was opened before that proof, so it never
+reaches a process that got the pid later.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+
+from streamkeeper.errors import LeaseHeld, StreamkeeperError
+from streamkeeper.flows import holds, leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Lease, Life, process_started
+
+KILL_AFTER = 60.0
+"""Seconds that a driver gets between SIGTERM and SIGKILL, unless told otherwise."""
+DYING = 30.0
+"""Seconds that the system gets to end a killed process."""
+AT_ONCE = 16
+"""Flows that are waited for at once."""
+
+
+class By(Enum):
+    """What ended a driver."""
+
+    ABSENCE = "had no driver"
+    HOLD = "stopped in good order"
+    TERM = "ended after SIGTERM"
+    KILL = "was killed"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """How a flow came to stand still: ``flow`` is its full name, ``epoch`` that of its last driver (None if
+    there never was one).
+    """
+
+    flow: str
+    by: By
+    epoch: int | None
+
+
+def stop(
+    home: FlowHome,
+    deadline: float | None,
+    kill_after: float = KILL_AFTER,
+    term: float = 60.0,
+    *,
+    say: Callable[[str], None] = lambda words: None,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Stop:
+    """Wait until a held flow has no driver; after ``deadline`` seconds end it by force.
+
+    :param deadline: seconds for a stop in good order; None waits for as long as it takes, and signals nobody.
+    :param kill_after: seconds between SIGTERM and SIGKILL.
+    :param term: seconds without a heartbeat after which a driver on another host counts as gone.
+    :param say: told of each signal.
+    :raises StreamkeeperError: nothing holds the flow, so a driver that is ended would be started again.
+    :raises LeaseHeld: the driver is beyond the deadline, and on another host, or not this user's; the message
+        says where to go.
+    """
+    _check_held(home)
+    before = leases.current(home)
+    if before is None or leases.life(home, before) in (Life.LEFT, Life.DEAD):
+        return Stop(home.full_name, By.ABSENCE, before.epoch if before else None)
+    patience = float("inf") if deadline is None else deadline
+    for timeout, by, number in ((patience, By.HOLD, signal.SIGTERM), (kill_after, By.TERM, signal.SIGKILL)):
+        try:
+            gone = leases.wait_until_gone(home, timeout, term, monotonic=monotonic, sleep=sleep)
+        except LeaseHeld:
+            _check_held(home)
+            _signal(home, number, timeout, say)
+            continue
+        return Stop(home.full_name, by, gone.epoch if gone else None)
+    gone = leases.wait_until_gone(home, DYING, term, monotonic=monotonic, sleep=sleep)
+    return Stop(home.full_name, By.KILL, gone.epoch if gone else None)
+
+
+def stop_all(
+    homes: Iterable[FlowHome],
+    deadline: float | None,
+    kill_after: float = KILL_AFTER,
+    term: float = 60.0,
+    say: Callable[[str], None] = lambda words: None,
+) -> list[Stop]:
+    """Stop several held flows at once, as :func:`stop` does; give how each came to stand still, in the order
+    asked for.
+
+    :raises StreamkeeperError: some of them could not be stopped; each is named, and the others were stopped.
+    """
+
+    def one(home: FlowHome) -> Stop | StreamkeeperError:
+        try:
+            return stop(home, deadline, kill_after, term, say=say)
+        except StreamkeeperError as error:
+            return error
+
+    asked = list(homes)
+    with ThreadPoolExecutor(AT_ONCE) as waiting:
+        ends = list(waiting.map(one, asked))
+    failed = [end for end in ends if isinstance(end, StreamkeeperError)]
+    if failed:
+        raise StreamkeeperError(
+            "\n".join(["Not every flow was stopped:", *(f"- {error}" for error in failed)])
+        )
+    return [end for end in ends if isinstance(end, Stop)]
+
+
+def _check_held(home: FlowHome) -> None:
+    if not holds.all_of(home):
+        raise StreamkeeperError(
+            f"{home.full_name} is not stopped: nothing holds it (any more), so another driver would be"
+            f" started at once. Put a hold first: streamkeeper hold {home.full_name}."
+        )
+
+
+def _signal(home: FlowHome, number: signal.Signals, waited: float, say: Callable[[str], None]) -> None:
+    """Signal the driver that has the lease: itself by SIGTERM, its whole process group by SIGKILL; nobody if
+    it is gone by now.
+    """
+    lease = leases.current(home)
+    if lease is None:
+        return
+    state = leases.life(home, lease)
+    if state is Life.UNKNOWN:
+        raise LeaseHeld(
+            _beyond(home, lease, waited, "and this process cannot see it (another host, boot or container)")
+        )
+    if state is not Life.ALIVE:
+        return
+    holder = lease.process
+    try:
+        handle = os.pidfd_open(holder.pid)
+    except ProcessLookupError:
+        return
+    try:
+        if process_started(holder.pid) != holder.started:
+            return
+        say(
+            f"{home.full_name}: its driver ({leases.describe(lease)}) is still there after {waited:g} s; it"
+            f" gets {number.name}."
+        )
+        if number is signal.SIGKILL:
+            _kill_group(holder.pid)
+        signal.pidfd_send_signal(handle, number)
+    except ProcessLookupError:
+        return
+    except PermissionError as error:
+        raise LeaseHeld(_beyond(home, lease, waited, f"and this user may not signal it ({error})")) from error
+    finally:
+        os.close(handle)
+
+
+def _kill_group(pid: int) -> None:
+    """Kill the group of a driver, so with the JVM that ``spark-submit`` started it from; never the one that
+    this process is in itself.
+    """
+    group = os.getpgid(pid)
+    if group != os.getpgrp():
+        os.killpg(group, signal.SIGKILL)
+
+
+def _beyond(home: FlowHome, lease: Lease, waited: float, why: str) -> str:
+    return (
+        f"The driver of {home.full_name} ({leases.describe(lease)}) is still there {waited:g} s after it was"
+        f" asked to stop, {why}. The hold stays. Wait for it, or on {lease.process.host}, as the user that"
+        f" runs it: streamkeeper hold {home.full_name} --deadline 0."
+    )

@@ -1,0 +1,147 @@
+"""The checkpoint of a query that was none of ours, read as if it were one of a flow's. Nothing of it is ever
+changed.
+
+Spark tells the sources of such a query apart by their order: ``0``, ``1``, … in offset log v1, and in v2
+where they have no names. A flow's sources have names. Here each is found under the name that the flow gives
+it, and the offset log reads as v2 with these names, so that whoever copies it file by file gets a checkpoint
+that the flow's query goes on with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from streamkeeper.checkpoint import Checkpoint, write_offsets
+from streamkeeper.checkpoint.log_entries import PARTITIONS, parse_offsets
+from streamkeeper.delta.log import Transactions
+from streamkeeper.errors import CheckpointError, RecoveryError
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.generations import EARLIEST, REBUILT, Generation, Start, StartAt
+from streamkeeper.flows.position import Standing
+from streamkeeper.recover.plans.plan import FlowPlan
+from streamkeeper.storage import open_storage
+
+EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+
+
+@dataclass(frozen=True)
+class AdoptedCheckpoint(Checkpoint):
+    """A checkpoint whose sources go by other names than in its files: ``names`` gives the flow's name of
+    each, by the checkpoint's own.
+    """
+
+    names_by_key: Mapping[str, str] = field(default_factory=dict)
+
+    def name(self, name: str = "") -> str:
+        folder, _, rest = name.partition("/")
+        source, slash, below = rest.partition("/")
+        if folder == "sources" and source:
+            return super().name(f"sources/{self._key(source)}{slash}{below}")
+        return super().name(name)
+
+    def read(self, name: str) -> bytes:
+        """Read a file of the checkpoint; one of the offset log as v2, by the flow's names of the sources."""
+        content = super().read(name)
+        if not name.startswith("offsets/"):
+            return content
+        entry = parse_offsets(content, int(name.removeprefix("offsets/")), self.path(name))
+        # v2 does not pin the partitions (the state's own metadata do), and one batch with them beside one
+        # without would stop a restart.
+        conf = {setting: value for setting, value in entry.conf.items() if setting != PARTITIONS}
+        sources = {self.names_by_key.get(key, key): offset for key, offset in entry.sources.items()}
+        named = replace(
+            entry,
+            version=2,
+            sources=sources,
+            conf={**conf, EVOLUTION: "true"},
+            header={"sourceMetadataInfo": {}},
+        )
+        return write_offsets(named)
+
+    def sources(self) -> tuple[str, ...]:
+        return tuple(self.names_by_key.get(key, key) for key in super().sources())
+
+    def _key(self, name: str) -> str:
+        return next((key for key, known in self.names_by_key.items() if known == name), name)
+
+
+def check_still(checkpoint: Checkpoint, planned: FlowPlan) -> None:
+    """Make sure that a checkpoint is as it was planned upon.
+
+    :raises RecoveryError: it is not.
+    """
+    before = (planned.position["last_commit"], planned.position["planned"])
+    now = (checkpoint.last_commit(), max(checkpoint.offset_batches(), default=None))
+    if now != before:
+        raise RecoveryError(
+            f"The checkpoint at {planned.start.checkpoint} moved on from batch {before[0]} (planned:"
+            f" {before[1]}) to {now[0]} (planned: {now[1]}) since it was planned upon: the old job still"
+            " runs. Nothing was changed. Stop it, and plan the adoption anew."
+        )
+
+
+def rehearsals(home: FlowHome, planned: FlowPlan, recovery: str) -> str:
+    """Give what the names of the folders begin with that a recovery rehearses in, each attempt at it in one
+    of its own.
+
+    They are named as attempts to begin the generation are, of an epoch that no driver has, so what a kill
+    leaves goes with those.
+    """
+    assert planned.next_generation is not None, "an adoption is a flow's next generation"
+    ours = int(hashlib.sha256(recovery.encode()).hexdigest()[:12], 16)
+    return f"{home.checkpoint(planned.next_generation, 0)}{ours:015d}"
+
+
+def remove_rehearsals(home: FlowHome, planned: FlowPlan, recovery: str) -> None:
+    """Remove what a recovery rehearsed in: a JVM that is left of an attempt fails then."""
+    folder, _, prefix = rehearsals(home, planned, recovery).rpartition("/")
+    for name in home.storage.names(folder):
+        if name.startswith(prefix):
+            home.storage.remove(f"{folder}/{name}")
+
+
+def normal_place(place: str) -> str:
+    """Give a path or URL of a checkpoint as it is kept: without ``file:`` and a ``/`` at the end, ``s3://``
+    for ``s3a://``.
+    """
+    plain = place.strip()
+    if plain.startswith("file:"):
+        plain = "/" + plain.removeprefix("file:").lstrip("/")
+    if "://" in plain:
+        return plain.replace("s3a://", "s3://", 1).rstrip("/")
+    return str(Path(plain).resolve()) if plain.startswith("/") else plain
+
+
+def open_adopted(start: StartAt) -> AdoptedCheckpoint:
+    """Open the checkpoint that a generation adopts, by its decision.
+
+    :raises CheckpointError: there is none any more, or it is another query's by now.
+    """
+    assert start.checkpoint is not None and start.query_id is not None, "a decision to adopt says what"
+    checkpoint = AdoptedCheckpoint(open_storage(start.checkpoint), "", start.sources or {})
+    checkpoint.require()
+    found = checkpoint.query_id()
+    if found != start.query_id:
+        raise CheckpointError(
+            f"The checkpoint at {start.checkpoint} is of the query {found} now; it was of {start.query_id}"
+            " when its adoption was decided. Nothing was copied. Put the one that was there back, or plan"
+            " the adoption of this one."
+        )
+    return checkpoint
+
+
+def standing_of(
+    checkpoint: Checkpoint, query_id: str, last_commit: int | None, sink: Transactions
+) -> Standing:
+    """Give where the query of a checkpoint stands that was none of ours, as of a generation 0.
+
+    Where the table's log does not know the query, nothing can be said of what the table has: the checkpoint
+    rules.
+    """
+    nobody = Generation(0, None, StartAt(EARLIEST), REBUILT, query_id, "none of ours", "somebody", "", "")
+    start = Start(0, checkpoint.path(), None, {}, {}, (), None, 0, "")
+    known = sink.complete and sink.version is not None
+    return Standing(nobody, start, checkpoint, last_commit, sink.version, sink.sealed, sink_known=known)

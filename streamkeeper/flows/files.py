@@ -1,0 +1,226 @@
+"""Where everything of a flow is kept, below the state folder. DESIGN names each file; this module alone
+spells them.
+
+{state}/{pipeline}/{flow}/
+  generations/000007.json        what was decided: immutable (streamkeeper.flows.generations)
+  generations/000007.start.json  what it became: immutable, written by the driver that began the generation
+  generations/000007.done.json   that a once flow has read all there was; immutable
+  generations/000007.over.json   its last commit when the first driver came to shut it out: immutable
+  generations/000001.adopted.json  what the query had committed whose checkpoint it adopts, before it was shut
+  out: immutable generations/000007.gone.json   that its checkpoint was removed, written before it is:
+  immutable (streamkeeper.recover.steps.clean_up) checkpoints/000007-000042/     Spark's alone; made by the
+  driver of lease epoch 42 lease/000042.json              immutable, the highest epoch holds
+  (streamkeeper.flows.leases) lease/000042.left.json         that its holder left it in good order
+  lease/000042.failed.json       the failure that its holder ended with, for its supervisor to say
+  heartbeats/000042              overwritten by that epoch's driver alone supervisor
+  overwritten by the task that watches the driver (streamkeeper.drivers.supervision) failures
+  overwritten by that task: failures of drivers since the last batch (streamkeeper.drivers.crash_loops)
+  holds/<owner>.json             while any is there the flow must not run (streamkeeper.flows.holds) alerts/
+  what people were told of the flow, and what not yet (streamkeeper.drivers.alerts) progress.json
+  overwritten by the monitor: what its last look found (streamkeeper.drivers.progress)
+{state}/manifests/clock          overwritten by who must know the storage's own time
+{state}/{pipeline}/ledger/<recovery>/  one immutable file an event (streamkeeper.flows.ledger)
+{state}/{pipeline}/tables/<table>/lock/recovery.json  one recovery at a time a table
+{state}/{pipeline}/tables/<table>/turn/000042.json       the writers' turn: the highest has it
+(streamkeeper.tables.writers_turn) {state}/{pipeline}/tables/<table>/turn/000042.back.json  that it was given
+back {state}/{pipeline}/tables/<table>/vacuums/<id>.json      that a VACUUM is under way; it removes that
+itself (streamkeeper.tables.running_vacuums)
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from streamkeeper.declare.model import OUR_FOLDERS
+from streamkeeper.storage import Storage
+
+CLOCK = "manifests/clock"
+"""The file whose modification time, right after it was written, is the storage's time."""
+
+_NUMBERED = re.compile(r"([0-9]{6,})\.json")
+_REPLAY = re.compile(r"([0-9]{6,})\.replay-([0-9]{6,})\.json")
+_NAMESPACE = uuid.UUID("6f1f7d0e-5b0a-5d0c-9a53-7c1b7a4a2f10")
+
+
+@dataclass(frozen=True)
+class FlowHome:
+    """The names of a flow's files in the state storage."""
+
+    storage: Storage
+    pipeline: str
+    flow: str
+
+    @property
+    def full_name(self) -> str:
+        """``pipeline.flow``."""
+        return f"{self.pipeline}.{self.flow}"
+
+    @property
+    def root(self) -> str:
+        """The flow's folder."""
+        return f"{self.pipeline}/{self.flow}"
+
+    def generation(self, number: int) -> str:
+        """The file of a generation's decision."""
+        return f"{self.root}/generations/{number:06d}.json"
+
+    def start(self, number: int) -> str:
+        """The file that says how a generation began."""
+        return f"{self.root}/generations/{number:06d}.start.json"
+
+    def over(self, number: int) -> str:
+        """The file that says what a generation had committed when it was about to be shut out of the sink."""
+        return f"{self.root}/generations/{number:06d}.over.json"
+
+    def adopted(self, number: int) -> str:
+        """The file that says what the query had committed whose checkpoint a generation adopts, when it was
+        about to be shut out.
+        """
+        return f"{self.root}/generations/{number:06d}.adopted.json"
+
+    def gone(self, number: int) -> str:
+        """The file that says that a generation's checkpoint is removed, or about to be."""
+        return f"{self.root}/generations/{number:06d}.gone.json"
+
+    def done(self, number: int) -> str:
+        """The file that says that a once flow has read all there was, in this generation."""
+        return f"{self.root}/generations/{number:06d}.done.json"
+
+    def checkpoint(self, number: int, epoch: int) -> str:
+        """The checkpoint folder that the driver of a lease epoch makes for a generation."""
+        return f"{self.root}/checkpoints/{number:06d}-{epoch:06d}"
+
+    def replay(self, number: int, epoch: int) -> str:
+        """The file that says into which steps the driver of a lease epoch cut the history that a generation's
+        state is rebuilt from.
+        """
+        return f"{self.root}/generations/{number:06d}.replay-{epoch:06d}.json"
+
+    def lease(self, epoch: int) -> str:
+        """The file of a lease epoch."""
+        return f"{self.root}/lease/{epoch:06d}.json"
+
+    def left(self, epoch: int) -> str:
+        """The file that says that an epoch's driver left in good order."""
+        return f"{self.root}/lease/{epoch:06d}.left.json"
+
+    def heartbeat(self, epoch: int) -> str:
+        """The file that an epoch's driver overwrites while it lives."""
+        return f"{self.root}/heartbeats/{epoch:06d}"
+
+    def failed(self, epoch: int) -> str:
+        """The file that says by which failure an epoch's driver ended."""
+        return f"{self.root}/lease/{epoch:06d}.failed.json"
+
+    @property
+    def supervisor(self) -> str:
+        """The file that the task that watches the flow's driver overwrites."""
+        return f"{self.root}/supervisor"
+
+    @property
+    def failures(self) -> str:
+        """The file in which that task counts the failures of the flow's drivers."""
+        return f"{self.root}/failures"
+
+    def hold(self, owner: str) -> str:
+        """The file of a hold."""
+        return f"{self.root}/holds/{owner}.json"
+
+    def alert(self, name: str) -> str:
+        """A file or folder of the flow's alerts."""
+        return f"{self.root}/alerts/{name}"
+
+    @property
+    def progress(self) -> str:
+        """The file in which the monitor keeps what its last look found."""
+        return f"{self.root}/progress.json"
+
+    def generations(self) -> list[int]:
+        """The numbers of all generations, lowest first."""
+        return self._numbers("generations")
+
+    def replays(self, number: int) -> list[int]:
+        """The epochs of the drivers that cut a generation's history into steps, lowest first."""
+        found = (_REPLAY.fullmatch(name) for name in self.storage.names(f"{self.root}/generations"))
+        return sorted(int(match[2]) for match in found if match and int(match[1]) == number)
+
+    def epochs(self) -> list[int]:
+        """The numbers of all lease epochs, lowest first."""
+        return self._numbers("lease")
+
+    def owners(self) -> list[str]:
+        """The owners of all holds."""
+        return [
+            name.removesuffix(".json")
+            for name in self.storage.names(f"{self.root}/holds")
+            if name.endswith(".json")
+        ]
+
+    def _numbers(self, folder: str) -> list[int]:
+        found = (_NUMBERED.fullmatch(name) for name in self.storage.names(f"{self.root}/{folder}"))
+        return sorted(int(match[1]) for match in found if match)
+
+
+def tables_folder(pipeline: str) -> str:
+    """The folder of what is kept of a pipeline's tables, each in a folder of its name."""
+    return f"{pipeline}/tables"
+
+
+def table_lock(pipeline: str, table: str) -> str:
+    """The file of a table's recovery lock."""
+    return f"{tables_folder(pipeline)}/{table}/lock/recovery.json"
+
+
+def vacuums_folder(pipeline: str, table: str) -> str:
+    """The folder in which VACUUMs of a table note themselves while they are under way."""
+    return f"{tables_folder(pipeline)}/{table}/vacuums"
+
+
+@dataclass(frozen=True)
+class TableTurns:
+    """The names of the files of a table's writers' turn."""
+
+    storage: Storage
+    pipeline: str
+    table: str
+
+    @property
+    def root(self) -> str:
+        """The folder of the turns."""
+        return f"{self.pipeline}/tables/{self.table}/turn"
+
+    def turn(self, number: int) -> str:
+        """The file of a turn: who has it."""
+        return f"{self.root}/{number:06d}.json"
+
+    def back(self, number: int) -> str:
+        """The file that says that a turn was given back."""
+        return f"{self.root}/{number:06d}.back.json"
+
+    def numbers(self) -> list[int]:
+        """The numbers of the turns that are there, lowest first; old ones are removed."""
+        found = (_NUMBERED.fullmatch(name) for name in self.storage.names(self.root))
+        return sorted(int(match[1]) for match in found if match)
+
+
+def ledger_folder(pipeline: str, recovery: str) -> str:
+    """The folder of a recovery's ledger."""
+    return f"{pipeline}/ledger/{recovery}"
+
+
+def query_id(full_name: str, generation: int) -> str:
+    """Give the id of the streaming query of a flow's generation: a UUID, the same for the same pair.
+
+    Spark takes it from the checkpoint's ``metadata`` file, and Delta's streaming sink writes it as the
+    ``txn`` action's appId beside the batch id. So it can be sealed even where the checkpoint is beyond
+    reading.
+    """
+    return str(uuid.uuid5(_NAMESPACE, f"{full_name}/{generation}"))
+
+
+def kept_flows(storage: Storage, pipeline: str) -> Iterator[FlowHome]:
+    """Give all flows of a pipeline that something is kept of, whether they are declared or not."""
+    return (FlowHome(storage, pipeline, name) for name in storage.names(pipeline) if name not in OUR_FOLDERS)

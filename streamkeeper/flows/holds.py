@@ -1,0 +1,108 @@
+"""Holds: while any is there, the flow must not run. Each owner puts and removes only its own.
+
+Owners are ``park`` (the driver, after a failure that a restart cannot mend), ``person-<name>`` and
+``recovery-<id>``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from streamkeeper.errors import RequestError, StorageError
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.storage import read_json, to_json
+from streamkeeper.times import now
+
+PARK = "park"
+PERSON = "person-"
+"""What the owners of persons' holds begin with."""
+_OWNER = re.compile(r"park|(person|recovery)-[A-Za-z0-9][A-Za-z0-9_.+-]{0,150}")
+
+
+@dataclass(frozen=True)
+class Hold:
+    """One hold. ``details`` of a park say what failed: see :class:`streamkeeper.drivers.failures.Failure`."""
+
+    owner: str
+    reason: str
+    by: str
+    at: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def person(name: str) -> str:
+    """Give the owner of a person's hold.
+
+    A name that cannot be in a file name is changed, and gets a hash of itself, so that two persons never
+    share a hold.
+    """
+    plain = re.sub(r"[^A-Za-z0-9_.+-]", "_", name).lstrip("_.+-")[:100] or "someone"
+    return (
+        f"{PERSON}{plain}"
+        if plain == name
+        else f"{PERSON}{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    )
+
+
+def recovery(recovery_id: str) -> str:
+    """Give the owner of a recovery's hold."""
+    return f"recovery-{recovery_id}"
+
+
+def put(home: FlowHome, owner: str, reason: str, by: str, details: dict[str, Any] | None = None) -> Hold:
+    """Put a hold; an earlier one of the same owner is overwritten.
+
+    :raises RequestError: the owner is not one of the three kinds.
+    """
+    _check(owner)
+    hold = Hold(owner, reason, by, now(), details or {})
+    home.storage.overwrite(home.hold(owner), to_json(asdict(hold)))
+    return hold
+
+
+def release(home: FlowHome, owner: str) -> bool:
+    """Remove one owner's hold; give whether there was one.
+
+    :raises RequestError: the owner is not one of the three kinds.
+    """
+    _check(owner)
+    was_there = home.storage.read(home.hold(owner)) is not None
+    home.storage.remove(home.hold(owner))
+    return was_there
+
+
+def all_of(home: FlowHome) -> list[Hold]:
+    """Read every hold of a flow, in the order of their owners' names.
+
+    :raises StorageError: one of them cannot be read, so the flow must not run.
+    """
+    found = (_read(home, owner) for owner in home.owners())
+    return [hold for hold in found if hold is not None]
+
+
+def parked(home: FlowHome) -> Hold | None:
+    """Read the park hold, or None if the flow is not parked."""
+    return _read(home, PARK)
+
+
+def _read(home: FlowHome, owner: str) -> Hold | None:
+    value = read_json(home.storage, home.hold(owner))
+    if value is None:
+        return None
+    try:
+        return Hold(**value)
+    except TypeError as error:
+        raise StorageError(
+            f"{home.storage.path(home.hold(owner))} is no hold: {error}. Remove the file if nobody wants"
+            f" {home.full_name} to stand still."
+        ) from error
+
+
+def _check(owner: str) -> None:
+    if not _OWNER.fullmatch(owner):
+        raise RequestError(
+            f"A hold cannot be owned by {owner!r}. Allowed are park, person-<name> and recovery-<id>."
+        )

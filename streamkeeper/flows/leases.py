@@ -1,0 +1,388 @@
+"""Leases: at most one driver a flow.
+
+Each driver claims the next *epoch* by creating its file; the highest epoch holds. A holder is proven dead
+where that can be proven: on the same boot of the same host, in the same pid namespace, when no process has
+its pid and start time. Else it counts as alive until its heartbeat has stayed unchanged for the lease's term
+by the *observer's own* monotonic clock: clocks of two machines are never compared. What makes a wrong guess
+harmless is not the lease but the sink's log (see DESIGN: the seal).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from streamkeeper.errors import LeaseHeld, LeaseLost, StorageError
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.storage import read_json, to_json
+from streamkeeper.times import now
+
+LEFT, DEAD, SILENT = "left", "dead", "silent"
+"""What a lease's ``took_over`` says of the epoch before it."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process on one boot of one host. ``started`` is its start time in clock ticks since boot, which
+    tells reused pids apart.
+    """
+
+    host: str
+    boot_id: str
+    pid_namespace: str
+    pid: int
+    started: int
+
+    @classmethod
+    def current(cls) -> Process:
+        """Describe this process."""
+        pid = os.getpid()
+        return cls(socket.gethostname(), _boot_id(), _pid_namespace(), pid, process_started(pid) or 0)
+
+    @classmethod
+    def of(cls, pid: int) -> Process | None:
+        """Describe another process of this pid namespace; None where it cannot be seen from here."""
+        started = process_started(pid)
+        return (
+            None if started is None else cls(socket.gethostname(), _boot_id(), _pid_namespace(), pid, started)
+        )
+
+
+SILENT_SECONDS = 86400.0
+"""After how long without a beat a driver that cannot be seen from here is not taken for alive any more where
+its files are removed.
+"""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """One epoch of a flow's lease. ``log`` is the file that the driver's output goes to, if its supervisor
+    gave one.
+
+    ``took_over`` says of the epoch before why it counts as gone: it ``left``, it is proven ``dead``, or it
+    was ``silent`` for the term, which proves nothing; None for a flow's first. ``unproven`` is the newest
+    epoch of all that was taken over without proof: its driver may come back, and so may no other.
+    """
+
+    epoch: int
+    process: Process
+    generation: int
+    at: str
+    application_id: str | None = None
+    log: str | None = None
+    took_over: str | None = None
+    unproven: int | None = None
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """What a driver says of itself. ``count`` changes with every heartbeat.
+
+    ``phase`` is ``starting``, ``seeding``, ``rebuilding`` (state, from history: ``details`` say how far),
+    ``running`` or ``stopping``. ``triggers`` counts the looks for new data that ended well: a committed
+    batch, or nothing new. ``batch`` is the last committed batch, ``rows`` what this driver has read in all.
+    """
+
+    epoch: int
+    count: int
+    phase: str
+    generation: int
+    at: str
+    batch: int | None = None
+    triggers: int = 0
+    application_id: str | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+    rows: int = 0
+
+
+class Life(Enum):
+    """What an observer can say of a lease's holder at once."""
+
+    LEFT = "left in good order"
+    DEAD = "proven dead"
+    ALIVE = "proven alive"
+    UNKNOWN = "on another host or boot: only its heartbeat can tell"
+
+
+def current(home: FlowHome, known: int | None = None) -> Lease | None:
+    """Read the lease that holds: the highest epoch; None if there never was one.
+
+    :param known: an epoch that is known to have been there. The search then starts from it, since epochs are
+        only ever created in turn: whoever looks often lists no folder that grows with every retry.
+    """
+    lease = read(home, known) if known is not None else None
+    if lease is None:
+        epochs = home.epochs()
+        return read(home, epochs[-1]) if epochs else None
+    while (later := read(home, lease.epoch + 1)) is not None:
+        lease = later
+    return lease
+
+
+def read(home: FlowHome, epoch: int) -> Lease | None:
+    """Read one epoch's lease.
+
+    :raises StorageError: it is there, and damaged.
+    """
+    value = read_json(home.storage, home.lease(epoch))
+    if value is None:
+        return None
+    try:
+        return Lease(**{**value, "process": Process(**value["process"])})
+    except (TypeError, KeyError) as error:
+        raise StorageError(
+            f"{home.storage.path(home.lease(epoch))} is no lease: {error}. Make sure that no driver of"
+            f" {home.full_name} runs, and remove it."
+        ) from error
+
+
+def life(home: FlowHome, lease: Lease) -> Life:
+    """Say what can be said of a holder at once, without waiting."""
+    if home.storage.read(home.left(lease.epoch)) is not None:
+        return Life.LEFT
+    match runs_here(lease):
+        case None:
+            return Life.UNKNOWN
+        case there:
+            return Life.ALIVE if there else Life.DEAD
+
+
+def may_run(home: FlowHome) -> bool:
+    """Say whether a driver of a flow may be alive; one that cannot be seen from here is, if it beat within a
+    day.
+    """
+    lease = current(home)
+    if lease is None:
+        return False
+    match life(home, lease):
+        case Life.LEFT | Life.DEAD:
+            return False
+        case Life.ALIVE:
+            return True
+        case Life.UNKNOWN:
+            beat = home.storage.modified(home.heartbeat(lease.epoch))
+            return beat is not None and time.time() - beat < SILENT_SECONDS
+
+
+def runs_here(lease: Lease) -> bool | None:
+    """Say whether a holder's process runs on this host; None where that cannot be seen from here. The store
+    is not asked.
+    """
+    return is_running(lease.process)
+
+
+def is_running(holder: Process) -> bool | None:
+    """Say whether a process runs; None where that cannot be seen from here: on another host or boot, or in
+    another pid namespace.
+    """
+    here = (_boot_id(), _pid_namespace())
+    if _UNTOLD in here or (holder.boot_id, holder.pid_namespace) != here:
+        return None
+    started = process_started(holder.pid)
+    if started is None and _hidden(holder.pid):
+        return None
+    return started == holder.started
+
+
+def read_heartbeat(home: FlowHome, epoch: int) -> Heartbeat | None:
+    """Read the last heartbeat of an epoch's driver; None if it gave none yet."""
+    value = read_json(home.storage, home.heartbeat(epoch))
+    return Heartbeat(**value) if value else None
+
+
+def acquire(
+    home: FlowHome,
+    generation: int,
+    term: float,
+    log: str | None = None,
+    *,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Lease:
+    """Claim the next epoch for this process.
+
+    Where the present holder can be proven neither dead nor alive, this waits until its heartbeat changes
+    (then it is alive) or has not changed for ``term`` seconds (then the epoch is taken over).
+
+    How the holder was found gone is written into the lease, and the newest holder that could not be proven so
+    stays in every later one.
+
+    :raises LeaseHeld: the holder is alive, or another driver claimed the epoch first.
+    """
+    holder = current(home)
+    gone = _check_gone(home, holder, term, monotonic, sleep) if holder else None
+    epoch = (holder.epoch if holder else 0) + 1
+    unproven = None if holder is None else holder.epoch if gone == SILENT else holder.unproven
+    lease = Lease(epoch, Process.current(), generation, now(), log=log, took_over=gone, unproven=unproven)
+    if not home.storage.create(home.lease(epoch), to_json(asdict(lease))):
+        raise LeaseHeld(
+            f"Another driver of {home.full_name} claimed lease epoch {epoch} at the same moment. This one"
+            " stops; it had not begun."
+        )
+    return lease
+
+
+def check(home: FlowHome, lease: Lease) -> None:
+    """Make sure that a lease still holds.
+
+    Epochs are only ever created in turn, so one look for the next is enough, however many there were.
+
+    :raises LeaseLost: the next epoch is there.
+    """
+    if home.storage.read(home.lease(lease.epoch + 1)) is not None:
+        raise LeaseLost(
+            f"The lease of {home.full_name} went from epoch {lease.epoch} to {lease.epoch + 1}: another"
+            " driver took over. This one stops."
+        )
+
+
+def beat(home: FlowHome, heartbeat: Heartbeat) -> None:
+    """Write a heartbeat; only the driver of its epoch may."""
+    home.storage.overwrite(home.heartbeat(heartbeat.epoch), to_json(asdict(heartbeat)))
+
+
+def leave(home: FlowHome, lease: Lease, why: str) -> None:
+    """Say that the driver stopped in good order, so that the next need not wait."""
+    home.storage.create(home.left(lease.epoch), to_json({"epoch": lease.epoch, "why": why, "at": now()}))
+
+
+def note_failure(home: FlowHome, lease: Lease, failure: dict[str, Any]) -> None:
+    """Write down by which failure a driver ends that says no more itself, for its supervisor to tell
+    people.
+    """
+    home.storage.create(home.failed(lease.epoch), to_json({**failure, "epoch": lease.epoch, "at": now()}))
+
+
+def failure_of(home: FlowHome, epoch: int) -> dict[str, Any] | None:
+    """Read the failure that an epoch's driver wrote down; None if it wrote none.
+
+    Its fields are those of :class:`streamkeeper.drivers.failures.Failure`, with ``fingerprint``,
+    ``generation``, ``stateful`` and ``operators`` as a park hold's details have them, and ``epoch`` and
+    ``at``.
+    """
+    return read_json(home.storage, home.failed(epoch))
+
+
+def wait_until_gone(
+    home: FlowHome,
+    timeout: float,
+    term: float,
+    *,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Lease | None:
+    """Wait until no driver of the flow is alive; give the lease that is past, or None if there never was one.
+
+    :raises LeaseHeld: a driver is still there after ``timeout`` seconds.
+    """
+    since = monotonic()
+    deadline = since + timeout
+    watched: tuple[int, int | None] | None = None
+    while True:
+        lease = current(home)
+        if lease is None:
+            return None
+        state = life(home, lease)
+        if state in (Life.LEFT, Life.DEAD):
+            return lease
+        beating = read_heartbeat(home, lease.epoch)
+        seen = (lease.epoch, beating.count if beating else None)
+        if seen != watched:
+            watched, since = seen, monotonic()
+        if state is Life.UNKNOWN and monotonic() - since >= term:
+            return lease
+        if monotonic() >= deadline:
+            raise LeaseHeld(
+                f"The driver of {home.full_name} ({describe(lease)}) is still there {timeout:g} s after it"
+                " was asked to stop. It ends its batch first. Where batches take longer than that, set"
+                " STREAMKEEPER_STOP_TIMEOUT (seconds), or put a hold of your own, wait until it is gone"
+                " (streamkeeper hold --wait), and begin again; else end that process."
+            )
+        sleep(min(0.2, term / 4))
+
+
+def describe(lease: Lease) -> str:
+    """Say in words who holds a lease."""
+    return f"epoch {lease.epoch}, pid {lease.process.pid} on {lease.process.host}, since {lease.at}"
+
+
+def _check_gone(
+    home: FlowHome, holder: Lease, term: float, monotonic: Callable[[], float], sleep: Callable[[float], None]
+) -> str:
+    """Give how a holder is gone: :data:`LEFT`, :data:`DEAD` or :data:`SILENT`.
+
+    :raises LeaseHeld: it is not.
+    """
+    said = f"The flow {home.full_name} has a driver: {describe(holder)}."
+    state = life(home, holder)
+    if state is Life.ALIVE:
+        raise LeaseHeld(
+            f"{said} It is alive, so this one does not start. To stop it, put a hold: streamkeeper hold"
+            f" {home.full_name}."
+        )
+    if state in (Life.LEFT, Life.DEAD):
+        return LEFT if state is Life.LEFT else DEAD
+    before = read_heartbeat(home, holder.epoch)
+    since = monotonic()
+    while monotonic() - since < term:
+        sleep(min(1.0, term / 10))
+        if home.storage.read(home.left(holder.epoch)) is not None:
+            return LEFT
+        if read_heartbeat(home, holder.epoch) != before:
+            raise LeaseHeld(
+                f"{said} Its heart beats, so this one does not start. To stop it, put a hold: streamkeeper"
+                f" hold {home.full_name}."
+            )
+    return SILENT
+
+
+def _hidden(pid: int) -> bool:
+    """Tell whether a process is there whose ``/proc`` entry this user may not see (a mount with ``hidepid``),
+    zombies left out.
+    """
+    if Path(f"/proc/{pid}").exists():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+_UNTOLD = "unknown"
+"""Stands where a system without ``/proc`` does not tell its boot or its pid namespace: then no process is
+proven dead or alive.
+"""
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return _UNTOLD
+
+
+def _pid_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return _UNTOLD
+
+
+def process_started(pid: int) -> int | None:
+    """Give a process's start time in clock ticks since boot, or None if it is gone or a zombie (proc(5),
+    stat, fields 3 and 22).
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return None
+    return None if fields[0] in ("Z", "X") else int(fields[19])

@@ -1,0 +1,104 @@
+"""The ledger of a recovery: its plan, then each step's start, end and evidence, one immutable file an event.
+
+{state}/{pipeline}/ledger/<recovery>/0001-planned.json
+                                     0002-hold.started.json
+                                     0003-hold.done.json …
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from streamkeeper.flows.files import ledger_folder
+from streamkeeper.redaction import redact
+from streamkeeper.storage import Storage, read_json, to_json
+from streamkeeper.times import now
+
+ENDED, GIVEN_UP = "ended", "given_up"
+"""The events that end a recovery: after its last step, and before that."""
+OVER = (ENDED, GIVEN_UP)
+
+_FILE = re.compile(r"([0-9]{4,})-([a-z_.]+)\.json")
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened in a recovery."""
+
+    number: int
+    event: str
+    at: str
+    evidence: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What was written down about one recovery."""
+
+    storage: Storage
+    folder: str
+
+    def record(self, event: str, evidence: dict[str, Any]) -> Event:
+        """Append an event; secrets in its evidence are taken out.
+
+        Different events that are written at the same moment may share a number; the same event never does.
+        """
+        number = max((found.number for found in self._names()), default=0) + 1
+        while True:
+            written = Event(number, event, now(), redact(evidence))
+            if self.storage.create(
+                self._file(number, event),
+                to_json({"event": event, "at": written.at, "evidence": written.evidence}),
+            ):
+                return written
+            number += 1
+
+    def find(self, event: str) -> Event | None:
+        """Give the newest event of a name, or None."""
+        named = [found for found in self._names() if found.event == event]
+        return self._read(named[-1]) if named else None
+
+    def end(self) -> Event | None:
+        """Give the event with which the recovery was over, or None."""
+        return next((found for event in OVER if (found := self.find(event)) is not None), None)
+
+    def events(self) -> list[Event]:
+        """Give all events, in the order in which they were written."""
+        return [self._read(found) for found in self._names()]
+
+    def _names(self) -> list[Event]:
+        matches = (_FILE.fullmatch(name) for name in self.storage.names(self.folder))
+        return sorted(
+            (Event(int(match[1]), match[2], "", {}) for match in matches if match),
+            key=lambda found: found.number,
+        )
+
+    def _read(self, found: Event) -> Event:
+        value = read_json(self.storage, self._file(found.number, found.event)) or {"at": "", "evidence": {}}
+        return Event(found.number, found.event, value["at"], value["evidence"])
+
+    def _file(self, number: int, event: str) -> str:
+        return f"{self.folder}/{number:04d}-{event}.json"
+
+
+def open(storage: Storage, pipeline: str, recovery: str) -> Ledger:
+    """Open the ledger of a recovery, which may be empty yet."""
+    return Ledger(storage, ledger_folder(pipeline, recovery))
+
+
+def pipeline_of(storage: Storage, recovery: str) -> str | None:
+    """Find the pipeline that a recovery belongs to, declared or not; None if there is no such recovery."""
+    return next((name for name in storage.names() if recovery in recoveries(storage, name)), None)
+
+
+def not_over(storage: Storage) -> list[str]:
+    """Give the ids of all recoveries of all pipelines that have neither ended nor been given up."""
+    found = ((name, recovery) for name in storage.names() for recovery in recoveries(storage, name))
+    return [recovery for name, recovery in found if open(storage, name, recovery).end() is None]
+
+
+def recoveries(storage: Storage, pipeline: str) -> list[str]:
+    """Give the ids of all recoveries of a pipeline, sorted."""
+    return storage.names(f"{pipeline}/ledger")

@@ -1,0 +1,250 @@
+"""Places in a flow's past that a generation can begin after: one batch of one of its generations.
+
+A place is found by its batch, by a time, or as a generation's end. What Spark has removed since
+(``minBatchesToRetain``) cannot be had, and the message says what can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from streamkeeper.checkpoint import Checkpoint, OffsetEntry
+from streamkeeper.checkpoint.state_versions import missing_state
+from streamkeeper.errors import CheckpointError, RequestError
+from streamkeeper.flows import generations
+from streamkeeper.flows import position as standing
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.generations import BATCH, COPIED, EMPTY, REBUILT, Generation, Start, StartAt
+from streamkeeper.flows.position import Standing
+
+OTHER_WAYS = (
+    "reset_checkpoint starts from earliest, a timestamp or explicit offsets; restore_table puts a backup back"
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """After ``batch`` of a generation. ``found_by`` says how it was found."""
+
+    generation: Generation
+    start: Start
+    checkpoint: Checkpoint
+    batch: int
+    found_by: str
+
+    @property
+    def start_at(self) -> StartAt:
+        """The start of a generation that begins there."""
+        return StartAt(BATCH, generation=self.generation.number, batch=self.batch)
+
+    @property
+    def standing(self) -> Standing:
+        """The generation as it stood when this batch was its last, and in the sink."""
+        return Standing(self.generation, self.start, self.checkpoint, self.batch, self.batch, sealed=True)
+
+    @property
+    def version(self) -> int:
+        """The version of the state that belongs to it; one less where the batch is to be run again, because
+        only the sink committed it.
+        """
+        return self.batch + 1 if self.batch in self.checkpoint.commit_batches() else self.batch
+
+    def lacking_state(self) -> str | None:
+        """Say which file is missing of what a copy of its state needs; None if none is, or there is no
+        state.
+        """
+        return missing_state(self.checkpoint, self.version)
+
+    def offsets(self) -> OffsetEntry:
+        """Read up to where its batch reads.
+
+        :raises CheckpointError: the file is cut off or garbage.
+        """
+        return self.checkpoint.offsets(self.batch)
+
+    def positions(self) -> dict[str, Any]:
+        """Read up to where its batch reads, by the name of the source; in a log without names by the order in
+        which they began.
+
+        :raises CheckpointError: the file is cut off or garbage.
+        """
+        entry = self.offsets()
+        names = list(self.start.positions)
+        if entry.version == 1 and len(names) == len(entry.sources):
+            return dict(zip(names, entry.sources.values(), strict=True))
+        return entry.sources
+
+    def __str__(self) -> str:
+        return f"batch {self.batch} of generation {self.generation.number}"
+
+
+def at_batch(home: FlowHome, table_path: str, number: int, batch: int) -> Place:
+    """Find a batch of a generation.
+
+    :param table_path: where the flow's table is: its log says which batch was the last.
+    :raises RequestError: the generation, or the batch, is not there, or not any more.
+    :raises CheckpointError: the generation's checkpoint, or the table's log, cannot be read.
+    """
+    found = _standing(home, table_path, number)
+    last, first = found.batch, found.start.seed_batch
+    if last is None or batch > last:
+        ended = "it committed none" if last is None else f"its last is {last}"
+        raise RequestError(
+            f"Generation {number} of {home.full_name} has no batch {batch} that is in the table: {ended}."
+            f" {_offer(home, found)}"
+        )
+    if first is not None and batch < first:
+        raise RequestError(
+            f"Batch {batch} of generation {number} of {home.full_name} stands for what was before it: it"
+            f" began after {found.generation.start.mode} with batch {first}. Name a batch of an earlier"
+            f" generation. {_offer(home, found)}"
+        )
+    if batch not in found.checkpoint.offset_batches():
+        raise RequestError(
+            f"Batch {batch} of generation {number} of {home.full_name} cannot be had any more: Spark removed"
+            " it from the checkpoint (spark.sql.streaming.minBatchesToRetain; a flow declares rewind_window"
+            f" to keep more). {_offer(home, found)}"
+        )
+    return Place(found.generation, found.start, found.checkpoint, batch, "as asked for")
+
+
+def at_end(home: FlowHome, table_path: str, number: int) -> Place:
+    """Find the last batch of a generation that is in the table, and as such was never undone.
+
+    :raises RequestError: there is no such generation, or it committed nothing.
+    :raises CheckpointError: its checkpoint, or the table's log, cannot be read.
+    """
+    found = _standing(home, table_path, number)
+    if found.batch is None:
+        raise RequestError(
+            f"Generation {number} of {home.full_name} committed no batch: there is nothing to begin after."
+            f" {_known(home)}"
+        )
+    place = at_batch(home, table_path, number, found.batch)
+    return Place(
+        place.generation, place.start, place.checkpoint, place.batch, f"the last of generation {number}"
+    )
+
+
+def at_moment(home: FlowHome, table_path: str, moment_ms: int) -> Place:
+    """Find the last batch that was committed at a moment (epoch milliseconds) or before, in whatever
+    generation that was.
+
+    Times are those of the files in which the checkpoints keep their commits, by their storage's clock; a
+    generation's beginning counts by the time in its start.
+
+    :raises RequestError: nothing was committed yet then, or what was cannot be had any more.
+    :raises CheckpointError: a checkpoint, or the table's log, cannot be read.
+    """
+    told = datetime.fromtimestamp(moment_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+    for number in reversed(begun(home)):
+        start = generations.read_start(home, number)
+        assert start is not None, "it was listed as begun"
+        checkpoint = Checkpoint(home.storage, start.checkpoint)
+        own = [
+            batch
+            for batch in checkpoint.commit_batches()
+            if start.seed_batch is None or batch > start.seed_batch
+        ]
+        for batch in reversed(own):
+            written = home.storage.modified(checkpoint.name(f"commits/{batch}"))
+            if written is not None and written * 1000 <= moment_ms:
+                found = at_batch(home, table_path, number, batch)
+                when = datetime.fromtimestamp(written, timezone.utc).isoformat(timespec="milliseconds")
+                said = f"the last at or before {told}: its commit was written at {when}"
+                return Place(found.generation, found.start, found.checkpoint, batch, said)
+        if datetime.fromisoformat(start.at).timestamp() * 1000 > moment_ms:
+            continue
+        if start.seed_batch is not None and start.seed_batch + 1 == next(iter(own), start.seed_batch + 1):
+            found = at_batch(home, table_path, number, start.seed_batch)
+            said = f"the generation began at {start.at}, and committed nothing of its own until {told}"
+            return Place(found.generation, found.start, found.checkpoint, start.seed_batch, said)
+        what = (
+            "had committed nothing"
+            if own and own[0] == 0
+            else "had committed batches that Spark removed since"
+        )
+        raise RequestError(f"At {told} generation {number} of {home.full_name} {what}. {_known(home)}")
+    raise RequestError(
+        f"At {told} no generation of {home.full_name} had begun that is still kept. {_known(home)}"
+    )
+
+
+def begun(home: FlowHome) -> list[int]:
+    """Give the numbers of the generations that began and whose checkpoint is still there, lowest first."""
+    found = ((number, generations.read_start(home, number)) for number in home.generations())
+    return [number for number, start in found if start is not None and _is_there(home, number, start)]
+
+
+def state_from(place: Place, fingerprint: str, wanted: str) -> tuple[str, str]:
+    """Decide with what state a query begins at a place, and say why: ``copied`` where the very state is
+    there, for the very declaration.
+
+    :param fingerprint: the flow's declaration as it is now.
+    :param wanted: ``empty`` where someone asked for that; else the state is copied, or rebuilt from history
+        to be the same.
+    """
+    if wanted == EMPTY:
+        return EMPTY, "as asked for"
+    if place.generation.fingerprint != fingerprint:
+        return (
+            REBUILT,
+            (
+                f"the declaration changed since generation {place.generation.number} was decided, so its"
+                " state may not fit"
+            ),
+        )
+    lacking = place.lacking_state()
+    if lacking is not None:
+        return REBUILT, f"the state of {place} was removed since ({lacking})"
+    return (
+        COPIED,
+        (
+            f"the checkpoint of generation {place.generation.number} still has all that belongs to batch"
+            f" {place.batch}"
+        ),
+    )
+
+
+def _standing(home: FlowHome, table_path: str, number: int) -> Standing:
+    generation, start = generations.read(home, number), generations.read_start(home, number)
+    if generation is None or start is None:
+        what = "has no generation" if generation is None else "never began generation"
+        raise RequestError(f"{home.full_name} {what} {number}. {_known(home)}")
+    found = standing.look(home, table_path, generation, start)
+    if not _is_there(home, number, start):
+        raise RequestError(
+            f"The checkpoint of generation {number} of {home.full_name} was removed: clean_up does that."
+            f" {_known(home)}"
+        )
+    if found.is_older_copy:
+        raise CheckpointError(
+            f"The table at {table_path} has batch {found.last_transaction} of generation {number} of"
+            f" {home.full_name}, which {found.checkpoint.path()} never planned: it is an older copy. Put the"
+            f" newer one back. {OTHER_WAYS}."
+        )
+    return found
+
+
+def _is_there(home: FlowHome, number: int, start: Start) -> bool:
+    return not generations.is_gone(home, number) and Checkpoint(home.storage, start.checkpoint).exists()
+
+
+def _offer(home: FlowHome, found: Standing) -> str:
+    """Say which batches of a generation can be had, and what else there is."""
+    least = -1 if found.start.seed_batch is None else found.start.seed_batch
+    most = -1 if found.batch is None else found.batch
+    there = [batch for batch in found.checkpoint.offset_batches() if least <= batch <= most]
+    if not there:
+        return _known(home)
+    return f"The oldest that can be had of it is batch {there[0]}, the newest {there[-1]}. {_known(home)}"
+
+
+def _known(home: FlowHome) -> str:
+    numbers = ", ".join(map(str, begun(home))) or "none"
+    return (
+        f"Generations that can be gone back to: {numbers} (streamkeeper inspect {home.full_name}). Else"
+        f" {OTHER_WAYS}."
+    )

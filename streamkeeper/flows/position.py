@@ -1,0 +1,137 @@
+"""Where a flow really stands: the last batch of its generation, from the checkpoint and from the sink.
+
+The last committed batch N of the checkpoint is in the sink. Batch N+1 may be too, since a driver can die
+after the sink's commit and before the checkpoint's. So the position is ``offsets[max(last commit, last
+transaction)]``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from streamkeeper.checkpoint import Checkpoint, OffsetEntry
+from streamkeeper.delta.log import last_transaction
+from streamkeeper.errors import CheckpointError
+from streamkeeper.flows import generations
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.generations import Generation, Start
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where one generation stands. ``batch`` is None where no batch is committed anywhere; ``ruled_by`` is
+    ``checkpoint`` or ``sink``.
+    """
+
+    generation: Generation
+    start: Start
+    checkpoint: Checkpoint
+    last_commit: int | None
+    last_transaction: int | None
+    sealed: bool
+    sink_known: bool = True
+    """Whether the sink's log reaches back far enough to know its last transaction; where not, the driver asks
+    Spark before it seals.
+    """
+
+    @property
+    def batch(self) -> int | None:
+        """The last batch that is in the sink for sure."""
+        known = [batch for batch in (self.last_commit, self.last_transaction) if batch is not None]
+        return max(known) if known else None
+
+    @property
+    def ruled_by(self) -> str:
+        """Which of the two knew the last batch."""
+        return "sink" if self.batch != self.last_commit else "checkpoint"
+
+    @property
+    def is_older_copy(self) -> bool:
+        """Whether the sink has batches that this checkpoint never planned: then nobody knows which rows they
+        brought.
+        """
+        planned = max((*self.checkpoint.offset_batches(), *self.checkpoint.commit_batches()), default=-1)
+        return self.last_transaction is not None and self.last_transaction > planned
+
+    @property
+    def missing_in_sink(self) -> str | None:
+        """Say which batches the checkpoint committed and the sink has not; None if it has all, or cannot
+        tell.
+        """
+        first = 0 if self.start.seed_batch is None else self.start.seed_batch + 1
+        if self.last_transaction is not None:
+            first = max(first, self.last_transaction + 1)
+        if not self.sink_known or self.last_commit is None or self.last_commit < first:
+            return None
+        return f"batch {first}" if first == self.last_commit else f"batches {first} to {self.last_commit}"
+
+    def offsets(self) -> OffsetEntry | None:
+        """Read the offsets after which the next generation starts, or None if the generation never committed.
+
+        :raises CheckpointError: the batch is in the sink, but its offsets cannot be read; or the checkpoint
+            lost its batches.
+        """
+        if self.batch is None:
+            self._check_never_committed()
+            return None
+        try:
+            return self.checkpoint.offsets(self.batch)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error}\nBatch {self.batch} is the last that the {self.ruled_by} has, and its offsets are"
+                " what the next generation would start from. Restore that file from a copy, or choose"
+                " explicit offsets or a timestamp."
+            ) from error
+
+    def _check_never_committed(self) -> None:
+        """Tell a generation that never committed from one whose checkpoint was emptied.
+
+        :raises CheckpointError: it must have committed.
+        """
+        lost = self.start.seed_batch is not None
+        if lost or not self.sink_known:
+            why = (
+                f"it was seeded with batch {self.start.seed_batch}"
+                if lost
+                else "the table's log does not reach back far enough to tell"
+            )
+            raise CheckpointError(
+                f"{self.checkpoint.path()} has no committed batch, but {why}: something emptied it. Nothing"
+                " was changed. Put it back from a copy, or choose where to start: earliest, a timestamp or"
+                " explicit offsets."
+            )
+
+    def evidence(self) -> dict[str, Any]:
+        """Give what was read, for the ledger."""
+        return {
+            "generation": self.generation.number,
+            "last_commit": self.last_commit,
+            "last_transaction": self.last_transaction,
+            "batch": self.batch,
+            "ruled_by": self.ruled_by,
+            "sealed": self.sealed,
+            "sink_known": self.sink_known,
+        }
+
+
+def last_begun(home: FlowHome) -> tuple[Generation, Start] | None:
+    """Give the newest generation that a driver began, with its start; None if there is none."""
+    for number in reversed(home.generations()):
+        start = generations.read_start(home, number)
+        if start is not None:
+            generation = generations.read(home, number)
+            assert generation is not None, f"generation {number} was listed"
+            return generation, start
+    return None
+
+
+def look(home: FlowHome, table_path: str, generation: Generation, start: Start) -> Standing:
+    """Look where a generation stands; nothing is changed.
+
+    :raises CheckpointError: its checkpoint cannot be listed, or the sink's log cannot be read.
+    """
+    checkpoint = Checkpoint(home.storage, start.checkpoint)
+    sink = last_transaction(table_path, generation.query_id)
+    last = generations.committed(home, generation.number, checkpoint.last_commit())
+    return Standing(generation, start, checkpoint, last, sink.version, sink.sealed, sink.complete)

@@ -1,0 +1,111 @@
+"""What each flow is doing, found by looking: at its holds, its lease, its checkpoint. Nothing is changed, no
+JVM is started.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.flows import generations, holds, leases, rebuild_status
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Lease, Life
+from streamkeeper.flows.position import last_begun
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.storage import Storage
+from streamkeeper.times import describe_age
+
+SILENT_SECONDS = 300.0
+"""After that much silence a driver on another host or boot is shown as down."""
+
+
+@dataclass(frozen=True)
+class FlowStatus:
+    """One flow, as ``streamkeeper flows`` shows it.
+
+    ``state`` is one of ``declared`` (never started), ``done`` (a once flow that has read all there was),
+    ``starting``, ``running``, ``stopping`` (held, its driver still ends its batch), ``held``, ``parked``,
+    ``down`` (no driver: its supervisor retries, or there is none). ``age`` is seconds since the last
+    committed batch.
+    """
+
+    flow: str
+    state: str
+    generation: int | None
+    batch: int | None
+    age: float | None
+    epoch: int | None
+    detail: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the status as a JSON object."""
+        return asdict(self)
+
+
+def look(storage: Storage, flow: Flow) -> FlowStatus:
+    """Look at one flow."""
+    home = FlowHome(storage, flow.pipeline.name, flow.name)
+    newest, begun, lease = generations.latest(home), last_begun(home), leases.current(home)
+    batch, age = _last_batch(storage, begun[1].checkpoint) if begun else (None, None)
+    state, detail = _state(home, flow)
+    return FlowStatus(
+        flow.full_name,
+        state,
+        newest.number if newest else None,
+        batch,
+        age,
+        lease.epoch if lease else None,
+        detail,
+    )
+
+
+def _last_batch(storage: Storage, folder: str) -> tuple[int | None, float | None]:
+    batch = Checkpoint(storage, folder).last_commit()
+    if batch is None:
+        return None, None
+    written = storage.modified(f"{folder}/commits/{batch}")
+    return batch, max(0.0, time.time() - written) if written is not None else None
+
+
+def _state(home: FlowHome, flow: Flow) -> tuple[str, str]:
+    found = holds.all_of(home)
+    lease = leases.current(home)
+    life = leases.life(home, lease) if lease else None
+    there = life in (Life.ALIVE, Life.UNKNOWN)
+    if found:
+        park = next((hold for hold in found if hold.owner == holds.PARK), None)
+        said = "; ".join(f"{hold.owner}: {hold.reason.splitlines()[0]}" for hold in found)
+        if (
+            park is not None
+            and park.details.get("fingerprint") not in (None, flow.fingerprint)
+            and len(found) == 1
+        ):
+            return (
+                "starting" if there else "down"
+            ), "its declaration changed, so its next start tries it once"
+        return ("stopping" if there else "parked" if park else "held"), said
+    if lease is None:
+        return "declared", "never started"
+    if not there and flow.declaration.once and (number := generations.finished(home)) is not None:
+        return "done", f"it runs once, and has read all there was, in generation {number}"
+    if not there:
+        return "down", f"its driver {life.value if life else 'is gone'}: {leases.describe(lease)}"
+    beat = leases.read_heartbeat(home, lease.epoch)
+    state = "running" if beat and beat.phase == "running" else "starting"
+    told = rebuild_status.told_by(beat)
+    detail = f"{leases.describe(lease)}; {told}" if told else leases.describe(lease)
+    return (state, detail) if life is Life.ALIVE else _far_away(home, lease, state)
+
+
+def _far_away(home: FlowHome, lease: Lease, state: str) -> tuple[str, str]:
+    """Say what can be said of a driver on another host or boot. For people only: it compares two clocks, and
+    nothing is decided by it.
+    """
+    written = home.storage.modified(home.heartbeat(lease.epoch)) or home.storage.modified(
+        home.lease(lease.epoch)
+    )
+    silent = max(0.0, time.time() - written) if written is not None else 0.0
+    detail = f"{leases.describe(lease)}; on another host or boot, last heartbeat {describe_age(silent)} ago"
+    return ("down" if silent > SILENT_SECONDS else state), detail

@@ -1,0 +1,188 @@
+"""Importing a pipeline file. Only the driver and the manifest's own process do this; everything else reads
+the manifest.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import importlib.util
+import json
+import sys
+import traceback
+from pathlib import Path
+
+from streamkeeper.declare.fingerprint import called, hash_of
+from streamkeeper.declare.model import (
+    OUR_FOLDERS,
+    PARK,
+    AnyFlow,
+    AppendFlow,
+    Pipeline,
+    Where,
+    check_name,
+    pipeline_to_json,
+    without_code,
+)
+from streamkeeper.declare.registry import DECORATORS, Registry, collecting
+from streamkeeper.errors import DeclarationError
+
+_DECLARING = (
+    "configure_pipeline",
+    "create_auto_cdc_flow",
+    "create_source",
+    "create_streaming_table",
+    "only_where_set",
+    "schedule",
+)
+
+
+def load_pipeline(file: Path, data: str) -> Pipeline:
+    """Import one pipeline file and give what it declares, functions included; what it prints goes to standard
+    error.
+
+    Neither the file nor the modules beside it stay in ``sys.modules``: the next pipeline file imports a
+    shared module anew, with its declarations, and Spark's cloudpickle ships their functions by value, since
+    no executor could import them.
+
+    :param data: what ``{data}`` stands for in paths.
+    :raises DeclarationError: the file's name is no pipeline name, it raises, or it declares something that is
+        not allowed.
+    """
+    name = check_name("pipeline", file.stem, Where(file.name, 1))
+    if name.lower() in OUR_FOLDERS:
+        raise DeclarationError(
+            f"{file.name}, line 1: a pipeline cannot be named {name!r}: Streamkeeper keeps its own"
+            f" {', '.join(OUR_FOLDERS)} in the state folder. Rename the file."
+        )
+    registry = Registry(name, file.name, data)
+    module_name = f"streamkeeper_pipeline_{name}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    assert spec is not None and spec.loader is not None, f"{file} ends in .py"
+    module = importlib.util.module_from_spec(spec)
+    before = set(sys.modules)
+    sys.modules[module_name] = module
+    sys.path.insert(0, str(file.parent))
+    try:
+        with collecting(registry), contextlib.redirect_stdout(sys.stderr):
+            spec.loader.exec_module(module)
+    except DeclarationError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise DeclarationError(_blame(file, error)) from error
+    finally:
+        sys.path.remove(str(file.parent))
+        _forget(before, file.parent)
+    return registry.finish(_shared_code(file))
+
+
+def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
+    """Give 16 hex digits that change when what the flow does may have changed, and only then.
+
+    In it: the flow, the sources and views that it reads (their functions as syntax trees), its table, the
+    file's other code, and the modules beside the file. Not in it: lines, comments, other flows of the file.
+    """
+    plain = pipeline_to_json(without_code(pipeline))
+    names = {item.name for item in pipeline.inputs(flow)}
+    parts = {
+        "flow": next(item for item in plain["flows"] if item["name"] == flow.name),
+        "inputs": [item for item in (*plain["sources"], *plain["views"]) if item["name"] in names],
+        "table": next(item for item in plain["tables"] if item["name"] == flow.target),
+        "shared": plain["shared"],
+    }
+    for part in (parts["flow"], parts["table"], *parts["inputs"]):
+        del part["where"]
+    # What came later counts only where it is used: an upgrade must not change every flow.
+    if flow.on_failure == PARK:
+        del parts["flow"]["on_failure"]
+    if not flow.once:
+        del parts["flow"]["once"]
+    if isinstance(flow, AppendFlow):
+        del parts["flow"]["kind"]
+    for part in parts["inputs"]:
+        for name, default in (("table", None), ("start", "earliest"), ("track_schema", False)):
+            if part.get(name, default) == default:
+                part.pop(name, None)
+    if pipeline.shared_driver:
+        parts["shared_driver"] = True
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _blame(file: Path, error: BaseException) -> str:
+    """Say in one sentence which line of the pipeline file raised what."""
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)
+    ]
+    line = (
+        error.lineno
+        if isinstance(error, SyntaxError) and error.filename == str(file)
+        else (lines[-1] if lines else 1)
+    )
+    said = f"{type(error).__name__}: {error}"
+    return (
+        f"{file.name}, line {line}: the file raises {said}. Correct it, or run `streamkeeper check` again"
+        " once what it needs is there; until then its flows keep their last declaration and do not start"
+        " anew."
+    )
+
+
+def _forget(before: set[str], folder: Path) -> None:
+    """Take the modules of a folder that were imported since ``before`` out of ``sys.modules``."""
+    for name, module in list(sys.modules.items()):
+        origin = getattr(module, "__file__", None)
+        if name not in before and origin is not None and Path(origin).is_relative_to(folder):
+            del sys.modules[name]
+
+
+def _shared_code(file: Path) -> str:
+    """Hash the code that any function of the file may use: all of it but declarations, and the modules beside
+    it.
+    """
+    tree = ast.parse(file.read_bytes())
+    used = set().union(*(_used(node) for node in tree.body)) if tree.body else set()
+    found: dict[Path, str] = {file: hash_of(*(node for node in tree.body if not _is_declaration(node, used)))}
+    pending = _imported_beside(tree, file.parent)
+    while pending:
+        module = pending.pop(0)
+        if module not in found:
+            beside = ast.parse(module.read_bytes())
+            found[module] = hash_of(beside)
+            pending += _imported_beside(beside, file.parent)
+    return hashlib.sha256(" ".join(found.values()).encode()).hexdigest()[:16]
+
+
+def _imported_beside(tree: ast.Module, folder: Path) -> list[Path]:
+    """Find the modules and packages in the pipelines folder that a file imports."""
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.append(node.module)
+    found: list[Path] = []
+    for top in sorted({name.split(".")[0] for name in names}):
+        if (folder / f"{top}.py").is_file():
+            found.append(folder / f"{top}.py")
+        elif (folder / top / "__init__.py").is_file():
+            found += sorted((folder / top).rglob("*.py"))
+    return found
+
+
+def _used(statement: ast.stmt) -> set[str]:
+    """Give the names that a statement uses, without the parameters of the functions in it."""
+    nodes = list(ast.walk(statement))
+    return {node.id for node in nodes if isinstance(node, ast.Name)} - {
+        node.arg for node in nodes if isinstance(node, ast.arg)
+    }
+
+
+def _is_declaration(node: ast.stmt, used: set[str]) -> bool:
+    """Tell what the declarations themselves hold from other code: docstrings, declaring calls, decorated
+    functions that no other calls.
+    """
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant) or called(node.value) in _DECLARING
+    if isinstance(node, ast.FunctionDef):
+        return node.name not in used and any(called(item) in DECORATORS for item in node.decorator_list)
+    return False

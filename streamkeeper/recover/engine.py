@@ -1,0 +1,303 @@
+"""Carrying out a recovery, step by step. Airflow's tasks, the command line and the Spark job call the very
+same functions.
+
+Every step may be killed at any moment and run again: what it did is found, not done twice. Its end and
+evidence are in the ledger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from streamkeeper.errors import PlanRefused, RecoveryError, RequestError
+from streamkeeper.flows import ledger
+from streamkeeper.flows.ledger import ENDED, GIVEN_UP, OVER
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover.plans import advice
+from streamkeeper.recover.plans import plan as plans
+from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
+from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.steps.shared import APPROVED_AGAIN, let_go
+from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
+from streamkeeper.tables import recovery_lock
+
+PLANNED, APPROVED = "planned", "approved"
+
+InSpark = Callable[[str, Work], dict[str, Any]]
+"""Does a step that needs Spark: gets the name of its function and the work, gives the evidence."""
+
+
+def recovery_id(recovery: str, run: str) -> str:
+    """Give the id of a recovery for a run of its DAG, or any text that names the run: the same for the same
+    run.
+
+    Its last word tells it from all others, also where runs of two DAGs have one name: a backfill's own flow
+    is named by it.
+    """
+    short = re.sub(r"[^0-9A-Za-z]+", "-", run).strip("-")[-40:]
+    return f"{recovery}-{short}-{hashlib.sha256(f'{recovery}/{run}'.encode()).hexdigest()[:8]}"
+
+
+def plan(settings: Settings, of: Kind, request: Any, recovery: str) -> Plan:
+    """Plan a recovery; nothing is touched. The plan is as the ledger will keep it: secrets are taken out.
+
+    :param request: as ``of.parse`` gives it.
+    :raises RequestError: the request does not fit the flows, or their checkpoints.
+    :raises TableLocked: another recovery works on one of the tables.
+    """
+    asked = advice.advised(settings, of.plan(settings, read_manifest(settings), request, recovery))
+    made = plans.kept(asked)
+    _check_whole(asked, made)
+    storage = open_storage(settings.state)
+    for table in made.tables:
+        recovery_lock.check_free(storage, made.pipeline, table, recovery)
+    return made
+
+
+def propose(settings: Settings, plan: Plan) -> Plan:
+    """Write a plan to the ledger, once a recovery, and give the one that holds: the first.
+
+    :raises RecoveryError: the recovery was given up.
+    """
+    work = _work(settings, plan)
+    work.check_stop()
+    found = work.book.find(PLANNED)
+    if found is not None:
+        return plans.from_json(found.evidence)
+    work.book.record(PLANNED, plans.to_json(plan))
+    return plan
+
+
+def approve(settings: Settings, pipeline: str, recovery: str, by: str, again: bool = False) -> None:
+    """Write down who approved the plan or, with ``again``, the plan that got worse under the hold."""
+    event = APPROVED_AGAIN if again else APPROVED
+    book = ledger.open(open_storage(settings.state), pipeline, recovery)
+    if book.find(event) is None:
+        book.record(event, {"by": by})
+
+
+def read_plan(settings: Settings, pipeline: str, recovery: str) -> Plan:
+    """Read a recovery's plan back from the ledger.
+
+    :raises RequestError: there is no such recovery.
+    """
+    storage = open_storage(settings.state)
+    names = ledger.recoveries(storage, pipeline)
+    found = ledger.open(storage, pipeline, recovery).find(PLANNED) if recovery in names else None
+    if found is None:
+        known = ", ".join(names[-5:]) or "none"
+        raise RequestError(f"There is no recovery {recovery!r} of {pipeline}. The last ones are: {known}.")
+    return plans.from_json(found.evidence)
+
+
+def carry_out(
+    settings: Settings, pipeline: str, recovery: str, step: str, in_spark: InSpark | None = None
+) -> dict[str, Any]:
+    """Carry out one step and give its evidence as the ledger keeps it; a step that is done already only gives
+    its evidence.
+
+    :param in_spark: does the steps that need Spark; only ``spark_jobs/run_recovery.py`` has one.
+    :raises StreamkeeperError: the step could not be done; what it says may be mended and the step run again.
+    """
+    planned = read_plan(settings, pipeline, recovery)
+    chosen = kind(planned.recovery).step(step)
+    if (
+        step not in planned.steps
+    ):  # it came with a release after the one that made the plan: what was approved goes without it
+        return {"left_out": f"the plan of {recovery} has no step {step}"}
+    work = _work(settings, planned, step)
+    work.check_stop()
+    done = work.evidence(step)
+    if done is not None:
+        _end(work)
+        return done
+    _check_turn(work)
+    work.book.record(f"{step}.started", {})
+    try:
+        evidence = _act(chosen, work, in_spark)
+    except Exception as error:
+        work.book.record(f"{step}.failed", {"error": f"{type(error).__name__}: {error}"})
+        raise
+    kept = work.book.record(f"{step}.done", evidence).evidence
+    _end(work)
+    return kept
+
+
+def without_spark(settings: Settings, pipeline: str, recovery: str, step: str) -> dict[str, Any] | None:
+    """Give the evidence of a Spark step that is done, or that has nothing to do by its plan and is done by
+    saying so; else None.
+    """
+    found = evidence_of(settings, pipeline, recovery, step)
+    if found is not None:
+        return found
+    work = _work(settings, read_plan(settings, pipeline, recovery), step)
+    return (
+        None
+        if _idle(kind(work.plan.recovery).step(step), work) is None
+        else carry_out(settings, pipeline, recovery, step)
+    )
+
+
+def evidence_of(settings: Settings, pipeline: str, recovery: str, step: str) -> dict[str, Any] | None:
+    """Give the evidence of a step that was carried out to its end; else None."""
+    done = ledger.open(open_storage(settings.state), pipeline, recovery).find(f"{step}.done")
+    return done.evidence if done else None
+
+
+def is_done(settings: Settings, plan: Plan, step: str) -> bool:
+    """Whether a step of a recovery was carried out to its end."""
+    return _work(settings, plan).evidence(step) is not None
+
+
+def why_failed(settings: Settings, pipeline: str, recovery: str, step: str) -> str | None:
+    """Give the error that a step failed with last, as ``type: message``; None if it never failed, or was
+    started again since.
+    """
+    failed = f"{step}.failed"
+    events = ledger.open(open_storage(settings.state), pipeline, recovery).events()
+    last = next((event for event in reversed(events) if event.event in (failed, f"{step}.started")), None)
+    return str(last.evidence["error"]) if last is not None and last.event == failed else None
+
+
+def was_approved(settings: Settings, plan: Plan) -> bool:
+    """Whether someone approved the plan."""
+    return _work(settings, plan).book.find(APPROVED) is not None
+
+
+def was_approved_again(settings: Settings, plan: Plan) -> bool:
+    """Whether someone approved the plan that got worse under the hold."""
+    return _work(settings, plan).book.find(APPROVED_AGAIN) is not None
+
+
+def give_up(settings: Settings, pipeline: str, recovery: str, why: str) -> bool:
+    """End a recovery that did not change anything: take its own holds and locks away; give False if it had
+    changed something already.
+
+    A recovery that changed something, such as writing a generation, is past the point of no return: it can
+    only be run on (or another recovery planned).
+    """
+    work = _work(settings, read_plan(settings, pipeline, recovery))
+    if _changed(work):
+        return False
+    _give_up(work, why)
+    return True
+
+
+def abandon(settings: Settings, pipeline: str, recovery: str, by: str) -> None:
+    """End a recovery wherever it is: its holds and locks go; what it changed stays changed, and a park stays
+    a park.
+    """
+    work = _work(settings, read_plan(settings, pipeline, recovery))
+    _give_up(work, f"abandoned by {by}")
+
+
+def _give_up(work: Work, why: str) -> None:
+    let_go(work)
+    if work.book.end() is None:
+        work.book.record(GIVEN_UP, {"why": why})
+    taken_away = kind(work.plan.recovery).given_up
+    if taken_away is not None:
+        taken_away(work)
+
+
+def end_dry_run(settings: Settings, pipeline: str, recovery: str) -> None:
+    """End what a dry run tried, where its kind tries something: a dry run is carried out no further."""
+    storage = open_storage(settings.state)
+    if recovery in ledger.recoveries(storage, pipeline):
+        give_up(settings, pipeline, recovery, "it was a dry run")
+
+
+def is_open(settings: Settings, pipeline: str, recovery: str) -> bool:
+    """Whether a recovery was begun (its first step started) and neither ended nor given up."""
+    names = {event.event for event in ledger.open(open_storage(settings.state), pipeline, recovery).events()}
+    return any(name.endswith(".started") for name in names) and names.isdisjoint(OVER)
+
+
+_TOLD = ("reason", "by")
+"""What a request only tells people; a secret that is taken out of it is no loss."""
+
+
+def _check_whole(asked: Plan, kept: Plan) -> None:
+    """Make sure that a plan can be carried out as it is kept: that nothing it needs was taken out of it as a
+    secret.
+
+    :raises RequestError: something was.
+    """
+    for name, value in asked.request.items():
+        if name not in _TOLD and json.loads(json.dumps(value)) != kept.request[name]:
+            raise RequestError(
+                f"{name} holds what reads like a secret ({kept.request[name]}). Plans and ledgers keep none,"
+                " so it could not be carried out as it was approved; nothing was touched. Put secrets into"
+                " the environment ({env:NAME} in an option), and write a condition on a column of such a"
+                " name with IN or LIKE."
+            )
+
+
+def _idle(step: StepKind, work: Work) -> dict[str, Any] | None:
+    return step.idle(work) if step.idle is not None else None
+
+
+def _act(step: StepKind, work: Work, in_spark: InSpark | None) -> dict[str, Any]:
+    nothing = _idle(step, work)
+    if nothing is not None:
+        return nothing
+    if not isinstance(step.act, str):
+        return step.act(work)
+    if in_spark is None:
+        raise RecoveryError(
+            f"The step {step.name} needs Spark. Nothing was changed. Run it by its DAG, by streamkeeper"
+            f" recover {work.plan.recovery} --resume {work.plan.recovery_id}, or by spark-submit with"
+            " spark_jobs/run_recovery.py."
+        )
+    return in_spark(step.act, work)
+
+
+def _changed(work: Work) -> bool:
+    """Say whether a recovery started a step that changes something, and that step may have changed
+    something.
+    """
+    for step in kind(work.plan.recovery).steps:
+        if (
+            step.changes
+            and work.book.find(f"{step.name}.started") is not None
+            and (step.changed is None or step.changed(work))
+        ):
+            return True
+    return False
+
+
+def _end(work: Work) -> None:
+    if work.step == work.plan.steps[-1] and work.book.find(ENDED) is None:
+        work.book.record(ENDED, {})
+
+
+def _check_turn(work: Work) -> None:
+    """Make sure that the step before was done and, before the first step that people are asked about, that
+    the plan was approved.
+
+    :raises RecoveryError: the step before was not done.
+    :raises PlanRefused: the plan was not approved.
+    """
+    steps, unasked = work.plan.steps, kind(work.plan.recovery).unasked
+    place = steps.index(work.step)
+    if place == len(unasked) and work.book.find(APPROVED) is None:
+        raise PlanRefused(
+            "Nobody approved the plan of this recovery yet, so nothing was touched. Approve it where it was"
+            " asked for."
+        )
+    if place > 0 and work.evidence(steps[place - 1]) is None:
+        raise RecoveryError(
+            f"The step {work.step} comes after {steps[place - 1]}, which was not done. Nothing was changed;"
+            " run that one first."
+        )
+
+
+def _work(settings: Settings, plan: Plan, step: str = "") -> Work:
+    return Work(
+        settings, plan, ledger.open(open_storage(settings.state), plan.pipeline, plan.recovery_id), step
+    )

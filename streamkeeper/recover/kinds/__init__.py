@@ -1,0 +1,3 @@
+"""One module a kind of recovery.
+
+Each gives its plan and its list of steps."""

@@ -1,0 +1,350 @@
+"""``adopt``: the checkpoint of a job that was none of ours becomes the first generation of a declared flow.
+
+Planning changes nothing, and neither does the rehearsal that says, before anybody is asked, whether the
+declaration fits. The checkpoint is copied, by the flow's next driver, as far as its last batch that is in the
+table; the original is only read, and never needed afterwards. The old job's query is shut out of the table
+before, so that a late commit of it adds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.declare.offsets import describe
+from streamkeeper.delta import log as delta_log
+from streamkeeper.errors import CheckpointError, RequestError
+from streamkeeper.flows import generations
+from streamkeeper.flows.adopted_checkpoint import (
+    AdoptedCheckpoint,
+    check_still,
+    normal_place,
+    open_adopted,
+    remove_rehearsals,
+    standing_of,
+)
+from streamkeeper.flows.files import FlowHome, kept_flows
+from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, COPIED, EMPTY, StartAt
+from streamkeeper.flows.position import Standing
+from streamkeeper.manifest.environment import opened_if_possible
+from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.recover.kinds import adopt_notes
+from streamkeeper.recover.plans.kind import Kind, StepKind, Work
+from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal, SourcePrice
+from streamkeeper.recover.requests.adopt import AdoptRequest, adopt_form, parse_adopt, request_from_json
+from streamkeeper.recover.requests.form import LOSS, PRICES, REPEATS, UNKNOWN_PRICE
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.recover.restart.adopted_sources import match_sources
+from streamkeeper.recover.restart.flow_now import flow_home, is_safe_to_repeat
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.settings import Settings
+from streamkeeper.sources.cost import price_of, refusals_of
+from streamkeeper.storage import open_storage
+from streamkeeper.times import now
+
+RECOVERY = "adopt"
+_COUNTED = 2_000
+"""Files of a checkpoint that are weighed for a plan: each costs a question to its storage."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a look at a checkpoint found: the query's id, where it stands, and the flow's names of its sources
+    by its own.
+
+    ``planned`` is the newest batch that it planned; ``operators`` are those that keep state. ``log_is_whole``
+    says whether the table's log reaches back far enough to tell what the query wrote; ``has_table`` whether
+    there is a table.
+    """
+
+    query_id: str
+    names: dict[str, str]
+    standing: Standing
+    planned: int
+    operators: tuple[str, ...]
+    has_table: bool
+    log_is_whole: bool
+
+    @property
+    def batch(self) -> int:
+        """The last batch that is in the table, or that the checkpoint counts as done."""
+        assert self.standing.batch is not None, "a checkpoint without a batch is refused"
+        return self.standing.batch
+
+    @property
+    def is_unknown_to_table(self) -> bool:
+        """Whether nothing in the table's whole log says that this query ever wrote it."""
+        return self.has_table and self.log_is_whole and self.standing.last_transaction is None
+
+    @property
+    def under_way(self) -> int | None:
+        """The batch that was planned and is not done as far as anybody knows; None where there is none."""
+        return self.planned if self.planned > self.batch else None
+
+
+def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery_id: str) -> Plan:
+    """Plan an adoption.
+
+    :raises RequestError: the flow has a generation that began, the checkpoint is one of ours, its sources are
+        not the flow's, or it has no batch to go on after.
+    :raises CheckpointError: there is no checkpoint, or it cannot be read as far as the plan needs it.
+    """
+    flow = manifest.find(request.flow)
+    home = flow_home(settings, flow)
+    newest = _check_new(home)
+    found = _look(settings, manifest, flow, request)
+    asked = ResetRequest((flow.full_name,), StartAt(AFTER_LAST), state=EMPTY, accept=request.accept)
+    entry = found.standing.offsets()
+    assert entry is not None, "a checkpoint without a batch is refused"
+    prices = tuple(
+        _price(
+            price_of(opened_if_possible(source, settings), found.standing, entry.sources, asked, False),
+            found,
+            entry.sources,
+        )
+        for source in flow.pipeline.sources_of(flow.declaration)
+    )
+    number = 1 if newest is None else newest + 1
+    planned = FlowPlan(
+        flow=flow.full_name,
+        target=flow.declaration.target,
+        generation=newest,
+        next_generation=number,
+        previous=None,
+        fingerprint=flow.fingerprint,
+        start=StartAt(ADOPTED, checkpoint=request.checkpoint, query_id=found.query_id, sources=found.names),
+        state=COPIED,
+        position={**found.standing.evidence(), "planned": found.planned, "offsets": entry.sources},
+        stateful=bool(found.operators),
+        operators_before=found.operators,
+        prices=prices,
+        notes=tuple(adopt_notes.notes(settings, flow, request, found)),
+        once=flow.declaration.once,
+    )
+    refusals = (*_refusals(settings, flow, request, found), *refusals_of(prices, asked, False))
+    return Plan(
+        recovery=RECOVERY,
+        recovery_id=recovery_id,
+        pipeline=flow.pipeline.name,
+        tables=(flow.declaration.target,),
+        request=asdict(request),
+        flows=(planned,),
+        steps=KIND.step_names,
+        copies=(_copy(found.standing.checkpoint, home, number),),
+        refusals=tuple(replace(refusal, flow=flow.full_name) for refusal in refusals),
+        at=now(),
+    )
+
+
+def _check_new(home: FlowHome) -> int | None:
+    """Give the newest generation that was decided, if any; none of them may have begun.
+
+    :raises RequestError: one has.
+    """
+    begun = [number for number in home.generations() if generations.read_start(home, number) is not None]
+    if begun:
+        raise RequestError(
+            f"{home.full_name} has begun already: it is on generation {begun[-1]}, with a checkpoint of its"
+            " own, and none can be adopted beside it. Adopt into a flow that never ran; to begin this one"
+            " elsewhere use reset_checkpoint or rewind. Nothing was touched."
+        )
+    return next(reversed(home.generations()), None)
+
+
+def _look(settings: Settings, manifest: Manifest, flow: Flow, request: AdoptRequest) -> Found:
+    """Look at a checkpoint, and at what the table's log says of its query."""
+    _check_outside(settings, request.checkpoint)
+    raw = Checkpoint(open_storage(request.checkpoint), "")
+    raw.require()
+    query_id = raw.query_id()
+    _check_not_ours(settings, manifest, flow, query_id, request.checkpoint)
+    table = settings.table_path(flow.declaration.target)
+    sink = delta_log.last_transaction(table, query_id)
+    bare = standing_of(raw, query_id, raw.last_commit(), sink)
+    planned = max(raw.offset_batches(), default=-1)
+    if bare.batch is None:
+        raise RequestError(
+            f"The checkpoint at {request.checkpoint} has no committed batch, so there is nothing to go on"
+            f" after: start the flow without it (its DAG, or streamkeeper run {flow.full_name}). Nothing was"
+            " touched."
+        )
+    if bare.is_older_copy:
+        raise CheckpointError(
+            f"The table at {table} has batch {bare.last_transaction} of the query {query_id}, which"
+            f" {request.checkpoint} never planned: it is an older copy. Give the newer one. Nothing was"
+            " touched."
+        )
+    sources = [opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration)]
+    names = match_sources(raw, raw.offsets(bare.batch), sources, request.sources)
+    named = AdoptedCheckpoint(raw.storage, "", names)
+    operators = tuple(operator.name for operator in raw.operators())
+    return Found(
+        query_id,
+        names,
+        replace(bare, checkpoint=named),
+        planned,
+        operators,
+        delta_log.exists(table),
+        sink.complete,
+    )
+
+
+def _check_outside(settings: Settings, place: str) -> None:
+    state = settings.state if "://" in settings.state else str(Path(settings.state).resolve())
+    if f"{place}/".startswith(f"{normal_place(state)}/"):
+        raise RequestError(
+            f"{place} lies in {settings.state}, where Streamkeeper keeps what is its own. Adopted are"
+            " checkpoints of other jobs; a flow of yours goes back with reset_checkpoint or rewind. Nothing"
+            " was touched."
+        )
+
+
+def _check_not_ours(settings: Settings, manifest: Manifest, adopter: Flow, query_id: str, place: str) -> None:
+    """Make sure that no flow's generation has, or adopts, this query: of any flow that something is kept of,
+    declared or not.
+
+    A decision of the adopter's own that never began may be made anew.
+
+    :raises RequestError: one does.
+    """
+    declared = {flow.full_name for flow in manifest.flows()}
+    storage = open_storage(settings.state)
+    for home in (home for pipeline in storage.names() for home in kept_flows(storage, pipeline)):
+        numbers = home.generations()
+        for number in numbers:
+            decided = generations.read(home, number)
+            if decided is None:
+                continue
+            if decided.query_id == query_id:
+                raise RequestError(
+                    f"The checkpoint at {place} is a copy of generation {number} of {home.full_name}. Its"
+                    " rows would come twice from here: put it back where it was, or reset that flow. Nothing"
+                    " was touched."
+                )
+            if decided.start.query_id != query_id:
+                continue
+            if generations.read_start(home, number) is not None:
+                raise RequestError(
+                    f"The checkpoint at {place} was adopted before: generation {number} of {home.full_name}"
+                    " went on with it. Nothing was touched."
+                )
+            if home.full_name != adopter.full_name and home.full_name in declared and number == numbers[-1]:
+                raise RequestError(
+                    f"The checkpoint at {place} is to be adopted by {home.full_name}, whose generation"
+                    f" {number} begins with it as soon as that flow is started. Both would read on from"
+                    " there, and every row would come twice. Start that flow, or, if it is this one that is"
+                    " meant, declare that one no more. Nothing was touched."
+                )
+
+
+def _price(price: SourcePrice, found: Found, offsets: dict[str, Any]) -> SourcePrice:
+    offset = describe(offsets.get(price.source))
+    return replace(price, now=offset, then=f"after batch {found.batch} of the old job: {offset}")
+
+
+def _refusals(settings: Settings, flow: Flow, request: AdoptRequest, found: Found) -> Iterator[Refusal]:
+    for why in adopt_notes.obstacles(flow, request, found):
+        yield Refusal(None, f"It cannot be carried out: {why}")
+    table = settings.table_path(flow.declaration.target)
+    costs: dict[str, str] = {}
+    if not found.has_table:
+        costs[LOSS] = (
+            f"there is no table at {table}; what the old job has read up to batch {found.batch} is not in it"
+        )
+    if found.is_unknown_to_table:
+        costs[UNKNOWN_PRICE] = (
+            f"nothing in the log of the table at {table} says that the query {found.query_id} ever wrote it."
+            " Perhaps it wrote by foreachBatch, or another table; whether its last batch is in this one is"
+            " unknown"
+        )
+        safe = is_safe_to_repeat(flow, found.operators)
+        if found.under_way is not None and not safe:
+            costs[REPEATS] = (
+                f"batch {found.under_way}, which was planned and not committed, may be in the table, and"
+                " comes again"
+            )
+    for word, why in costs.items():
+        if word not in request.accept:
+            yield Refusal(word, f"{PRICES[word]} ({why}). To go on all the same, accept `{word}`.")
+
+
+def _copy(checkpoint: Checkpoint, home: FlowHome, number: int) -> CopyPlan:
+    """Weigh a checkpoint: an upper bound of what is copied, unless it has more files than are counted."""
+    sizes: list[int] = []
+    for size in _sizes(checkpoint, ""):
+        sizes.append(size)
+        if len(sizes) == _COUNTED:
+            break
+    name = "the checkpoint"
+    return CopyPlan(
+        name,
+        checkpoint.path(),
+        home.storage.path(f"{home.root}/checkpoints/{number:06d}-…"),
+        sum(sizes),
+        None,
+        len(sizes),
+    )
+
+
+def _sizes(checkpoint: Checkpoint, folder: str) -> Iterator[int]:
+    for name in checkpoint.names(folder):
+        if name.startswith("."):
+            continue
+        inner = f"{folder}/{name}" if folder else name
+        below = checkpoint.names(inner)
+        if below:
+            yield from _sizes(checkpoint, inner)
+        else:
+            yield checkpoint.storage.size(checkpoint.name(inner)) or 0
+
+
+def _see_still(work: Work) -> dict[str, Any]:
+    planned = work.plan.flows[0]
+    check_still(open_adopted(planned.start), planned)
+    return {"checkpoint": planned.start.checkpoint, "batch": planned.position["batch"]}
+
+
+def _remove_rehearsals(work: Work) -> None:
+    planned = work.plan.flows[0]
+    remove_rehearsals(work.home(planned), planned, work.plan.recovery_id)
+
+
+REHEARSE = StepKind(
+    "rehearse",
+    "before anybody is asked: try the declaration on a copy of the checkpoint, with a batch without rows that"
+    " is written nowhere; the copy goes afterwards",
+    "spark",
+    "streamkeeper_jobs.recover.adopt:act",
+    unasked=True,
+)
+SEE_STILL = StepKind(
+    "see_still", "see that the checkpoint did not move since: the old job is stopped", "here", _see_still
+)
+
+KIND = Kind(
+    name=RECOVERY,
+    title="Adopt a checkpoint",
+    description=(
+        "Makes a checkpoint of a job that was not Streamkeeper's the first generation of a flow: copied, and"
+        " gone on with exactly."
+    ),
+    form=adopt_form,
+    parse=parse_adopt,
+    read_request=request_from_json,
+    plan=plan,
+    steps=(
+        REHEARSE,
+        shared_steps.HOLD,
+        shared_steps.PLAN_AGAIN,
+        SEE_STILL,
+        shared_steps.DECIDE,
+        shared_steps.VERIFY_TABLES,
+        shared_steps.RELEASE,
+        shared_steps.VERIFY_PROGRESS,
+    ),
+    noun="adoption",
+    given_up=_remove_rehearsals,
+)

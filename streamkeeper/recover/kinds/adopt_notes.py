@@ -1,0 +1,164 @@
+"""What a plan of ``adopt`` says in words, and what stands in its way whatever is accepted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from streamkeeper.checkpoint import Checkpoint, OffsetEntry
+from streamkeeper.checkpoint.damage import ERROR
+from streamkeeper.checkpoint.log_entries import PARTITIONS
+from streamkeeper.errors import CheckpointError
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.recover.requests.adopt import AdoptRequest
+from streamkeeper.recover.restart import pinned_settings
+from streamkeeper.settings import Settings
+from streamkeeper.times import describe_age
+
+if TYPE_CHECKING:
+    from streamkeeper.recover.kinds.adopt import Found
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_IDS = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_DEFAULTS = {_PROVIDER: pinned_settings.DEFAULTS[_PROVIDER]}
+"""What a flow uses that declares no value; of other pinned settings only those are compared that it
+declares.
+"""
+_SCHEMA_LOG = "_schema_log"
+
+
+def notes(settings: Settings, flow: Flow, request: AdoptRequest, found: Found) -> Iterator[str]:
+    """Give what a person should know who approves the plan."""
+    where, raw = found.standing, _raw(found)
+    yield (
+        f"The checkpoint at {request.checkpoint}, of the query {found.query_id}, is copied; nothing in it is"
+        " changed, and it stays."
+    )
+    yield from _told_of_sink(settings.table_path(flow.declaration.target), found)
+    named = ", ".join(f"{key} is {name}" for key, name in found.names.items() if key != name)
+    if named:
+        yield f"Its sources get the flow's names: {named}. The offset log is written as v2, by name."
+    written = (
+        None if where.last_commit is None else raw.storage.modified(raw.name(f"commits/{where.last_commit}"))
+    )
+    if written is not None:
+        yield (
+            f"Its last commit was written {describe_age(max(0.0, time.time() - written))} ago. It must not"
+            " move on until the decision."
+        )
+    entry = where.offsets()
+    if entry is not None:
+        yield from _pinned(flow, entry, raw)
+    if found.operators:
+        kept = ", ".join(found.operators)
+        yield (
+            f"It keeps state ({kept}), which is copied. The rehearsal finds a declaration that does not fit"
+            " it; it cannot find another output mode (the flow appends), another watermark delay or time"
+            " bound, or a filter that was moved."
+        )
+    yield "Batches before the last one are not copied: a rewind goes back to that one at the earliest."
+
+
+def obstacles(flow: Flow, request: AdoptRequest, found: Found) -> Iterator[str]:
+    """Give what stands in the way of the adoption, as sentences."""
+    where, raw = found.standing, _raw(found)
+    if not request.old_job_is_stopped:
+        yield "nobody said that the old job is stopped. Stop it for good, and say so (old_job_is_stopped)."
+    if where.missing_in_sink is not None:
+        yield (
+            f"the checkpoint has committed {where.missing_in_sink}, which the table has not: the table was"
+            " replaced or put back from an older copy, or the query's rows went elsewhere. Put the newer"
+            " table back."
+        )
+    for problem in raw.problems():
+        if problem.severity == ERROR:
+            yield f"the checkpoint is damaged: {problem.file or raw.path()} {problem.what}. {problem.advice}."
+    tracked = [source.name for source in flow.pipeline.sources_of(flow.declaration) if source.track_schema]
+    logs = [
+        f"sources/{key}"
+        for key in raw.sources()
+        if any(name.startswith(_SCHEMA_LOG) for name in raw.names(f"sources/{key}"))
+    ]
+    if tracked or logs or any(name.startswith(_SCHEMA_LOG) for name in raw.names()):
+        yield (
+            "a log of a Delta source's schemas cannot be taken along. Let the old job end its schema change,"
+            " and declare no track_schema."
+        )
+    states = [name for name in raw.names("state") if name.isdecimal()]
+    without = [name for name in states if raw.operator_file(int(name)) is None]
+    if without:
+        yield (
+            f"state/{without[0]} has no metadata of its operator, as Spark before 3.5 leaves it: how many"
+            " partitions it has is not known."
+        )
+    yield from _state_ids(flow, found, raw)
+
+
+def _raw(found: Found) -> Checkpoint:
+    """Give the checkpoint under its own names, in which what is wrong with it is said."""
+    return Checkpoint(found.standing.checkpoint.storage, found.standing.checkpoint.folder)
+
+
+def _told_of_sink(table: str, found: Found) -> Iterator[str]:
+    where = found.standing
+    if not found.has_table:
+        yield f"There is no table at {table} yet: the flow makes it."
+    elif not found.log_is_whole:
+        yield (
+            f"The log of {table} does not say what the query wrote last: the driver asks Spark, and the later"
+            " of both rules."
+        )
+    elif where.ruled_by == "sink":
+        yield (
+            f"The table has batch {found.batch}, the checkpoint only {where.last_commit}: the table rules, so"
+            f" that batch {found.batch} does not come twice."
+        )
+    elif where.last_transaction is not None:
+        yield f"Checkpoint and table agree: batch {found.batch} is the last."
+    if where.last_transaction is not None and found.under_way is not None:
+        yield (
+            f"Batch {found.under_way} was planned and is not in the table: what it was to read is read anew."
+        )
+    if where.sealed:
+        yield "The query is shut out of the table already."
+    else:
+        yield (
+            "The query is shut out of the table before the flow begins: a late commit of the old job adds"
+            " nothing, and started again it would write nothing and say that all is well."
+        )
+
+
+def _pinned(flow: Flow, entry: OffsetEntry, raw: Checkpoint) -> Iterator[str]:
+    """Say which settings of the checkpoint stay as they are although the flow would use others."""
+    declared: Mapping[str, str] = {**_DEFAULTS, **flow.declaration.spark_conf}
+    for name, value in entry.conf.items():
+        other = declared.get(name, value)
+        if other != value:
+            yield f"The checkpoint pins {name} to {value}; {other} of the flow has no effect on it."
+    partitions = max((operator.partitions for operator in raw.operators()), default=0)
+    wanted = flow.declaration.spark_conf.get(PARTITIONS)
+    if partitions and wanted not in (None, str(partitions)):
+        yield (
+            f"The state has {partitions} partitions, and keeps them; {wanted} of the flow has no effect"
+            " on it."
+        )
+
+
+def _state_ids(flow: Flow, found: Found, raw: Checkpoint) -> Iterator[str]:
+    """Whether versions of the state have ids is pinned nowhere: the flow has to declare what the old job
+    had.
+    """
+    commits = raw.commit_batches()
+    if not found.operators or not commits:
+        return
+    try:
+        has_ids = raw.commit(commits[-1]).state_unique_ids is not None
+    except CheckpointError:  # told as damage
+        return
+    wanted, declared = "2" if has_ids else "1", flow.declaration.spark_conf.get(_IDS, "1")
+    if wanted != declared:
+        yield (
+            f"the old job ran with {_IDS} {wanted}, and the flow with {declared}. Declare it in the flow's"
+            f" spark_conf: {_IDS}={wanted}."
+        )

@@ -1,0 +1,294 @@
+"""``backfill``: what it will read and what that costs, and the steps that it has. The flow that it is for
+runs on all the while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.declare.model import KAFKA, AppendFlow, AutoCdcFlow, Source
+from streamkeeper.delta import log as delta_log
+from streamkeeper.delta.summary import check_takes_backup_rows
+from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.flows import generations, holds
+from streamkeeper.flows import position as flow_position
+from streamkeeper.flows.backfill_flow import BACKUP, HISTORY, BackfillRequest, name_of, raw_source
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.manifest.environment import opened_if_possible
+from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.recover.plans.kind import Kind, StepKind, Work
+from streamkeeper.recover.plans.plan import Amount, Plan, Refusal, in_words
+from streamkeeper.recover.requests.backfill import backfill_form, parse_backfill, request_from_json
+from streamkeeper.recover.requests.form import REPEATS
+from streamkeeper.recover.steps.shared import LOCK, let_go
+from streamkeeper.settings import Settings
+from streamkeeper.sources import backfill_cost
+from streamkeeper.sources.backfill_cost import Reading
+from streamkeeper.storage import open_storage
+from streamkeeper.tables import backups
+from streamkeeper.tables.backups import TARGET, TOMBSTONES
+from streamkeeper.times import now
+
+RECOVERY = "backfill"
+FILL, VERIFY, UNLOCK = "fill", "verify", "unlock"
+
+_DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
+
+
+def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recovery_id: str) -> Plan:
+    """Plan a backfill; nothing is touched.
+
+    :raises RequestError: the flow has no table yet, its query keeps state of which a part cannot be computed
+        by itself, the schema of another of its sources is not known, or what is to be read is not there.
+    """
+    flow = manifest.find(request.flow)
+    home = FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
+    if not delta_log.exists(settings.table_path(flow.declaration.target)):
+        raise RequestError(
+            f"The table {flow.declaration.target} is not there yet, so there is nothing to fill in. Start the"
+            f" flow first: its DAG, or streamkeeper run {flow.full_name}."
+        )
+    begun = flow_position.last_begun(home)
+    if request.read != BACKUP:
+        _check_state(flow, begun[1].operators if begun else ())
+        _check_schemas(flow, request, begun[1].schemas if begun else {})
+    chosen, details, reading = _what(settings, flow, home, request)
+    keyed = isinstance(flow.declaration, AutoCdcFlow)
+    return Plan(
+        recovery=RECOVERY,
+        recovery_id=recovery_id,
+        pipeline=flow.pipeline.name,
+        tables=(flow.declaration.target,),
+        request=asdict(chosen),
+        flows=(),
+        steps=KIND.step_names,
+        at=now(),
+        details={
+            **details,
+            "flow": flow.full_name,
+            "fingerprint": flow.fingerprint,
+            "reads": asdict(reading.amount),
+        },
+        notes=tuple(_notes(flow, chosen, reading, keyed)),
+        refusals=() if keyed or REPEATS in request.accept else (_repeats(flow, reading.amount),),
+    )
+
+
+def verify(work: Work) -> dict[str, Any]:
+    """See that every chunk is in the table.
+
+    :raises RecoveryError: a chunk is missing: somebody replaced the table, or put it back.
+    """
+    found = work.evidence(FILL) or {}
+    if not found.get("done") or found.get("missing"):
+        raise RecoveryError(
+            f"The table {work.plan.tables[0]} lacks {found.get('missing') or 'the end'} of the backfill: it"
+            " was replaced or put back while it was filled. Give this recovery up, and plan the backfill"
+            " anew."
+        )
+    return {"table": work.plan.tables[0], "chunks": 0 if found["batch"] is None else found["batch"] + 1}
+
+
+def unlock(work: Work) -> dict[str, Any]:
+    """Give the table's lock back."""
+    let_go(work)
+    return {}
+
+
+def own_home(work: Work) -> FlowHome:
+    """Give where the backfill's own flow is kept."""
+    return FlowHome(
+        work.book.storage,
+        work.plan.pipeline,
+        name_of(work.plan.details["flow"].partition(".")[2], work.plan.recovery_id),
+    )
+
+
+def given_up(work: Work) -> None:
+    """Hold the backfill's own flow, whose process may still live: it stops after its chunk, and none begins
+    again.
+    """
+    if work.book.find(f"{FILL}.started") is not None and work.evidence(FILL) is None:
+        holds.put(
+            own_home(work),
+            holds.recovery(work.plan.recovery_id),
+            f"{work.plan.recovery_id} was given up",
+            work.plan.by,
+        )
+
+
+def check_rows_fit(settings: Settings, flow: Flow) -> None:
+    """Make sure that a flow's table takes the rows of a backup of it; one that is kept by key has no column
+    that does not.
+
+    :raises RequestError: it does not; nothing was touched.
+    """
+    if isinstance(flow.declaration, AppendFlow):
+        check_takes_backup_rows(settings.table_path(flow.declaration.target))
+
+
+def _is_filling(work: Work) -> bool:
+    """Say whether a chunk may be in the table already."""
+    return (
+        flow_position.last_begun(own_home(work)) is not None
+    )  # until then nothing of a generation is in the table (docs/decisions/0003)
+
+
+def _check_state(flow: Flow, operators: tuple[str, ...]) -> None:
+    """Make sure that the flow's query gives the same for rows by themselves as for rows among others, but for
+    repeated ones.
+
+    :raises RequestError: it aggregates, joins, or keeps a state of its own making.
+    """
+    others = sorted(set(operators) - _DEDUPE)
+    if others:
+        raise RequestError(
+            f"The query of {flow.full_name} keeps state ({', '.join(others)}) in which rows of the backfill"
+            " would have to meet those of the stream; computed by themselves they give other results."
+            " Rebuild the table instead: full_refresh, or rewind to before them."
+        )
+
+
+def _check_schemas(flow: Flow, request: BackfillRequest, known: Mapping[str, str]) -> None:
+    """Make sure that the views can be computed without a file of the flow's other sources.
+
+    :param known: the schemas that the flow's generation has inferred.
+    :raises RequestError: one of them declares no schema, and none is known.
+    """
+    others = [
+        source for source in flow.pipeline.sources_of(flow.declaration) if source.name != request.source
+    ]
+    unknown = [
+        source.name
+        for source in others
+        if source.reads_files and source.schema is None and source.name not in known
+    ]
+    if unknown:
+        raise RequestError(
+            f"{flow.full_name} reads {', '.join(unknown)} too, without a declared schema, and no generation"
+            " of it has inferred one. A backfill reads nothing of other sources, but its views need their"
+            " columns. Nothing was touched. Declare a schema, or run the flow once there is a file, and plan"
+            " again."
+        )
+
+
+def _what(
+    settings: Settings, flow: Flow, home: FlowHome, request: BackfillRequest
+) -> tuple[BackfillRequest, dict[str, Any], Reading]:
+    """Give the request with all that was left open filled in, where a backup lies, and how much is read.
+
+    :raises RequestError: it is not there, or the table cannot take it.
+    """
+    if request.read == BACKUP:
+        assert request.backup is not None, "it was checked to have one"
+        check_rows_fit(settings, flow)
+        entry = backups.find(
+            open_storage(settings.state), flow.pipeline.name, flow.declaration.target, request.backup
+        )
+        paths = {table.what: table.path for table in entry.tables}
+        details = {"backup": {what: paths.get(what) for what in (TARGET, TOMBSTONES)}}
+        return replace(request, backup=entry.id), details, backfill_cost.of_backup(entry.target, request)
+    declared = next(
+        source for source in flow.pipeline.sources_of(flow.declaration) if source.name == request.source
+    )
+    if request.read == HISTORY and declared.format == KAFKA and request.end is None:
+        request = replace(request, end=_stands_at(home, declared))
+    return (
+        request,
+        {},
+        backfill_cost.of_source(opened_if_possible(raw_source(declared, request), settings), request),
+    )
+
+
+def _stands_at(home: FlowHome, source: Source) -> dict[str, dict[str, int]] | None:
+    """Give the offsets that a flow has read a Kafka source up to; None where it read nothing yet."""
+    begun = flow_position.last_begun(home)
+    if begun is None:
+        return None
+    checkpoint = Checkpoint(home.storage, begun[1].checkpoint)
+    last = generations.committed(home, begun[0].number, checkpoint.last_commit())
+    found: dict[str, dict[str, int]] | None = (
+        checkpoint.offsets(last).sources.get(source.name) if last is not None else None
+    )
+    return found
+
+
+def _notes(flow: Flow, request: BackfillRequest, reading: Reading, keyed: bool) -> list[str]:
+    target = flow.declaration.target
+    what = {
+        HISTORY: f"what the source {request.source} still has",
+        BACKUP: f"the backup {request.backup}",
+    }.get(request.read, f"{request.path or request.table}, as rows of the source {request.source}")
+    notes = [
+        (
+            f"Read are: {in_words(reading.amount)}, from"
+            f" {what}{f', where {request.predicate}' if request.predicate else ''}."
+        ),
+        *reading.notes,
+        (
+            f"{flow.full_name} runs on; its checkpoint is not touched. The rows come into {target} in chunks,"
+            " each in the table once."
+        ),
+    ]
+    if request.end:
+        notes.append(f"The range ends before {request.end}.")
+    if keyed:
+        notes.append(
+            f"The table {target} is kept by key and sequence: rows in it that are newer stay, and rows that"
+            " come again change nothing."
+        )
+    if request.read == BACKUP and keyed:
+        notes.append(
+            "Each row comes back at the sequence that it had, and with them the deletes and truncates that"
+            " the backup remembers."
+        )
+    others = [
+        source.name for source in flow.pipeline.sources_of(flow.declaration) if source.name != request.source
+    ]
+    if request.source is not None and others:
+        notes.append(f"The flow's other sources give nothing here: {', '.join(others)}.")
+    return notes
+
+
+def _repeats(flow: Flow, read: Amount) -> Refusal:
+    again = read if read.rows is None else Amount(None, 0, read.rows, at_most=True)
+    return Refusal(
+        REPEATS,
+        f"{flow.full_name} appends: what it has read already, or will read, of these rows comes into"
+        f" {flow.declaration.target} a second time ({in_words(again)}). Accept `{REPEATS}`, or narrow the"
+        " backfill to rows that the table lacks.",
+        flow.full_name,
+    )
+
+
+KIND = Kind(
+    name=RECOVERY,
+    title="Backfill",
+    description=(
+        "Reads rows once more, from history, files, a table or a backup, through a flow's views into its"
+        " table; the flow runs on."
+    ),
+    form=backfill_form,
+    parse=parse_backfill,
+    read_request=request_from_json,
+    plan=plan,
+    steps=(
+        LOCK,
+        StepKind(
+            FILL,
+            "read the rows chunk by chunk, in the writers' turn where the table has one; what was interrupted"
+            " goes on after its last chunk",
+            "spark",
+            "streamkeeper_jobs.recover.backfill:fill_step",
+            changes=True,
+            changed=_is_filling,
+        ),
+        StepKind(VERIFY, "see that every chunk is in the table", "here", verify),
+        StepKind(UNLOCK, "give the table's lock back", "here", unlock),
+    ),
+    noun="backfill",
+    given_up=given_up,
+)

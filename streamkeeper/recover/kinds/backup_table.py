@@ -1,0 +1,311 @@
+"""``backup_table``: a durable copy of a table as it is now, with its tombstones as one unit. Writers go on
+meanwhile.
+
+Versions that belong together are pinned, their files copied, the copies compared with what was pinned, and
+only then entered as a backup. Nothing of the table, its flows or their holds is touched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from streamkeeper.declare.model import Pipeline
+from streamkeeper.delta import log as delta_log
+from streamkeeper.delta.copy_files import FIRST_COMMIT, Progress, check_copyable, copy_files, files_of
+from streamkeeper.delta.summary import read_summary
+from streamkeeper.errors import NotAskable, RecoveryError, RequestError, SourceError
+from streamkeeper.manifest.manifest import Manifest
+from streamkeeper.recover.plans.kind import Kind, StepKind, Work
+from streamkeeper.recover.plans.plan import CopyPlan, Plan
+from streamkeeper.recover.requests.form import (
+    MOST_DAYS,
+    FormField,
+    approval_fields,
+    declared_table,
+    find_table,
+    read_values,
+    refuse,
+    table_names,
+)
+from streamkeeper.settings import Settings
+from streamkeeper.sources.delta.statistics import rows_of
+from streamkeeper.storage import open_storage
+from streamkeeper.tables import backups
+from streamkeeper.tables.backups import (
+    COPY,
+    ENTER,
+    PIN,
+    TARGET,
+    TOMBSTONES,
+    VERIFY,
+    Backup,
+    TableBackup,
+    checksum_of,
+    commit_file,
+    flows_of,
+)
+from streamkeeper.times import now
+
+RECOVERY = "backup_table"
+
+
+@dataclass(frozen=True)
+class BackupRequest:
+    """A backup as asked for. ``table`` is ``pipeline.table``; the other two are its retention
+    (streamkeeper.tables.backups).
+    """
+
+    table: str
+    kept_days: float | None = None
+    keep_last: int | None = None
+    reason: str = ""
+    by: str = "someone"
+
+
+def backup_form(manifest: Manifest) -> tuple[FormField, ...]:
+    """Give the fields of ``backup_table``, in the order in which a person reads them."""
+    return (
+        FormField(
+            "table",
+            "string",
+            "Table",
+            "The table to copy, with what belongs to it.",
+            None,
+            table_names(manifest),
+        ),
+        FormField(
+            "kept_days",
+            "number",
+            "Days kept",
+            "Days after which clean_up may remove this backup. Empty: its age is no reason. The newest of a"
+            " table always stays.",
+            nullable=True,
+            section="Retention",
+        ),
+        FormField(
+            "keep_last",
+            "number",
+            "Last ones kept",
+            "clean_up may remove this backup only when so many newer ones are there. Empty: their number is"
+            " no reason.",
+            nullable=True,
+            section="Retention",
+        ),
+        *approval_fields(),
+    )
+
+
+def parse_backup(values: Mapping[str, Any], manifest: Manifest, by: str) -> BackupRequest:
+    """Make a request of a form's values.
+
+    :raises RequestError: any value does not fit; all misfits are listed.
+    """
+    merged, wrong = read_values(values, backup_form(manifest))
+    found = find_table(merged["table"], manifest, wrong)
+    days, last = merged["kept_days"], merged["keep_last"]
+    if isinstance(days, (int, float)) and not 0 <= days <= MOST_DAYS:
+        wrong.append(
+            f"kept_days is {days!r}; it must be a number of days from 0 to {MOST_DAYS:,}. Without it no age"
+            " is too old."
+        )
+    if isinstance(last, (int, float)) and (last < 1 or last != int(last)):
+        wrong.append(f"keep_last is {last!r}; it must be a whole number, 1 or more.")
+    refuse("The backup was not planned", wrong)
+    assert found is not None, "what is missing was listed as wrong"
+    pipeline, table = found
+    kept = None if days is None else float(days)
+    return BackupRequest(
+        f"{pipeline.name}.{table.name}", kept, None if last is None else int(last), merged["reason"] or "", by
+    )
+
+
+def unit_of(settings: Settings, pipeline: Pipeline, table: str) -> dict[str, str]:
+    """Give what is copied and put back together: the paths of the table and, where there are any, of its
+    tombstones.
+    """
+    unit = {TARGET: settings.table_path(table)}
+    if pipeline.keeps_tombstones(table):
+        unit[TOMBSTONES] = settings.tombstones_path(table)
+    return unit
+
+
+def plan(settings: Settings, manifest: Manifest, request: BackupRequest, recovery_id: str) -> Plan:
+    """Plan a backup.
+
+    :raises RequestError: there is no table yet, or it is of a kind that is not whole with its files.
+    """
+    pipeline, table = declared_table(request.table, manifest, "The backup was not planned")
+    unit = {
+        what: path
+        for what, path in unit_of(settings, pipeline, table.name).items()
+        if what == TARGET or delta_log.exists(path)
+    }
+    folder = backups.folder(settings, pipeline.name, table.name, recovery_id)
+    notes: list[str] = []
+    copies = tuple(_copy(what, path, f"{folder}/{what}", notes) for what, path in unit.items())
+    flows = [flow.name for flow in pipeline.flows if flow.target == table.name]
+    return Plan(
+        recovery=RECOVERY,
+        recovery_id=recovery_id,
+        pipeline=pipeline.name,
+        tables=(table.name,),
+        request=asdict(request),
+        flows=(),
+        steps=KIND.step_names,
+        at=now(),
+        copies=copies,
+        details={"unit": unit, "folder": folder, "flows": flows},
+        notes=(*notes, *_notes(request, unit)),
+    )
+
+
+def copy(work: Work) -> dict[str, Any]:
+    """Copy the files of what was pinned, then write the commit that makes them a table; what is there already
+    is left.
+    """
+    pinned = work.evidence(PIN)
+    assert pinned is not None, "the step before was done"
+    copies = open_storage(work.plan.details["folder"])
+    return {
+        "tables": [
+            _copy_table(work, table, copies.read(commit_file(table["what"]))) for table in pinned["tables"]
+        ]
+    }
+
+
+def enter(work: Work) -> dict[str, Any]:
+    """Write the entry that makes the copies a backup."""
+    pinned, verified = work.evidence(PIN), work.evidence(VERIFY)
+    assert pinned is not None and verified is not None, "the steps before were done"
+    [table] = work.plan.tables
+    asked = work.plan.request  # of this recovery, or of one that backs the table up first
+    proven = {found["what"]: found for found in verified["tables"]}
+    names = ("what", "source", "path", "version", "table_id", "files", "bytes")
+    entry = Backup(
+        id=work.plan.recovery_id,
+        pipeline=work.plan.pipeline,
+        table=table,
+        at=now(),
+        by=work.plan.by,
+        tables=tuple(
+            TableBackup(
+                **{name: found[name] for name in names},
+                checksum=checksum_of(proven[found["what"]]["checksum"]),
+                schema=proven[found["what"]]["schema"],
+            )
+            for found in pinned["tables"]
+        ),
+        flows=flows_of(pinned["flows"]),
+        kept_days=asked.get("kept_days"),
+        keep_last=asked.get("keep_last"),
+        reason=work.plan.reason,
+    )
+    return {"backup": backups.to_value(backups.enter(work.book.storage, entry))}
+
+
+def read_request(value: dict[str, Any]) -> BackupRequest:
+    """Read a request back from its JSON object."""
+    return BackupRequest(**value)
+
+
+def is_entered(work: Work) -> bool:
+    """Say whether the entry of the backup is written."""
+    [table] = work.plan.tables
+    return any(
+        found.id == work.plan.recovery_id
+        for found in backups.listed(work.book.storage, work.plan.pipeline, table)
+    )
+
+
+def _copy_table(work: Work, table: dict[str, Any], commit: bytes | None) -> dict[str, Any]:
+    if commit is None:
+        raise RecoveryError(
+            f"What was pinned of {table['source']} is gone from {work.plan.details['folder']}: somebody"
+            " removed the folder while the copy was made. Give this backup up and back the table up anew."
+        )
+    source, target = open_storage(table["source"]), open_storage(table["path"])
+    began = time.monotonic()
+    progress = Progress(
+        lambda **numbers: work.progress(what=table["what"], **numbers), work.check_stop, table["files"]
+    )
+    done = copy_files(source, target, files_of(commit.decode().splitlines()), progress)
+    target.create(FIRST_COMMIT, commit)
+    return {"what": table["what"], **asdict(done), "seconds": round(time.monotonic() - began, 2)}
+
+
+def _copy(what: str, path: str, destination: str, notes: list[str]) -> CopyPlan:
+    version = delta_log.latest_version(path)
+    if version is None:
+        raise RequestError(
+            f"There is no Delta table at {path} yet, so there is nothing to back up. Let a flow write it"
+            " first."
+        )
+    summary = read_summary(path, version)
+    if summary is None:
+        notes.append(
+            f"The log of the {what} has no summary of version {version}, so its bytes are known once it is"
+            " pinned."
+        )
+        return CopyPlan(what, path, destination, 0, None, 0)
+    check_copyable(path, summary.protocol)
+    return CopyPlan(what, path, destination, summary.bytes, _rows(path, version), summary.files)
+
+
+def _rows(path: str, version: int) -> int | None:
+    """Count rows by statistics; None where that cannot be asked or some file has none."""
+    try:
+        return rows_of(path, version)
+    except (NotAskable, SourceError):
+        return None
+
+
+def _notes(request: BackupRequest, unit: Mapping[str, str]) -> Iterator[str]:
+    if TOMBSTONES in unit:
+        yield (
+            "Target and tombstones are pinned together, in the writers' turn; it is given back before"
+            " anything is copied."
+        )
+    yield "Flows go on meanwhile. What they write after the pin is not in the backup."
+    yield "Copied is one version: earlier versions and the change data feed of the table stay where they are."
+    if request.kept_days is None and request.keep_last is None:
+        yield "It is kept until somebody removes it."
+
+
+KIND = Kind(
+    name=RECOVERY,
+    title="Back up table",
+    description=(
+        "Copies a table as it is now, with its tombstones, to where VACUUM and DROP do not reach it; flows"
+        " go on."
+    ),
+    form=backup_form,
+    parse=parse_backup,
+    read_request=read_request,
+    plan=plan,
+    steps=(
+        StepKind(
+            PIN,
+            "choose versions of target and tombstones that belong together",
+            "spark",
+            "streamkeeper_jobs.recover.backup_table:pin",
+        ),
+        StepKind(COPY, "copy their files; flows go on", "here", copy),
+        StepKind(
+            VERIFY,
+            "compare rows and checksums of the copies with what was pinned",
+            "spark",
+            "streamkeeper_jobs.recover.backup_table:verify",
+        ),
+        StepKind(
+            ENTER,
+            "enter the copies in the list of backups, for restore_table",
+            "here",
+            enter,
+            changes=True,
+            changed=is_entered,
+        ),
+    ),
+)

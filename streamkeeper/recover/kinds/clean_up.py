@@ -1,0 +1,488 @@
+"""``clean_up``: what of a pipeline's past may go, what stays, and why. Planning changes nothing.
+
+A checkpoint goes when its generation was left longer ago than the retention. Never goes the present
+generation's, nor that of one that is decided and not begun begins from, nor one that a recovery names that is
+not over. The small files that say what was decided and begun always stay: by them a flow knows which ids its
+table has seen. So do ledgers.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from streamkeeper.declare.checkpoint_window import reach
+from streamkeeper.declare.model import NAME, AutoCdcFlow
+from streamkeeper.delta.log import exists
+from streamkeeper.errors import RequestError
+from streamkeeper.flows import generations, ledger
+from streamkeeper.flows.backfill_flow import is_backfill
+from streamkeeper.flows.files import FlowHome, kept_flows
+from streamkeeper.manifest.manifest import Manifest
+from streamkeeper.recover.plans import plan as plans
+from streamkeeper.recover.plans.kind import Kind, StepKind, Work
+from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.requests.form import (
+    MOST_DAYS,
+    FormField,
+    approval_fields,
+    read_values,
+    refuse,
+    request_of,
+)
+from streamkeeper.recover.restart import side_table
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.recover.steps.clean_up import give_back_locks, remove, remove_backups, remove_beside
+from streamkeeper.settings import Settings
+from streamkeeper.storage import Storage, open_storage
+from streamkeeper.tables import backups, tombstone_retention
+from streamkeeper.tables.tombstone_retention import Forgets
+from streamkeeper.times import now as in_words
+
+RECOVERY = "clean_up"
+DAYS = 30.0
+EPOCHS = 10
+"""So many of a flow's newest leases stay, with what was noted of them."""
+
+_ATTEMPT = re.compile(r"([0-9]{6,})-[0-9]{6,}(?:-listing)?")
+_SMALL = ("generations",)
+"""What stays of a flow that is forgotten."""
+
+
+@dataclass(frozen=True)
+class CleanUpRequest:
+    """A clean-up as asked for. ``forget_flows`` are names of flows of the pipeline that are declared no more
+    and whose files may go.
+    """
+
+    pipeline: str
+    keep_days: float = DAYS
+    tombstone_days: float = DAYS
+    forget_flows: tuple[str, ...] = ()
+    reason: str = ""
+    by: str = "someone"
+
+
+def clean_up_form(manifest: Manifest) -> tuple[FormField, ...]:
+    """Give the fields of ``clean_up``, in the order in which a person reads them."""
+    pipelines = tuple(pipeline.name for pipeline in manifest.pipelines)
+    return (
+        FormField(
+            "pipeline", "string", "Pipeline", "The pipeline whose past is looked through.", None, pipelines
+        ),
+        FormField(
+            "keep_days",
+            "number",
+            "Checkpoints",
+            "Days that the checkpoint of a generation stays after the next one began: so long it can be gone"
+            " back to.",
+            DAYS,
+        ),
+        FormField(
+            "tombstone_days",
+            "number",
+            "Tombstones",
+            "Days that an AUTO CDC table remembers deletes and truncates. A change that arrives later than"
+            " that, and is older than what was forgotten, is taken for a new one.",
+            DAYS,
+        ),
+        FormField(
+            "forget_flows",
+            "string",
+            "Forget flows",
+            "Flows that are declared no more and whose files may go, such as `old_flow, other_flow`. One that"
+            " was only renamed should get its old name back instead.",
+            "",
+        ),
+        *approval_fields(),
+    )
+
+
+def parse_clean_up(values: Mapping[str, Any], manifest: Manifest, by: str) -> CleanUpRequest:
+    """Make a request of a form's values; missing ones take the form's default.
+
+    :raises RequestError: any value does not fit; all misfits are listed.
+    """
+    merged, wrong = read_values(values, clean_up_form(manifest))
+    for name in ("keep_days", "tombstone_days"):
+        days = merged[name]
+        if isinstance(days, (int, float)) and not isinstance(days, bool) and not 1 <= days <= MOST_DAYS:
+            wrong.append(f"{name} is {days!r}. Allowed is a number of days from 1 to {MOST_DAYS:,}.")
+    told = merged["forget_flows"] if isinstance(merged["forget_flows"], str) else ""
+    named = [name for name in re.split(r"[,\s]+", told) if name]
+    if not all(NAME.fullmatch(name) for name in named):
+        wrong.append(
+            f"forget_flows is {told!r}. Allowed are names of flows, without their pipeline's, such as"
+            " `old_flow, other_flow`."
+        )
+    declared = {flow.name for flow in manifest.flows() if flow.pipeline.name == merged["pipeline"]}
+    if still := sorted(declared & set(named)):
+        wrong.append(
+            f"forget_flows names {', '.join(still)}, which the pipeline declares. Only flows that it does not"
+            " may be forgotten."
+        )
+    refuse("Nothing was cleaned up", wrong)
+    return CleanUpRequest(
+        merged["pipeline"],
+        float(merged["keep_days"]),
+        float(merged["tombstone_days"]),
+        tuple(named),
+        merged["reason"] or "",
+        by,
+    )
+
+
+def request_from_json(value: dict[str, Any]) -> CleanUpRequest:
+    """Read a request back from a plan."""
+    return request_of(CleanUpRequest, value)
+
+
+@dataclass(frozen=True)
+class _Around:
+    """Where a plan looks, and what recoveries that are not over need: (flow, generation) → recovery.
+    ``backed`` are the generations, by flow, that backups go back to; ``windows`` the moments, by flow's name,
+    back to which it declares that it is rewound.
+    """
+
+    storage: Storage
+    pipeline: str
+    before: float
+    needed: Mapping[tuple[str, int], str]
+    backed: Mapping[str, set[int]]
+    windows: Mapping[str, float]
+
+
+def plan(
+    settings: Settings,
+    manifest: Manifest,
+    request: CleanUpRequest,
+    recovery_id: str,
+    now: float | None = None,
+) -> Plan:
+    """Plan a clean-up.
+
+    :param now: epoch seconds; the present by default.
+    :raises RequestError: a flow is to be forgotten of which nothing is kept.
+    """
+    storage, moment = open_storage(settings.state), time.time() if now is None else now
+    pipeline = next(item for item in manifest.pipelines if item.name == request.pipeline)
+    declared = {flow.name for flow in pipeline.flows}
+    kept = [home.flow for home in kept_flows(storage, pipeline.name) if _has_past(home)]
+    if unknown := sorted(set(request.forget_flows) - set(kept)):
+        strange = ", ".join(sorted(set(kept) - declared)) or "none"
+        raise RequestError(
+            f"forget_flows names {', '.join(unknown)}, of which nothing is kept. Kept and not declared are:"
+            f" {strange}."
+        )
+    around = _Around(
+        storage,
+        pipeline.name,
+        moment - request.keep_days * 86400,
+        dict(_needed(storage, pipeline.name)),
+        backups.needed_generations(storage),
+        {flow.name: moment - reach(flow.spark_conf, flow.trigger) for flow in pipeline.flows},
+    )
+    removals: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for name in (name for name in kept if not side_table.is_beside(name)):
+        home = FlowHome(storage, pipeline.name, name)
+        if name in declared or name not in request.forget_flows:
+            removals += _of_flow(home, around, notes)
+        if name in request.forget_flows:
+            removals.append(_forgotten(home, around))
+        elif is_backfill(name):
+            removals += _of_backfill(home, around)
+        elif name not in declared:
+            notes.append(
+                f"{home.full_name} is declared no more (renamed, or removed?): its files stay until"
+                " forget_flows names it."
+            )
+    keyed = sorted({flow.target for flow in pipeline.flows if isinstance(flow, AutoCdcFlow)})
+    forgets = {
+        table: tombstone_retention.forgets(
+            storage, manifest.writers(pipeline.name, table), request.tombstone_days * 86400, moment
+        )
+        for table in keyed
+        if exists(settings.tombstones_path(table))
+    }
+    tombstones = [
+        {"table": table, "before": _in_words(item.before)}
+        for table, item in forgets.items()
+        if item.before is not None
+    ]
+    expired, without_entry = (
+        backups.expired(settings, datetime.fromtimestamp(moment, timezone.utc)),
+        backups.left_over(settings),
+    )
+    left = list(side_table.left_over(settings, pipeline.name))
+    copies = [
+        {"table": item.table, "id": item.id, "why": item.why, "unfinished": item in without_entry.unfinished}
+        for item in (*expired, *without_entry.unfinished)
+        if item.pipeline == pipeline.name
+    ]
+    return Plan(
+        recovery=RECOVERY,
+        recovery_id=recovery_id,
+        pipeline=pipeline.name,
+        tables=(),
+        request=asdict(request),
+        flows=(),
+        steps=KIND.step_names,
+        details={"remove": removals, "backups": copies, "tombstones": tombstones, "beside": left},
+        notes=(
+            *(item["why"] for item in removals),
+            *notes,
+            *_backup_notes(copies),
+            *_strange_copies(without_entry.strange),
+            *_tombstone_notes(forgets),
+            *_beside_notes(left),
+            *_strange_notes(storage, manifest),
+        ),
+        at=in_words(),
+    )
+
+
+def _in_words(moment: float) -> str:
+    return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds")
+
+
+def _tombstone_notes(forgets: Mapping[str, Forgets]) -> Iterator[str]:
+    for table, item in forgets.items():
+        if item.before is None:
+            yield f"The table {table} forgets no deletes and truncates: {item.why}."
+        else:
+            why = "" if item.why is None else f"; it keeps later ones, since {item.why}"
+            yield (
+                f"The table {table} forgets deletes and truncates that it learned of before"
+                f" {_in_words(item.before)}{why}."
+            )
+
+
+def _backup_notes(copies: list[dict[str, Any]]) -> Iterator[str]:
+    for item in copies:
+        yield f"The backup {item['id']} of {item['table']} goes: {item['why']}."
+
+
+def _strange_copies(places: Iterable[str]) -> Iterator[str]:
+    for place in places:
+        yield (
+            f"The copy at {place} stays: neither a backup nor a recovery of that name is known here. It is"
+            " another environment's, or of a state folder that was lost. If nobody needs it, remove it by"
+            " hand."
+        )
+
+
+def _beside_notes(left: list[str]) -> Iterator[str]:
+    for recovery in left:
+        yield (
+            f"What {recovery} built beside a table, and did not put in its place, goes: that recovery is"
+            " over."
+        )
+
+
+def _strange_notes(storage: Storage, manifest: Manifest) -> Iterator[str]:
+    """Name what is kept of pipelines that are declared no more: no clean-up is of them."""
+    declared = {pipeline.name for pipeline in manifest.pipelines}
+    for name in (name for name in storage.names() if name not in declared):
+        flows = [home.flow for home in kept_flows(storage, name) if home.generations() and _has_past(home)]
+        if flows:
+            yield (
+                f"The pipeline {name} is declared no more (renamed, or removed?): what is kept of its flows"
+                f" {', '.join(flows)} stays. Give it its name back, or, if nobody needs its checkpoints and"
+                f" ledgers again, remove {storage.path(name)} by hand."
+            )
+
+
+def _of_flow(home: FlowHome, around: _Around, notes: list[str]) -> Iterator[dict[str, Any]]:
+    """Give what goes of one flow: each removal names its folders and files, and the generation that they are
+    the checkpoint of, if any.
+    """
+    numbers = home.generations()
+    starts = {
+        number: start for number in numbers if (start := generations.read_start(home, number)) is not None
+    }
+    folders = home.storage.names(f"{home.root}/checkpoints")
+    for number in numbers:
+        start = starts.get(number)
+        if start is None:
+            continue
+        own = start.checkpoint.rpartition("/")[2]
+        mine = [
+            name
+            for name in folders
+            if name == own or ((match := _ATTEMPT.fullmatch(name)) and int(match[1]) == number)
+        ]
+        if not mine:
+            continue
+        why = _why_kept(home, number, starts, around)
+        if why is None:
+            said = (
+                f"the checkpoint of generation {number} of {home.full_name} goes: it was left long enough"
+                " ago."
+            )
+            yield _removal(home, number, mine, said)
+            continue
+        if number != max(starts):
+            notes.append(f"The checkpoint of generation {number} of {home.full_name} stays: {why}.")
+        aborted = [name for name in mine if name not in (own, f"{own}-listing")]
+        if aborted and _long_ago(start.at, around.before):
+            said = (
+                f"{len(aborted)} attempts to begin generation {number} of {home.full_name} go: another was"
+                " used."
+            )
+            yield _removal(home, None, aborted, said)
+    old = home.epochs()[:-EPOCHS]
+    if old:
+        names = [
+            name
+            for epoch in old
+            for name in (home.heartbeat(epoch), home.left(epoch), home.failed(epoch), home.lease(epoch))
+        ]
+        why = f"leases of {home.full_name} up to epoch {old[-1]} go: the newest {EPOCHS} stay."
+        yield {"flow": home.flow, "generation": None, "names": names, "why": why}
+
+
+def _removal(home: FlowHome, number: int | None, folders: list[str], why: str) -> dict[str, Any]:
+    names = [f"{home.root}/checkpoints/{name}" for name in folders]
+    return {"flow": home.flow, "generation": number, "names": names, "why": why[:1].upper() + why[1:]}
+
+
+def _why_kept(
+    home: FlowHome, number: int, starts: Mapping[int, generations.Start], around: _Around
+) -> str | None:
+    """Say why a generation's checkpoint stays; None where it may go."""
+    begun = max(starts)
+    if number >= begun:
+        return "the flow runs on it"
+    for later in (item for item in home.generations() if item > begun):
+        decided = generations.read(home, later)
+        if decided is not None and number in (decided.previous, decided.start.generation):
+            return f"generation {later}, which is decided and not begun yet, begins from it"
+    if (home.full_name, number) in around.needed:
+        return f"the recovery {around.needed[home.full_name, number]} is not over and names it"
+    if number in around.backed.get(home.full_name, ()):
+        return "a backup goes back to it"
+    following = min(item for item in starts if item > number)
+    return _within(home, following, starts[following].at, around)
+
+
+def _within(home: FlowHome, following: int, at: str, around: _Around) -> str | None:
+    """Say which time keeps the checkpoint of the generation that another followed then; None where none
+    does.
+    """
+    for what, before in (
+        ("retention", around.before),
+        ("flow's rewind_window", around.windows.get(home.flow, around.before)),
+    ):
+        if not _long_ago(at, before):
+            return f"generation {following} took over at {at}, which is within the {what}"
+    return None
+
+
+def _needed(storage: Storage, pipeline: str) -> Iterator[tuple[tuple[str, int], str]]:
+    """Give the generations that recoveries name which were planned and are not over."""
+    for recovery in ledger.recoveries(storage, pipeline):
+        book = ledger.open(storage, pipeline, recovery)
+        if book.end() is not None:
+            continue
+        planned = book.find("planned")
+        if planned is None or "flows" not in planned.evidence:
+            continue
+        for flow in plans.from_json(planned.evidence).flows:
+            for number in (flow.generation, flow.previous, flow.start.generation):
+                if number is not None:
+                    yield (flow.flow, number), recovery
+
+
+def _forgotten(home: FlowHome, around: _Around) -> dict[str, Any]:
+    """Give all that is kept of a flow but what says which generations it had.
+
+    :raises RequestError: a recovery that is not over names it.
+    """
+    open_ones = sorted({recovery for (flow, _), recovery in around.needed.items() if flow == home.full_name})
+    if open_ones:
+        raise RequestError(
+            f"{home.full_name} cannot be forgotten: the recovery {open_ones[0]} is not over. Run it on, or"
+            " abandon it."
+        )
+    names = [f"{home.root}/{name}" for name in home.storage.names(home.root) if name not in _SMALL]
+    why = (
+        f"{home.full_name} is forgotten, as asked for: all that is kept of it goes but the list of its"
+        " generations."
+    )
+    return {"flow": home.flow, "generation": None, "forget": True, "names": names, "why": why}
+
+
+def _of_backfill(home: FlowHome, around: _Around) -> Iterator[dict[str, Any]]:
+    """Give all that is kept of a backfill's own flow, once its recovery is over and long ago."""
+    mark = home.flow.rpartition("_")[2]
+    books = [
+        ledger.open(around.storage, around.pipeline, name)
+        for name in ledger.recoveries(around.storage, around.pipeline)
+        if name.endswith(mark)
+    ]
+    if all((end := book.end()) is not None and _long_ago(end.at, around.before) for book in books):
+        names = [f"{home.root}/{name}" for name in home.storage.names(home.root) if name not in _SMALL]
+        why = f"What the backfill {home.full_name} worked with goes: it ended long enough ago."
+        yield {"flow": home.flow, "generation": None, "forget": True, "names": names, "why": why}
+
+
+def _has_past(home: FlowHome) -> bool:
+    return any(name not in _SMALL for name in home.storage.names(home.root))
+
+
+def _long_ago(at: str, before: float) -> bool:
+    return datetime.fromisoformat(at).timestamp() < before
+
+
+def _nothing_to_forget(work: Work) -> dict[str, Any] | None:
+    return None if work.plan.details["tombstones"] else {"forgotten": {}, "left": {}}
+
+
+KIND = Kind(
+    name=RECOVERY,
+    title="Clean up",
+    description=(
+        "Removes checkpoints that were left long ago, old leases, backups and forgotten flows; tables forget"
+        " old deletes."
+    ),
+    form=clean_up_form,
+    parse=parse_clean_up,
+    read_request=request_from_json,
+    plan=plan,
+    steps=(
+        StepKind(
+            "remove",
+            "remove old checkpoints and leases, each checkpoint marked as gone before its first file goes",
+            "here",
+            remove,
+            changes=True,
+        ),
+        StepKind(
+            "remove_backups",
+            "remove backups past their retention, and copies that were never finished",
+            "here",
+            remove_backups,
+        ),
+        StepKind(
+            "remove_beside",
+            "remove tables that were built beside by recoveries that are over",
+            "here",
+            remove_beside,
+        ),
+        StepKind(
+            "forget_deletes",
+            "let AUTO CDC tables forget deletes and truncates that are older than their retention, in the"
+            " writers' turn",
+            "spark",
+            "streamkeeper_jobs.recover.clean_up:act",
+            idle=_nothing_to_forget,
+        ),
+    ),
+    given_up=give_back_locks,
+)
+assert shared_steps.HOLD not in KIND.steps, "flows run on while their past is cleaned up"

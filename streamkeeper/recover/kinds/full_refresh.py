@@ -1,0 +1,311 @@
+"""``full_refresh``: a table is emptied, and every flow that writes it reads its sources again from their
+beginning.
+
+All flows of the table together; once flows run again. The table keeps its history, so that until a VACUUM its
+version of before can be put back. What the sources do not have any more is lost to the table: the plan counts
+it and asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from streamkeeper.declare.model import DELTA, KAFKA, Pipeline, Source, Table
+from streamkeeper.delta import log as delta_log
+from streamkeeper.delta.summary import check_rows_may_go
+from streamkeeper.errors import CheckpointError, RequestError, StorageError
+from streamkeeper.flows import generations
+from streamkeeper.flows.generations import EARLIEST, REBUILT, StartAt
+from streamkeeper.flows.position import last_begun
+from streamkeeper.manifest.environment import opened_if_possible
+from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.recover.kinds import reset_checkpoint
+from streamkeeper.recover.plans.kind import Kind, StepKind, Work
+from streamkeeper.recover.plans.plan import NONE, Amount, FlowPlan, Plan, Refusal, SourcePrice, in_words
+from streamkeeper.recover.requests.form import (
+    REPEATS,
+    FormField,
+    approval_fields,
+    declared_table,
+    find_table,
+    price_field,
+    read_values,
+    refuse,
+    request_of,
+    table_names,
+)
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.recover.restart import pinned_settings
+from streamkeeper.recover.restart.flow_now import Present, flow_home, look_at
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.settings import Settings
+from streamkeeper.sources.cost import price_of, refusals_of
+from streamkeeper.tables import other_writers
+from streamkeeper.tables.commit_marks import is_emptied
+from streamkeeper.tables.other_writers import Strangers
+from streamkeeper.tables.readers import price_of_others, price_of_readers, what_readers_feel
+from streamkeeper.times import now
+
+RECOVERY = "full_refresh"
+HISTORY = "what the sources had and have no more cannot be read again"
+
+
+@dataclass(frozen=True)
+class RefreshRequest:
+    """A full refresh as asked for. ``table`` is ``pipeline.table``, found in the manifest."""
+
+    table: str
+    accept: tuple[str, ...] = ()
+    infer_schemas: bool = False
+    reason: str = ""
+    by: str = "someone"
+
+
+def refresh_form(manifest: Manifest) -> tuple[FormField, ...]:
+    """Give the fields of ``full_refresh``, in the order in which a person reads them."""
+    said = "The table that is emptied; every flow that writes it reads its sources again from the beginning."
+    again = (
+        "Look at the files again for sources that declare no schema. Off: the schemas of the old generation"
+        " stay."
+    )
+    return (
+        FormField("table", "string", "Table", said, None, table_names(manifest)),
+        FormField("infer_schemas", "boolean", "Infer schemas again", again, False),
+        price_field(),
+        *approval_fields(),
+    )
+
+
+def parse_refresh(values: Mapping[str, Any], manifest: Manifest, by: str) -> RefreshRequest:
+    """Make a request of a form's values; missing fields take the form's default.
+
+    :raises RequestError: any value does not fit; all misfits are listed.
+    """
+    merged, wrong = read_values(values, refresh_form(manifest))
+    found = find_table(merged["table"], manifest, wrong)
+    if found is not None and not manifest.writers(found[0].name, found[1].name):
+        wrong.append(f"table is {merged['table']!r}, which no flow writes, so nothing would fill it again.")
+    refuse("The full refresh was not planned", wrong)
+    assert found is not None, "what is missing was listed as wrong"
+    accept, reason = tuple(merged["accept"] or ()), merged["reason"] or ""
+    return RefreshRequest(f"{found[0].name}.{found[1].name}", accept, merged["infer_schemas"], reason, by)
+
+
+def plan(
+    settings: Settings, manifest: Manifest, request: RefreshRequest, recovery_id: str, others_go: bool = True
+) -> Plan:
+    """Plan a full refresh.
+
+    :param others_go: whether rows that others than the table's flows wrote do not come back.
+    :raises RequestError: the table is not declared any more, or there is nothing in it yet.
+    :raises CheckpointError: the checkpoint of one of its flows cannot be listed.
+    """
+    pipeline, table = declared_table(request.table, manifest, "The full refresh was not planned")
+    path = settings.table_path(table.name)
+    if delta_log.latest_version(path) is None:
+        raise RequestError(
+            f"The table {request.table} is not there yet ({path}), so there is nothing to refresh. Start its"
+            " flows first."
+        )
+    writers = manifest.writers(pipeline.name, table.name)
+    planned = [_plan_flow(settings, flow, request) for flow in writers]
+    refusals = [refusal for _, refused in planned for refusal in refused]
+    if len(planned) > 1:
+        refusals = [reset_checkpoint.named(refusal) for refusal in refusals]
+    felt = what_readers_feel(settings, manifest, path)
+    others = other_writers.look(settings, pipeline.name, writers, path) if others_go else Strangers()
+    refusals += (*price_of_others(others.found, request.accept), *price_of_readers(felt, request.accept))
+    paths = [place for place in _paths(settings, pipeline, table) if delta_log.exists(place)]
+    for place in paths:
+        check_rows_may_go(place)
+    return Plan(
+        recovery=RECOVERY,
+        recovery_id=recovery_id,
+        pipeline=pipeline.name,
+        tables=(table.name,),
+        request=asdict(request),
+        flows=tuple(flow for flow, _ in planned),
+        steps=KIND.step_names,
+        at=now(),
+        details={
+            "paths": paths,
+            "versions": {place: delta_log.latest_version(place) for place in paths},
+            "readers": felt,
+            "others": list(_notes_of_others(others)),
+        },
+        notes=(*_notes(request, paths, felt), *_notes_of_others(others)),
+        refusals=tuple(refusals),
+    )
+
+
+def _plan_flow(
+    settings: Settings, flow: Flow, request: RefreshRequest
+) -> tuple[FlowPlan, tuple[Refusal, ...]]:
+    """Plan the next generation of one flow. One that never began needs none: its first reads everything as it
+    is.
+    """
+    home, start = flow_home(settings, flow), StartAt(EARLIEST)
+    if last_begun(home) is None:
+        newest = generations.latest(home)
+        number = newest.number if newest else None
+        note = "The flow never ran: its first generation will read everything."
+        return (
+            FlowPlan(
+                flow.full_name,
+                flow.declaration.target,
+                number,
+                None,
+                None,
+                flow.fingerprint,
+                start,
+                REBUILT,
+                notes=(note,),
+            ),
+            (),
+        )
+    present = look_at(settings, flow, strict=False)
+    asked = ResetRequest((flow.full_name,), start, REBUILT, request.accept)
+    sources = [opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration)]
+    prices = tuple(_price(source, present, asked) for source in sources)
+    refused = (item for item in refusals_of(prices, asked, present.stateful) if item.price != REPEATS)
+    planned = FlowPlan(
+        flow=flow.full_name,
+        target=flow.declaration.target,
+        generation=present.newest,
+        next_generation=present.newest + 1,
+        previous=present.standing.generation.number,
+        fingerprint=flow.fingerprint,
+        start=start,
+        state=REBUILT,
+        position={**present.standing.evidence(), "offsets": present.position},
+        stateful=present.stateful,
+        operators_before=present.operators,
+        prices=prices,
+        notes=(
+            *(("It runs once, and is run again.",) if flow.declaration.once else ()),
+            *pinned_settings.changes(flow, present.standing),
+        ),
+        keeps_schemas=not request.infer_schemas,
+        once=flow.declaration.once,
+        failure=present.failure,
+    )
+    return planned, tuple(replace(item, flow=flow.full_name) for item in refused)
+
+
+def _price(source: Source, present: Present, asked: ResetRequest) -> SourcePrice:
+    """Say what a source has lost since it was read. What it still has is read again into a table that is
+    empty: nothing comes twice.
+
+    What is gone is what a rebuild of all state from the history would lack.
+    """
+    again = price_of(source, present.standing, present.position, asked, present.stateful)
+    if not source.reads_files and source.format not in (KAFKA, DELTA):
+        unknown = Amount(None, 0, None, f"{source.format} keeps no history: {HISTORY}")
+        return replace(again, lost=unknown, repeated=unknown)
+    try:
+        rebuilt = price_of(
+            source,
+            present.standing,
+            present.position,
+            replace(asked, start=StartAt(generations.AFTER_LAST)),
+            True,
+        )
+    except (CheckpointError, RequestError, StorageError) as error:
+        rebuilt = replace(again, gone=Amount(None, 0, None, f"what was read before cannot be told: {error}"))
+    lost = rebuilt.gone
+    if rebuilt.blocked is not None and lost.nothing:
+        lost = Amount(None, 0, None, rebuilt.blocked)
+    if not again.lost.nothing:
+        lost = (
+            again.lost
+            if lost.nothing
+            else Amount(None, 0, None, f"{in_words(again.lost)} unread, and {in_words(lost)} read before")
+        )
+    notes = (f"{in_words(again.repeated)} of what was read before are read again", *again.notes)
+    return replace(
+        again,
+        lost=lost,
+        repeated=lost if lost.files is None and lost.rows is None else NONE,
+        gone=NONE,
+        notes=notes,
+    )
+
+
+def _notes(request: RefreshRequest, paths: list[str], felt: list[str]) -> Iterator[str]:
+    yield (
+        f"All rows of {request.table} are removed by one"
+        f" commit{', and its tombstones by another' if len(paths) > 1 else ''}."
+    )
+    for path in paths:
+        yield (
+            f"{path} is at version {delta_log.latest_version(path)}: until VACUUM takes its files it can be"
+            " put back by restore_table."
+        )
+    yield "Until the flows have caught up, readers see a table that is being filled."
+    yield from (f"It is read as a stream: {reader}." for reader in felt)
+
+
+def _notes_of_others(others: Strangers) -> Iterator[str]:
+    if others.found:
+        yield (
+            f"What others than its flows wrote goes, and no flow brings it again: {'; '.join(others.found)}."
+        )
+    if others.deleted:
+        yield f"What others deleted comes back, as far as the sources have it: {'; '.join(others.deleted)}."
+    if others.unknown is not None:
+        yield (
+            f"Whether others wrote some of its older rows is not known: {others.unknown}. No flow would bring"
+            " those again."
+        )
+
+
+def _paths(settings: Settings, pipeline: Pipeline, table: Table) -> tuple[str, ...]:
+    """Give the paths of a table and, where changes are applied to it by key, of its tombstones: one unit."""
+    path = settings.table_path(table.name)
+    return (path, settings.tombstones_path(table.name)) if pipeline.keeps_tombstones(table.name) else (path,)
+
+
+def _emptied_any(work: Work) -> bool:
+    shut = any(
+        generations.is_over(work.home(flow), flow.previous)
+        for flow in work.plan.flows
+        if flow.previous is not None
+    )
+    return shut or any(is_emptied(path, work.plan.recovery_id) for path in work.plan.details["paths"])
+
+
+def _read_request(value: dict[str, Any]) -> RefreshRequest:
+    return request_of(RefreshRequest, value)
+
+
+KIND = Kind(
+    name=RECOVERY,
+    title="Full refresh",
+    description=(
+        "Empties a table and lets every flow that writes it read its sources again from the beginning."
+    ),
+    form=refresh_form,
+    parse=parse_refresh,
+    read_request=_read_request,
+    plan=plan,
+    steps=(
+        shared_steps.HOLD,
+        shared_steps.PLAN_AGAIN,
+        StepKind(
+            "empty_tables",
+            "shut the old generations out of the table, then remove all its rows, and those of its"
+            " tombstones, by one commit each",
+            "spark",
+            "streamkeeper_jobs.recover.full_refresh:empty_tables",
+            changes=True,
+            changed=_emptied_any,
+        ),
+        shared_steps.DECIDE,
+        shared_steps.VERIFY_TABLES,
+        shared_steps.RELEASE,
+        shared_steps.VERIFY_PROGRESS,
+    ),
+    noun="full refresh",
+)

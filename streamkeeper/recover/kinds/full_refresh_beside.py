@@ -1,0 +1,371 @@
+"""``full_refresh_beside``: a table is built anew next to the old one, while readers and flows go on, and put
+in its place by one commit.
+
+Readers see the old table, whole, until that commit, and the new one from then on. The flows are held only for
+what came while the last round of reading ran, and for the commit; they go on in the checkpoints by which the
+new table was built, and Delta's log knows its batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from streamkeeper.declare.model import Source
+from streamkeeper.delta import log as delta_log
+from streamkeeper.delta.summary import newest_summary
+from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.flows import generations
+from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
+from streamkeeper.recover.kinds import full_refresh
+from streamkeeper.recover.kinds.backup_table import unit_of
+from streamkeeper.recover.kinds.full_refresh import RefreshRequest
+from streamkeeper.recover.plans import plan as plans
+from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
+from streamkeeper.recover.plans.plan import Amount, CopyPlan, FlowPlan, Plan, Refusal, in_words
+from streamkeeper.recover.requests.form import (
+    LOSS,
+    PRICES,
+    FormField,
+    declared_table,
+    read_values,
+    refuse,
+    request_of,
+)
+from streamkeeper.recover.restart import side_table
+from streamkeeper.recover.restart.flow_now import flow_home
+from streamkeeper.recover.restart.side_table import DECLARED, DEFINITIONS, KEPT, RECOVERY
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.settings import Settings
+from streamkeeper.sources.files.options import OFF, FileOptions
+from streamkeeper.tables.backups import TARGET, TOMBSTONES
+
+BUILD, PUT_IN_PLACE, REMOVE = "build", "put_in_place", "remove_beside"
+_GOES_ON = "the flow goes on removing files that it has read while the table is built"
+BEHIND = 5
+"""How many batches a round of reading may find that is the last before the flows are held, unless it is
+said.
+"""
+
+
+@dataclass(frozen=True)
+class BesideRequest:
+    """What was asked for. ``table`` is ``pipeline.table``; ``behind`` a number of batches; ``definition`` one
+    of ``DEFINITIONS``.
+    """
+
+    table: str
+    behind: int = BEHIND
+    definition: str = KEPT
+    accept: tuple[str, ...] = ()
+    infer_schemas: bool = False
+    reason: str = ""
+    by: str = "someone"
+
+
+def beside_form(manifest: Manifest) -> tuple[FormField, ...]:
+    """Give the fields of the form, in the order in which a person reads them."""
+    table, *others = full_refresh.refresh_form(manifest)
+    said = (
+        "The table that is built anew; every flow that writes it reads its sources from the beginning, beside"
+        " the table as it is."
+    )
+    return (
+        replace(table, description=said),
+        FormField(
+            "behind",
+            "number",
+            "May be behind by",
+            "Batches. What is read beside is read in rounds, each of all that is there; after one that had no"
+            " more batches than this, the flows are held, the rest is read, and the table is put in place. 0:"
+            " after a round that found nothing.",
+            BEHIND,
+        ),
+        FormField(
+            "definition",
+            "string",
+            "Definition",
+            f"`{KEPT}`: columns, partitions or clustering, properties and constraints are those of the table"
+            f" as it is. `{DECLARED}`: the table is made as a new one would be, for flows that give other"
+            " columns; what was set by hand is gone then.",
+            KEPT,
+            DEFINITIONS,
+        ),
+        *others,
+    )
+
+
+def parse_beside(values: Mapping[str, Any], manifest: Manifest, by: str) -> BesideRequest:
+    """Make a request of a form's values; missing ones take the form's default.
+
+    :raises RequestError: any value does not fit; all misfits are listed.
+    """
+    merged, wrong = read_values(values, beside_form(manifest))
+    behind = merged["behind"]
+    if (
+        isinstance(behind, (int, float))
+        and not isinstance(behind, bool)
+        and (behind < 0 or behind != int(behind))
+    ):
+        wrong.append(f"behind is {behind!r}; it must be a whole number of batches, 0 or more.")
+    refreshed = {name: merged[name] for name in ("table", "accept", "infer_schemas", "reason")}
+    request = None
+    try:
+        request = full_refresh.parse_refresh(refreshed, manifest, by)
+    except RequestError as error:
+        wrong += [item for item in error.misfits if item not in wrong]
+    refuse("The full refresh was not planned", wrong)
+    assert request is not None, "what is missing was listed as wrong"
+    own = {"behind": int(behind), "definition": merged["definition"]}
+    return BesideRequest(
+        request.table,
+        **own,
+        accept=request.accept,
+        infer_schemas=request.infer_schemas,
+        reason=request.reason,
+        by=by,
+    )
+
+
+def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recovery_id: str) -> Plan:
+    """Plan it; nothing is touched.
+
+    :raises RequestError: there is no table yet, or it is of a kind that another's files cannot be put in the
+        place of.
+    :raises CheckpointError: the checkpoint of one of its flows cannot be listed.
+    """
+    asked = RefreshRequest(request.table, request.accept, request.infer_schemas, request.reason, request.by)
+    refresh = full_refresh.plan(settings, manifest, asked, recovery_id)
+    pipeline, table = declared_table(request.table, manifest, "The full refresh was not planned")
+    unit = unit_of(settings, pipeline, table.name)
+    if request.definition == KEPT and TOMBSTONES in unit and not delta_log.exists(unit[TOMBSTONES]):
+        raise RequestError(
+            f"The tombstones of {unit[TARGET]} are gone: {unit[TOMBSTONES]} is no Delta table, so its"
+            f" definition cannot be kept. Nothing was touched. Choose the definition {DECLARED!r}."
+        )
+    beside = side_table.unit_beside(settings, unit, table.name, recovery_id)
+    copies = tuple(
+        _copy(what, unit[what], beside[what], request.definition)
+        for what in unit
+        if delta_log.exists(unit[what])
+    )
+    cleaned = _cleaned(settings, manifest.writers(pipeline.name, table.name))
+    return replace(
+        refresh,
+        recovery=RECOVERY,
+        request=asdict(request),
+        flows=tuple(
+            _with_generation(_with_cleaned(flow, cleaned.get(flow.flow, ()))) for flow in refresh.flows
+        ),
+        steps=KIND.step_names,
+        copies=copies,
+        details={"unit": unit, "beside": beside, "readers": refresh.details["readers"]},
+        notes=(*_notes(request, beside[TARGET], refresh.details["readers"]), *refresh.details["others"]),
+        refusals=(*refresh.refusals, *_price_of_cleaned(cleaned, request.accept)),
+    )
+
+
+def plan_again(work: Work) -> dict[str, Any]:
+    """Make the plan again, now that nothing moves, and compare it with the approved one.
+
+    What the sources had when that was made was read since: its prices stay. A driver that took over from one
+    that may still live has begun another generation meanwhile: that is followed, since nothing of the old
+    ones is gone on from.
+
+    :raises RecoveryError: the declaration of a flow changed, or other flows write the table now.
+    """
+    plan, manifest = work.plan, read_manifest(work.settings)
+    of = kind(plan.recovery)
+    again = plans.kept(of.plan(work.settings, manifest, of.read_request(plan.request), plan.recovery_id))
+    shared_steps.check_same_flows(plan, again)
+    before = {flow.flow: flow for flow in plan.flows}
+    changed = sorted(flow.flow for flow in again.flows if flow.fingerprint != before[flow.flow].fingerprint)
+    if changed:
+        raise RecoveryError(
+            f"What is declared of {', '.join(changed)} changed since the plan was made, so the table that was"
+            " built beside is not what it would be now. Nothing was changed. Give this recovery up"
+            f" (streamkeeper abandon {plan.recovery_id}) and plan anew."
+        )
+    again = replace(
+        again,
+        flows=tuple(replace(flow, prices=before[flow.flow].prices) for flow in again.flows),
+        refusals=tuple(item for item in again.refusals if item.flow is None),
+    )
+    why = plans.worse(plan, again)
+    return {"worse": bool(why), "why": why, "plan": plans.to_json(again)}
+
+
+def is_decided(work: Work) -> bool:
+    """Say whether the generation of any flow was written by this recovery: from then on it can only be run
+    on.
+    """
+    return shared_steps.is_decided(replace(work, plan=shared_steps.plan_under_hold(work)))
+
+
+def remove_beside(work: Work) -> dict[str, Any]:
+    """Remove what was built, which is in the table's place by now; the checkpoints stay where the flows go on
+    in them.
+    """
+    return side_table.remove(work.settings, work.plan)
+
+
+def given_up(work: Work) -> None:
+    """Remove what was built. What a driver that may still live works on is left to ``clean_up``."""
+    side_table.remove(work.settings, work.plan)
+
+
+def _cleaned(settings: Settings, writers: list[Flow]) -> dict[str, list[str]]:
+    """Give the sources whose files a flow removes once it has read them, by the flow: it goes on with that
+    while the table is built.
+
+    A once flow that is done removes nothing more.
+    """
+    running = (
+        flow
+        for flow in writers
+        if not (flow.declaration.once and generations.finished(flow_home(settings, flow)) is not None)
+    )
+    found = {
+        flow.full_name: [
+            source.name for source in flow.pipeline.sources_of(flow.declaration) if _cleans(source)
+        ]
+        for flow in running
+    }
+    return {name: sources for name, sources in found.items() if sources}
+
+
+def _cleans(source: Source) -> bool:
+    return source.reads_files and FileOptions.of(source).clean != OFF
+
+
+def _with_cleaned(flow: FlowPlan, sources: Collection[str]) -> FlowPlan:
+    """Say in the prices of a flow that its sources may lose more until the table is put in place, and nobody
+    knows how much.
+    """
+    prices = (
+        replace(price, lost=_and_more(price.lost)) if price.source in sources else price
+        for price in flow.prices
+    )
+    return replace(flow, prices=tuple(prices))
+
+
+def _and_more(lost: Amount) -> Amount:
+    if lost.files is None and lost.rows is None:
+        return lost
+    now = "" if lost.nothing else f"{in_words(lost)}; "
+    return Amount(None, 0, None, f"{now}{_GOES_ON}")
+
+
+def _price_of_cleaned(cleaned: Mapping[str, list[str]], accepted: Collection[str]) -> Iterator[Refusal]:
+    """Ask for what the flows may remove before it is read beside, unless it is accepted."""
+    for flow, sources in cleaned.items() if LOSS not in accepted else ():
+        said = (
+            f"{PRICES[LOSS]} ({flow}, {', '.join(sources)}: {_GOES_ON}, by cleanSource, and what is removed"
+            " before it is read beside is not in the new table). Choose full_refresh, which holds the flow"
+            f" meanwhile, or hold it until this is over (streamkeeper hold {flow}). To go on, accept"
+            f" `{LOSS}`."
+        )
+        yield Refusal(LOSS, said, flow)
+
+
+def _with_generation(flow: FlowPlan) -> FlowPlan:
+    """Give the plan of a flow with a generation for it in any case: one that never began goes on where it was
+    built beside, too.
+    """
+    if flow.next_generation is not None:
+        return flow
+    return replace(
+        flow,
+        next_generation=(flow.generation or 0) + 1,
+        previous=flow.generation,
+        notes=("The flow never ran.",),
+    )
+
+
+def _copy(what: str, path: str, beside: str, definition: str) -> CopyPlan:
+    """Say what is written beside: about as much as there is now."""
+    summary = newest_summary(path)
+    if summary is None:
+        return CopyPlan(what, path, beside, 0, None, 0)
+    side_table.check_replaceable(path, summary.protocol, summary.metadata, definition)
+    return CopyPlan(what, path, beside, summary.bytes, None, summary.files)
+
+
+def _notes(request: BesideRequest, beside: str, felt: list[str]) -> Iterator[str]:
+    yield (
+        f"{request.table} is built anew beside, at {beside}: about the bytes of the table as it is are needed"
+        " once more until then."
+    )
+    yield (
+        "Its flows run on, and readers see the table as it is, until one commit puts the new one in its"
+        " place."
+    )
+    yield (
+        f"The flows are held for what a round of reading leaves after it found {request.behind} batches or"
+        " fewer, and for that commit; then they go on in the checkpoints that were made beside."
+    )
+    if request.definition == DECLARED:
+        yield (
+            "Its columns, partitions, properties and constraints will be those that are declared: what was"
+            " set by hand is gone then."
+        )
+    yield "Until VACUUM takes the files of the old table it can be put back."
+    yield from (f"It is read as a stream: {reader}." for reader in felt)
+
+
+def _read_request(value: dict[str, Any]) -> BesideRequest:
+    return request_of(BesideRequest, value)
+
+
+KIND = Kind(
+    name=RECOVERY,
+    title="Full refresh beside",
+    description=(
+        "Builds a table anew beside the old one while flows and readers go on, and puts it in its place by"
+        " one commit."
+    ),
+    form=beside_form,
+    parse=parse_beside,
+    read_request=_read_request,
+    plan=plan,
+    steps=(
+        shared_steps.LOCK,
+        StepKind(
+            BUILD,
+            "read all sources from their beginning into a table beside, in rounds, until a round finds next"
+            " to nothing; flows run on",
+            "spark",
+            "streamkeeper_jobs.recover.full_refresh_beside:build",
+            patient=True,
+        ),
+        shared_steps.HOLD,
+        StepKind(
+            shared_steps.PLAN_AGAIN.name,
+            "look again, now that nothing moves, and see that the declarations are those that the table was"
+            " built by",
+            "here",
+            plan_again,
+        ),
+        StepKind(
+            PUT_IN_PLACE,
+            "read what came since, shut the old generations out, begin the next ones where the table beside"
+            " stands, and put it in place: the tombstones by one commit, then the table by one",
+            "spark",
+            "streamkeeper_jobs.recover.full_refresh_beside:put_in_place",
+            changes=True,
+            changed=is_decided,
+        ),
+        shared_steps.VERIFY_TABLES,
+        shared_steps.RELEASE,
+        StepKind(
+            REMOVE,
+            "remove what was built beside; the checkpoints stay where the flows go on in them",
+            "here",
+            remove_beside,
+        ),
+        shared_steps.VERIFY_PROGRESS,
+    ),
+    noun="full refresh beside",
+    given_up=given_up,
+)

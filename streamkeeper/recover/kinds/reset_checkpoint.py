@@ -1,0 +1,221 @@
+"""``reset_checkpoint``: look at the flows, their sources and their sinks, and decide. Planning changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+from streamkeeper.flows.generations import AFTER_LAST, EMPTY, GENERATION
+from streamkeeper.flows.past_positions import at_end
+from streamkeeper.flows.position import Standing
+from streamkeeper.manifest.environment import opened_if_possible
+from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.recover.plans.kind import Kind
+from streamkeeper.recover.plans.plan import FlowPlan, Plan, Refusal
+from streamkeeper.recover.requests.form import REPEATS
+from streamkeeper.recover.requests.reset_checkpoint import (
+    ResetRequest,
+    parse_reset,
+    request_from_json,
+    reset_form,
+    values_from_command_line,
+)
+from streamkeeper.recover.restart import pinned_settings
+from streamkeeper.recover.restart.flow_now import flow_home, look_at
+from streamkeeper.recover.restart.next_generation import Way, plan_place
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.settings import Settings
+from streamkeeper.sources import replay_steps
+from streamkeeper.sources.cost import price_of, refusals_of
+from streamkeeper.times import now
+
+RECOVERY = "reset_checkpoint"
+
+
+def plan(settings: Settings, manifest: Manifest, request: ResetRequest, recovery_id: str) -> Plan:
+    """Plan a reset of one flow or several.
+
+    :raises RequestError: a flow has no checkpoint to reset, or the position asked for is not one of its
+        checkpoint.
+    :raises CheckpointError: a checkpoint cannot be read as far as the plan needs it.
+    """
+    flows = [manifest.find(name) for name in request.flows]
+    planned = [plan_flow(settings, flow, request.of(flow)) for flow in flows]
+    refusals = [refusal for _, refused in planned for refusal in refused]
+    return Plan(
+        recovery=RECOVERY,
+        recovery_id=recovery_id,
+        pipeline=flows[0].pipeline.name,
+        tables=tuple(sorted({flow.declaration.target for flow in flows})),
+        request=asdict(request),
+        flows=tuple(flow for flow, _ in planned),
+        steps=KIND.step_names,
+        refusals=tuple(named(refusal) for refusal in refusals) if len(flows) > 1 else tuple(refusals),
+        at=now(),
+    )
+
+
+def named(refusal: Refusal) -> Refusal:
+    """Give a refusal of one flow as one of several flows' plan says it: with the flow's name."""
+    return replace(refusal, message=f"{refusal.flow}: {refusal.message}") if refusal.flow else refusal
+
+
+def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> tuple[FlowPlan, tuple[Refusal, ...]]:
+    """Plan the next generation of one flow, and give the prices that the request does not accept.
+
+    :param request: of this flow (:meth:`ResetRequest.of`).
+    :raises RequestError: the flow has no checkpoint to reset, or the position asked for is not one of its
+        checkpoint.
+    :raises CheckpointError: the checkpoint cannot be read as far as the plan needs it.
+    """
+    if request.start.mode == GENERATION:
+        return _from_generation(settings, flow, request)
+    present = look_at(settings, flow, strict=request.start.mode == AFTER_LAST)
+    standing, position, stateful, safe = (
+        present.standing,
+        present.position,
+        present.stateful,
+        present.is_safe_to_repeat,
+    )
+    sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
+    prices = tuple(price_of(source, standing, position, request, stateful) for source in sources)
+    refused = refusals_of(prices, request, stateful, standing.missing_in_sink)
+    planned = FlowPlan(
+        flow=flow.full_name,
+        target=flow.declaration.target,
+        generation=present.newest,
+        next_generation=present.newest + 1,
+        previous=standing.generation.number,
+        fingerprint=flow.fingerprint,
+        start=request.start,
+        state=request.state,
+        position={**standing.evidence(), "offsets": position},
+        stateful=stateful,
+        operators_before=present.operators,
+        prices=prices,
+        notes=(
+            *_notes(flow, standing, request, stateful, position, safe),
+            *((replay_steps.OWN_STATE,) if present.makes_its_state and request.state != EMPTY else ()),
+            *pinned_settings.changes(flow, standing),
+        ),
+        keeps_schemas=not request.infer_schemas,
+        once=flow.declaration.once,
+        failure=present.failure,
+    )
+    accepted = (
+        replace(refusal, flow=flow.full_name)
+        for refusal in refused
+        if not (safe and refusal.price == REPEATS)
+    )
+    return planned, tuple(accepted)
+
+
+def _from_generation(
+    settings: Settings, flow: Flow, request: ResetRequest
+) -> tuple[FlowPlan, tuple[Refusal, ...]]:
+    """Plan a generation that goes on after the last batch of an earlier one, with a copy of its checkpoint
+    where that fits.
+    """
+    assert request.start.generation is not None, "a request from a generation names it"
+    place = at_end(
+        flow_home(settings, flow), settings.table_path(flow.declaration.target), request.start.generation
+    )
+    planned, refused = plan_place(settings, flow, place, Way(request.state, request.accept))
+    return replace(planned, keeps_schemas=not request.infer_schemas), refused
+
+
+def _notes(  # noqa: PLR0917 - what a plan was made of
+    flow: Flow,
+    standing: Standing,
+    request: ResetRequest,
+    stateful: bool | None,
+    position: dict[str, Any] | None,
+    safe: bool,
+) -> Iterator[str]:
+    batch = standing.batch
+    if batch is None:
+        yield (
+            "No batch was ever committed: the new generation starts with what the old one would have read"
+            " first."
+        )
+    elif standing.ruled_by == "sink":
+        yield (
+            f"The table has batch {batch}, the checkpoint only {standing.last_commit}: the sink rules, so"
+            f" that batch {batch} does not come twice."
+        )
+    elif not standing.sink_known:
+        yield (
+            f"The checkpoint's last batch is {batch}; the table's log does not reach back far enough to tell"
+            " its own without Spark. The driver asks Spark before it starts, and the later one rules."
+        )
+    elif standing.missing_in_sink is not None:
+        yield (
+            f"The checkpoint's last batch is {batch}, but the table has not {standing.missing_in_sink}: it"
+            " was removed, replaced or put back from an older copy. Only earliest reads their rows again."
+        )
+    else:
+        yield f"Checkpoint and table agree: batch {batch} is the last."
+    if safe:
+        yield (
+            f"The table {flow.declaration.target} is kept by key and sequence: changes that are read again"
+            " change nothing in it, whether the state is rebuilt or starts empty."
+        )
+    if stateful is False:
+        yield "The query as declared now keeps no state."
+    elif request.state == EMPTY and not safe:
+        yield (
+            "State starts empty: what the old state would have dropped as seen before counts as new, so the"
+            " target may get such rows again."
+        )
+    if stateful is not False and request.state != EMPTY and not safe:
+        yield (
+            "If the query has a watermark: rows once dropped as late cannot be told apart afterwards, and a"
+            " rebuilt state may count them."
+        )
+    known = set(standing.start.positions) | set(position or {})
+    new = [
+        source.name
+        for source in flow.pipeline.sources_of(flow.declaration)
+        if known and source.name not in known
+    ]
+    if new and request.start.mode == AFTER_LAST:
+        yield f"New sources start at their beginning: {', '.join(new)}."
+    left = sorted(known - {source.name for source in flow.pipeline.sources_of(flow.declaration)})
+    if left:
+        yield (
+            f"Sources that the flow does not read any more: {', '.join(left)}. What waits in them is not"
+            " read."
+        )
+    yield f"The table {flow.declaration.target} stays; the old checkpoint {standing.start.checkpoint} stays."
+
+
+def _shorthand(values: dict[str, Any]) -> dict[str, Any]:
+    """Read ``--start-from``, which on the command line may say the timestamp or the offsets along."""
+    return {**values, **values_from_command_line(values["start_from"])} if "start_from" in values else values
+
+
+KIND = Kind(
+    name=RECOVERY,
+    title="Reset checkpoint",
+    description=(
+        "Gives flows a new checkpoint, from exactly where they stood or from where you say; their tables are"
+        " kept."
+    ),
+    form=reset_form,
+    parse=parse_reset,
+    read_request=request_from_json,
+    plan=plan,
+    steps=(
+        shared_steps.HOLD,
+        shared_steps.PLAN_AGAIN,
+        shared_steps.DECIDE,
+        shared_steps.VERIFY_TABLES,
+        shared_steps.RELEASE,
+        shared_steps.VERIFY_PROGRESS,
+    ),
+    shorthand=_shorthand,
+    noun="reset",
+)

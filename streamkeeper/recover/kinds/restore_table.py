@@ -1,0 +1,408 @@
+"""``restore_table``: puts a backup, or an earlier version of the table, back; its flows go on from the batch
+that belongs to it.
+
+Nothing is touched before what is put back was read and compared. Then the flows' next generations are
+decided, target and tombstones are put back, each in one commit, and compared again; the flows stay held until
+all of that is done.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from streamkeeper.declare.model import Pipeline
+from streamkeeper.delta import log as delta_log
+from streamkeeper.delta.copy_files import FIRST_COMMIT
+from streamkeeper.delta.summary import check_may_become, newest_summary
+from streamkeeper.errors import RequestError
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.generations import REBUILT, STATES
+from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.recover.kinds.backup_table import unit_of
+from streamkeeper.recover.plans.kind import Kind, StepKind, Work
+from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
+from streamkeeper.recover.requests.form import (
+    FormField,
+    approval_fields,
+    declared_table,
+    find_table,
+    price_field,
+    read_values,
+    refuse,
+    request_of,
+    table_names,
+)
+from streamkeeper.recover.restart import put_back
+from streamkeeper.recover.restart.after_restore import plan_restored
+from streamkeeper.recover.restart.next_generation import Way, held_meanwhile
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
+from streamkeeper.tables import backups, past_versions
+from streamkeeper.tables.backups import NEWEST, TARGET, TOMBSTONES, Backup
+from streamkeeper.tables.flows_at_version import FlowAt, WritersAt, flow_at
+from streamkeeper.tables.readers import price_of_readers, price_of_strangers, what_readers_feel
+from streamkeeper.times import now
+
+RECOVERY = "restore_table"
+
+
+@dataclass(frozen=True)
+class RestoreRequest:
+    """A restore as asked for: of ``table`` (``pipeline.table``), a ``backup`` by its id or ``newest``, or a
+    ``version`` of the table.
+    """
+
+    table: str
+    backup: str | None = None
+    version: int | None = None
+    state: str = REBUILT
+    accept: tuple[str, ...] = ()
+    reason: str = ""
+    by: str = "someone"
+
+
+def restore_form(manifest: Manifest) -> tuple[FormField, ...]:
+    """Give the fields of ``restore_table``, in the order in which a person reads them."""
+    return (
+        FormField(
+            "table",
+            "string",
+            "Table",
+            "The table that is replaced, with what belongs to it.",
+            None,
+            table_names(manifest),
+        ),
+        FormField(
+            "backup",
+            "string",
+            "Backup",
+            "The id of the backup to put back, as `streamkeeper backups` lists it, or `newest`. Empty: a"
+            " version is put back.",
+            nullable=True,
+            section="What is put back",
+        ),
+        FormField(
+            "version",
+            "number",
+            "Version",
+            "A version of the table itself, where VACUUM left its files.",
+            nullable=True,
+            section="What is put back",
+        ),
+        FormField(
+            "state",
+            "string",
+            "State",
+            "For a query that keeps state: as it was then (copied, or rebuilt from history without writing"
+            " again), or empty.",
+            REBUILT,
+            STATES,
+            section="State",
+        ),
+        price_field(),
+        *approval_fields(),
+    )
+
+
+def parse_restore(values: Mapping[str, Any], manifest: Manifest, by: str) -> RestoreRequest:
+    """Make a request of a form's values.
+
+    :raises RequestError: any value does not fit; all misfits are listed.
+    """
+    merged, wrong = read_values(values, restore_form(manifest))
+    found = find_table(merged["table"], manifest, wrong)
+    backup, version = merged["backup"] or None, merged["version"]
+    if (backup is None) == (version is None):
+        given = (
+            "neither a backup nor a version"
+            if backup is None
+            else f"both a backup ({backup!r}) and a version ({version!r})"
+        )
+        wrong.append(f"{given} is given. Give one: a backup's id or {NEWEST!r}, or a version's number.")
+    if isinstance(version, (int, float)) and (version < 0 or version != int(version)):
+        wrong.append(f"version is {version!r}; it must be a whole number, 0 or more.")
+    refuse("The restore was not planned", wrong)
+    assert found is not None, "what is missing was listed as wrong"
+    pipeline, table = found
+    return RestoreRequest(
+        table=f"{pipeline.name}.{table.name}",
+        backup=backup,
+        version=None if version is None else int(version),
+        state=merged["state"],
+        accept=tuple(merged["accept"] or ()),
+        reason=merged["reason"] or "",
+        by=by,
+    )
+
+
+def read_request(value: dict[str, Any]) -> RestoreRequest:
+    """Read a request back from its JSON object."""
+    return request_of(RestoreRequest, value)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What is put back: for each table of the unit a JSON object of where it comes from, and where each flow
+    stood in it.
+
+    ``untouched`` are flows that wrote nothing for as long as the log reaches back: nothing of theirs is
+    undone. ``strangers`` are commits after ``version`` of the table that changed rows and are no flow's, in
+    words. ``wrote`` is the last transaction of every writer in a backup.
+    """
+
+    words: str
+    tables: tuple[dict[str, Any], ...]
+    flows: dict[str, FlowAt]
+    untouched: frozenset[str] = frozenset()
+    copies: tuple[CopyPlan, ...] = ()
+    version: int = 0
+    strangers: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    wrote: dict[str, int] = field(default_factory=dict)
+
+
+def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recovery_id: str) -> Plan:
+    """Plan a restore.
+
+    :raises RequestError: there is no such backup or version, or it cannot be put back.
+    :raises CheckpointError: where a flow stood then cannot be known.
+    """
+    pipeline, table = declared_table(request.table, manifest, "The restore was not planned")
+    writers = manifest.writers(pipeline.name, table.name)
+    if request.backup == NEWEST:  # named once: under the hold the newest may be another
+        request = replace(
+            request, backup=backups.find(open_storage(settings.state), pipeline.name, table.name, NEWEST).id
+        )
+    chosen = _chosen(settings, pipeline, table.name, writers, request)
+    way = Way(request.state, request.accept, restored=True)
+    planned = [
+        (
+            (held_meanwhile(settings, flow), ())
+            if flow.full_name in chosen.untouched
+            else plan_restored(settings, flow, chosen.flows.get(flow.full_name), way, chosen.wrote)
+        )
+        for flow in writers
+    ]
+    felt = what_readers_feel(settings, manifest, settings.table_path(table.name))
+    refusals: tuple[Refusal, ...] = (
+        *(refusal for _, refused in planned for refusal in refused),
+        *price_of_strangers(chosen.strangers, chosen.version, request.accept),
+        *price_of_readers(felt, request.accept),
+    )
+    return Plan(
+        recovery=RECOVERY,
+        recovery_id=recovery_id,
+        pipeline=pipeline.name,
+        tables=(table.name,),
+        request=asdict(request),
+        flows=tuple(flow for flow, _ in planned),
+        steps=KIND.step_names,
+        at=now(),
+        copies=chosen.copies,
+        details={"backup": request.backup, "tables": list(chosen.tables), "words": chosen.words},
+        notes=tuple(_notes(table.name, chosen, [flow for flow, _ in planned], felt)),
+        refusals=refusals,
+    )
+
+
+def copy_back(work: Work) -> dict[str, Any]:
+    """Copy the files of a backup into the table's folder, where nothing names them yet; what is there already
+    is left.
+    """
+    return {
+        "tables": [
+            put_back.bring(work, table)
+            for table in work.plan.details["tables"]
+            if table["from"] != table["path"]
+        ]
+    }
+
+
+def _chosen(
+    settings: Settings, pipeline: Pipeline, table: str, writers: list[Flow], request: RestoreRequest
+) -> _Chosen:
+    unit = unit_of(settings, pipeline, table)
+    if request.backup is not None:
+        return _of_backup(
+            unit, backups.find(open_storage(settings.state), pipeline.name, table, request.backup)
+        )
+    assert request.version is not None, "a request has one of the two"
+    return _of_version(settings, table, unit, writers, request.version)
+
+
+def _of_backup(unit: dict[str, str], backup: Backup) -> _Chosen:
+    held = {found.what for found in backup.tables}
+    if TOMBSTONES in unit and TOMBSTONES not in held:
+        raise RequestError(
+            f"The backup {backup.id} holds no tombstones, and {backup.table} is written by AUTO CDC: deleted"
+            " keys could come back. Restore a backup that holds both."
+        )
+    for found in (item for item in backup.tables if item.what in unit):
+        _check_replaceable(unit[found.what], found.path)
+    tables = tuple(
+        {
+            "what": found.what,
+            "path": unit[found.what],
+            "from": found.path,
+            "from_version": 0,
+            "newest": delta_log.latest_version(unit[found.what]),
+            "files": found.files,
+            "checksum": asdict(found.checksum),
+            "schema": found.schema,
+        }
+        for found in backup.tables
+        if found.what in unit
+    )
+    copies = tuple(
+        CopyPlan(found.what, found.path, unit[found.what], found.bytes, found.checksum.rows, found.files)
+        for found in backup.tables
+        if found.what in unit
+    )
+    words = f"the backup {backup.id} of {backup.at}, version {backup.target.version} of the table then"
+    rest = "Rows that others than its flows wrote since then go, too, and nothing brings them back."
+    wrote = {action["appId"]: int(action["version"]) for action in _actions(backup.target.path, "txn")}
+    return _Chosen(
+        words, tables, {flow.flow: flow for flow in backup.flows}, copies=copies, notes=(rest,), wrote=wrote
+    )
+
+
+def _of_version(
+    settings: Settings, table: str, unit: dict[str, str], writers: list[Flow], version: int
+) -> _Chosen:
+    path = unit[TARGET]
+    newest = delta_log.latest_version(path)
+    if newest is None or version > newest:
+        what = "there is no table" if newest is None else f"its newest is {newest}"
+        raise RequestError(
+            f"The table {table} at {path} has no version {version}: {what}. Choose one that is there, or a"
+            " backup."
+        )
+    homes = [FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name) for flow in writers]
+    wrote = WritersAt(path, version)
+    past = past_versions.look_back(table, path, version, homes)
+    untouched = {found.flow for found in past.flows if not found.known and not found.undone}
+    flows = {
+        home.full_name: flow_at(home, wrote, wrote.changed_later)
+        for home in homes
+        if home.full_name not in untouched
+    }
+    versions = {TARGET: version}
+    if TOMBSTONES in unit and delta_log.exists(unit[TOMBSTONES]):
+        found = past_versions.tombstones_version(past, unit[TOMBSTONES], homes)
+        assert found is not None, "there is a table of tombstones"
+        versions[TOMBSTONES] = found
+    for what, number in versions.items():
+        lacking = past_versions.lacking_files(unit[what], number)
+        if lacking:
+            raise RequestError(
+                f"Version {number} of {unit[what]} cannot be put back: VACUUM removed {lacking[0]} and"
+                " perhaps more. Nothing was touched. Choose a newer version, or a backup (`streamkeeper"
+                " backups`)."
+            )
+    tables = tuple(
+        {
+            "what": what,
+            "path": unit[what],
+            "from": unit[what],
+            "from_version": number,
+            "newest": delta_log.latest_version(unit[what]),
+        }
+        for what, number in versions.items()
+    )
+    words = f"version {version} of the table; its newest is {newest}"
+    return _Chosen(words, tables, flows, frozenset(untouched), version=version, strangers=past.strangers)
+
+
+def _check_replaceable(path: str, copy: str) -> None:
+    """Make sure that Delta lets a backup take a table's place, as far as that is known without Spark;
+    check_copy looks again.
+
+    :raises RequestError: it does not; nothing was touched.
+    """
+    present = newest_summary(path)
+    if present is not None:
+        check_may_become(path, present.metadata, next(_actions(copy, "metaData"), present.metadata))
+
+
+def _actions(copy: str, kind: str) -> Iterator[dict[str, Any]]:
+    """Give the actions of a kind in the one commit of a copy; none where the copy is gone, which check_copy
+    says.
+    """
+    commit = open_storage(copy).read(FIRST_COMMIT) or b""
+    return (json.loads(line)[kind] for line in commit.splitlines() if line.startswith(f'{{"{kind}"'.encode()))
+
+
+def _notes(table: str, chosen: _Chosen, flows: list[FlowPlan], felt: list[str]) -> Iterator[str]:
+    yield f"Replaced are all rows, columns and properties of {table}, by {chosen.words}."
+    if any(item["what"] == TOMBSTONES for item in chosen.tables):
+        yield (
+            "The tombstones are put back with it: a key that was deleted since is not deleted any more until"
+            " its delete is read again."
+        )
+    stay = [flow.flow for flow in flows if flow.next_generation is None]
+    if stay:
+        yield (
+            "These flows had read all there was by then, or never began; they get no new generation:"
+            f" {', '.join(stay)}."
+        )
+    yield from (f"It is read as a stream: {reader}." for reader in felt)
+    if chosen.strangers:
+        yield f"What others than the flows wrote since goes too: {', '.join(chosen.strangers)}."
+    yield from chosen.notes
+    yield (
+        "Earlier versions of the table stay in its history: what was there before can be put back by"
+        " restore_table, too."
+    )
+
+
+PUT_BACK = StepKind(
+    "put_back",
+    "shut the flows' old generations out of the table, and put it and its tombstones back, each in one"
+    " commit",
+    "spark",
+    "streamkeeper_jobs.recover.restore_table:put_back",
+    changes=True,
+)
+
+KIND = Kind(
+    name=RECOVERY,
+    title="Restore table",
+    description=(
+        "Replaces a table and its tombstones by a backup or an earlier version; its flows go on from the"
+        " batch that belongs to it."
+    ),
+    form=restore_form,
+    parse=parse_restore,
+    read_request=read_request,
+    plan=plan,
+    steps=(
+        shared_steps.HOLD,
+        shared_steps.PLAN_AGAIN,
+        StepKind(
+            "check_copy",
+            "read what is put back, and compare it with its entry",
+            "spark",
+            "streamkeeper_jobs.recover.restore_table:check_copy",
+        ),
+        StepKind(
+            "copy_back",
+            "copy its files into the table's folder, where nothing names them yet",
+            "here",
+            copy_back,
+        ),
+        shared_steps.DECIDE,
+        PUT_BACK,
+        StepKind(
+            "verify_rows",
+            "read the tables and compare rows and checksums",
+            "spark",
+            "streamkeeper_jobs.recover.restore_table:verify_rows",
+        ),
+        shared_steps.RELEASE,
+        shared_steps.VERIFY_PROGRESS,
+    ),
+)

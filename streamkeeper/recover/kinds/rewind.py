@@ -1,0 +1,290 @@
+"""``rewind``: flows begin again after an earlier batch, and their table is kept as it is or put back to the
+version of that batch.
+
+Planning changes nothing. Where a table is put back, every flow that wrote it since goes back along, or the
+plan is refused with its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from streamkeeper.declare.model import AutoCdcFlow
+from streamkeeper.delta import log as delta_log
+from streamkeeper.errors import RequestError
+from streamkeeper.flows import past_positions
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.generations import EARLIEST, OFFSETS, TIMESTAMP
+from streamkeeper.flows.past_positions import Place
+from streamkeeper.flows.position import last_begun
+from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.recover.kinds import reset_checkpoint
+from streamkeeper.recover.plans.kind import Kind, StepKind, Work
+from streamkeeper.recover.plans.plan import Plan, Refusal
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.recover.requests.rewind import (
+    RESTORED,
+    RewindRequest,
+    parse_rewind,
+    request_from_json,
+    rewind_form,
+)
+from streamkeeper.recover.restart.flow_now import flow_home
+from streamkeeper.recover.restart.next_generation import (
+    Planned,
+    Way,
+    held_meanwhile,
+    plan_beginning,
+    plan_place,
+)
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.recover.steps.verify_files import verify_files
+from streamkeeper.settings import Settings
+from streamkeeper.tables import past_versions
+from streamkeeper.tables.past_versions import PastVersion, Stood
+from streamkeeper.tables.readers import price_of_readers, price_of_strangers, what_readers_feel
+from streamkeeper.times import now
+
+RECOVERY = "rewind"
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The table of a flow that is rewound, and all declared flows that write it."""
+
+    settings: Settings
+    flows: tuple[Flow, ...]
+    target: str
+
+    @property
+    def path(self) -> str:
+        return self.settings.table_path(self.target)
+
+    @property
+    def tombstones(self) -> str | None:
+        keyed = any(isinstance(flow.declaration, AutoCdcFlow) for flow in self.flows)
+        return self.settings.tombstones_path(self.target) if keyed else None
+
+    @property
+    def homes(self) -> tuple[FlowHome, ...]:
+        return tuple(flow_home(self.settings, flow) for flow in self.flows)
+
+
+def plan(settings: Settings, manifest: Manifest, request: RewindRequest, recovery_id: str) -> Plan:
+    """Plan a rewind.
+
+    :raises RequestError: the flow has no such place any more; the message names the oldest that it has.
+    :raises CheckpointError: a checkpoint, or the table's log, cannot be read as far as the plan needs it.
+    """
+    flow = manifest.find(request.flow)
+    target = flow.declaration.target
+    siblings = tuple(
+        other
+        for other in manifest.flows()
+        if other.pipeline is flow.pipeline and other.declaration.target == target
+    )
+    table = _Table(settings, siblings, target)
+    planned, details, notes, refusals = _planned(table, flow, request)
+    if details["put_back"]:
+        felt = what_readers_feel(settings, manifest, table.path)
+        notes, refusals = (*notes, *felt), (*refusals, *price_of_readers(felt, request.accept))
+    return Plan(
+        recovery=RECOVERY,
+        recovery_id=recovery_id,
+        pipeline=flow.pipeline.name,
+        tables=(target,),
+        request=asdict(request),
+        flows=tuple(item for item, _ in planned),
+        steps=KIND.step_names,
+        details=details,
+        notes=notes,
+        refusals=(
+            *(_named(refusal, len(planned)) for _, refused in planned for refusal in refused),
+            *refusals,
+        ),
+        at=now(),
+    )
+
+
+Parts = tuple[list[Planned], dict[str, Any], tuple[str, ...], tuple[Refusal, ...]]
+
+
+def _planned(table: _Table, flow: Flow, request: RewindRequest) -> Parts:
+    """Give the plans of the flows, what is put back, and what is to be said of the table."""
+    if request.to.mode == OFFSETS:
+        asked = ResetRequest(
+            (flow.full_name,), request.to, request.state, request.accept, reason=request.reason, by=request.by
+        )
+        return [reset_checkpoint.plan_flow(table.settings, flow, asked)], {"put_back": []}, (), ()
+    place = _place(table, flow, request)
+    way = Way(request.state, request.accept, request.target == RESTORED)
+    first = plan_place(table.settings, flow, place, way)
+    if not way.restored:
+        return [first], {"place": str(place), "put_back": []}, (), ()
+    past = past_versions.look_back(
+        table.target, table.path, past_versions.version_after(place, table.path), table.homes
+    )
+    others, missing = _others(table, flow, past, request, way)
+    backs = list(_backs(table, past))
+    refusals = (*missing, *_table_refusals(past, backs, request))
+    details = {"place": str(place), "put_back": backs}
+    return [first, *others], details, tuple(_table_notes(past, backs)), refusals
+
+
+def _place(table: _Table, flow: Flow, request: RewindRequest) -> Place:
+    home = flow_home(table.settings, flow)
+    if request.to.mode == TIMESTAMP:
+        assert request.to.timestamp_ms is not None, "a request by timestamp has one"
+        return past_positions.at_moment(home, table.path, request.to.timestamp_ms)
+    number = request.to.generation
+    if number is None:
+        begun = last_begun(home)
+        if begun is None:
+            raise RequestError(
+                f"The flow {flow.full_name} has no checkpoint yet, so there is nothing to rewind."
+            )
+        number = begun[0].number
+    assert request.to.batch is not None, "a request by batch has one"
+    return past_positions.at_batch(home, table.path, number, request.to.batch)
+
+
+def _others(
+    table: _Table, flow: Flow, past: PastVersion, request: RewindRequest, way: Way
+) -> tuple[list[Planned], list[Refusal]]:
+    """Plan what becomes of the other flows of a table that is put back; refuse those that would have to go
+    along and were not named.
+    """
+    planned: list[Planned] = []
+    missing: list[Refusal] = []
+    stood = {item.flow: item for item in past.flows}
+    for other in (item for item in table.flows if item.full_name != flow.full_name):
+        found = stood.get(other.full_name)
+        if found is None or not found.undone:  # one that the table's past does not know has never begun
+            planned.append((held_meanwhile(table.settings, other), ()))
+        elif other.full_name not in request.along:
+            said = (
+                f"It cannot be carried out: {other.full_name} wrote {found.undone:,} batches into"
+                f" {table.target} since version {past.version}, which putting it back would undo. Let it go"
+                f" back along (along: {other.full_name}), or keep the target."
+            )
+            missing.append(Refusal(None, said))
+        elif not found.known:
+            said = (
+                f"It cannot be carried out: where {other.full_name} stood at version {past.version} is not in"
+                " the table's log any more."
+            )
+            missing.append(Refusal(None, said))
+        else:
+            planned.append(_along(table, other, found, way))
+    return planned, missing
+
+
+def _along(table: _Table, flow: Flow, stood: Stood, way: Way) -> Planned:
+    start, home = stood.start, flow_home(table.settings, flow)
+    if start.mode == EARLIEST:
+        return plan_beginning(table.settings, flow, way)
+    assert start.generation is not None, "a flow stood at its beginning or in a generation"
+    if start.batch is None:
+        return plan_place(
+            table.settings, flow, past_positions.at_end(home, table.path, start.generation), way
+        )
+    return plan_place(
+        table.settings, flow, past_positions.at_batch(home, table.path, start.generation, start.batch), way
+    )
+
+
+def _backs(table: _Table, past: PastVersion) -> Iterator[dict[str, Any]]:
+    """Give what is put back: the table's tombstones first, so that none is ever missing that the table
+    needs.
+    """
+    if table.tombstones is not None:
+        version = past_versions.tombstones_version(past, table.tombstones, table.homes)
+        newest = delta_log.latest_version(table.tombstones)
+        if version is not None and newest is not None:
+            yield {"path": table.tombstones, "version": version, "newest": newest}
+    yield {"path": past.path, "version": past.version, "newest": past.newest}
+
+
+def _table_refusals(
+    past: PastVersion, backs: list[dict[str, Any]], request: RewindRequest
+) -> Iterator[Refusal]:
+    for back in backs:
+        lacking = past_versions.lacking_files(back["path"], back["version"])
+        if lacking:
+            yield Refusal(
+                None,
+                f"It cannot be carried out: VACUUM removed files that version {back['version']} of"
+                f" {back['path']} needs, such as {lacking[0]}. Name a newer batch, keep the target, or put a"
+                " backup back with restore_table.",
+            )
+    yield from price_of_strangers(past.strangers, past.version, request.accept)
+
+
+def _table_notes(past: PastVersion, backs: list[dict[str, Any]]) -> Iterator[str]:
+    undone = ", ".join(f"{item.undone:,} of {item.flow}" for item in past.flows if item.undone) or "none"
+    yield (
+        f"The table {past.table} is put back from version {past.newest} to version {past.version}; batches"
+        f" undone: {undone}."
+    )
+    if len(backs) > 1:
+        yield (
+            f"Its tombstones are put back from version {backs[0]['newest']} to version {backs[0]['version']}."
+        )
+    if past.strangers:
+        yield f"Commits that no flow made are undone along: {', '.join(past.strangers)}."
+
+
+def _named(refusal: Refusal, flows: int) -> Refusal:
+    return (
+        replace(refusal, message=f"{refusal.flow}: {refusal.message}")
+        if flows > 1 and refusal.flow
+        else refusal
+    )
+
+
+def _nothing_to_put_back(work: Work) -> dict[str, Any] | None:
+    backs = shared_steps.plan_under_hold(work).details["put_back"]
+    return None if backs else {"tables": [], "note": "the target is kept as it is"}
+
+
+PUT_BACK = StepKind(
+    "put_back",
+    "shut the flows' old generations out of the table, and put it back to the version that belongs to the"
+    " batch, if that was asked for",
+    "spark",
+    "streamkeeper_jobs.recover.rewind:act",
+    changes=True,
+    idle=_nothing_to_put_back,
+)
+
+VERIFY_FILES = StepKind(
+    "verify_files",
+    "see that every file is there that putting the table back brought back",
+    "here",
+    verify_files,
+)
+
+KIND = Kind(
+    name=RECOVERY,
+    title="Rewind",
+    description=(
+        "Lets a flow begin again after an earlier batch, time or position; its table is kept, or put back to"
+        " the same moment."
+    ),
+    form=rewind_form,
+    parse=parse_rewind,
+    read_request=request_from_json,
+    plan=plan,
+    steps=(
+        shared_steps.HOLD,
+        shared_steps.PLAN_AGAIN,
+        shared_steps.DECIDE,
+        PUT_BACK,
+        VERIFY_FILES,
+        shared_steps.VERIFY_TABLES,
+        shared_steps.RELEASE,
+        shared_steps.VERIFY_PROGRESS,
+    ),
+)

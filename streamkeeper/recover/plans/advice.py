@@ -1,0 +1,160 @@
+"""The strategies against a checkpoint that cannot go on, compared; which of them fits a failure, and what
+there is to do it with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from streamkeeper.recover.plans.plan import FlowPlan, Plan
+from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
+from streamkeeper.tables import backups
+from streamkeeper.tables.backups import Backup
+
+FULL_REFRESH = "full refresh"
+FULL_REFRESH_WITH_BACKUP = "full refresh with backup and backfill"
+RESET = "reset checkpoint"
+REWIND = "rewind"
+RESTORE = "restore from a backup"
+BACKFILL = "reset and backfill"
+
+TRADE_OFFS = (
+    (
+        "strategy",
+        "complexity",
+        "cost",
+        "data may be lost",
+        "data may come twice",
+        "needs the first snapshot",
+        "resets the table",
+    ),
+    (
+        FULL_REFRESH,
+        "low",
+        "medium",
+        "yes, if snapshot or source files are gone",
+        "not for AUTO CDC targets",
+        "yes",
+        "yes",
+    ),
+    (FULL_REFRESH_WITH_BACKUP, "medium", "high", "no", "not for idempotent sinks", "no", "yes"),
+    (
+        RESET,
+        "medium",
+        "low",
+        "not from after-last",
+        "not from after-last, nor for idempotent writers",
+        "no",
+        "no",
+    ),
+    (
+        REWIND,
+        "low",
+        "low",
+        "not while sources keep it",
+        "if the table is kept and appended to",
+        "no",
+        "if asked for",
+    ),
+    (RESTORE, "low", "medium", "what came since, if sources have it no more", "no", "no", "to the backup"),
+    (
+        BACKFILL,
+        "medium",
+        "by what is read again",
+        "no, if it is somewhere else",
+        "not for AUTO CDC targets",
+        "no",
+        "no",
+    ),
+)
+"""The first three after the guide on recovering a pipeline from a checkpoint failure."""
+
+
+def advised(settings: Settings, plan: Plan) -> Plan:
+    """Give a plan with its ways out: for each parked flow the strategy that fits, and why, with the backups
+    that are there.
+    """
+    storage = open_storage(settings.state)
+    newest = {
+        table: found[-1] for table in plan.tables if (found := backups.listed(storage, plan.pipeline, table))
+    }
+    return replace(plan, ways=tuple(_advise(plan, newest)))
+
+
+def advise(plan: Plan) -> Iterator[str]:
+    """Give the ways out that a plan was made with; those of a plan that an earlier release made are found
+    anew, without backups.
+    """
+    yield from plan.ways or _advise(plan, {})
+
+
+def _advise(plan: Plan, newest: Mapping[str, Backup]) -> Iterator[str]:
+    for flow in plan.flows:
+        if flow.failure:
+            fits, why = fitting(flow)
+            yield f"For {flow.flow} the strategy that fits is: {fits}. {why}"
+            yield from _besides(flow, newest.get(flow.target))
+
+
+def _besides(flow: FlowPlan, backup: Backup | None) -> Iterator[str]:
+    """Say what else is there that could be done about a parked flow, by what its plan found out."""
+    if backup is not None:
+        yield (
+            f"The backup {backup.id} of {flow.target} is of {backup.at}: `restore_table` brings it back with"
+            " its flows, which then read again what came since."
+        )
+    elif fitting(flow)[0] == FULL_REFRESH_WITH_BACKUP:
+        yield (
+            f"There is no backup of {flow.target}: `full_refresh_with_backup` makes one before it empties the"
+            " table."
+        )
+    lost = [price.source for price in flow.prices if not price.lost.nothing]
+    if lost:
+        yield (
+            f"Where what {', '.join(lost)} lost is somewhere else (files, a table, a topic), `backfill`"
+            " brings it in after the reset."
+        )
+    if flow.position.get("offsets") and flow.position.get("batch"):
+        yield (
+            "If rows since an earlier batch are wrong, `rewind` reads them again; the last batch is"
+            f" {flow.position['batch']}."
+        )
+
+
+def fitting(flow: FlowPlan) -> tuple[str, str]:
+    """Give the strategy that fits a parked flow, by what its plan found out, and the reason in a sentence."""
+    lost = [price.source for price in flow.prices if not price.lost.nothing]
+    blocked = [price.source for price in flow.prices if price.blocked is not None]
+    gone = [price.source for price in flow.prices if not price.gone.nothing]
+    unreadable = flow.position.get("offsets", {}) is None
+    if blocked or unreadable or (lost and flow.start.mode == "after-last"):
+        what = (
+            f"what {', '.join(lost or blocked)} had is not there any more"
+            if lost or blocked
+            else "the old positions cannot be read"
+        )
+        return (
+            FULL_REFRESH_WITH_BACKUP,
+            (
+                f"The position after the last batch cannot be gone on from: {what}. A backup keeps what the"
+                " table has; a reset from explicit offsets or a timestamp is the cheap way where the loss"
+                " that the plan counts can be borne."
+            ),
+        )
+    if gone and flow.stateful is not False:
+        return (
+            RESET,
+            (
+                "The position is there, though state cannot be rebuilt whole: part of the history of"
+                f" {', '.join(gone)} is gone. Where that cannot be borne: {FULL_REFRESH_WITH_BACKUP}."
+            ),
+        )
+    return (
+        RESET,
+        (
+            "The position after the last batch is known and what follows it is still there: the table stays,"
+            " nothing comes twice."
+        ),
+    )

@@ -1,0 +1,340 @@
+"""Plans: what a recovery will do and what it will cost, as one value.
+
+The same plan is shown, approved, carried out and kept in the ledger. Making one touches nothing (see
+streamkeeper.recover.plans.kind).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from streamkeeper.flows.generations import StartAt
+from streamkeeper.redaction import redact
+
+FORMAT = 2
+
+
+@dataclass(frozen=True)
+class Amount:
+    """An amount of source data: files, bytes, and rows where they could be counted.
+
+    ``rows`` is exact if ``rows_unknown`` is None, and a bound with ``at_most``; else ``rows_unknown`` says
+    why there is no number.
+    """
+
+    files: int | None = 0
+    bytes: int = 0
+    rows: int | None = 0
+    rows_unknown: str | None = None
+    at_most: bool = False
+
+    @property
+    def nothing(self) -> bool:
+        """Whether there is none of it, for sure."""
+        return not self.files and not self.rows and self.rows_unknown is None
+
+
+NONE = Amount()
+
+
+@dataclass(frozen=True)
+class SourcePrice:
+    """What the plan costs in one source.
+
+    ``now`` and ``then`` say in words where the flow stands and where the new generation will start. ``lost``:
+    never read by any generation. ``repeated``: read by an earlier generation and again by this one.
+    ``replayed``: read once more to rebuild state, with the sink muted. ``gone``: history that was read and is
+    not there any more. ``blocked`` says why the plan cannot be carried out, whatever is accepted.
+    """
+
+    source: str
+    now: str
+    then: str
+    lost: Amount = NONE
+    repeated: Amount = NONE
+    replayed: Amount = NONE
+    gone: Amount = NONE
+    notes: tuple[str, ...] = ()
+    blocked: str | None = None
+
+    @property
+    def unknown(self) -> bool:
+        """Whether it could not even be told if rows are lost or repeated."""
+        return all(amount.files is None and amount.rows is None for amount in (self.lost, self.repeated))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A price that someone must accept first. ``price`` is the word to accept it by, or None if nothing can
+    make the plan go.
+
+    ``flow`` is the flow that has the price, or None where it is the plan's as a whole.
+    """
+
+    price: str | None
+    message: str
+    flow: str | None = None
+
+
+@dataclass(frozen=True)
+class FlowPlan:
+    """What a recovery does with one flow. ``generation`` is the one that is left (None: it never had one),
+    ``previous`` the one whose position and history count; ``fingerprint`` is the declaration that the plan is
+    for.
+
+    ``next_generation`` is None for a flow that is only held meanwhile. ``failure`` are the details of its
+    park.
+    """
+
+    flow: str
+    target: str
+    generation: int | None
+    next_generation: int | None
+    previous: int | None
+    fingerprint: str
+    start: StartAt
+    state: str
+    position: dict[str, Any] = field(default_factory=dict)
+    stateful: bool | None = None
+    operators_before: tuple[str, ...] = ()
+    prices: tuple[SourcePrice, ...] = ()
+    notes: tuple[str, ...] = ()
+    keeps_schemas: bool = True
+    once: bool = False
+    failure: dict[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The flow's name within its pipeline."""
+        return self.flow.partition(".")[2]
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """Bytes that a recovery copies: of ``what``, from where to where. ``rows`` is None where they were not
+    counted.
+    """
+
+    what: str
+    source: str
+    destination: str
+    bytes: int
+    rows: int | None
+    files: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recovery, planned.
+
+    ``request`` is what was asked for, ``details`` what only this kind of recovery knows, both as JSON
+    objects. ``steps`` are names, in their order. ``tables`` are locked while the recovery is at work; they
+    belong to ``pipeline``, as the flows do. ``ways`` say which strategy fits its parked flows
+    (:mod:`streamkeeper.recover.plans.advice`).
+    """
+
+    recovery: str
+    recovery_id: str
+    pipeline: str
+    tables: tuple[str, ...]
+    request: dict[str, Any]
+    flows: tuple[FlowPlan, ...]
+    steps: tuple[str, ...]
+    at: str
+    copies: tuple[CopyPlan, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    ways: tuple[str, ...] = ()
+    format: int = FORMAT
+
+    @property
+    def by(self) -> str:
+        """Who asked for it."""
+        return str(self.request.get("by") or "someone")
+
+    @property
+    def reason(self) -> str:
+        """Why it was asked for; may be empty."""
+        return str(self.request.get("reason") or "")
+
+    @property
+    def accept(self) -> tuple[str, ...]:
+        """The prices that were accepted beforehand."""
+        return tuple(self.request.get("accept") or ())
+
+    @property
+    def subject(self) -> str:
+        """What the recovery is of, in words: its flows or, where it has none, its tables, or else its
+        pipeline.
+        """
+        tables = ", ".join(f"{self.pipeline}.{table}" for table in self.tables)
+        return ", ".join(flow.flow for flow in self.flows) or tables or self.pipeline
+
+    def flow(self, name: str) -> FlowPlan | None:
+        """Give the part of one flow, by its full name."""
+        return next((flow for flow in self.flows if flow.flow == name), None)
+
+
+def to_json(plan: Plan) -> dict[str, Any]:
+    """Give a plan as a JSON object."""
+    return asdict(plan)
+
+
+def from_json(value: dict[str, Any]) -> Plan:
+    """Read a plan back from the JSON object that :func:`to_json` gave, of this format or of the one before
+    it.
+    """
+    if value.get("format") == 1:
+        value = _from_format_1(value)
+    return Plan(
+        **{
+            **value,
+            "tables": tuple(value["tables"]),
+            "flows": tuple(_flow(flow) for flow in value["flows"]),
+            "steps": tuple(value["steps"]),
+            "copies": tuple(CopyPlan(**copy) for copy in value["copies"]),
+            "notes": tuple(value["notes"]),
+            "ways": tuple(value.get("ways", ())),
+            "refusals": tuple(Refusal(**refusal) for refusal in value["refusals"]),
+        }
+    )
+
+
+def kept(plan: Plan) -> Plan:
+    """Give a plan as it comes back from the ledger: without secrets, and with lists and tuples where JSON has
+    them.
+    """
+    return from_json(json.loads(json.dumps(redact(to_json(plan)))))
+
+
+def worse(approved: Plan, again: Plan) -> list[str]:
+    """Say in which ways a plan made again costs more than the approved one; empty if in none."""
+    accepted = {(old.flow, old.price) for old in approved.refusals}
+    found = [
+        f"new refusal: {item.message}" for item in again.refusals if (item.flow, item.price) not in accepted
+    ]
+    copied = {copy.what for copy in approved.copies}
+    found += [
+        f"a copy of {copy.what} was not in the approved plan"
+        for copy in again.copies
+        if copy.what not in copied
+    ]
+    several = len(again.flows) > 1
+    for flow in again.flows:
+        old = approved.flow(flow.flow)
+        if old is None:
+            found.append(f"flow {flow.flow} was not in the approved plan")
+        else:
+            costs = [*_worse_sources(old, flow), *_other_state(old, flow)]
+            found += [f"flow {flow.flow}, {item}" if several else item for item in costs]
+    return found
+
+
+def _other_state(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
+    if approved.state != again.state:
+        yield f"the state is {again.state}, and was to be {approved.state}"
+
+
+def _worse_sources(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
+    before = {price.source: price for price in approved.prices}
+    for price in again.prices:
+        old = before.get(price.source)
+        if old is None:
+            yield f"source {price.source} was not in the approved plan"
+            continue
+        for name in ("lost", "repeated", "gone"):
+            was, now = getattr(old, name), getattr(price, name)
+            if _grew(was, now):
+                yield f"source {price.source}: {name} went from {in_words(was)} to {in_words(now)}"
+
+
+def _grew(was: Amount, now: Amount) -> bool:
+    """Tell whether an amount costs more than the one that was accepted; more of what was accepted unseen is
+    no more.
+    """
+    if now.rows_unknown and not was.rows_unknown:
+        return True
+    more_files = was.files is not None and (now.files or 0) > was.files
+    more_rows = was.rows is not None and was.rows_unknown is None and (now.rows or 0) > was.rows
+    return more_files or more_rows
+
+
+def in_words(amount: Amount) -> str:
+    """Say an amount: ``nothing``, ``3 files, 1.2 kB, 40 rows``."""
+    if amount.nothing:
+        return "nothing"
+    parts = [] if amount.files is None else [f"{amount.files:,} file{'' if amount.files == 1 else 's'}"]
+    parts += [size_in_words(amount.bytes)] if parts and amount.bytes else []
+    count = (
+        f"{'at most ' if amount.at_most else ''}{amount.rows:,} row{'' if amount.rows == 1 else 's'}"
+        if amount.rows is not None
+        else ""
+    )
+    parts.append(f"rows unknown: {amount.rows_unknown}" if amount.rows_unknown else count)
+    return ", ".join(parts)
+
+
+def size_in_words(size: float) -> str:
+    """Say a number of bytes: ``512 B``, ``1.2 kB``, ``3.4 GB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def _price(value: dict[str, Any]) -> SourcePrice:
+    amounts = {name: Amount(**value[name]) for name in ("lost", "repeated", "replayed", "gone")}
+    return SourcePrice(**{**value, **amounts, "notes": tuple(value["notes"])})
+
+
+def _flow(value: dict[str, Any]) -> FlowPlan:
+    return FlowPlan(
+        **{
+            **value,
+            "start": StartAt(**value["start"]),
+            "operators_before": tuple(value["operators_before"]),
+            "prices": tuple(_price(price) for price in value["prices"]),
+            "notes": tuple(value["notes"]),
+        }
+    )
+
+
+def _from_format_1(value: dict[str, Any]) -> dict[str, Any]:
+    """Give a plan of the format before as one of this: it was of one flow, and always a reset."""
+    request = value["request"]
+    same = (
+        "flow",
+        "target",
+        "generation",
+        "next_generation",
+        "previous",
+        "fingerprint",
+        "position",
+        "stateful",
+        "operators_before",
+    )
+    flow = {name: value[name] for name in (*same, "prices", "failure")}
+    flow |= {
+        "start": request["start"],
+        "state": request["state"],
+        "keeps_schemas": not request["infer_schemas"],
+        "notes": value["notes"],
+    }
+    return {
+        **{name: value[name] for name in ("recovery", "recovery_id", "steps", "at", "refusals")},
+        "pipeline": value["flow"].partition(".")[0],
+        "tables": [value["target"]],
+        "request": {
+            **{name: content for name, content in request.items() if name != "flow"},
+            "flows": [value["flow"]],
+        },
+        "flows": [flow],
+        "copies": [],
+        "notes": [],
+        "format": FORMAT,
+    }

@@ -1,0 +1,192 @@
+"""Recoveries that a pipeline declares to be run by the clock: ``dp.schedule("backup_table",
+table="customers", cron="0 3 * * *")``.
+
+They need no hands: approval is off, so a plan with a price that the declaration does not accept ends with an
+alert, and touches nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from streamkeeper.declare.model import Pipeline, Schedule, Where
+from streamkeeper.errors import DeclarationError, RequestError
+
+if TYPE_CHECKING:
+    from streamkeeper.manifest.manifest import Manifest
+
+PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
+"""Airflow's names for common schedules."""
+
+BY = "the schedule"
+
+_APPROVAL = (  # streamkeeper.recover.requests.form.APPROVAL: that module needs the manifest, which needs this one
+    "approval"
+)
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_FIELDS: tuple[tuple[str, int, int, Mapping[str, int]], ...] = (
+    ("minute", 0, 59, {}),
+    ("hour", 0, 23, {}),
+    ("day of month", 1, 31, {}),
+    ("month", 1, 12, {name: number for number, name in enumerate(_MONTHS, start=1)}),
+    ("day of week", 0, 7, {name: number for number, name in enumerate(_DAYS)}),
+)
+_PART = re.compile(r"(?P<first>\*|[0-9a-z]+)(?:-(?P<last>[0-9a-z]+))?(?:/(?P<step>[0-9]+))?")
+_LONGEST = {2: 29, 4: 30, 6: 30, 9: 30, 11: 30}
+
+
+def check_cron(cron: object, where: Where) -> str:
+    """Give a cron expression as Airflow takes it: five fields of numbers, names, ranges, lists and steps, or
+    one of :data:`PRESETS`.
+
+    :raises DeclarationError: it is none, or names a day that no year has.
+    """
+    text = cron.strip().lower() if isinstance(cron, str) else ""
+    if text in PRESETS:
+        return text
+    fields = text.split()
+    if len(fields) != len(_FIELDS):
+        raise DeclarationError(
+            f"{where}: the schedule has cron {cron!r}. Give five fields (minute, hour, day of month, month,"
+            f" day of week) such as '0 3 * * *', or one of {', '.join(PRESETS)}."
+        )
+    values = [
+        _values(field, *known, cron=text, where=where) for field, known in zip(fields, _FIELDS, strict=True)
+    ]
+    days, months = values[2], values[3]
+    if fields[4] == "*" and all(min(days) > _LONGEST.get(month, 31) for month in months):
+        raise DeclarationError(
+            f"{where}: the schedule has cron {cron!r}: no year has that day. Correct the day of month, or the"
+            " month."
+        )
+    return text
+
+
+def _values(
+    field: str, what: str, lowest: int, highest: int, names: Mapping[str, int], *, cron: str, where: Where
+) -> set[int]:
+    """Give the numbers that a field of a cron expression stands for."""
+
+    def number(text: str) -> int:
+        found = names.get(text, int(text) if text.isdigit() else -1)
+        if not lowest <= found <= highest:
+            raise wrong(f"{text!r} is no {what}")
+        return found
+
+    def wrong(why: str) -> DeclarationError:
+        named = f", or {', '.join(names)}" if names else ""
+        allowed = f"{lowest} to {highest}{named}, *, -, / and commas"
+        return DeclarationError(f"{where}: the schedule has cron {cron!r}: {why}. Allowed are {allowed}.")
+
+    found: set[int] = set()
+    for part in field.split(","):
+        match = _PART.fullmatch(part)
+        if match is None or (match["first"] == "*" and match["last"]):
+            raise wrong(f"{part!r} is no {what}")
+        step = int(match["step"] or 1)
+        if step < 1:
+            raise wrong(f"the step of {part!r} is 0")
+        first = lowest if match["first"] == "*" else number(match["first"])
+        open_end = match["first"] == "*" or (match["step"] and not match["last"])
+        last = number(match["last"]) if match["last"] else highest if open_end else first
+        if last < first:
+            raise wrong(f"{part!r} ends before it begins")
+        found |= set(range(first, last + 1, step))
+    return found
+
+
+def declared(
+    recovery: object, cron: object, name: object, values: Mapping[str, Any], where: Where
+) -> Schedule:
+    """Give the schedule that a pipeline file declares; whether what it names is there is checked with the
+    whole file.
+
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    from streamkeeper.recover.plans.kind import KINDS
+
+    if recovery not in KINDS:
+        raise DeclarationError(
+            f"{where}: there is no recovery {recovery!r} to schedule. There are: {', '.join(sorted(KINDS))}."
+        )
+    if _APPROVAL in values:
+        raise DeclarationError(
+            f"{where}: the schedule of {recovery} sets approval. Nobody is there to be asked: leave it out."
+        )
+    try:
+        plain = json.loads(json.dumps(dict(values)))
+    except (TypeError, ValueError) as error:
+        raise DeclarationError(
+            f"{where}: the schedule of {recovery} has a value that is no JSON ({error})."
+        ) from error
+    of = next((str(values[key]) for key in ("table", "flow") if isinstance(values.get(key), str)), "")
+    named = (
+        "__".join(part for part in (str(recovery), of.rpartition(".")[2]) if part) if name is None else name
+    )
+    if not isinstance(named, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,99}", named):
+        raise DeclarationError(
+            f"{where}: the schedule's name {named!r} cannot be used. A name has letters, digits and"
+            " underscores, a letter first."
+        )
+    return Schedule(named, str(recovery), check_cron(cron, where), plain, where)
+
+
+def dag_id(pipeline: Pipeline, schedule: Schedule) -> str:
+    """Give the id of the DAG that triggers a scheduled recovery."""
+    return f"schedule__{pipeline.name}__{schedule.name}"
+
+
+def conf_of(pipeline: Pipeline, schedule: Schedule) -> dict[str, Any]:
+    """Give the form's values that a scheduled recovery is triggered with: names are whole, and nobody is
+    asked.
+    """
+    values, names = dict(schedule.values), _naming(schedule.recovery)
+    for key in names & values.keys():
+        given = values[key]
+        values[key] = (
+            [_whole(pipeline, name) for name in given] if isinstance(given, list) else _whole(pipeline, given)
+        )
+    if values.get("flows") and "flow" not in values and "flow" in names:
+        values["flow"], *values["flows"] = values["flows"]
+    return {"reason": f"scheduled: {schedule.cron}", **values, _APPROVAL: False}
+
+
+def check_schedules(pipeline: Pipeline, manifest: Manifest) -> None:
+    """Make sure that every schedule's values fit the form of its recovery.
+
+    :param manifest: in which the pipeline is.
+    :raises DeclarationError: one does not; all that is wrong with it is listed.
+    """
+    from streamkeeper.recover.plans.kind import kind
+
+    for schedule in pipeline.schedules:
+        try:
+            kind(schedule.recovery).parse(conf_of(pipeline, schedule), manifest, BY)
+        except RequestError as error:
+            raise DeclarationError(
+                f"{schedule.where}: the schedule {schedule.name} of {schedule.recovery}: {error}"
+            ) from error
+
+
+def _naming(recovery: str) -> set[str]:
+    """Give the fields of a recovery's form that name declared flows or tables. A backfill's ``table`` is any
+    of the warehouse.
+    """
+    from streamkeeper.manifest.manifest import Manifest
+    from streamkeeper.recover.plans.kind import kind
+
+    form = kind(recovery).form(Manifest("", (), {}, {}))
+    return {
+        field.name
+        for field in form
+        if field.enum is not None and field.name in ("flow", "flows", "table", "tables")
+    }
+
+
+def _whole(pipeline: Pipeline, name: Any) -> Any:
+    return f"{pipeline.name}.{name}" if isinstance(name, str) and "." not in name else name

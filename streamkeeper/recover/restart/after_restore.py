@@ -1,0 +1,181 @@
+"""What becomes of a flow whose table is put back: it goes on after the batch that the table then holds last,
+in a generation of its own.
+
+A query id is never used again (FACTS-spark, "Delta sink"): what it would write a second time Delta would
+leave out. The batch is named where its offsets are still in the checkpoint. Spark keeps those of the last
+batches alone; for an older one the backup has kept them, and they are read in that generation's checkpoint,
+whose list of processed files they speak of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from streamkeeper.checkpoint import Checkpoint, OffsetEntry
+from streamkeeper.delta.log import SEAL, Transactions
+from streamkeeper.errors import CheckpointError, RequestError
+from streamkeeper.flows import generations, past_positions
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.generations import OFFSETS, StartAt
+from streamkeeper.flows.past_positions import Place
+from streamkeeper.flows.position import last_begun
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.recover.plans.plan import Refusal
+from streamkeeper.recover.requests.form import PRICES, REPEATS, UNKNOWN_PRICE
+from streamkeeper.recover.restart.flow_now import look_at
+from streamkeeper.recover.restart.next_generation import (
+    Planned,
+    Way,
+    held_meanwhile,
+    plan_beginning,
+    plan_place,
+)
+from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
+from streamkeeper.tables.flows_at_version import FlowAt, flow_at, query_ids
+
+
+@dataclass(frozen=True)
+class KeptPlace(Place):
+    """A place whose offsets a backup has kept: ``kept``, by the names that the flow's sources had then."""
+
+    kept: dict[str, Any] = field(default_factory=dict)
+    watermark_ms: int = 0
+
+    @property
+    def start_at(self) -> StartAt:
+        """The start of a generation that begins there."""
+        return StartAt(OFFSETS, offsets=self.kept, generation=self.generation.number)
+
+    def lacking_state(self) -> str | None:
+        """Give the file of its offsets: without it no checkpoint can be copied, whatever there is of the
+        state.
+        """
+        return self.checkpoint.path(f"offsets/{self.batch}")
+
+    def offsets(self) -> OffsetEntry:
+        """Give up to where its batch reads."""
+        read = {name: offset for name, offset in self.kept.items() if offset is not None}
+        return OffsetEntry(self.batch, 2, self.watermark_ms, 0, {}, read)
+
+
+def plan_restored(
+    settings: Settings, flow: Flow, stood: FlowAt | None, way: Way, wrote: Mapping[str, int] | None = None
+) -> Planned:
+    """Plan what one flow does after its table was put back to where it stood so.
+
+    :param stood: None where the flow is not named: it was declared later, or was not declared while the
+        backup was made.
+    :param wrote: the last transaction of every writer in what is put back, which tells the one from the
+        other.
+    :raises RequestError: where it stood cannot be gone back to any more.
+    :raises CheckpointError: its checkpoint cannot be read.
+    """
+    home = FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
+    if last_begun(home) is None:
+        return held_meanwhile(settings, flow), ()
+    if stood is None and wrote and not wrote.keys().isdisjoint(query_ids(home).values()):
+        stood = _by_transactions(home, wrote)
+        if stood is None:
+            return _from_an_unknown_batch(
+                plan_beginning(settings, flow, way),
+                look_at(settings, flow, strict=False).is_safe_to_repeat,
+                way,
+            )
+    if stood is not None and stood.done and flow.declaration.once and generations.finished(home) is not None:
+        return held_meanwhile(settings, flow), ()
+    if stood is None or stood.generation is None or stood.batch is None:
+        return plan_beginning(settings, flow, way)
+    path = settings.table_path(flow.declaration.target)
+    try:
+        return plan_place(
+            settings, flow, past_positions.at_batch(home, path, stood.generation, stood.batch), way
+        )
+    except RequestError:
+        place = _kept(home, stood)
+        if place is None:
+            raise
+        return _with_kept(plan_place(settings, flow, place, way), place, way)
+
+
+def _by_transactions(home: FlowHome, wrote: Mapping[str, int]) -> FlowAt | None:
+    """Say where a flow stood by the transactions alone of what is put back; None where they do not tell.
+
+    A seal does not say what was the last batch before it, nor which generation had taken over by then.
+    """
+
+    def last(app_id: str) -> Transactions:
+        version = wrote.get(app_id)
+        if version == SEAL:
+            raise CheckpointError(f"{app_id} was shut out")
+        return Transactions(version, None, complete=True)
+
+    try:
+        return flow_at(home, last)
+    except CheckpointError:
+        return None
+
+
+def _from_an_unknown_batch(planned: Planned, safe: bool, way: Way) -> Planned:
+    """Ask for what a flow that begins from its beginning brings a second time: rows of it are in what is put
+    back.
+
+    :param safe: whether rows that are read again change nothing in the table.
+    """
+    flow, refused = planned
+    note = (
+        "Rows of it are in the backup, which does not say up to which batch: it begins with all that its"
+        " sources have."
+    )
+    flow = replace(flow, notes=(note, *flow.notes[1:]))
+    if safe or REPEATS in way.accept:
+        return flow, refused
+    said = (
+        f"{PRICES[REPEATS]}: the backup has rows of {flow.flow} and does not name it, since it was not"
+        " declared then; up to which batch cannot be told any more. It begins with all that its sources"
+        " have, so these rows come twice, and how many is not known. Choose another backup, or go on all the"
+        f" same: accept `{REPEATS}`."
+    )
+    return flow, (*(item for item in refused if item.price != REPEATS), Refusal(REPEATS, said, flow.flow))
+
+
+def _kept(home: FlowHome, stood: FlowAt) -> KeptPlace | None:
+    """Give the place that the kept offsets say; None where nothing was kept, or the checkpoint that they
+    speak of is gone.
+    """
+    assert stood.generation is not None and stood.batch is not None, (
+        "a flow that had written something stood after a batch"
+    )
+    generation, start = (
+        generations.read(home, stood.generation),
+        generations.read_start(home, stood.generation),
+    )
+    if not stood.offsets or generation is None or start is None:
+        return None
+    if stood.generation not in past_positions.begun(home):
+        return None
+    said = "its offsets were kept with the backup"
+    return KeptPlace(
+        generation,
+        start,
+        Checkpoint(home.storage, start.checkpoint),
+        stood.batch,
+        said,
+        stood.offsets,
+        stood.watermark_ms,
+    )
+
+
+def _with_kept(planned: Planned, place: KeptPlace, way: Way) -> Planned:
+    """Ask for what a query may emit once more: the watermark that it had by then is not gone on with."""
+    flow, refused = planned
+    if not place.watermark_ms or flow.stateful is False or UNKNOWN_PRICE in way.accept:
+        return flow, refused
+    said = (
+        f"{PRICES[UNKNOWN_PRICE]}: the checkpoint does not have batch {place.batch} any more, and the query"
+        " has a watermark: what it had emitted by then may be emitted once more. To go on all the same,"
+        f" accept `{UNKNOWN_PRICE}`."
+    )
+    return flow, (*refused, Refusal(UNKNOWN_PRICE, said, flow.flow))

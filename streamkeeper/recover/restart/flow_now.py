@@ -1,0 +1,144 @@
+"""How a flow is now, as far as a plan of its next generation needs it. Nothing is changed by looking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from streamkeeper.checkpoint import StateOperator
+from streamkeeper.declare.model import AutoCdcFlow
+from streamkeeper.errors import CheckpointError, RequestError
+from streamkeeper.flows import generations, holds
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.holds import Hold
+from streamkeeper.flows.position import Standing, last_begun, look
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
+
+_DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
+"""Stateful operators that let a row through or not, and never change it."""
+_OWN = frozenset(
+    {
+        "flatMapGroupsWithState",
+        "applyInPandasWithState",
+        "transformWithStateExec",
+        "transformWithStateInPySparkExec",
+        "transformWithStateInPandasExec",
+    }
+)
+"""Stateful operators whose state is made by the pipeline's own code."""
+
+
+@dataclass(frozen=True)
+class Present:
+    """A flow that has a checkpoint. ``newest`` is its highest generation, begun or not; ``standing`` is of
+    the newest that was begun.
+
+    ``position`` are its offsets by source: empty if nothing was committed, None if they cannot be read.
+    ``stateful`` is whether the query as declared now keeps state; None where that is not known. ``failure``
+    are the details of its park.
+    """
+
+    newest: int
+    standing: Standing
+    position: dict[str, Any] | None
+    operators: tuple[str, ...]
+    stateful: bool | None
+    is_safe_to_repeat: bool
+    failure: dict[str, Any] | None
+
+    @property
+    def makes_its_state(self) -> bool:
+        """Whether the query, as declared now as far as that is known, keeps a state that the pipeline's own
+        code makes.
+        """
+        declared = (self.failure or {}).get("operators")
+        return not _OWN.isdisjoint(self.operators if declared is None else declared)
+
+
+def flow_home(settings: Settings, flow: Flow) -> FlowHome:
+    """Give where the files of a flow are."""
+    return FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
+
+
+def look_at(settings: Settings, flow: Flow, strict: bool) -> Present:
+    """Look at a flow.
+
+    :param strict: whether its position and operators must be read, because it is to go on right after them.
+    :raises RequestError: it has no checkpoint.
+    :raises CheckpointError: its checkpoint cannot be read as far as it must.
+    """
+    home = flow_home(settings, flow)
+    newest, begun = generations.latest(home), last_begun(home)
+    if newest is None or begun is None:
+        raise RequestError(
+            f"The flow {flow.full_name} has no checkpoint yet, so there is nothing to reset. Start it first:"
+            f" its DAG, or streamkeeper run {flow.full_name}."
+        )
+    standing = look(home, settings.table_path(flow.declaration.target), *begun)
+    park = holds.parked(home)
+    operators = tuple(operator.name for operator in _operators(standing, strict))
+    declared = (park.details.get("operators") if park else None) or ()
+    return Present(
+        newest=newest.number,
+        standing=standing,
+        position=_position(standing, strict),
+        operators=operators,
+        stateful=_is_stateful(park, flow, standing, operators),
+        is_safe_to_repeat=is_safe_to_repeat(flow, {*operators, *declared}),
+        failure=park.details if park else None,
+    )
+
+
+def _operators(standing: Standing, strict: bool) -> tuple[StateOperator, ...]:
+    try:
+        return standing.checkpoint.operators()
+    except CheckpointError:
+        if strict:
+            raise
+        return ()
+
+
+def _is_stateful(
+    park: Hold | None, flow: Flow, standing: Standing, operators: tuple[str, ...]
+) -> bool | None:
+    """Whether the query as declared now keeps state: known where its own driver parked it, or where this
+    declaration committed batches.
+    """
+    if (
+        park is not None
+        and park.details.get("fingerprint") == flow.fingerprint
+        and isinstance(park.details.get("stateful"), bool)
+    ):
+        return bool(park.details["stateful"])
+    if (
+        park is None
+        and flow.fingerprint == standing.generation.fingerprint
+        and standing.last_commit is not None
+    ):
+        return bool(operators)
+    return None
+
+
+def _position(standing: Standing, strict: bool) -> dict[str, Any] | None:
+    try:
+        entry = standing.offsets()
+    except CheckpointError:
+        if strict:
+            raise
+        return None
+    if entry is None:
+        return {}
+    names = list(standing.start.positions)
+    if entry.version == 1 and len(names) == len(entry.sources):
+        return dict(zip(names, entry.sources.values(), strict=True))
+    return entry.sources
+
+
+def is_safe_to_repeat(flow: Flow, operators: Iterable[str]) -> bool:
+    """Say whether rows that are read again change nothing in the target: changes by key do not, unless state
+    makes other rows of them.
+    """
+    return isinstance(flow.declaration, AutoCdcFlow) and _DEDUPE.issuperset(operators)

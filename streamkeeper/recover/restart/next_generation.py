@@ -1,0 +1,196 @@
+"""Planning a flow's next generation after a place in its past: for ``rewind``, and for a reset from an
+earlier generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from streamkeeper.errors import RequestError
+from streamkeeper.flows import generations
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.generations import BATCH, COPIED, EARLIEST, REBUILT, StartAt
+from streamkeeper.flows.past_positions import Place, state_from
+from streamkeeper.flows.position import last_begun
+from streamkeeper.manifest.environment import opened_if_possible
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.recover.plans import plan as plans
+from streamkeeper.recover.plans.plan import NONE, FlowPlan, Refusal, SourcePrice
+from streamkeeper.recover.requests.form import REPEATS
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.recover.restart import pinned_settings
+from streamkeeper.recover.restart.flow_now import Present, flow_home, look_at
+from streamkeeper.settings import Settings
+from streamkeeper.sources import replay_steps
+from streamkeeper.sources.cost import price_of, refusals_of
+from streamkeeper.sources.move_cost import Move, price_from
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a flow goes back: with which state if one is asked for, what was accepted, and whether its table is
+    put back with it.
+    """
+
+    state: str = REBUILT
+    accept: tuple[str, ...] = ()
+    restored: bool = False
+
+
+Planned = tuple[FlowPlan, tuple[Refusal, ...]]
+
+
+def plan_place(settings: Settings, flow: Flow, place: Place, way: Way) -> Planned:
+    """Plan a generation that begins after a place, and give the prices that were not accepted.
+
+    :raises RequestError: the flow has no checkpoint, or the place's position is none of its sources any more.
+    :raises CheckpointError: a checkpoint cannot be read as far as the plan needs it.
+    """
+    present = look_at(settings, flow, strict=False)
+    state, why = state_from(place, flow.fingerprint, way.state)
+    move = Move(present.standing, present.position, place, state, present.stateful, way.restored)
+    sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
+    prices = tuple(price_from(source, move) for source in sources)
+    notes = (
+        f"It begins after {place} ({place.found_by}).",
+        f"Its state is {state}: {why}.",
+        *_table_notes(flow, present, way),
+        *((replay_steps.OWN_STATE,) if present.makes_its_state and state == REBUILT else ()),
+        *(pinned_settings.changes(flow, place.standing) if state != COPIED else ()),
+    )
+    return _planned(flow, present, place.start_at, state, prices=prices, notes=notes, way=way)
+
+
+def plan_beginning(settings: Settings, flow: Flow, way: Way) -> Planned:
+    """Plan a generation that reads everything again, for a flow that had written nothing at the version that
+    its table is put back to.
+
+    :raises RequestError: a source is declared to start elsewhere than at its beginning, which cannot be had
+        again.
+    """
+    present = look_at(settings, flow, strict=False)
+    elsewhere = [
+        source.name for source in flow.pipeline.sources_of(flow.declaration) if source.start != "earliest"
+    ]
+    if elsewhere:
+        raise RequestError(
+            f"{flow.full_name} had written nothing at that version, and its sources {', '.join(elsewhere)}"
+            " were declared to start elsewhere than at their beginning. Where that was is not known any"
+            " more: keep the target, or reset the flow by itself."
+        )
+    request = ResetRequest((flow.full_name,), StartAt(EARLIEST))
+    sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
+    prices = tuple(
+        _read_again(
+            price_of(source, present.standing, present.position, request, present.stateful), way.restored
+        )
+        for source in sources
+    )
+    notes = (
+        "It had written nothing yet at that version: it begins with all that its sources have.",
+        *_table_notes(flow, present, way),
+    )
+    return _planned(flow, present, request.start, REBUILT, prices=prices, notes=notes, way=way)
+
+
+def held_meanwhile(settings: Settings, flow: Flow) -> FlowPlan:
+    """Plan no generation: the flow only stands still while its table is put back to a version that has all
+    that it wrote.
+
+    One that never began is held, too: what it wrote meanwhile would be undone, and its checkpoint would not
+    know.
+    """
+    if last_begun(flow_home(settings, flow)) is None:
+        return _never_begun(flow_home(settings, flow), flow)
+    present = look_at(settings, flow, strict=False)
+    generation = present.standing.generation
+    return FlowPlan(
+        flow=flow.full_name,
+        target=flow.declaration.target,
+        generation=present.newest,
+        next_generation=None,
+        previous=generation.number,
+        fingerprint=flow.fingerprint,
+        start=generation.start,
+        state=generation.state,
+        position=present.standing.evidence(),
+        stateful=present.stateful,
+        notes=("All that it wrote is in that version: it is held meanwhile, and goes on as it is.",),
+        once=flow.declaration.once,
+    )
+
+
+def _never_begun(home: FlowHome, flow: Flow) -> FlowPlan:
+    newest = generations.latest(home)
+    return FlowPlan(
+        flow=flow.full_name,
+        target=flow.declaration.target,
+        generation=newest.number if newest else None,
+        next_generation=None,
+        previous=None,
+        fingerprint=flow.fingerprint,
+        start=newest.start if newest else StartAt(EARLIEST),
+        state=REBUILT,
+        notes=("It never began: it is held meanwhile, and begins afterwards as it would have.",),
+        once=flow.declaration.once,
+    )
+
+
+def _planned(
+    flow: Flow,
+    present: Present,
+    start: StartAt,
+    state: str,
+    *,
+    prices: tuple[SourcePrice, ...],
+    notes: tuple[str, ...],
+    way: Way,
+) -> Planned:
+    """Put a plan together. A copied state is no price: history is not looked at for it."""
+    asked = ResetRequest((flow.full_name,), start, state=state, accept=way.accept)
+    refused = refusals_of(prices, asked, False if state == COPIED else present.stateful)
+    planned = FlowPlan(
+        flow=flow.full_name,
+        target=flow.declaration.target,
+        generation=present.newest,
+        next_generation=present.newest + 1,
+        previous=present.standing.generation.number,
+        fingerprint=flow.fingerprint,
+        start=start,
+        state=state,
+        position={**present.standing.evidence(), "offsets": present.position},
+        stateful=present.stateful,
+        operators_before=present.operators,
+        prices=prices,
+        notes=notes,
+        once=flow.declaration.once,
+        failure=present.failure,
+    )
+    safe = present.is_safe_to_repeat and start.mode in (BATCH, EARLIEST)
+    return planned, tuple(
+        replace(item, flow=flow.full_name) for item in refused if not (safe and item.price == REPEATS)
+    )
+
+
+def _read_again(price: SourcePrice, restored: bool) -> SourcePrice:
+    if not restored or price.repeated.nothing:
+        return price
+    said = (
+        f"{plans.in_words(price.repeated)} are read and written again, into the table as it was before them"
+    )
+    return replace(price, repeated=NONE, notes=(*price.notes, said))
+
+
+def _table_notes(flow: Flow, present: Present, way: Way) -> Iterator[str]:
+    target = flow.declaration.target
+    if way.restored:
+        yield f"The table {target} is put back with it."
+    elif present.is_safe_to_repeat:
+        yield (
+            f"The table {target} stays; it is kept by key and sequence, so changes that are read again change"
+            " nothing in it."
+        )
+    else:
+        yield f"The table {target} stays: rows that are read again come a second time."
+    yield f"The old checkpoint {present.standing.start.checkpoint} stays."

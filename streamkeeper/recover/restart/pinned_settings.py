@@ -1,0 +1,64 @@
+"""Settings that a checkpoint pins, and that a generation with a new checkpoint would have otherwise.
+
+Spark writes some settings into the header of each batch, and takes them from there at each start, whatever
+the session says: how state is kept and cut, and which of several watermarks rules. A new checkpoint takes
+those of its own session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from streamkeeper.checkpoint.log_entries import PARTITIONS
+from streamkeeper.drivers.submit import OURS
+from streamkeeper.errors import CheckpointError
+from streamkeeper.flows.position import Standing
+from streamkeeper.manifest.manifest import Flow
+
+DEFAULTS: Mapping[str, str] = {
+    "spark.sql.function.protobufExtensions.enabled": "false",
+    "spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan": "false",
+    "spark.sql.streaming.aggregation.stateFormatVersion": "2",
+    "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "2",
+    "spark.sql.streaming.join.stateFormatVersion": "2",
+    "spark.sql.streaming.multipleWatermarkPolicy": "min",
+    "spark.sql.streaming.stateStore.compression.codec": "lz4",
+    "spark.sql.streaming.stateStore.encodingFormat": "unsaferow",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.formatVersion": "5",
+    "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion": "2",
+    "spark.sql.streaming.stateStore.rowChecksum.enabled": "false",
+    "spark.sql.streaming.statefulOperator.useStrictDistribution": "true",
+}
+"""Spark's own values of what it pins (Spark 4.2.0; tests/spark/checkpoint/test_pins.py compares them with a
+header that Spark wrote).
+"""
+
+
+def changes(flow: Flow, standing: Standing) -> Iterator[str]:
+    """Say which pinned settings a new checkpoint would have otherwise: by what is declared, and Spark's
+    defaults.
+    """
+    try:
+        entry = standing.offsets()
+        operators = standing.checkpoint.operators()
+    except CheckpointError:
+        return  # a plan that needs the offsets says what is wrong with them
+    if entry is None:
+        return
+    number = standing.generation.number
+    will = {**DEFAULTS, **flow.declaration.spark_conf, **OURS}
+    kept = {PARTITIONS: str(max(operator.partitions for operator in operators))} if operators else {}
+    for name, was in sorted(
+        {**{item: value for item, value in entry.conf.items() if item != PARTITIONS}, **kept}.items()
+    ):
+        then = will.get(name)
+        if then is not None and then.lower() != was.lower():
+            yield f"Pinned: {name} was {was} in generation {number}; the next generation will use {then}."
+    if entry.version == 1:
+        yield (
+            f"Pinned: generation {number} has version 1 of the offset log; the next generation will use"
+            " version 2, with names of sources."
+        )

@@ -1,0 +1,210 @@
+"""What a table that is built beside another is called, and where it is kept: names, the flows that write it,
+and their removal.
+
+While it is built it is a table of its own, next to the one whose place it will take, written by flows of its
+own: the declared ones under other names, with leases, turns and query ids of their own. Only their
+checkpoints lie where they will stay, in the folders of the declared flows, since those go on in them
+afterwards.
+
+{warehouse}/<table>__beside_<mark>                         the table; its tombstones beside it, as any table's
+{state}/{pipeline}/<flow>__beside_<mark>/                  leases, heartbeats and generations of a flow that
+writes it {state}/{pipeline}/<flow>/checkpoints/beside-<mark>-…      its checkpoints
+{state}/{pipeline}/tables/<table>__beside_<mark>/turn/     the turn of those flows
+
+The mark is the end of the recovery's id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from streamkeeper.declare.model import Pipeline, Source
+from streamkeeper.delta.copy_files import check_copyable
+from streamkeeper.delta.summary import MAPPED, UNMAPPED, check_rows_may_go, mapping_of
+from streamkeeper.errors import RequestError
+from streamkeeper.flows import generations, leases, ledger
+from streamkeeper.flows.files import FlowHome, TableTurns
+from streamkeeper.manifest.import_file import fingerprint
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.recover.plans import plan as plans
+from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
+from streamkeeper.tables import past_versions
+from streamkeeper.tables.backups import TARGET, TOMBSTONES
+
+RECOVERY = "full_refresh_beside"
+
+KEPT, DECLARED = "kept", "declared"
+DEFINITIONS = (KEPT, DECLARED)
+"""How the table that is built is defined: as the present one is (columns, partitions or clustering,
+properties, constraints), or as the pipeline declares it.
+"""
+
+_MARK = "__beside_"
+_FOLDER = "beside-"
+_LEFT_OUT = frozenset(("cleansource", "sourcearchivedir"))
+"""Options of a source that remove or move what was read: the present flows may not have read it yet."""
+
+
+def mark_of(recovery_id: str) -> str:
+    """Give the mark by which all that a recovery builds is known."""
+    return recovery_id[-8:]
+
+
+def name_of(name: str, recovery_id: str) -> str:
+    """Give what a table or a flow is called beside."""
+    return f"{name}{_MARK}{mark_of(recovery_id)}"
+
+
+def is_beside(flow: str) -> bool:
+    """Say whether a flow's name is that of one that builds a table beside another."""
+    return _MARK in flow
+
+
+def app_id(recovery_id: str) -> str:
+    """Give the ``txnAppId`` under which a recovery puts its tables in place: the same commit is never made
+    twice.
+    """
+    return f"{recovery_id}{past_versions.PUT_IN_PLACE}"
+
+
+@dataclass(frozen=True)
+class SideHome(FlowHome):
+    """Where a flow that builds beside is kept. ``owner`` is the declared flow, among whose checkpoints its
+    own lie; ``mark`` the mark.
+    """
+
+    owner: str
+    mark: str
+
+    def checkpoint(self, number: int, epoch: int) -> str:
+        return f"{self.pipeline}/{self.owner}/checkpoints/{_FOLDER}{self.mark}-{number:06d}-{epoch:06d}"
+
+
+def side_home(home: FlowHome, recovery_id: str) -> SideHome:
+    """Give where the flow is kept that builds beside for a declared one."""
+    return SideHome(
+        home.storage, home.pipeline, name_of(home.flow, recovery_id), home.flow, mark_of(recovery_id)
+    )
+
+
+def unit_beside(settings: Settings, unit: Mapping[str, str], table: str, recovery_id: str) -> dict[str, str]:
+    """Give the paths of what is built, by what it is: for the target, and for the tombstones where the unit
+    has any.
+    """
+    name = name_of(table, recovery_id)
+    paths = {TARGET: settings.table_path(name), TOMBSTONES: settings.tombstones_path(name)}
+    return {what: paths[what] for what in unit}
+
+
+def derive(settings: Settings, pipeline: Pipeline, table: str, recovery_id: str) -> list[Flow]:
+    """Give the flows that build a table beside: those that write it, with the same sources, views and
+    semantics, into another table.
+
+    They read their sources from the beginning, wherever those are declared to start, as a full refresh does,
+    and remove nothing there.
+
+    :param pipeline: imported, with its functions.
+    """
+    name = name_of(table, recovery_id)
+    tables = tuple(replace(item, name=name) for item in pipeline.tables if item.name == table)
+    flows = tuple(
+        replace(flow, name=name_of(flow.name, recovery_id), target=name)
+        for flow in pipeline.flows
+        if flow.target == table
+    )
+    sources = tuple(_from_the_beginning(source, settings) for source in pipeline.sources)
+    beside = replace(pipeline, tables=tables, flows=flows, sources=sources, shared_driver=False)
+    return [Flow(beside, flow, fingerprint(beside, flow)) for flow in flows]
+
+
+def check_replaceable(path: str, protocol: dict[str, Any], metadata: dict[str, Any], definition: str) -> None:
+    """Make sure that another table's files can be put in a table's place by one commit.
+
+    :param protocol: as in the log, and ``metadata`` too.
+    :raises RequestError: they cannot; nothing was touched.
+    """
+    check_copyable(path, protocol)
+    check_rows_may_go(path, metadata)
+    mapped = mapping_of(metadata)
+    if definition == DECLARED and mapped != UNMAPPED:
+        raise RequestError(
+            f"{path} has {MAPPED}={mapped}, which Delta takes back from no table: files that are written as"
+            " the pipeline declares it cannot be put in its place. Nothing was touched. Choose the"
+            f" definition {KEPT!r}."
+        )
+
+
+def left_over(settings: Settings, pipeline: str) -> Iterator[str]:
+    """Give the recoveries of a pipeline that are over and have left a table that they built beside, or a part
+    of one.
+    """
+    storage = open_storage(settings.state)
+    for recovery in ledger.recoveries(storage, pipeline):
+        book = ledger.open(storage, pipeline, recovery)
+        planned = book.find("planned")
+        if planned is None or planned.evidence.get("recovery") != RECOVERY or book.end() is None:
+            continue
+        if _remains(settings, plans.from_json(planned.evidence)):
+            yield recovery
+
+
+def _remains(settings: Settings, plan: Plan) -> bool:
+    """Say whether anything is left of what a recovery built, but what the flows go on with."""
+    storage = open_storage(settings.state)
+    homes = [FlowHome(storage, plan.pipeline, flow.name) for flow in plan.flows]
+    if any(
+        storage.names(side_home(home, plan.recovery_id).root) or _checkpoints(home, plan.recovery_id)
+        for home in homes
+    ):
+        return True
+    return any(open_storage(path).names() for path in plan.details["beside"].values())
+
+
+def remove(settings: Settings, plan: Plan) -> dict[str, Any]:
+    """Remove what a recovery built, but for the checkpoints that flows go on with; what is gone is gone.
+    Nothing of a living driver's goes.
+
+    :raises StorageError: something cannot be removed.
+    """
+    storage = open_storage(settings.state)
+    homes = [FlowHome(storage, plan.pipeline, flow.name) for flow in plan.flows]
+    for home in homes:
+        side = side_home(home, plan.recovery_id)
+        if leases.may_run(side):
+            return {
+                "left": f"{side.full_name} may still be driven; clean_up removes it once its driver is gone"
+            }
+    for path in plan.details["beside"].values():
+        folder, _, name = path.rstrip("/").rpartition("/")
+        open_storage(folder).remove(name)
+    for table in plan.tables:
+        turns = TableTurns(storage, plan.pipeline, name_of(table, plan.recovery_id))
+        storage.remove(turns.root.rpartition("/")[0])
+    for home in homes:
+        for name in _checkpoints(home, plan.recovery_id):
+            storage.remove(name)
+        storage.remove(side_home(home, plan.recovery_id).root)
+    return {"removed": list(plan.details["beside"].values())}
+
+
+def _checkpoints(home: FlowHome, recovery_id: str) -> list[str]:
+    """Give the checkpoints that a recovery made beside for a flow and that no generation of the flow's has
+    begun with.
+    """
+    folder, mine = f"{home.root}/checkpoints", f"{_FOLDER}{mark_of(recovery_id)}-"
+    names = [name for name in home.storage.names(folder) if name.startswith(mine)]
+    if not names:
+        return []
+    starts = (generations.read_start(home, number) for number in home.generations())
+    used = {start.checkpoint for start in starts if start is not None}
+    return [f"{folder}/{name}" for name in names if f"{folder}/{name}" not in used]
+
+
+def _from_the_beginning(source: Source, settings: Settings) -> Source:
+    kept = {name: value for name, value in source.options.items() if name.lower() not in _LEFT_OUT}
+    path = settings.table_path(source.table) if source.table is not None else source.path
+    return replace(source, options=kept, path=path, table=None, start="earliest")

@@ -1,0 +1,128 @@
+"""Removing what a plan of ``clean_up`` names. Flows run on meanwhile.
+
+A checkpoint is marked as gone before its first file goes, so what a kill leaves of it counts as nothing; run
+again, the rest goes. While the files of a flow go its table's lock is held, so that no recovery is planned
+upon them under its hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamkeeper.errors import RecoveryError, TableLocked
+from streamkeeper.flows import generations, leases, ledger
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover.plans import plan as plans
+from streamkeeper.recover.plans.kind import Work
+from streamkeeper.recover.restart import side_table
+from streamkeeper.tables import backups, recovery_lock
+
+
+def remove(work: Work) -> dict[str, Any]:
+    """Remove what the plan names, flow by flow; a flow whose table a recovery has locked is left for another
+    day, and said so.
+    """
+    manifest = read_manifest(work.settings)
+    targets = {
+        flow.name: flow.declaration.target
+        for flow in manifest.flows()
+        if flow.pipeline.name == work.plan.pipeline
+    }
+    removed, left = 0, {}
+    for item in work.plan.details["remove"]:
+        work.check_stop()
+        why = _remove(work, item, targets.get(item["flow"]))
+        if why is not None:
+            left[item["flow"]] = why
+        else:
+            removed += len(item["names"])
+    give_back_locks(work)  # one that a try which was killed had taken, of a flow that is left now
+    return {"removed": removed, "left": left}
+
+
+def give_back_locks(work: Work) -> None:
+    """Give the locks back that a clean-up takes for a while: its plan names no table."""
+    for table in recovery_lock.tables(work.book.storage, work.plan.pipeline):
+        recovery_lock.give_back(work.book.storage, work.plan.pipeline, table, work.plan.recovery_id)
+
+
+def remove_backups(work: Work) -> dict[str, Any]:
+    """Remove the backups that the plan names; one that a recovery needs by now stays."""
+    removed, left = [], {}
+    for item in work.plan.details["backups"]:
+        work.check_stop()
+        try:
+            backups.remove(
+                work.settings,
+                work.plan.pipeline,
+                item["table"],
+                item["id"],
+                unfinished=item.get("unfinished", False),
+            )
+            removed.append(item["id"])
+        except RecoveryError as error:
+            left[item["id"]] = str(error)
+    return {"removed": removed, "left": left}
+
+
+def remove_beside(work: Work) -> dict[str, Any]:
+    """Remove what recoveries that are over have left of the tables that they built beside; nothing of a
+    living driver's goes.
+    """
+    done = {}
+    for recovery in work.plan.details.get("beside", ()):
+        work.check_stop()
+        planned = ledger.open(work.book.storage, work.plan.pipeline, recovery).find("planned")
+        assert planned is not None, "the plan found it"
+        done[recovery] = side_table.remove(work.settings, plans.from_json(planned.evidence))
+    return done
+
+
+def _remove(work: Work, item: dict[str, Any], table: str | None) -> str | None:
+    """Remove one thing that the plan names; say why not where it is left."""
+    plan, home = work.plan, FlowHome(work.book.storage, work.plan.pipeline, item["flow"])
+    number = item["generation"]
+    if number is not None and _is_in_use(home, number):
+        return f"generation {number} is in use again"
+    if item.get("forget") and (table is not None or leases.may_run(home)):
+        return "it is declared again" if table is not None else "a driver of it may be alive"
+    if table is None:
+        _remove_all(work, home, item)
+        return None
+    try:
+        recovery_lock.take(home.storage, home.pipeline, table, plan.recovery_id)
+    except TableLocked as error:
+        return str(error)
+    try:
+        _remove_all(work, home, item)
+    finally:
+        recovery_lock.give_back(home.storage, home.pipeline, table, plan.recovery_id)
+    return None
+
+
+def _remove_all(work: Work, home: FlowHome, item: dict[str, Any]) -> None:
+    marked = (
+        home.generations()
+        if item.get("forget")
+        else [item["generation"]]
+        if item["generation"] is not None
+        else []
+    )
+    for number in marked:
+        generations.retire(home, number, work.plan.recovery_id)
+    for name in item["names"]:
+        home.storage.remove(name)
+
+
+def _is_in_use(home: FlowHome, number: int) -> bool:
+    """Say whether a generation that was to go is needed after all: a recovery may have decided one that
+    begins from it since.
+    """
+    newest = home.generations()[-1]
+    decided = generations.read(home, newest)
+    return newest == number or (
+        generations.read_start(home, newest) is None
+        and decided is not None
+        and number in (decided.previous, decided.start.generation)
+    )

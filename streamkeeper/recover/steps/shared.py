@@ -1,0 +1,387 @@
+"""The steps that recoveries share: hold, plan again, decide, verify, release. Each goes through all flows of
+the plan.
+
+Every one may be killed at any moment and run again: what it did to some flows is found, not done twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import asdict
+from typing import Any
+
+from streamkeeper.delta import log as delta_log
+from streamkeeper.errors import PlanRefused, RecoveryError
+from streamkeeper.flows import generations, holds, leases, rebuild_status
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.generations import Generation
+from streamkeeper.manifest.manifest import Manifest, read_manifest
+from streamkeeper.recover.plans import plan as plans
+from streamkeeper.recover.plans.kind import StepKind, Work, kind
+from streamkeeper.recover.plans.plan import FlowPlan, Plan
+from streamkeeper.recover.restart import put_back
+from streamkeeper.settings import Settings
+from streamkeeper.tables import recovery_lock
+from streamkeeper.times import now
+
+PROGRESS_SECONDS = 600.0
+"""How long new generations may take to show progress before the last step gives up; running it again waits
+on.
+"""
+
+_LOG = logging.getLogger(__name__)
+
+APPROVED_AGAIN = "approved_again"
+"""The event by which someone approved the plan that got worse under the hold."""
+
+
+def check_accepted(plan: Plan) -> None:
+    """Make sure that a plan has no price that nobody accepted.
+
+    :raises PlanRefused: it has; the message says which, and how to accept them.
+    """
+    if plan.refusals:
+        raise PlanRefused(
+            "\n".join(
+                [
+                    "The plan has a price that was not accepted; nothing was touched:",
+                    *(f"- {item.message}" for item in plan.refusals),
+                ]
+            )
+        )
+
+
+def let_go(work: Work) -> None:
+    """Take the recovery's own holds and locks away."""
+    for flow in work.plan.flows:
+        holds.release(work.home(flow), holds.recovery(work.plan.recovery_id))
+    for table in work.plan.tables:
+        recovery_lock.give_back(work.book.storage, work.plan.pipeline, table, work.plan.recovery_id)
+
+
+def lock(work: Work) -> dict[str, Any]:
+    """Lock every table, in the order of their names, and hold no flow."""
+    check_accepted(work.plan)
+    for table in sorted(work.plan.tables):
+        recovery_lock.take(work.book.storage, work.plan.pipeline, table, work.plan.recovery_id)
+    return {"tables": list(work.plan.tables)}
+
+
+def hold(work: Work) -> dict[str, Any]:
+    """Lock every table, in the order of their names, hold every flow, then wait until all drivers are
+    gone.
+    """
+    plan = work.plan
+    for table in sorted(plan.tables):
+        recovery_lock.take(work.book.storage, plan.pipeline, table, plan.recovery_id)
+    for flow in plan.flows:
+        holds.put(
+            work.home(flow),
+            holds.recovery(plan.recovery_id),
+            f"{plan.recovery} {plan.recovery_id} is at work",
+            plan.by,
+        )
+    drivers = {}
+    for flow in plan.flows:
+        past = leases.wait_until_gone(work.home(flow), work.settings.stop_timeout, work.settings.lease_term)
+        drivers[flow.flow] = leases.describe(past) if past else "there never was one"
+    return {
+        "drivers": drivers,
+        "table_versions": {table: _version(work.settings, table) for table in plan.tables},
+    }
+
+
+def plan_again(work: Work) -> dict[str, Any]:
+    """Make the plan again, now that nothing moves, and compare it with the approved one.
+
+    :raises PlanRefused: it cannot be carried out any more.
+    :raises RecoveryError: a flow has another generation or declaration now, or other flows write the table.
+    """
+    plan, manifest = work.plan, read_manifest(work.settings)
+    for flow in plan.flows:
+        _check_same(work.home(flow), flow, plan, manifest)
+    of = kind(plan.recovery)
+    again = plans.kept(of.plan(work.settings, manifest, of.read_request(plan.request), plan.recovery_id))
+    impossible = [item.message for item in again.refusals if item.price is None]
+    if impossible:
+        raise PlanRefused(
+            "\n".join(
+                ["Since the plan was approved things have changed, and nothing was touched:", *impossible]
+            )
+        )
+    check_same_flows(plan, again)
+    why = plans.worse(plan, again)
+    return {"worse": bool(why), "why": why, "plan": plans.to_json(again)}
+
+
+def check_same_flows(plan: Plan, again: Plan) -> None:
+    """Make sure that a plan made again is for the flows of the approved one, which alone are held.
+
+    :raises RecoveryError: it is not; nothing was changed.
+    """
+    others = sorted({flow.flow for flow in plan.flows} ^ {flow.flow for flow in again.flows})
+    if others:
+        raise RecoveryError(
+            f"Other flows write {', '.join(plan.tables)} now than when the plan was made:"
+            f" {', '.join(others)}. Only those of the plan are held. Nothing was changed. Give this recovery"
+            f" up (streamkeeper abandon {plan.recovery_id}) and plan anew."
+        )
+
+
+def plan_under_hold(work: Work) -> Plan:
+    """Give the plan as it was made under the hold, or the approved one where the recovery has no such
+    step.
+    """
+    again = work.evidence(PLAN_AGAIN.name)
+    return plans.from_json(again["plan"]) if again else work.plan
+
+
+def check_go(work: Work) -> None:
+    """Make sure that the price is accepted, and approved again where it got worse. Steps that change
+    something call this first.
+
+    :raises PlanRefused: it is not.
+    """
+    check_accepted(work.plan)
+    again = work.evidence(PLAN_AGAIN.name)
+    if again is not None and again["worse"] and work.book.find(APPROVED_AGAIN) is None:
+        raise PlanRefused(
+            "\n".join(
+                [
+                    "The price got worse since the plan was approved, and nobody approved it again:",
+                    *again["why"],
+                ]
+            )
+        )
+
+
+def decide(work: Work) -> dict[str, Any]:
+    """Write the next generation of every flow that gets one.
+
+    :raises RecoveryError: a table that is to be put back was written to since the plan was made under the
+        hold; nothing was changed.
+    """
+    check_go(work)
+    # The plan as it was made under the hold: a generation that was only decided when the first one was made
+    # may have begun since.
+    plan = plan_under_hold(work)
+    if not is_decided(work):
+        put_back.check_unchanged(work, plan, put_back.before_decided(plan))
+    decided = {}
+    for flow in plan.flows:
+        if flow.next_generation is not None:
+            home = work.home(flow)
+            decided[flow.flow] = asdict(generations.decide(home, generation_of(plan, flow, home)))
+    return {"generations": decided}
+
+
+def is_decided(work: Work) -> bool:
+    """Say whether the generation of any flow was written by this recovery."""
+    for flow in work.plan.flows:
+        if flow.next_generation is not None:
+            found = generations.read(work.home(flow), flow.next_generation)
+            if found is not None and found.recovery == work.plan.recovery_id:
+                return True
+    return False
+
+
+def generation_of(plan: Plan, flow: FlowPlan, home: FlowHome) -> Generation:
+    """Give the decision that a plan comes to for one flow.
+
+    :param plan: made under the hold, if it was made again; what it still asks for then was approved again,
+        and is accepted.
+    """
+    assert flow.next_generation is not None, "only flows that get a generation are decided"
+    previous = generations.read_start(home, flow.previous) if flow.previous is not None else None
+    return generations.with_number(
+        Generation(
+            number=flow.next_generation,
+            previous=flow.previous,
+            start=flow.start,
+            state=flow.state,
+            query_id="",
+            why=plan.reason or f"{plan.recovery} {flow.start.mode}",
+            by=plan.by,
+            at=now(),
+            fingerprint=flow.fingerprint,
+            recovery=plan.recovery_id,
+            schemas=previous.schemas if previous is not None and flow.keeps_schemas else {},
+            accepted=tuple(
+                dict.fromkeys(
+                    (*plan.accept, *(item.price for item in plan.refusals if item.price is not None))
+                )
+            ),
+        ),
+        home,
+        flow.next_generation,
+    )
+
+
+def verify_tables(work: Work) -> dict[str, Any]:
+    """See that every table is there, and not behind where it was when the hold was put."""
+    held = work.evidence(HOLD.name) or {}
+    found = {}
+    for table in work.plan.tables:
+        before = held.get("table_versions", {}).get(
+            table, held.get("table_version")
+        )  # the latter by releases with one flow a recovery
+        version, path = _version(work.settings, table), work.settings.table_path(table)
+        if before is not None and (version is None or version < before):
+            raise RecoveryError(
+                f"The table {table} at {path} is at version {version}; it was at {before} when the hold was"
+                " put. Someone removed or replaced it. Put it back before the flows go on; they stay held."
+            )
+        found[table] = {"table": path, "version": version, "version_at_hold": before}
+    return {"tables": found}
+
+
+def release(work: Work) -> dict[str, Any]:
+    """Lift the parks of the generations that were left, and take the recovery's own holds and locks away."""
+    lifted = {}
+    for flow in work.plan.flows:
+        park = holds.parked(work.home(flow))
+        lifted[flow.flow] = (
+            park is not None
+            and flow.next_generation is not None
+            and park.details.get("generation", 0) <= (flow.generation or 0)
+        )
+        if lifted[flow.flow]:
+            holds.release(work.home(flow), holds.PARK)
+    let_go(work)
+    return {
+        "flows": {
+            flow.flow: {"park_lifted": lifted[flow.flow], "holds_left": work.home(flow).owners()}
+            for flow in work.plan.flows
+        }
+    }
+
+
+def verify_progress(work: Work) -> dict[str, Any]:
+    """Wait until every new generation has looked at its sources, or something says that it will not soon.
+
+    A state that is rebuilt from history counts as progress with each of its steps.
+    """
+    deadline = time.monotonic() + PROGRESS_SECONDS
+    waiting = {flow.flow: flow for flow in work.plan.flows if flow.next_generation is not None}
+    found: dict[str, Any] = {}
+    rebuilt: dict[str, str] = {}
+    while waiting:
+        for name, flow in list(waiting.items()):
+            told = rebuild_status.how_far(work.home(flow), flow.next_generation or 0)
+            if told is not None and rebuilt.get(name) != told:
+                _LOG.info("%s: %s", name, told)
+                rebuilt[name], deadline = told, time.monotonic() + PROGRESS_SECONDS
+            seen = _progress(work.home(flow), flow)
+            if seen is not None:
+                found[name] = seen
+                del waiting[name]
+        if waiting and time.monotonic() >= deadline:
+            said = ", ".join(f"generation {flow.next_generation} of {name}" for name, flow in waiting.items())
+            raise RecoveryError(
+                f"{said[:1].upper()}{said[1:]} made no progress in {PROGRESS_SECONDS:g} s. See the log of its"
+                " flow's task (is its DAG paused?), and run this step again."
+            )
+        if waiting:
+            time.sleep(0.5)
+    return {"flows": found}
+
+
+def _progress(home: FlowHome, flow: FlowPlan) -> dict[str, Any] | None:
+    number = flow.next_generation
+    assert number is not None, "only flows with a new generation are waited for"
+    newest = generations.latest(home)
+    if newest is not None and newest.number > number:
+        return {"superseded_by": newest.number}
+    park = holds.parked(home)
+    if park is not None and park.details.get("generation") == number:
+        raise RecoveryError(
+            f"Generation {number} of {flow.flow} was parked before it made progress: {park.reason}"
+        )
+    if generations.finished(home) == number:
+        return {"done": True, "note": "the flow runs once, and has read all there was"}
+    lease = leases.current(home)
+    beat = leases.read_heartbeat(home, lease.epoch) if lease else None
+    start = generations.read_start(home, number)
+    if start is not None and beat is not None and beat.generation == number and beat.triggers > 0:
+        numbers = {"batch": beat.batch, "triggers": beat.triggers, "epoch": beat.epoch}
+        return {"start": start.evidence, "positions": start.positions, **numbers}
+    others = home.owners()
+    return (
+        {"held_by": others, "note": "the new generation begins when these holds are released"}
+        if others
+        else None
+    )
+
+
+def _check_same(home: FlowHome, flow: FlowPlan, plan: Plan, manifest: Manifest) -> None:
+    """Make sure that a flow is on the generation and has the declaration that the plan was made for.
+
+    :raises RecoveryError: it is not, or has not.
+    """
+    anew = f"Give this recovery up (streamkeeper abandon {plan.recovery_id}) and plan anew."
+    newest = generations.latest(home)
+    number = newest.number if newest is not None else None
+    if number != flow.generation:
+        raise RecoveryError(
+            f"{flow.flow} is on generation {number} now; the plan was made on {flow.generation}. {anew}"
+        )
+    fingerprint = manifest.find(flow.flow).fingerprint
+    if fingerprint != flow.fingerprint:
+        raise RecoveryError(
+            f"The declaration of {flow.flow} changed since the plan was made ({flow.fingerprint} →"
+            f" {fingerprint}). {anew}"
+        )
+
+
+def _version(settings: Settings, table: str) -> int | None:
+    return delta_log.latest_version(settings.table_path(table))
+
+
+LOCK = StepKind(
+    "lock",
+    "take the tables' locks, so that no other recovery works on them; their flows run on",
+    "here",
+    lock,
+)
+HOLD = StepKind(
+    "hold",
+    "take the tables' locks, put a hold on the flows, and wait until their drivers have ended their batch and"
+    " left",
+    "here",
+    hold,
+)
+PLAN_AGAIN = StepKind(
+    "plan_again",
+    "look again, now that nothing moves, and compare the price with the approved one",
+    "here",
+    plan_again,
+)
+DECIDE = StepKind(
+    "decide",
+    "write the next generation of each flow: immutable; the old checkpoints stay as they are",
+    "here",
+    decide,
+    changes=True,
+    changed=is_decided,
+)
+VERIFY_TABLES = StepKind(
+    "verify_tables",
+    "see that the tables are there, readable, and not behind where they were",
+    "here",
+    verify_tables,
+)
+RELEASE = StepKind(
+    "release",
+    "take holds, parks and locks away; each flow's next driver seals the old generation in the sink, seeds"
+    " the new checkpoint, and runs",
+    "here",
+    release,
+)
+VERIFY_PROGRESS = StepKind(
+    "verify_progress",
+    "wait until each new generation has committed a batch, or has looked and found nothing new",
+    "here",
+    verify_progress,
+    patient=True,
+)

@@ -1,0 +1,72 @@
+"""What a rewind brought back by RESTORE, seen to be there before its flows go on: by the log and the storage
+alone, no row is read.
+
+Before RESTORE nothing named those files, and a VACUUM that was under way then may take them even afterwards.
+Files that it did not bring back were named all the time, and no VACUUM takes those.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from streamkeeper.errors import RecoveryError
+from streamkeeper.recover.plans.kind import Work
+from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.storage import open_storage
+from streamkeeper.tables import past_versions
+
+_AT_ONCE, _IN_HAND = 16, 1000
+"""Files that are looked for at once, and those that are handed out before it is asked whether to stop."""
+
+
+def verify_files(work: Work) -> dict[str, Any]:
+    """See that every file is there that putting tables back brought back.
+
+    :raises RecoveryError: one is not; the flows stay held.
+    """
+    plan, found = shared_steps.plan_under_hold(work), {}
+    for back in plan.details["put_back"]:
+        path = back["path"]
+        version = past_versions.restored_by(path, plan.recovery_id, back["newest"])
+        if version is None:
+            continue  # nothing was written since, so nothing was restored
+        names = past_versions.files_brought_back(path, version)
+        gone = _missing(work, path, names)
+        if gone:
+            raise RecoveryError(
+                _said(
+                    plan,
+                    f"{path} was put back to version {back['version']}, by version {version}",
+                    gone,
+                    len(names),
+                )
+            )
+        found[path] = {"version": version, "files": len(names)}
+    return {"tables": found}
+
+
+def _missing(work: Work, path: str, names: list[str]) -> list[str]:
+    storage, gone = open_storage(path), []
+    with ThreadPoolExecutor(_AT_ONCE, "streamkeeper-verify") as pool:
+        for first in range(0, len(names), _IN_HAND):
+            work.check_stop()
+            some = names[first : first + _IN_HAND]
+            gone += [
+                name
+                for name, moment in zip(some, pool.map(storage.modified, some), strict=True)
+                if moment is None
+            ]
+    return gone
+
+
+def _said(plan: Plan, what: str, gone: list[str], of: int) -> str:
+    flows = " ".join(flow.flow for flow in plan.flows)
+    return (
+        f"{what}, and {len(gone)} of the {of} files that this brought back are not there, such as {gone[0]}:"
+        " a VACUUM took them meanwhile. The flows stay held, and have read nothing. Put the files back from"
+        f" a copy and run this step again; or hold the flows yourself (streamkeeper hold {flows}), give this"
+        f" recovery up (streamkeeper abandon {plan.recovery_id}), put a backup back with restore_table, and"
+        " release them."
+    )

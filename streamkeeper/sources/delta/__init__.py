@@ -1,0 +1,3 @@
+"""Sources of Delta tables: row statistics and the cost of a start.
+
+Positions are versions of the table's log."""

@@ -1,0 +1,70 @@
+"""Weighing a whole version of a Delta table without a JVM, by deltalake (an optional dependency) and the
+log's own summaries.
+
+What lies between two versions is counted by :mod:`streamkeeper.delta.history`, from the log alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from streamkeeper.delta.summary import read_summary
+from streamkeeper.errors import NotAskable, SourceError
+from streamkeeper.recover.plans.plan import Amount
+
+_VECTORS = "deletionVectors"
+
+
+def amount_at(path: str, version: int | None = None) -> Amount:
+    """Weigh a table at a version (the newest by default): its files, their bytes, and its rows by the
+    statistics of its files.
+
+    The rows are a bound where deletion vectors may take some of them away and no summary says how many.
+
+    :raises SourceError: the version cannot be read.
+    """
+    try:
+        deltalake: Any = importlib.import_module("deltalake")
+    except ImportError as error:
+        raise NotAskable("deltalake is not installed here; install streamkeeper[probes]") from error
+    exceptions: Any = importlib.import_module("deltalake.exceptions")
+    try:
+        table = deltalake.DeltaTable(path, version=version)
+        actions = table.get_add_actions(flatten=True)
+    except (exceptions.DeltaError, OSError) as error:
+        raise SourceError(f"the table cannot be read without a JVM: {error}") from error
+    sizes = actions["size_bytes"].to_pylist()
+    counts = (
+        actions["num_records"].to_pylist() if "num_records" in actions.schema.names else [None] * len(sizes)
+    )
+    if None in counts:
+        return Amount(len(sizes), sum(sizes), None, "some of its files do not say how many rows they hold")
+    deleted = _deleted(table, path)
+    return Amount(len(sizes), sum(sizes), sum(counts) - (deleted or 0), at_most=deleted is None)
+
+
+def rows_of(path: str, version: int | None = None) -> int:
+    """Count the rows of a table at a version (the newest by default), by the statistics of its files.
+
+    :raises SourceError: the version cannot be read, some file of it has no statistics, or some of its rows
+        may be deleted uncounted.
+    """
+    found = amount_at(path, version)
+    if found.rows is None:
+        raise SourceError(str(found.rows_unknown))
+    if found.at_most:
+        raise SourceError(
+            "some of its rows may be deleted by deletion vectors, which are not counted without a JVM"
+        )
+    return found.rows
+
+
+def _deleted(table: Any, path: str) -> int | None:
+    """Give how many rows deletion vectors take away; None where nobody says. deltalake counts a file's rows
+    with those that are deleted.
+    """
+    if _VECTORS not in (table.protocol().reader_features or ()):
+        return 0
+    summary = read_summary(path, table.version())
+    return None if summary is None else summary.deleted

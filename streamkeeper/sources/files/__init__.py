@@ -1,0 +1,3 @@
+"""Sources of files: options, listing, and the cost of a start.
+
+Positions are sets of files that were read."""

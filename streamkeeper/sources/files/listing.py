@@ -1,0 +1,167 @@
+"""Looking at sources without Spark: which files a files source has now, and how many rows they hold.
+
+A files source's folder is listed as Spark's streaming source lists it: all files below the path, glob
+patterns expanded, ``pathGlobFilter`` obeyed, and names left out that start with ``.``, or with ``_`` and have
+no ``=``, or that are still being copied (HadoopFSUtils.shouldFilterOutPathName; read).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import glob
+import gzip
+import importlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote, urlparse
+
+from streamkeeper.declare.model import Source
+from streamkeeper.errors import StorageError
+from streamkeeper.recover.plans.plan import Amount
+
+COUNT_LIMIT = 64 * 1024 * 1024
+"""Bytes up to which rows of line-based files are counted for a plan; beyond, the plan gives files and
+bytes.
+"""
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file of a source: its path (no scheme, not escaped), modification time in epoch milliseconds, size in
+    bytes.
+    """
+
+    path: str
+    modified_ms: int
+    size: int
+
+
+def list_files(source: Source) -> dict[str, SourceFile]:
+    """List what a files source has now, by path.
+
+    :raises StorageError: the folder cannot be listed.
+    """
+    return {file.path: file for file in iterate_files(source)}
+
+
+def iterate_files(source: Source) -> Iterator[SourceFile]:
+    """Give what :func:`list_files` lists one by one, in no order: who has seen enough may stop.
+
+    :raises StorageError: the folder cannot be listed.
+    """
+    assert source.path is not None, "a files source has a path"
+    remote = "://" in source.path and not source.path.startswith("file://")
+    found = _remote_files(source.path) if remote else _local_files(plain_path(source.path))
+    wanted = next((value for key, value in source.options.items() if key.lower() == "pathglobfilter"), None)
+    return (file for file in found if wanted is None or _matches(file.path, wanted))
+
+
+def plain_path(uri: str) -> str:
+    """Give the path that a checkpoint's files log means: ``file:///data/a%20b.json`` is ``/data/a b.json``;
+    other schemes keep their host. Local paths come out as Spark writes them: no ``//``, no ``..``.
+    """
+    parsed = urlparse(uri)
+    if parsed.scheme in ("", "file"):
+        return os.path.normpath(unquote(parsed.path) if parsed.scheme else uri)
+    return f"{parsed.scheme.replace('s3a', 's3')}://{parsed.netloc}{unquote(parsed.path)}"
+
+
+def file_uri(path: str) -> str:
+    """Give a local path as Spark writes it into a files log."""
+    return path if "://" in path else "file://" + quote(path, safe="/:@!$&'()*+,;=~-._")
+
+
+def amount(source: Source, files: Iterable[SourceFile]) -> Amount:
+    """Weigh files: how many, their bytes, and their rows where each line is a row and they are few enough to
+    count.
+    """
+    listed = list(files)
+    size = sum(file.size for file in listed)
+    if not listed:
+        return Amount()
+    why = _why_not_counted(source, listed, size)
+    if why is not None:
+        return Amount(len(listed), size, None, why)
+    return Amount(len(listed), size, sum(_lines(file.path) for file in listed))
+
+
+def _why_not_counted(source: Source, files: list[SourceFile], size: int) -> str | None:
+    options = {key.lower(): value.lower() for key, value in source.options.items()}
+    if (
+        source.format not in ("json", "csv", "text")
+        or options.get("multiline") == "true"
+        or options.get("wholetext") == "true"
+    ):
+        return f"{source.format} files are not opened for a plan"
+    if source.format == "csv" and options.get("header") == "true":
+        return "csv files with headers are not opened for a plan"
+    if size > COUNT_LIMIT:
+        return f"more than {COUNT_LIMIT // 2**20} MiB would have to be read"
+    if any("://" in file.path for file in files):
+        return "remote files are not opened for a plan"
+    if any(
+        not file.path.endswith((".json", ".jsonl", ".ndjson", ".csv", ".txt", ".gz"))
+        and "." in Path(file.path).name
+        for file in files
+    ):
+        return "some files may be compressed"
+    return None
+
+
+def _lines(path: str) -> int:
+    """Count the lines of a file that are not empty."""
+    with gzip.open(path, "rb") if path.endswith(".gz") else Path(path).open("rb") as file:
+        return sum(1 for line in file if line.strip())
+
+
+def _local_files(pattern: str) -> Iterator[SourceFile]:
+    roots = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))  # noqa: PTH207  # Path.glob takes no absolute pattern
+    for root in roots:
+        if Path(root).is_file():
+            yield _describe(root)
+        for folder, folders, names in os.walk(root, onerror=_cannot_list):
+            folders[:] = [name for name in folders if not _is_hidden(name)]
+            for name in names:
+                if not _is_hidden(name):
+                    with contextlib.suppress(FileNotFoundError):  # gone since the folder was listed
+                        yield _describe(f"{folder}/{name}")
+
+
+def _is_hidden(name: str) -> bool:
+    return (name.startswith("_") and "=" not in name) or name.startswith(".") or name.endswith("._COPYING_")
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """Match a file's name as Hadoop's globs do: like the shell's, with ``{a,b}`` for alternatives (not one in
+    another).
+    """
+    name = path.rsplit("/", 1)[-1]
+    choice = re.search(r"\{([^{}]*)\}", pattern)
+    if choice is None:
+        return fnmatch.fnmatchcase(name, pattern)
+    before, after = pattern[: choice.start()], pattern[choice.end() :]
+    return any(_matches(name, f"{before}{item}{after}") for item in choice[1].split(","))
+
+
+def _describe(path: str) -> SourceFile:
+    found = Path(path).stat()
+    return SourceFile(path, found.st_mtime_ns // 1_000_000, found.st_size)
+
+
+def _cannot_list(error: OSError) -> None:
+    raise StorageError(
+        f"{error.filename} cannot be listed: {error.strerror}. Check the folder's owner and mode."
+    ) from error
+
+
+def _remote_files(path: str) -> Iterator[SourceFile]:
+    fsspec = importlib.import_module("fsspec")  # an optional dependency, without types
+    fs, base = fsspec.core.url_to_fs(path.replace("s3a://", "s3://", 1))
+    scheme = path.split("://", 1)[0].replace("s3a", "s3")
+    for key, info in fs.find(base, detail=True).items():
+        if not any(_is_hidden(part) for part in str(key)[len(base) :].split("/") if part):
+            yield SourceFile(f"{scheme}://{key}", int(fs.modified(key).timestamp() * 1000), int(info["size"]))

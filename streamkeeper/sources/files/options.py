@@ -1,0 +1,127 @@
+"""What the options of a files source make of its history: files that Spark skips for their age, or removes
+once they are read.
+
+Facts (Spark 4.2.0, FileStreamSource, read and run): a source whose checkpoint lists files skips, in silence,
+each unread one that is older than the newest listed by more than ``maxFileAge``; where nothing is listed yet,
+all are read. ``latestFirst`` with a limit turns that off. ``cleanSource`` deletes or moves files after their
+batch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamkeeper.declare.model import Source
+from streamkeeper.sources.files.listing import SourceFile
+
+OFF, DELETE, ARCHIVE = "off", "delete", "archive"
+
+_WEEK = "7d"
+_TIME = re.compile(r"([0-9]+)([a-z]*)")
+_UNITS = {"us": 0.001, "ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """The options of one source that matter to its history. ``max_age_ms`` is None where no age counts, or
+    nobody knows which.
+    """
+
+    max_age: str
+    max_age_ms: int | None
+    latest_first: bool
+    clean: str
+    archive: str
+
+    @classmethod
+    def of(cls, source: Source) -> FileOptions:
+        """Read the options of a source."""
+        latest_first = source.option("latestFirst", "false").strip().lower() == "true"
+        limited = bool(source.option("maxFilesPerTrigger") or source.option("maxBytesPerTrigger"))
+        age = source.option("maxFileAge", _WEEK).strip()
+        clean = source.option("cleanSource", OFF).strip().lower()
+        counts = not (latest_first and limited)
+        return cls(
+            age,
+            _milliseconds(age) if counts else None,
+            latest_first,
+            clean,
+            source.option("sourceArchiveDir").rstrip("/"),
+        )
+
+    def skipped(self, newest_ms: int | None, files: Iterable[SourceFile]) -> list[SourceFile]:
+        """Give the files that a generation skips for their age.
+
+        :param newest_ms: the time of the newest file that its checkpoint lists; None where it lists none.
+        :param files: that it does not list.
+        """
+        if newest_ms is None or self.max_age_ms is None:
+            return []
+        return [file for file in files if file.modified_ms < newest_ms - self.max_age_ms]
+
+    def notes(self, skipped: int, gone: list[str], *, skips_on: bool) -> Iterator[str]:
+        """Say what the options mean for a start.
+
+        :param skipped: how many unread files are skipped for their age.
+        :param gone: paths of processed files that are not there any more.
+        :param skips_on: the start leaves unread files out, and lists them as processed.
+        """
+        if skipped:
+            yield (
+                f"{skipped:,} unread files are older than the newest processed one by more than maxFileAge"
+                f" ({self.max_age}): Spark skips them in silence. They count as lost; with a longer"
+                " maxFileAge they are read"
+            )
+        yield from self._age()
+        yield from self._cleaning(gone, skips_on)
+
+    def _age(self) -> Iterator[str]:
+        if self.latest_first:
+            limited = "" if self.max_age_ms is not None else ", and for no file its age (maxFileAge) counts"
+            yield f"latestFirst is on: what waits is read newest first{limited}"
+        elif self.max_age_ms is None:
+            yield (
+                f"maxFileAge is {self.max_age}, which cannot be read here: how many unread files Spark skips"
+                " for their age is unknown"
+            )
+        else:
+            yield (
+                f"maxFileAge is {self.max_age}: a file that comes with a time older than that against the"
+                " newest is skipped in silence"
+            )
+
+    def _cleaning(self, gone: list[str], skips_on: bool) -> Iterator[str]:
+        if self.clean == OFF:
+            return
+        what = f"moved to {self.archive}" if self.clean == ARCHIVE else "deleted"
+        yield (
+            f"cleanSource is {self.clean}: files are {what} once they are processed, so that nothing can be"
+            " read from them again"
+        )
+        if skips_on:
+            yield (
+                f"cleanSource is {self.clean}: files that this start leaves out count as processed, and are"
+                f" {what} unread"
+            )
+        kept = sum(self._archived(path) for path in gone) if self.clean == ARCHIVE else 0
+        if kept:
+            yield (
+                f"{kept:,} of the processed files that are gone are in {self.archive}: put back, they can be"
+                " read again"
+            )
+
+    def _archived(self, path: str) -> bool:
+        """Say whether a file is in the archive, where Spark keeps it under its whole path; of other disks
+        than this one nobody knows.
+        """
+        return "://" not in self.archive and Path(f"{self.archive}{path}").is_file()
+
+
+def _milliseconds(text: str) -> int | None:
+    """Read a time as Spark does: a number and a unit, milliseconds without one; None if it is none."""
+    found = _TIME.fullmatch(text.lower())
+    unit = _UNITS.get(found[2]) if found else None
+    return int(int(found[1]) * unit) if found and unit is not None else None

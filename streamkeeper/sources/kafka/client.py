@@ -1,0 +1,195 @@
+"""Asking Kafka's brokers what the topics of a source hold, without a JVM, by confluent-kafka (an optional
+dependency).
+
+Its options are those of Kafka's Java clients. The ones that decide who may ask are translated; one that
+cannot be is told, not left out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from streamkeeper.declare.model import Source
+from streamkeeper.errors import NotAskable, SourceError
+from streamkeeper.manifest.environment import variables
+from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
+from streamkeeper.sources.kafka.options import admin_options, assigned, plain_id
+
+SECONDS = 5.0
+"""How long brokers may take to answer a question of a plan or of the monitor."""
+
+_SAME = (
+    "bootstrap.servers",
+    "security.protocol",
+    "sasl.mechanism",
+    "ssl.key.password",
+    "ssl.endpoint.identification.algorithm",
+)
+_PEM = {
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
+}
+_NEEDLESS = ("ssl.truststore.type", "ssl.keystore.type", "ssl.protocol", "ssl.enabled.protocols")
+_LOGIN = re.compile(
+    r"\.(?:PlainLoginModule|ScramLoginModule)\s.*?\busername=\"([^\"]*)\".*?\bpassword=\"([^\"]*)\"",
+    re.DOTALL,
+)
+
+
+def look_at(source: Source, seconds: float = SECONDS) -> Topics:
+    """Give what the topics of an opened source hold, their ids, and how they are cleaned up, where this
+    client may know.
+
+    :raises SourceError: the brokers do not answer in time, a topic is not there, or the source's options are
+        only understood with a JVM.
+    """
+    with _asking(source, seconds) as asked:
+        first, end = asked.offsets("earliest"), asked.offsets("latest")
+        held = {
+            topic: {part: Held(first[topic][part], end[topic][part]) for part in parts}
+            for topic, parts in asked.parts.items()
+        }
+        return Topics(held, asked.ids(), asked.policies())
+
+
+def at_time(source: Source, moment_ms: int, seconds: float = SECONDS) -> Offsets:
+    """Give the offsets of the first records of a moment or later, in each partition; the end where there is
+    none.
+
+    :raises SourceError: as :func:`look_at`.
+    """
+    with _asking(source, seconds) as asked:
+        found, end = asked.offsets("for_timestamp", moment_ms), asked.offsets("latest")
+        return {
+            topic: {part: end[topic][part] if at < 0 else at for part, at in parts.items()}
+            for topic, parts in found.items()
+        }
+
+
+def client_options(source: Source, seconds: float) -> dict[str, Any]:
+    """Give the options of confluent-kafka's clients for those of a source.
+
+    :raises SourceError: one decides who may ask, and cannot be translated.
+    """
+    options: dict[str, Any] = {"log_level": 0, "socket.timeout.ms": int(seconds * 1000)}
+    for name, value in admin_options(source, seconds).items():
+        if name in _SAME:
+            options[name] = value
+        elif name in _PEM:
+            options[_PEM[name]] = value
+        elif name == "sasl.jaas.config" and (login := _LOGIN.search(value)):
+            options["sasl.username"], options["sasl.password"] = login[1], login[2]
+        elif name.startswith(("ssl.", "sasl.")) and name not in _NEEDLESS:
+            raise NotAskable(f"its option kafka.{name} is only understood with a JVM")
+    return options
+
+
+_NOT_ALLOWED = (29, 31)
+"""The codes of Kafka's errors TOPIC_AUTHORIZATION_FAILED and CLUSTER_AUTHORIZATION_FAILED."""
+
+
+class _Asked:
+    """A client, and the partitions of the source by topic."""
+
+    def __init__(self, client: Any, source: Source, seconds: float) -> None:
+        self._kafka: Any = importlib.import_module("confluent_kafka")
+        self._admin: Any = importlib.import_module("confluent_kafka.admin")
+        self._client, self._source, self._seconds = client, source, seconds
+        self.parts = self._partitions(client.list_topics(timeout=seconds).topics)
+
+    def ids(self) -> dict[str, str]:
+        if not self.parts:
+            return {}
+        found = self._client.describe_topics(
+            self._kafka.TopicCollection(list(self.parts)), request_timeout=self._seconds
+        )
+        return {
+            topic: plain_id(str(future.result(self._seconds).topic_id)) for topic, future in found.items()
+        }
+
+    def policies(self) -> dict[str, str]:
+        """Give each topic's ``cleanup.policy``; a client that may read a topic need not be allowed to know
+        it.
+        """
+        kind = self._admin.ConfigResource.Type.TOPIC
+        wanted = {topic: self._admin.ConfigResource(kind, topic) for topic in self.parts}
+        if not wanted:
+            return {}
+        futures = self._client.describe_configs(list(wanted.values()), request_timeout=self._seconds)
+        found = {}
+        for topic, resource in wanted.items():
+            try:
+                found[topic] = str(futures[resource].result(self._seconds)["cleanup.policy"].value)
+            except self._kafka.KafkaException as error:
+                if error.args[0].code() not in _NOT_ALLOWED:
+                    raise
+        return found
+
+    def offsets(self, kind: str, *arguments: int) -> Offsets:
+        spec = getattr(self._admin.OffsetSpec, kind)(*arguments)
+        asked = {
+            self._kafka.TopicPartition(topic, int(part)): spec
+            for topic, parts in self.parts.items()
+            for part in parts
+        }
+        if not asked:
+            return {}
+        level = self._source.option("kafka.isolation.level", "read_uncommitted").upper()
+        found = self._client.list_offsets(
+            asked, isolation_level=getattr(self._kafka.IsolationLevel, level), request_timeout=self._seconds
+        )
+        offsets: Offsets = {topic: {} for topic in self.parts}
+        for partition, future in found.items():
+            offsets[partition.topic][str(partition.partition)] = int(future.result(self._seconds).offset)
+        return offsets
+
+    def _partitions(self, there: Mapping[str, Any]) -> dict[str, list[str]]:
+        wanted = assigned(self._source)
+        if pattern := self._source.option("subscribePattern"):
+            names = [name for name in there if _matches(pattern, name)]
+        else:
+            names = list(wanted) or [part.strip() for part in self._source.option("subscribe").split(",")]
+        if missing := [name for name in names if name not in there or there[name].error is not None]:
+            raise SourceError(f"the topic {missing[0]} is not there")
+        return {
+            name: [str(part) for part in wanted.get(name, sorted(there[name].partitions))]
+            for name in sorted(names)
+        }
+
+
+def _matches(pattern: str, name: str) -> bool:
+    try:
+        return re.fullmatch(pattern, name) is not None
+    except re.error as error:
+        raise NotAskable(
+            f"its subscribePattern {pattern!r} is only understood with a JVM ({error})"
+        ) from error
+
+
+@contextmanager
+def _asking(source: Source, seconds: float) -> Iterator[_Asked]:
+    if unset := variables(source):
+        raise NotAskable(f"the environment variable {unset[0]} is not set here")
+    try:
+        kafka: Any = importlib.import_module("confluent_kafka")
+        admin: Any = importlib.import_module("confluent_kafka.admin")
+    except ImportError as error:
+        raise NotAskable("confluent-kafka is not installed here; install streamkeeper[probes]") from error
+    heard: list[str] = []
+    options = {**client_options(source, seconds), "error_cb": lambda said: heard.append(str(said.str()))}
+    client = admin.AdminClient(options)
+    try:
+        yield _Asked(client, source, seconds)
+    except kafka.KafkaException as error:
+        client.poll(0)  # only now is told what the client has heard of its connections
+        said = heard[-1] if heard else error.args[0].str()
+        raise SourceError(
+            f"{options['bootstrap.servers']} does not answer within {seconds:g} s: {said}"
+        ) from error
+    except TimeoutError as error:
+        raise SourceError(f"{options['bootstrap.servers']} does not answer within {seconds:g} s") from error

@@ -1,0 +1,227 @@
+"""Positions in Kafka: from an old one and what the topics hold now to a new one, and what lies between. Pure:
+nothing is asked of a broker.
+
+Offsets are as Spark writes them, ``{"orders": {"0": 5}}``: by topic and partition the next offset to be read.
+A distance between offsets is a bound of the rows in it, since compaction and the markers of transactions
+leave holes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+Offsets = dict[str, dict[str, int]]
+EARLIEST, LATEST = -2, -1
+"""What stands for the first offset that is held, and for the end, in offsets that a person gives."""
+
+
+class Held(NamedTuple):
+    """What a partition holds: its first offset still there, and the next one to be written."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Topics:
+    """What the topics of one source hold, by topic and partition. ``ids`` tell a topic from one that was made
+    anew under its name.
+
+    ``policies`` are the topics' ``cleanup.policy``, as far as they were asked for and told.
+    """
+
+    held: Mapping[str, Mapping[str, Held]]
+    ids: Mapping[str, str] = field(default_factory=dict)
+    policies: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def compacted(self) -> tuple[str, ...]:
+        """The topics of whose keys only the newest records stay."""
+        return tuple(topic for topic, policy in self.policies.items() if "compact" in policy)
+
+    @property
+    def earliest(self) -> Offsets:
+        """The offsets before all that is there."""
+        return {
+            topic: {part: held.first for part, held in parts.items()} for topic, parts in self.held.items()
+        }
+
+    @property
+    def latest(self) -> Offsets:
+        """The offsets after all that is there."""
+        return {topic: {part: held.end for part, held in parts.items()} for topic, parts in self.held.items()}
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Records that were never read and are gone: at most so many (None: nobody knows), and why, in words."""
+
+    records: int | None
+    said: str
+
+
+@dataclass(frozen=True)
+class Onward:
+    """Where to go on after an old position.
+
+    ``new`` are topics and partitions that it did not know, ``anew`` topics that were deleted and made anew,
+    ``left`` topics that are not read any more.
+    """
+
+    offsets: Offsets
+    losses: tuple[Loss, ...] = ()
+    new: tuple[str, ...] = ()
+    anew: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+def go_on(old: Offsets, topics: Topics, ids: Mapping[str, str]) -> Onward:
+    """Find where to go on after an old position: there, where that is still held; at the first record of what
+    is new or was made anew.
+
+    :param ids: the topics' ids as they were when the old position was reached, as far as they are known.
+    """
+    offsets: Offsets = {}
+    losses: list[Loss] = []
+    new: list[str] = []
+    anew: list[str] = []
+    for topic, parts in topics.held.items():
+        before = old.get(topic)
+        why = (
+            None
+            if before is None
+            else _made_anew(topic, before, parts, ids.get(topic), topics.ids.get(topic))
+        )
+        if why is not None:
+            losses.append(Loss(None, why))
+            anew.append(topic)
+        known = {} if why is not None or before is None else before
+        offsets[topic] = {part: max(held.first, known.get(part, held.first)) for part, held in parts.items()}
+        if known:
+            losses += _expired(topic, known, parts)
+            new += [f"{topic}/{part}" for part in parts if part not in known]
+        elif before is None:
+            new.append(topic)
+    return Onward(
+        offsets,
+        tuple(losses),
+        tuple(new),
+        tuple(anew),
+        tuple(topic for topic in old if topic not in topics.held),
+    )
+
+
+def misfits(wanted: Offsets, topics: Topics) -> list[str]:
+    """Say what is wrong with offsets that a person gives: each partition must be named, and hold what comes
+    after its offset.
+    """
+    wrong = [
+        f"the source has no topic {topic!r}; it has {', '.join(topics.held) or 'none'}"
+        for topic in wanted
+        if topic not in topics.held
+    ]
+    for topic, parts in topics.held.items():
+        given = wanted.get(topic)
+        if given is None:
+            wrong.append(f"the topic {topic} is left out")
+            continue
+        wrong += [
+            f"the topic {topic} has no partition {part}; it has {_listed(parts)}"
+            for part in given
+            if part not in parts
+        ]
+        missing = [part for part in parts if part not in given]
+        if missing:
+            wrong.append(
+                f"of the topic {topic}, partition {_listed(missing)} is left out (-2 is earliest, -1 latest)"
+            )
+        wrong += [
+            f"{topic}/{part} starts at {given[part]}, and holds {held.first} to {held.end}"
+            for part, held in parts.items()
+            if part in given
+            and given[part] not in (EARLIEST, LATEST)
+            and not held.first <= given[part] <= held.end
+        ]
+    return wrong
+
+
+def resolved(wanted: Offsets, topics: Topics) -> Offsets:
+    """Give offsets that fit (:func:`misfits`) with numbers for earliest and latest."""
+    numbers = {EARLIEST: topics.earliest, LATEST: topics.latest}
+    return {
+        topic: {
+            part: numbers[offset][topic][part] if offset in numbers else offset
+            for part, offset in parts.items()
+        }
+        for topic, parts in wanted.items()
+    }
+
+
+def records_between(start: Offsets, end: Offsets) -> int:
+    """Give how many records lie after ``start`` and before ``end`` at most, in the partitions that both
+    have.
+    """
+    return sum(max(0, upto - after) for _, _, after, upto in _both(start, end))
+
+
+def history_of(initial: Offsets, upto: Offsets, topics: Topics) -> tuple[Offsets, int]:
+    """Give from where records up to a position can be read again, and how many of them are gone at most.
+
+    :param initial: where they were first read from; partitions that it does not name were read from their
+        first record, 0.
+    """
+    start: Offsets = {}
+    gone = 0
+    for topic, parts in upto.items():
+        start[topic] = {}
+        for part, end in parts.items():
+            held = topics.held.get(topic, {}).get(part)
+            wished = min(initial.get(topic, {}).get(part, 0), end)
+            first = wished if held is None else min(max(wished, held.first), end)
+            gone += max(0, first - wished)
+            start[topic][part] = first
+    return start, gone
+
+
+def _made_anew(
+    topic: str, before: Mapping[str, int], parts: Mapping[str, Held], known: str | None, now: str | None
+) -> str | None:
+    if known is not None and now is not None and known != now:
+        return (
+            f"the topic {topic} was deleted and made anew (its id was {known}, and is {now}): what was unread"
+            " in the old one is gone"
+        )
+    for part, offset in before.items():
+        if part not in parts:
+            return (
+                f"the topic {topic} has no partition {part} any more: it was deleted and made anew with fewer"
+            )
+        if offset > parts[part].end:
+            return (
+                f"{topic}/{part} was read up to {offset}, and ends at {parts[part].end}: the topic was"
+                " deleted and made anew, or its brokers lost records"
+            )
+    return None
+
+
+def _expired(topic: str, before: Mapping[str, int], parts: Mapping[str, Held]) -> Iterator[Loss]:
+    for part, held in parts.items():
+        offset = before.get(part, 0)
+        if offset < held.first:
+            told = f"was read up to {offset}" if part in before else "is new"
+            yield Loss(
+                held.first - offset, f"{topic}/{part} {told}, and holds nothing before {held.first} any more"
+            )
+
+
+def _both(start: Offsets, end: Offsets) -> Iterator[tuple[str, str, int, int]]:
+    for topic, parts in end.items():
+        for part, upto in parts.items():
+            if part in start.get(topic, {}):
+                yield topic, part, start[topic][part], upto
+
+
+def _listed(parts: Mapping[str, object] | list[str]) -> str:
+    return ", ".join(sorted(parts, key=int))

@@ -1,0 +1,147 @@
+"""Cutting a history into steps, each of a bounded size, so that a state is rebuilt in several batches. Pure:
+nothing is read here.
+
+A step starts a query of its own, which takes a second or two and loads the state so far. So a step is no
+smaller than the flow's own rate limit makes its batches, and where that is small, takes several of them, up
+to the bound.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamkeeper.declare.model import Source
+from streamkeeper.errors import DeclarationError
+from streamkeeper.sources.kafka.offsets import Offsets
+
+BYTES = "spark.streamkeeper.replay.bytes"
+FILES = "spark.streamkeeper.replay.files"
+RECORDS = "spark.streamkeeper.replay.records"
+
+OWN_STATE = (
+    "The query's state is made by its own code, which is run over history again, in larger batches than it"
+    " came in: what its timers did on the way they do at the end."
+)
+"""What a plan says of a state that is rebuilt by code of the pipeline's own, such as transformWithState."""
+
+_SIZE = re.compile(r"([0-9]+)\s*([kmgtp]?)b?", re.IGNORECASE)
+_POWERS = " kmgtp"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How much a step reads at most: bytes and number of files, or records of Kafka. A flow's ``spark_conf``
+    may set others.
+    """
+
+    bytes: int = 256 * 2**20
+    files: int = 10_000
+    records: int = 1_000_000
+
+    @classmethod
+    def of(cls, setting: Callable[[str, str], str | None]) -> Bound:
+        """Read the bound from a session's settings; ``setting(name, default)`` gives one of them.
+
+        :raises DeclarationError: one is no number above 0.
+        """
+        found = {
+            name: _whole(name, str(setting(name, str(default))))
+            for name, default in ((BYTES, cls.bytes), (FILES, cls.files), (RECORDS, cls.records))
+        }
+        return cls(found[BYTES], found[FILES], found[RECORDS])
+
+    def of_source(self, source: Source) -> Bound:
+        """Give the bound for one source: its own rate limit where that is higher."""
+        limits = (
+            source.option("maxBytesPerTrigger"),
+            source.option("maxFilesPerTrigger"),
+            source.option("maxOffsetsPerTrigger"),
+        )
+        own = [_size(text) for text in limits]
+        return Bound(max(self.bytes, own[0]), max(self.files, own[1]), max(self.records, own[2]))
+
+
+def cut_files(sizes: Iterable[int], bound: Bound, least: int = 1) -> list[int]:
+    """Cut a row of files; give for each step how many files lie before its end. No files make no step.
+
+    :param sizes: in bytes, in the order in which the files are to be read.
+    :param least: so many files a step has at least, whatever their size: a batch of the source's own.
+    """
+    ends, files, size, count = [], 0, 0, 0
+    for item in sizes:
+        if files and (files >= bound.files or (files >= least and size + item > bound.bytes)):
+            ends.append(count)
+            files = size = 0
+        files, size, count = files + 1, size + item, count + 1
+    return [*ends, count] if files else ends
+
+
+def own_files(source: Source) -> int:
+    """Give how many files a batch of a source has at most by its own limit; 1 where it has none."""
+    return max(1, _size(source.option("maxFilesPerTrigger")))
+
+
+def cut_offsets(first: Offsets, end: Offsets, records: int) -> list[Offsets]:
+    """Cut what lies between two positions in Kafka: the end of each step, in which every partition goes on by
+    its share.
+    """
+    span = {
+        (topic, part): upto - first.get(topic, {}).get(part, 0)
+        for topic, parts in end.items()
+        for part, upto in parts.items()
+    }
+    steps = max(1, math.ceil(sum(max(0, length) for length in span.values()) / records))
+    return [
+        {
+            topic: {
+                part: upto - max(0, span[topic, part]) * (steps - 1 - step) // steps
+                for part, upto in parts.items()
+            }
+            for topic, parts in end.items()
+        }
+        for step in range(steps)
+    ]
+
+
+def cut_versions(first: int, end: int, sizes: Mapping[int, int], bound: Bound) -> list[int]:
+    """Cut the commits ``first`` to ``end - 1`` of a table; give for each step the version that follows it. No
+    commits make no step.
+
+    :param sizes: in bytes, by version; one that is not named has none.
+    """
+    return [
+        first + count for count in cut_files((sizes.get(version, 0) for version in range(first, end)), bound)
+    ]
+
+
+def spread(ends: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Give the position of every source at the end of each step; one that has fewer ends than another goes on
+    more rarely, and evenly.
+
+    :param ends: by source, the ends of its own steps, the last of which is where it is to stand.
+    """
+    steps = max((len(found) for found in ends.values()), default=0)
+    return [
+        {name: found[math.ceil((step + 1) * len(found) / steps) - 1] for name, found in ends.items()}
+        for step in range(steps)
+    ]
+
+
+def _size(text: str) -> int:
+    """Read a rate limit, such as ``10`` or ``64m``; 0 where there is none, or none that can be read here."""
+    found = _SIZE.fullmatch(text.strip())
+    return int(found[1]) * 1024 ** max(0, _POWERS.index(found[2].lower() or " ")) if found else 0
+
+
+def _whole(name: str, text: str) -> int:
+    number = _size(text)
+    if number < 1:
+        raise DeclarationError(
+            f"{name} is {text!r}. Allowed is a whole number above 0, or a size such as 64m. Correct it in"
+            " spark_conf."
+        )
+    return number

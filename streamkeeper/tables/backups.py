@@ -1,0 +1,371 @@
+"""The catalog of backups: which durable copies of tables there are, what they hold, and which may go.
+
+{state}/{pipeline}/tables/<table>/backups/<id>.json           immutable, written last, when the copy was
+verified: it alone makes a backup {state}/{pipeline}/tables/<table>/backups/<id>.removed.json   that somebody
+began to remove it: it is listed no more {backups}/{pipeline}/<table>/<id>/target/                     the
+copy: a Delta table by itself {backups}/{pipeline}/<table>/<id>/tombstones/                 that of an AUTO
+CDC table's tombstones {backups}/{pipeline}/<table>/<id>/target.commit               the commit that will make
+the copied files a table
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from streamkeeper.errors import RecoveryError, RequestError, StorageError
+from streamkeeper.flows import ledger
+from streamkeeper.settings import Settings
+from streamkeeper.storage import Storage, open_storage, read_json, to_json
+from streamkeeper.tables.flows_at_version import FlowAt
+
+FORMAT = 1
+TARGET, TOMBSTONES = "target", "tombstones"
+PIN, COPY, VERIFY, ENTER = "pin", "copy", "verify", "enter"
+"""The steps that make a backup."""
+NEWEST = "newest"
+"""What may be given in place of a backup's id."""
+
+_ENTRY, _REMOVED = ".json", ".removed.json"
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """What all rows of a table come to, in whatever order: their number, and sum and exclusive or of a 64-bit
+    hash of each.
+    """
+
+    rows: int
+    sum: str
+    xor: int
+
+
+@dataclass(frozen=True)
+class TableBackup:
+    """The copy of one table of a unit: ``what`` is ``target`` or ``tombstones``; ``bytes`` those of its
+    active files.
+    """
+
+    what: str
+    source: str
+    path: str
+    version: int
+    table_id: str
+    files: int
+    bytes: int
+    checksum: Checksum
+    schema: str
+
+
+@dataclass(frozen=True)
+class Backup:
+    """A whole backup. ``flows`` say where each flow that writes the table stood in it.
+
+    ``kept_days`` and ``keep_last`` are its retention: it may go once it is older than the one, and as many
+    newer ones as the other are there.
+    """
+
+    id: str
+    pipeline: str
+    table: str
+    at: str
+    by: str
+    tables: tuple[TableBackup, ...]
+    flows: tuple[FlowAt, ...]
+    kept_days: float | None = None
+    keep_last: int | None = None
+    reason: str = ""
+    format: int = FORMAT
+
+    @property
+    def bytes(self) -> int:
+        """What its files take, without their logs."""
+        return sum(table.bytes for table in self.tables)
+
+    @property
+    def target(self) -> TableBackup:
+        """The copy of the table itself."""
+        return next(table for table in self.tables if table.what == TARGET)
+
+    def expires(self) -> datetime | None:
+        """Give the moment from which its age keeps it no longer; None where age says nothing, or it is kept
+        for longer than years have numbers.
+        """
+        if self.kept_days is None:
+            return None
+        try:
+            return datetime.fromisoformat(self.at) + timedelta(days=self.kept_days)
+        except OverflowError:
+            return None
+
+
+@dataclass(frozen=True)
+class Expired:
+    """A backup that may go, and why."""
+
+    pipeline: str
+    table: str
+    id: str
+    why: str
+    bytes: int | None = field(default=None)
+
+
+def folder(settings: Settings, pipeline: str, table: str, backup: str) -> str:
+    """Give the folder or URL of a backup's copies."""
+    return f"{settings.backups_path}/{pipeline}/{table}/{backup}"
+
+
+def commit_file(what: str) -> str:
+    """Give the name, in a backup's folder, of the commit that makes a table of the files copied."""
+    return f"{what}.commit"
+
+
+def enter(storage: Storage, backup: Backup) -> Backup:
+    """Write a backup's entry, which makes it one, and give the entry that holds: the first."""
+    storage.create(_name(backup.pipeline, backup.table, backup.id), to_json(asdict(backup)))
+    found = _read(storage, backup.pipeline, backup.table, backup.id)
+    if found is None:
+        raise RecoveryError(
+            f"The backup {backup.id} of {backup.table} was removed while it was made. Back the table up"
+            " again."
+        )
+    return found
+
+
+def find(storage: Storage, pipeline: str, table: str, backup: str) -> Backup:
+    """Find a backup of a table by its id, or the newest.
+
+    :raises RequestError: there is none.
+    """
+    whole = listed(storage, pipeline, table)
+    wanted = whole[-1:] if backup == NEWEST else [found for found in whole if found.id == backup]
+    if not wanted:
+        known = ", ".join(found.id for found in whole[-5:]) or "none"
+        raise RequestError(
+            f"There is no backup {backup!r} of {pipeline}.{table}. The last ones are: {known}. `streamkeeper"
+            " backups` lists all."
+        )
+    return wanted[0]
+
+
+def listed(storage: Storage, pipeline: str, table: str) -> list[Backup]:
+    """Give the whole backups of a table, oldest first.
+
+    :raises StorageError: an entry is damaged, or was written by a newer Streamkeeper.
+    """
+    names = storage.names(_folder(pipeline, table))
+    ids = [
+        name.removesuffix(_ENTRY) for name in names if name.endswith(_ENTRY) and not name.endswith(_REMOVED)
+    ]
+    entries = (_read(storage, pipeline, table, found) for found in ids if f"{found}{_REMOVED}" not in names)
+    return sorted((entry for entry in entries if entry is not None), key=lambda entry: (entry.at, entry.id))
+
+
+def every(storage: Storage) -> Iterator[Backup]:
+    """Give all whole backups, of declared pipelines and others, table by table."""
+    for pipeline in storage.names():
+        for table in storage.names(f"{pipeline}/tables"):
+            yield from listed(storage, pipeline, table)
+
+
+def expired(settings: Settings, now: datetime | None = None) -> list[Expired]:
+    """Give the backups that may go: past their retention, or half removed already. The newest of a table
+    stays, and one that an open recovery needs.
+
+    :param now: the present by default.
+    """
+    storage, moment = open_storage(settings.state), now or datetime.now(timezone.utc)
+    found: list[Expired] = []
+    for pipeline in storage.names():
+        for table in storage.names(f"{pipeline}/tables"):
+            found += [
+                Expired(pipeline, table, half, "its removal was begun")
+                for half in _half_removed(storage, pipeline, table)
+            ]
+            whole = listed(storage, pipeline, table)
+            for place, entry in enumerate(whole[:-1]):
+                why = _why_expired(entry, len(whole) - 1 - place, moment)
+                if why is not None and not needed_by(storage, entry):
+                    found.append(Expired(pipeline, table, entry.id, why, entry.bytes))
+    return found
+
+
+def remove(settings: Settings, pipeline: str, table: str, backup: str, *, unfinished: bool = False) -> None:
+    """Remove a backup: it is listed no more from the first moment on; killed anywhere, its removal goes on
+    when it is run again.
+
+    :param unfinished: it was seen without an entry.
+    :raises RecoveryError: an open recovery needs it, or it got its entry since; nothing was removed.
+    """
+    storage = open_storage(settings.state)
+    entry = _read(storage, pipeline, table, backup)
+    if unfinished and entry is not None:
+        raise RecoveryError(
+            f"The backup {backup} of {pipeline}.{table} was finished since it was planned to go, so it was"
+            " not removed."
+        )
+    users = needed_by(storage, entry) if entry is not None else []
+    if users:
+        raise RecoveryError(
+            f"The backup {backup} of {pipeline}.{table} is needed by {', '.join(users)}, so it was not"
+            f" removed. Let that end, or give it up (streamkeeper abandon {users[0]})."
+        )
+    storage.create(f"{_folder(pipeline, table)}/{backup}{_REMOVED}", b"{}\n")
+    open_storage(f"{settings.backups_path}/{pipeline}/{table}").remove(backup)
+    storage.remove(_name(pipeline, table, backup))
+    storage.remove(f"{_folder(pipeline, table)}/{backup}{_REMOVED}")
+
+
+@dataclass(frozen=True)
+class LeftOver:
+    """Copies that no entry names. ``unfinished`` are those whose recovery is over: what a backup that was
+    given up left, and
+    :func:`remove` takes.
+
+    ``strange`` are the places of those that nothing in the state folder knows: another environment's, or
+    those of a state that was lost. Nobody but a person can say whether they are of use, so they stay.
+    """
+
+    unfinished: tuple[Expired, ...]
+    strange: tuple[str, ...]
+
+
+def left_over(settings: Settings) -> LeftOver:
+    """Look for copies that no entry names, and that no recovery makes."""
+    state = open_storage(settings.state)
+    unfinished, strange = [], []
+    for pipeline, table, name in _without_entry(settings, state):
+        book = ledger.open(state, pipeline, name)
+        if book.end() is not None:
+            unfinished.append(
+                Expired(pipeline, table, name, "it was never finished, and its recovery is over")
+            )
+        elif not book.events():
+            strange.append(folder(settings, pipeline, table, name))
+    return LeftOver(tuple(unfinished), tuple(strange))
+
+
+def _without_entry(settings: Settings, state: Storage) -> Iterator[tuple[str, str, str]]:
+    """Give pipeline, table and name of each copy without an entry. Copies are listed before entries: one that
+    is finished meanwhile has its entry then.
+    """
+    copies = open_storage(settings.backups_path)
+    tables = [(pipeline, table) for pipeline in copies.names() for table in copies.names(pipeline)]
+    there = [
+        (pipeline, table, name) for pipeline, table in tables for name in copies.names(f"{pipeline}/{table}")
+    ]
+    entered = {
+        (pipeline, table): (
+            {entry.id for entry in listed(state, pipeline, table)}
+            | set(_half_removed(state, pipeline, table))
+        )
+        for pipeline, table in tables
+    }
+    return (found for found in there if found[2] not in entered[found[:2]])
+
+
+def needed_by(storage: Storage, backup: Backup) -> list[str]:
+    """Give the open recoveries whose plans name a backup."""
+    ids = ledger.recoveries(storage, backup.pipeline)
+    return [
+        found
+        for found in ids
+        if found != backup.id and _names(storage, backup, found) and _is_open(storage, backup.pipeline, found)
+    ]
+
+
+def needed_generations(storage: Storage) -> dict[str, set[int]]:
+    """Give the generations that a restore would go on from, by ``pipeline.flow``: what clean-up keeps as long
+    as the backup is there.
+    """
+    found: dict[str, set[int]] = {}
+    for backup in every(storage):
+        for flow in backup.flows:
+            if flow.generation is not None:
+                found.setdefault(flow.flow, set()).add(flow.generation)
+    return found
+
+
+def to_value(backup: Backup) -> dict[str, Any]:
+    """Give a backup as a JSON object."""
+    return {**asdict(backup), "bytes": backup.bytes}
+
+
+def checksum_of(value: dict[str, Any]) -> Checksum:
+    """Read a checksum back from JSON."""
+    return Checksum(int(value["rows"]), str(value["sum"]), int(value["xor"]))
+
+
+def flows_of(values: Iterable[dict[str, Any]]) -> tuple[FlowAt, ...]:
+    """Read where flows stood back from JSON."""
+    return tuple(FlowAt(**value) for value in values)
+
+
+def _why_expired(entry: Backup, newer: int, moment: datetime) -> str | None:
+    expires = entry.expires()
+    if expires is None and (entry.kept_days is not None or entry.keep_last is None):
+        return None
+    if expires is not None and moment < expires:
+        return None
+    if entry.keep_last is not None and newer < entry.keep_last:
+        return None
+    said = [] if expires is None else [f"it is older than {entry.kept_days:g} days"]
+    said += (
+        [] if entry.keep_last is None else [f"{newer} newer ones are there, and {entry.keep_last} are kept"]
+    )
+    return "; ".join(said)
+
+
+def _names(storage: Storage, backup: Backup, recovery: str) -> bool:
+    """Whether a recovery's plan names the backup, by its id."""
+    planned = ledger.open(storage, backup.pipeline, recovery).find("planned")
+    return planned is not None and f'"{backup.id}"' in to_json(planned.evidence).decode()
+
+
+def _is_open(storage: Storage, pipeline: str, recovery: str) -> bool:
+    """Whether a recovery was approved or begun, and neither ended nor given up. One that was only planned
+    needs nothing.
+    """
+    events = {event.event for event in ledger.open(storage, pipeline, recovery).events()}
+    return any(
+        event.startswith("approved") or event.endswith(".started") for event in events
+    ) and events.isdisjoint(ledger.OVER)
+
+
+def _half_removed(storage: Storage, pipeline: str, table: str) -> list[str]:
+    return [
+        name.removesuffix(_REMOVED)
+        for name in storage.names(_folder(pipeline, table))
+        if name.endswith(_REMOVED)
+    ]
+
+
+def _read(storage: Storage, pipeline: str, table: str, backup: str) -> Backup | None:
+    name = _name(pipeline, table, backup)
+    value = read_json(storage, name)
+    if value is None:
+        return None
+    if value.get("format") != FORMAT:
+        raise StorageError(
+            f"{storage.path(name)} has format {value.get('format')!r}; this Streamkeeper reads {FORMAT}. Use"
+            " the release that wrote it."
+        )
+    try:
+        tables = tuple(
+            TableBackup(**{**item, "checksum": checksum_of(item["checksum"])}) for item in value["tables"]
+        )
+        return Backup(**{**value, "tables": tables, "flows": flows_of(value["flows"])})
+    except (TypeError, KeyError) as error:
+        raise StorageError(
+            f"{storage.path(name)} is no backup's entry: {error}. Put a copy of it back."
+        ) from error
+
+
+def _folder(pipeline: str, table: str) -> str:
+    return f"{pipeline}/tables/{table}/backups"
+
+
+def _name(pipeline: str, table: str, backup: str) -> str:
+    return f"{_folder(pipeline, table)}/{backup}{_ENTRY}"

@@ -1,0 +1,197 @@
+"""Who else brought or changed rows that a table holds: what its declared flows would not bring again from
+their sources.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamkeeper.delta import log as delta_log
+from streamkeeper.delta.log import LogCommit
+from streamkeeper.flows import generations, ledger
+from streamkeeper.flows.backfill_flow import HISTORY, is_backfill, name_of
+from streamkeeper.flows.files import FlowHome, kept_flows
+from streamkeeper.flows.ledger import Event
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.settings import Settings
+from streamkeeper.storage import Storage, open_storage
+from streamkeeper.tables.kept_writers import undeclared
+from streamkeeper.tables.past_versions import EMPTIED, PUT_BACK, PUT_IN_PLACE, changed_by, writers_of
+
+COMMITS = 10_000
+"""How many commits are looked at, the newest: each is a file to read, twice a recovery, and the second time
+the flows stand still.
+"""
+BACKFILL = "backfill"
+_AT_ONCE = 16
+_LISTED = 5
+_DELETES = ("DELETE", "TRUNCATE")
+_COPIED = "BACKUP"
+"""The operation of the commit that makes a table of a copy's files."""
+
+
+@dataclass(frozen=True)
+class Strangers:
+    """``found`` are those who changed rows that a table holds, in words: backfills, flows that are not
+    declared, and single commits.
+
+    ``deleted`` are commits that only took rows away. ``unknown`` says what could not be looked at; None where
+    everything was that the table holds.
+    """
+
+    found: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
+    unknown: str | None = None
+
+
+def look(settings: Settings, pipeline: str, writers: Sequence[Flow], path: str) -> Strangers:
+    """Look who else changed rows of a table, back to the newest commit that emptied it or put one in its
+    place that its flows had built.
+
+    A backfill that read what the source still has is none: the flow reads that again.
+
+    :param writers: the declared flows of the table.
+    :raises CheckpointError: the log is damaged.
+    """
+    storage = open_storage(settings.state)
+    homes = [FlowHome(storage, pipeline, flow.name) for flow in writers]
+    own = {writer for home in homes for writer in (*writers_of(home), *_adopted(home))}
+    named = _named(storage, pipeline, [flow.name for flow in writers])
+    seen: Counter[str] = Counter()
+    commits: dict[bool, list[str]] = {False: [], True: []}
+    unknown: str | None = None
+    for commit in _held(path):
+        unknown = _unknown_before(commit)
+        if unknown is not None or _is_all_of_flows(commit, seen):
+            break
+        names = {named[writer] for writer in commit.transactions if writer in named}
+        if (
+            not own.isdisjoint(commit.transactions)
+            or not commit.changes_data
+            or commit.operation == "OPTIMIZE"
+            or changed_by(commit)
+        ):
+            continue
+        seen.update(names)
+        if not names:
+            commits[commit.operation in _DELETES].append(
+                f"version {commit.version} ({commit.operation or 'unknown'})"
+            )
+    else:
+        unknown = _unread(path)
+    found = (
+        *_in_words(storage, pipeline, {flow.full_name for flow in writers}, seen),
+        *_first(commits[False]),
+    )
+    return Strangers(found, tuple(_first(commits[True])), unknown)
+
+
+def _held(path: str) -> Iterator[LogCommit]:
+    """Give the commits, newest first, but for those that a RESTORE undid."""
+    upto: int | None = None
+    for number, commit in enumerate(delta_log.commits(path, _AT_ONCE)):
+        if number == COMMITS:
+            return
+        if upto is None or commit.version <= upto:
+            upto = commit.restored if commit.restored is not None else upto
+            yield commit
+
+
+def _is_all_of_flows(commit: LogCommit, seen: Collection[str]) -> bool:
+    """Say whether a commit left no row in a table that others had brought, and none of those came back from a
+    backup that was made first.
+
+    :param seen: who committed later.
+    """
+    recovery = changed_by(commit)
+    if recovery is None or not any(
+        writer.endswith((EMPTIED, PUT_IN_PLACE)) for writer in commit.transactions
+    ):
+        return False
+    return not any(name.endswith(name_of("", recovery)) for name in seen)
+
+
+def _unknown_before(commit: LogCommit) -> str | None:
+    """Say why nothing can be told of what lies before a commit and is in the table; None where it can."""
+    if (commit.version == 0 and commit.operation == _COPIED) or any(
+        writer.endswith(PUT_BACK) for writer in commit.transactions
+    ):
+        return (
+            f"its version {commit.version} is a backup that was put back, and who had written into that is"
+            " not told by its log"
+        )
+    return None
+
+
+def _unread(path: str) -> str | None:
+    """Say how far back nobody looked; None where the log was read to its first commit."""
+    versions = delta_log.versions(path)
+    if len(versions) > COMMITS:
+        return f"looked at are the newest {COMMITS:,} commits of its log"
+    return f"its log starts at version {versions[-1]} now" if versions and versions[-1] > 0 else None
+
+
+def _adopted(home: FlowHome) -> Iterator[str]:
+    """Give the ids of the queries whose checkpoints a flow has adopted: their rows were read from its
+    sources, too.
+    """
+    decided = (generations.read(home, number) for number in home.generations())
+    return (item.start.query_id for item in decided if item is not None and item.start.query_id is not None)
+
+
+def _named(storage: Storage, pipeline: str, declared: list[str]) -> dict[str, str]:
+    """Give who commits under which id: flows of the pipeline that do not write the table as it is declared,
+    and backfills.
+    """
+    backfills = (home for home in kept_flows(storage, pipeline) if is_backfill(home.flow))
+    return {
+        writer: home.flow
+        for home in (*undeclared(storage, pipeline, declared), *backfills)
+        for writer in writers_of(home)
+    }
+
+
+def _first(commits: list[str]) -> Iterator[str]:
+    yield from commits[:_LISTED]
+    if len(commits) > _LISTED:
+        yield f"{len(commits) - _LISTED:,} commits more"
+
+
+def _in_words(storage: Storage, pipeline: str, flows: set[str], seen: Mapping[str, int]) -> Iterator[str]:
+    for name, count in sorted(seen.items()):
+        many = f"{count:,} commit{'' if count == 1 else 's'}"
+        if not is_backfill(name):
+            yield f"{many} of {pipeline}.{name}, which is not declared to write it"
+            continue
+        planned = list(_planned(storage, pipeline, name))
+        filled = [item for item in planned if not _comes_again(item.evidence, flows)]
+        if filled or not planned:
+            told = ", ".join(
+                f"{item.evidence['recovery_id']} (read: {item.evidence['request']['read']})"
+                for item in filled
+            )
+            yield f"{many} of the backfill {told or name}"
+
+
+def _planned(storage: Storage, pipeline: str, name: str) -> Iterator[Event]:
+    """Give the plans of the recoveries whose backfill a flow is."""
+    for recovery in ledger.recoveries(storage, pipeline):
+        planned = (
+            ledger.open(storage, pipeline, recovery).find("planned")
+            if name.endswith(name_of("", recovery))
+            else None
+        )
+        if planned is not None:
+            yield planned
+
+
+def _comes_again(planned: dict[str, Any], flows: Collection[str]) -> bool:
+    """Say whether a backfill costs nothing: its flow reads the rows again, or they were the table's own
+    before a recovery emptied it.
+    """
+    if planned["recovery"] != BACKFILL:
+        return True
+    return planned["request"]["read"] == HISTORY and planned["request"]["flow"] in flows

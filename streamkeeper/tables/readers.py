@@ -1,0 +1,88 @@
+"""Who else has to do with a table that is emptied or put back: flows that read it as a stream, and who wrote
+it and is no flow of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from streamkeeper.declare.model import DELTA, Source
+from streamkeeper.manifest.environment import opened_if_possible
+from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.recover.plans.plan import Refusal
+from streamkeeper.recover.requests.form import DOWNSTREAM, LOSS, PRICES
+from streamkeeper.settings import Settings
+from streamkeeper.sources.files.listing import plain_path
+
+
+def readers(settings: Settings, manifest: Manifest, path: str) -> Iterator[tuple[Flow, Source]]:
+    """Give every flow that reads the table at a path or URL as a Delta source, with that source."""
+    for flow in manifest.flows():
+        for declared in flow.pipeline.sources_of(flow.declaration):
+            source = opened_if_possible(declared, settings)
+            if (
+                source.format == DELTA
+                and source.path is not None
+                and plain_path(source.path) == plain_path(path)
+            ):
+                yield flow, source
+
+
+def what_it_feels(source: Source) -> str:
+    """Say what becomes of a reader when rows of its table are removed and written again, by how it reads
+    them.
+    """
+    options = {name.lower(): value.lower() for name, value in source.options.items()}
+    if "true" in (options.get("readchangefeed"), options.get("readchangedata")):
+        return "gets every row as deleted, and what is written again as inserted"
+    if "true" in (
+        options.get("skipchangecommits"),
+        options.get("ignorechanges"),
+        options.get("ignoredeletes"),
+    ):
+        return "does not see the rows go, and gets what is written again a second time"
+    return (
+        "fails at the commit that removes rows, and is parked: it needs a reset or a full refresh of its own"
+    )
+
+
+def what_readers_feel(settings: Settings, manifest: Manifest, path: str) -> list[str]:
+    """Give what each flow that reads a table will feel, in words."""
+    return [f"{flow.full_name} {what_it_feels(source)}" for flow, source in readers(settings, manifest, path)]
+
+
+def price_of_readers(told: Collection[str], accepted: Collection[str]) -> Iterator[Refusal]:
+    """Give the price of what :func:`what_readers_feel` told, unless it is accepted: rows go, and come
+    again.
+    """
+    if told and DOWNSTREAM not in accepted:
+        said = f"{PRICES[DOWNSTREAM]}: {'; '.join(told)}. To go on all the same, accept `{DOWNSTREAM}`."
+        yield Refusal(DOWNSTREAM, said)
+
+
+def price_of_strangers(
+    strangers: Collection[str], version: int, accepted: Collection[str]
+) -> Iterator[Refusal]:
+    """Give the price of undoing commits of nobody's flow, unless it is accepted.
+
+    :param version: of the table, after which they came.
+    """
+    if strangers and LOSS not in accepted:
+        said = (
+            f"commits that no flow of the table made since version {version} are undone, and nothing brings"
+            " them back"
+        )
+        yield Refusal(
+            LOSS, f"{PRICES[LOSS]}: {said}: {', '.join(strangers)}. To go on all the same, accept `{LOSS}`."
+        )
+
+
+def price_of_others(others: Collection[str], accepted: Collection[str]) -> Iterator[Refusal]:
+    """Give the price of removing what others than a table's flows brought to it or changed in it, unless it
+    is accepted.
+    """
+    if others and LOSS not in accepted:
+        said = "what others than the table's flows wrote goes, and no flow brings it again"
+        yield Refusal(
+            LOSS, f"{PRICES[LOSS]}: {said}: {'; '.join(others)}. To go on all the same, accept `{LOSS}`."
+        )

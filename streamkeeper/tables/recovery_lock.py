@@ -1,0 +1,52 @@
+"""The table's lock: one recovery at a time a table."""
+
+from __future__ import annotations
+
+from streamkeeper.errors import TableLocked
+from streamkeeper.flows.files import table_lock, tables_folder
+from streamkeeper.storage import Storage, read_json, to_json
+from streamkeeper.times import now
+
+
+def holder(storage: Storage, pipeline: str, table: str) -> str | None:
+    """Give the id of the recovery that has the table's lock, or None."""
+    value = read_json(storage, table_lock(pipeline, table))
+    return str(value["recovery"]) if value else None
+
+
+def tables(storage: Storage, pipeline: str) -> list[str]:
+    """Give the tables of a pipeline that have, or had, a lock."""
+    return storage.names(tables_folder(pipeline))
+
+
+def take(storage: Storage, pipeline: str, table: str, recovery: str) -> None:
+    """Take the table's lock for a recovery, which may have it already.
+
+    :raises TableLocked: another recovery has it.
+    """
+    while not storage.create(table_lock(pipeline, table), to_json({"recovery": recovery, "at": now()})):
+        check_free(storage, pipeline, table, recovery)
+        if holder(storage, pipeline, table) == recovery:
+            return
+        # It was given back just now: take it again, else two could believe that they have it.
+
+
+def check_free(storage: Storage, pipeline: str, table: str, recovery: str) -> None:
+    """Make sure that no other recovery has the table's lock.
+
+    :raises TableLocked: another recovery has it.
+    """
+    other = holder(storage, pipeline, table)
+    if other not in (None, recovery):
+        raise TableLocked(
+            f"The recovery {other} works on the table {table} of {pipeline}, so {recovery} cannot begin, and"
+            " touched nothing. Wait for it; if it was killed, run it again (its DAG run, or streamkeeper"
+            f" recover {str(other).partition('-')[0]} --resume {other}), or give it up: streamkeeper abandon"
+            f" {other}."
+        )
+
+
+def give_back(storage: Storage, pipeline: str, table: str, recovery: str) -> None:
+    """Remove the table's lock if this recovery has it."""
+    if holder(storage, pipeline, table) == recovery:
+        storage.remove(table_lock(pipeline, table))

@@ -1,0 +1,77 @@
+"""VACUUMs that are under way: each notes itself, so that nobody brings files back that it may still take.
+
+A VACUUM first lists what nothing names, and then takes it, which may last. It notes itself before it looks
+for a recovery's lock; a recovery has the lock before it looks for notes. So one of the two sees the other.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+
+from streamkeeper.flows import leases
+from streamkeeper.flows.files import vacuums_folder
+from streamkeeper.flows.leases import Process
+from streamkeeper.storage import Storage, read_json, to_json
+from streamkeeper.times import now
+
+POLL = 1.0
+"""Seconds between two looks at a VACUUM that is waited for."""
+
+
+@contextmanager
+def noted(storage: Storage, pipeline: str, table: str, jvm: Process | None) -> Iterator[None]:
+    """Note that a VACUUM of this process, and of the JVM that carries it out, is under way while the block
+    runs.
+    """
+    name = f"{vacuums_folder(pipeline, table)}/{uuid.uuid4().hex}.json"
+    processes = [asdict(process) for process in (Process.current(), jvm) if process is not None]
+    storage.create(name, to_json({"processes": processes, "at": now()}))
+    try:
+        yield
+    finally:
+        storage.remove(name)
+
+
+def under_way(storage: Storage, pipeline: str, table: str) -> str | None:
+    """Describe a VACUUM of a table that is known to be under way; None if none is. Notes of those that are
+    proven gone are removed.
+
+    One whose processes cannot be seen from here, on another host, is not known to be.
+    """
+    folder = vacuums_folder(pipeline, table)
+    for name in (f"{folder}/{file}" for file in storage.names(folder)):
+        value = read_json(storage, name)
+        processes = [Process(**process) for process in value["processes"]] if value else []
+        running = [leases.is_running(process) for process in processes]
+        if any(running):
+            return (
+                f"a VACUUM of {table} (pid {processes[0].pid} on {processes[0].host}, since"
+                f" {value['at'] if value else '?'})"
+            )
+        if None not in running:
+            storage.remove(name)
+    return None
+
+
+def wait_until_gone(
+    storage: Storage, pipeline: str, table: str, check: Callable[[], None], say: Callable[[str], None]
+) -> None:
+    """Wait until no VACUUM of a table is known to be under way.
+
+    :param check: called before each look; raises where the waiting is to end.
+    :param say: told once what is waited for.
+    """
+    told = False
+    while True:
+        check()
+        found = under_way(storage, pipeline, table)
+        if found is None:
+            return
+        if not told:
+            say(f"Waiting for {found}: it could take files that are about to be put back.")
+            told = True
+        time.sleep(POLL)

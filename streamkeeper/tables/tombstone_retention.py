@@ -1,0 +1,142 @@
+"""What an AUTO CDC table may forget of its deletes and truncates, by where the flows that write it stand. No
+JVM, nothing is changed.
+
+A retention says how late a change may come to its source. A flow reads it later than that where it stood
+still meanwhile, or went back. So the longest that a flow committed nothing counts on top, which gives it as
+long as the retention to read what waited. And nothing is forgotten while a flow may read what is older than
+anybody can tell: one that never committed, one that runs once and is not done, one that went back less than
+the retention ago.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.flows import generations
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, LATEST, Generation
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.storage import Storage
+from streamkeeper.times import describe_age
+
+LOOKED_AT = 100
+"""So many of each generation's newest commits are looked at: as many as Spark keeps."""
+SAID = 3600.0
+"""Seconds from which on a pause is worth a word."""
+_ONWARD = (AFTER_LAST, LATEST, ADOPTED)
+
+
+@dataclass(frozen=True)
+class Forgets:
+    """What a table may forget: what it learned of before a moment (epoch seconds); None: nothing. ``why``
+    says why it is less than the retention alone would let it, or None.
+    """
+
+    before: float | None
+    why: str | None = None
+
+
+def forgets(storage: Storage, writers: Iterable[Flow], retention: float, now: float) -> Forgets:
+    """Say what a table may forget.
+
+    :param writers: the flows that are declared to write it. One that runs once and is done does not count.
+    :param retention: in seconds, as ``now``.
+    :raises StorageError: something of a flow cannot be read.
+    """
+    all_homes = [(FlowHome(storage, flow.pipeline.name, flow.name), flow) for flow in writers]
+    homes = [
+        (home, flow)
+        for home, flow in all_homes
+        if not (flow.declaration.once and generations.finished(home) is not None)
+    ]
+    began = [moment for home, _ in homes if (moment := _first_decided(home)) is not None]
+    is_old = bool(began) and min(began) < now - retention
+    pause, slowest = 0.0, ""
+    for home, flow in homes:
+        why = _reads_what_is_older(home, flow, now - retention, is_old)
+        if why is not None:
+            return Forgets(None, why)
+        own = _longest_pause(home, now)
+        if own is None:
+            return Forgets(
+                None,
+                f"{flow.full_name}, which writes it, has committed nothing: what it reads first may be older"
+                " than any delete",
+            )
+        if own > pause:
+            pause, slowest = own, flow.full_name
+    said = (
+        f"{slowest}, which writes it, committed nothing for {describe_age(pause)}, and may have to read what"
+        " came meanwhile"
+    )
+    return Forgets(now - retention - pause, said if pause >= SAID else None)
+
+
+def _reads_what_is_older(home: FlowHome, flow: Flow, since: float, is_old: bool) -> str | None:
+    """Say why a flow may read changes that are older than where it stood; None if it goes onward.
+
+    :param is_old: the table has flows that wrote it before ``since``: what one that was added to them reads
+        first may be older.
+    """
+    if flow.declaration.once:
+        return f"{flow.full_name}, which writes it, runs once and is not done"
+    numbers = home.generations()
+    for number in numbers:
+        decided = generations.read(home, number)
+        if decided is None or decided.start.mode in _ONWARD or (decided.previous is None and not is_old):
+            continue
+        start = generations.read_start(home, number)
+        superseded = start is None and number != numbers[-1]
+        if superseded or (start is not None and _moment(start.at) < since):
+            continue
+        return f"{flow.full_name}, which writes it, {_what_it_did(decided, start is not None)}"
+    return None
+
+
+def _what_it_did(decided: Generation, begun: bool) -> str:
+    said = f"generation {decided.number} ({decided.start.mode})"
+    return (
+        f"began {said} within the retention, and may read what is older"
+        if begun
+        else f"is to begin {said}, and may read what is older"
+    )
+
+
+def _longest_pause(home: FlowHome, now: float) -> float | None:
+    """Give the longest that a flow committed no batch, up to now, as far back as its checkpoints tell; None
+    if they tell of no commit.
+
+    What a generation began with is no batch of its own.
+    """
+    moments: list[float] = []
+    for number in home.generations():
+        start = generations.read_start(home, number)
+        if start is None or generations.is_gone(home, number):
+            continue
+        checkpoint = Checkpoint(home.storage, start.checkpoint)
+        own = [
+            batch
+            for batch in checkpoint.commit_batches()
+            if start.seed_batch is None or batch > start.seed_batch
+        ]
+        written = (home.storage.modified(checkpoint.name(f"commits/{batch}")) for batch in own[-LOOKED_AT:])
+        moments += [moment for moment in written if moment is not None]
+    if not moments:
+        return None
+    return max(0.0, *(later - earlier for earlier, later in pairwise([*sorted(moments), max(now, *moments)])))
+
+
+def _first_decided(home: FlowHome) -> float | None:
+    decided = next(
+        (found for number in home.generations() if (found := generations.read(home, number)) is not None),
+        None,
+    )
+    return None if decided is None else _moment(decided.at)
+
+
+def _moment(at: str) -> float:
+    return datetime.fromisoformat(at).timestamp()

@@ -1,0 +1,558 @@
+"""The command line: as a process, for exit codes, streams and the JVM that nobody may start; through typer's
+runner for the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from streamkeeper.cli import recovery_session, running
+from streamkeeper.cli.commands import app
+from streamkeeper.drivers import submit
+from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.errors import RecoveryError, StreamkeeperError
+from streamkeeper.flows import generations, holds, leases, ledger
+from streamkeeper.flows.generations import StartAt
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds import full_refresh
+from streamkeeper.recover.kinds.reset_checkpoint import KIND
+from streamkeeper.recover.plans.kind import Work
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from tests.core.recover.test_recoveries import carry_out, drive, plan
+from tests.worlds.small_world import EVENTS, World
+
+FLOW = "events.clean_events"
+RECORDED = Path(__file__).parents[1] / "checkpoint" / "recorded" / "files_aggregation"
+
+
+@pytest.fixture
+def command(world: World) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run ``streamkeeper`` in a process that could not start a JVM if it wanted to."""
+    nothing = world.root / "empty"
+    nothing.mkdir()
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        plain = {
+            "PATH": str(nothing),
+            "JAVA_HOME": "/no/such/java",
+            "HOME": str(world.root),
+            "USER": "ada",
+            "LOGNAME": "ada",
+        }
+        env = {**plain, **world.environment, **environment}
+        return subprocess.run(
+            [sys.executable, "-m", "streamkeeper", *arguments],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    return run
+
+
+@pytest.fixture
+def stands(world: World) -> World:
+    world.processed(3)
+    world.add_files(2)
+    return world
+
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+# --- exit 0, with and without --json, without a JVM
+
+
+def test_check_lists_the_flows_and_writes_the_manifest(command: Command, world: World) -> None:
+    assert command("check").stdout.startswith("events.clean_events → events  ")
+    value = json.loads(command("check", "--json").stdout)
+    assert ([flow["flow"] for flow in value["flows"]], value["errors"]) == ([FLOW], {})
+    assert (world.root / "state" / "manifests" / f"{value['manifest']}.json").is_file()
+
+
+def test_a_pipeline_that_prints_does_not_spoil_the_json(command: Command, world: World) -> None:
+    world.declare("print('hello')\n" + EVENTS)
+    done = command("check", "--json")
+    assert json.loads(done.stdout)["flows"]
+    assert "hello" in done.stderr
+
+
+def test_flows_shows_state_generation_batch_and_age(command: Command, stands: World) -> None:
+    text = command("flows")
+    heading, line = text.stdout.splitlines()
+    assert heading.split() == ["flow", "state", "generation", "batch", "age", "detail"]
+    assert line.split()[:4] == [FLOW, "declared", "1", "2"]
+    (value,) = json.loads(command("flows", "--json").stdout)
+    assert (value["flow"], value["generation"], value["batch"]) == (FLOW, 1, 2)
+    assert (text.returncode, text.stderr) == (0, "")
+
+
+def test_flows_says_which_pipeline_file_cannot_be_read_and_shows_the_rest(
+    command: Command, stands: World
+) -> None:
+    stands.declare("from streamkeeper import pipelines\n1 / 0", "late.py")
+    done = command("flows")
+    assert (done.returncode, FLOW in done.stdout, "late.py, line 2" in done.stderr) == (0, True, True)
+
+
+def test_flows_shows_the_others_where_one_cannot_be_looked_at(command: Command, stands: World) -> None:
+    stands.declare(EVENTS.replace("events", "orders"), "orders.py")
+    stands.home.storage.overwrite(stands.home.hold(holds.PARK), b"{")
+    done = command("flows", "--json")
+    assert [item["flow"] for item in json.loads(done.stdout)] == ["orders.clean_orders"]
+    assert (done.returncode, "holds/park.json" in done.stderr) == (1, True)
+
+
+def test_inspect_shows_where_a_flow_stands(command: Command, stands: World) -> None:
+    text = command("inspect", FLOW).stdout
+    for part in (
+        "generation      1",
+        "events_raw (files): files log 2",
+        "goes back to    batches 0 to 2; generations 1 (rewind)",
+        "last batch      2",
+        "first start of the flow",
+        "problems        none found",
+    ):
+        assert part in text, part
+    value = json.loads(command("inspect", FLOW, "--json", "--files").stdout)
+    assert (value["flow"], value["generation"], value["last_commit"]) == (FLOW, 1, 2)
+    assert value["sources"][0]["files"] == 3
+    assert value["start"]["checkpoint"].endswith("checkpoints/000001-000001")
+
+
+def test_inspect_shows_inferred_schemas_and_what_is_in_flight(command: Command, world: World) -> None:
+    world.declare(EVENTS.replace('schema="event_id STRING", ', ""))
+    world.add_files(2)
+    start = world.begin([[world.files[0]], [world.files[1]]], 1, 1)
+    name = world.home.start(1)
+    content = json.loads(world.home.storage.read(name) or b"")
+    world.home.storage.overwrite(
+        name, json.dumps({**content, "schemas": {"events_raw": "event_id STRING"}}).encode()
+    )
+    text = command("inspect", FLOW).stdout
+    assert "schema          events_raw: event_id STRING (inferred)" in text
+    assert "in flight       batch 1: planned, not committed" in text
+    assert json.loads(command("inspect", FLOW, "--json").stdout)["inferred"] == ["events_raw"]
+    assert start.number == 1
+
+
+def test_inspect_shows_a_generation_that_is_decided_and_not_begun(command: Command, stands: World) -> None:
+    plan(stands)
+    carry_out(stands, *KIND.step_names[:3])
+    assert (
+        "next            generation 2 is decided (reset_checkpoint after-last, by ada)"
+        in command("inspect", FLOW).stdout
+    )
+
+
+def test_inspect_reads_any_checkpoint_by_its_path_without_settings(command: Command) -> None:
+    broken = {"STREAMKEEPER_LEASE_TERM": "nonsense", "STREAMKEEPER_PIPELINES": "/no/such"}
+    done = command("inspect", str(RECORDED), **broken)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "stateStoreSave" in done.stdout
+    assert json.loads(command("inspect", str(RECORDED), "--json", **broken).stdout)["last_commit"] == 1
+
+
+def test_inspect_of_a_path_imports_neither_typer_nor_rich_nor_fsspec() -> None:
+    said = (
+        "import sys; sys.argv[:1] = ['x', 'inspect']; from streamkeeper.cli import main; main();"
+        " print(sorted(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", said, str(RECORDED)], capture_output=True, text=True, check=True
+    )
+    loaded = {name.split(".")[0] for name in eval(done.stdout.splitlines()[-1])}
+    assert not loaded & {"typer", "rich", "click", "pydantic", "fsspec", "deltalake", "subprocess"}
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "after-last",
+        "earliest",
+        "latest",
+        "timestamp:2026-09-21T00:00:00Z",
+        'offsets:{"events_raw": {"logOffset": 0}}',
+    ],
+)
+def test_plan_shows_what_a_reset_would_do_and_touches_nothing(
+    start: str, command: Command, stands: World
+) -> None:
+    before = stands.tree()
+    text, value = command("plan", "reset_checkpoint", "--flow", FLOW, "--from", start), None
+    value = json.loads(command("plan", "reset_checkpoint", "--flow", FLOW, "--from", start, "--json").stdout)
+    assert (text.returncode, text.stderr) == (0, "")
+    assert f"generation 1 → 2, start {start.partition(':')[0]}" in text.stdout
+    assert (value["flows"][0]["flow"], value["flows"][0]["next_generation"]) == (FLOW, 2)
+    assert stands.tree() == before
+
+
+def test_hold_and_release_are_each_owners_own(command: Command, stands: World) -> None:
+    assert json.loads(command("hold", FLOW, "--json").stdout) == {FLOW: "person-ada"}
+    assert (
+        command("hold", "clean_events", "--by", "grace", "--reason", "disk").stdout
+        == f"{FLOW}: held by person-grace\n"
+    )
+    assert json.loads(command("release", "all", "--json").stdout) == {
+        FLOW: {"released": True, "left": ["person-grace"]}
+    }
+    assert "still held by person-grace" in command("release", FLOW).stdout
+    assert command("release", FLOW, "--by", "grace").stdout == f"{FLOW}: released; free to run\n"
+    stands.park()
+    assert json.loads(command("release", FLOW, "--park", "--json").stdout)[FLOW] == {
+        "released": True,
+        "left": [],
+    }
+
+
+def test_hold_waits_for_the_drivers_where_it_is_told_to(command: Command, stands: World) -> None:
+    assert (
+        command("hold", "--pipeline", "events", "--wait").stdout
+        == f"{FLOW}: held by person-ada; it had no driver\n"
+    )
+    done = command("hold", "--all", "--by", "grace", "--deadline", "5", "--json")
+    assert json.loads(done.stdout) == {FLOW: {"held_by": "person-grace", "driver": "absence", "epoch": None}}
+    stands.park()
+    released = command("release", "--all", "--any-person").stdout
+    assert released == f"{FLOW}: released from person-ada, person-grace; still held by park\n"
+
+
+# --- exit 1 for a failure, 2 for wrong usage; messages on standard error, nothing on standard output
+
+
+FAILURES: dict[str, tuple[list[str], int, str]] = {
+    "no checkpoint at a path": (["inspect", "/no/such/place"], 1, "There is nothing at /no/such/place"),
+    "a refused plan": (
+        ["recover", "reset_checkpoint", "--flow", FLOW, "--from", "earliest", "--yes"],
+        1,
+        "accept `repeats`",
+    ),
+    "no command": (["frobnicate"], 2, "No such command 'frobnicate'"),
+    "no option": (["flows", "--frobnicate"], 2, "No such option"),
+    "inspect of two": (["inspect", "a", "b"], 2, "unexpected extra argument"),
+    "inspect of nothing": (["inspect", ""], 2, "neither a flow nor a path"),
+    "inspect of an unknown flow": (
+        ["inspect", "events.other"],
+        2,
+        "There is no flow 'events.other'. Declared are: events.clean_events",
+    ),
+    "plan without a flow": (["plan", "reset_checkpoint"], 2, "flow is None"),
+    "plan of an unknown flow": (["plan", "reset_checkpoint", "--flow", "nope"], 2, "There is no flow 'nope'"),
+    "plan of a flow with a slash": (
+        ["plan", "reset_checkpoint", "--flow", "../x"],
+        2,
+        "which is no flow's name",
+    ),
+    "plan from nowhere": (
+        ["plan", "reset_checkpoint", "--flow", FLOW, "--from", "yesterday"],
+        2,
+        "start_from is 'yesterday'; allowed are",
+    ),
+    "plan from the future": (
+        ["plan", "reset_checkpoint", "--flow", FLOW, "--from", "timestamp:2999-01-01T00:00:00Z"],
+        2,
+        "lies in the future",
+    ),
+    "plan from bad JSON": (
+        ["plan", "reset_checkpoint", "--flow", FLOW, "--from", "offsets:{"],
+        2,
+        "is no JSON",
+    ),
+    "plan from a misfit": (
+        ["plan", "reset_checkpoint", "--flow", FLOW, "--from", 'offsets:{"events_raw": {"t": {"0": 1}}}'],
+        2,
+        "is an offset of a kafka source",
+    ),
+    "plan of an unknown kind": (["plan", "repair"], 2, "No such command 'repair'"),
+    "plan with an object that is none": (
+        ["plan", "reset_checkpoint", "--flow", FLOW, "--from", "offsets", "--offsets", "{"],
+        2,
+        "--offsets '{' is no JSON",
+    ),
+    "plan of a table that is not declared": (
+        ["plan", "full_refresh", "--table", "nope"],
+        2,
+        "table is 'nope', which no pipeline declares",
+    ),
+    "plan with another kind's option": (
+        ["plan", "full_refresh", "--flow", FLOW],
+        2,
+        "No such option: --flow",
+    ),
+    "hold of an unknown flow": (["hold", FLOW, "nope"], 2, "There is no flow 'nope'"),
+    "hold of nothing": (["hold"], 2, "Given are none of flows, pipeline and all. Give exactly one of them."),
+    "hold of too much": (["hold", FLOW, "--all"], 2, "Given are flows and all of flows, pipeline and all."),
+    "hold until before now": (
+        ["hold", FLOW, "--deadline", "-1"],
+        2,
+        "deadline is -1.0; it must be a number of seconds, 0 or above",
+    ),
+    "release of an unknown pipeline": (
+        ["release", "--pipeline", "nope"],
+        2,
+        "pipeline is 'nope'; allowed are events",
+    ),
+    "release of one's own and everybody's": (
+        ["release", FLOW, "--by", "eve", "--any-person"],
+        2,
+        "Choose one",
+    ),
+    "abandon of an unknown recovery": (["abandon", "r0"], 2, "There is no recovery 'r0'"),
+    "resume of an unknown recovery": (
+        ["recover", "reset_checkpoint", "--flow", FLOW, "--resume", "r0"],
+        2,
+        "There is no recovery 'r0'",
+    ),
+    "run of an unknown flow": (["run", "nope"], 2, "There is no flow 'nope'"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), FAILURES.values(), ids=FAILURES.keys())
+def test_what_cannot_be_done_says_why_exits_so_and_changes_nothing(
+    arguments: list[str], code: int, message: str, command: Command, stands: World
+) -> None:
+    before = stands.tree()
+    done = command(*arguments, COLUMNS="300")
+    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+    assert "Traceback" not in done.stderr
+    if arguments[0] != "recover":
+        assert done.stdout == ""
+    assert stands.tree() == before
+
+
+def test_check_fails_where_a_pipeline_file_cannot_be_read_and_still_writes_the_rest(
+    command: Command, world: World
+) -> None:
+    world.declare("from streamkeeper import pipelines\n1 / 0", "late.py")
+    done = command("check", "--json")
+    value = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert "late.py, line 2" in value["errors"]["late"]
+    assert [flow["flow"] for flow in value["flows"]] == [FLOW]
+
+
+def test_a_bad_setting_is_wrong_usage(command: Command) -> None:
+    done = command("flows", STREAMKEEPER_LEASE_TERM="soon")
+    assert (done.returncode, "STREAMKEEPER_LEASE_TERM is 'soon'" in done.stderr) == (2, True)
+
+
+def test_a_state_folder_that_cannot_be_written_is_a_failure_that_says_what_to_do(
+    command: Command, world: World
+) -> None:
+    (world.root / "state").write_text("a file")
+    done = command("check")
+    assert (done.returncode, "set STREAMKEEPER_STATE to another folder" in done.stderr) == (1, True)
+    assert command("hold", FLOW).returncode == 1
+    assert (world.root / "state").read_text() == "a file"
+
+
+def test_help_is_no_error(command: Command) -> None:
+    for arguments in (["--help"], ["inspect", "--help"], ["recover", "reset_checkpoint", "--help"]):
+        assert command(*arguments).returncode == 0
+
+
+# --- recover and run, with a driver that records instead of a JVM
+
+
+class Driver:
+    """Stands in for ``spark-submit``: records what it was asked, and does what a driver does to the state
+    folder.
+    """
+
+    def __init__(self, world: World, code: int = Outcome.STOPPED) -> None:
+        self.world, self.code, self.calls = world, code, 0
+
+    def __call__(
+        self, settings: Any, flow: Any, available_now: bool, master: str = "local[2]", output: Any = None
+    ) -> int:
+        self.calls += 1
+        assert not self.world.home.owners(), "the flow is free to run when its driver starts"
+        if self.code == Outcome.STOPPED:
+            drive(self.world)
+        return self.code
+
+
+@pytest.fixture
+def runner(stands: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    for name, value in {**stands.environment, "LOGNAME": "ada"}.items():
+        monkeypatch.setenv(name, value)
+    return lambda *arguments, said="": CliRunner().invoke(
+        app, ["recover", "reset_checkpoint", "--flow", FLOW, *arguments], input=said
+    )
+
+
+def test_recover_shows_the_plan_asks_and_carries_out_the_same_steps(
+    runner: Callable[..., Any], stands: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(stands)
+    monkeypatch.setattr(running, "drive", driver)
+    done = runner(said="y\n")
+    assert (done.exit_code, driver.calls) == (0, 1), done.output
+    for part in (
+        "generation 1 → 2",
+        "Carry this out?",
+        "go on with: streamkeeper recover",
+        "hold: done",
+        "verify_progress: done",
+        "runs on generation 2",
+    ):
+        assert part in done.output, part
+    (recovery,) = ledger.recoveries(stands.home.storage, "events")
+    assert not engine.is_open(stands.settings, "events", recovery)
+    assert (stands.home.owners(), stands.home.generations()) == ([], [1, 2])
+
+
+def test_recover_in_json_keeps_standard_output_for_the_result(
+    runner: Callable[..., Any], stands: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "drive", Driver(stands))
+    done = runner("--yes", "--json")
+    value = json.loads(done.stdout)
+    assert set(value["evidence"]) == set(KIND.step_names)
+    assert "generation 1 → 2" in done.stderr
+
+
+@pytest.mark.parametrize("said", ["n\n", "", "\n"], ids=["no", "end of input", "just enter"])
+def test_recover_that_is_not_approved_touches_nothing(
+    said: str, runner: Callable[..., Any], stands: World
+) -> None:
+    before = stands.tree()
+    done = runner(said=said)
+    assert done.exit_code == 1
+    assert stands.tree() == before
+
+
+def test_recover_that_was_interrupted_goes_on(
+    runner: Callable[..., Any], stands: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "drive", Driver(stands, Outcome.FAILED))
+    failed = runner("--yes")
+    assert isinstance(failed.exception, StreamkeeperError)
+    assert "ended with exit code 1 (failed)" in str(failed.exception)
+    (recovery,) = ledger.recoveries(stands.home.storage, "events")
+    assert recovery in str(failed.exception)
+    monkeypatch.setattr(running, "drive", Driver(stands))
+    assert runner("--resume", recovery).exit_code == 0
+    assert not engine.is_open(stands.settings, "events", recovery)
+    again = Driver(stands)
+    monkeypatch.setattr(running, "drive", again)
+    assert (runner("--resume", recovery).exit_code, again.calls) == (0, 0), "what is done is not done again"
+
+
+def test_recover_carries_out_the_steps_in_spark_by_spark_submit_and_says_what_the_ledger_has_of_a_failure(
+    runner: Callable[..., Any], stands: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def spark_submit(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        def in_spark(act: str, work: Work) -> dict[str, Any]:
+            assert act == "streamkeeper_jobs.recover.full_refresh:empty_tables"
+            if len(commands) == 1:
+                raise RecoveryError("the table takes appends only")
+            return {"tables": []}
+
+        commands.append(command)
+        _, pipeline, _, recovery, _, step = command[-6:]
+        try:
+            engine.carry_out(stands.settings, pipeline, recovery, step, in_spark)
+        except RecoveryError:
+            return subprocess.CompletedProcess(command, 1)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(running, "drive", Driver(stands))
+    monkeypatch.setattr(recovery_session.subprocess, "run", spark_submit)
+    refresh = ["recover", "full_refresh", "--table", "events"]
+    failed = CliRunner().invoke(app, [*refresh, "--yes"])
+    (recovery,) = ledger.recoveries(stands.home.storage, "events")
+    assert "ended with exit code 1: RecoveryError: the table takes appends only. Put that right" in str(
+        failed.exception
+    )
+    assert f"go on with streamkeeper recover full_refresh --resume {recovery}" in str(failed.exception)
+    wrong = CliRunner().invoke(app, ["recover", "reset_checkpoint", "--resume", recovery])
+    assert "is a full_refresh, no reset_checkpoint" in str(wrong.exception)
+    done = CliRunner().invoke(app, ["recover", "full_refresh", "--resume", recovery, "--json"])
+    assert done.exit_code == 0, done.output
+    assert list(json.loads(done.stdout)["evidence"]) == list(full_refresh.KIND.step_names)
+    assert [str(submit.RECOVERY_JOB) in command for command in commands] == [True, True]
+    assert (stands.home.generations(), stands.home.owners()) == ([1, 2], [])
+
+
+def test_recover_asks_again_where_the_price_got_worse_and_releases_the_flow_on_no(
+    runner: Callable[..., Any], stands: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = leases.wait_until_gone
+
+    def slow(*arguments: Any) -> Any:
+        stands.add_files(1)
+        return wait(*arguments)
+
+    monkeypatch.setattr(leases, "wait_until_gone", slow)
+    monkeypatch.setattr(running, "drive", Driver(stands))
+    refused = runner("--from", "latest", "--accept", "loss", said="y\nn\n")
+    assert "Go on all the same?" in refused.output
+    assert (stands.home.owners(), stands.home.generations()) == ([], [1])
+    assert runner("--from", "latest", "--accept", "loss", said="y\ny\n").exit_code == 0
+    assert stands.home.generations() == [1, 2]
+    unattended = runner("--from", "latest", "--accept", "loss", "--yes")
+    assert "not approved again" in str(unattended.exception)
+    assert stands.home.generations() == [1, 2]
+
+
+def test_abandon_takes_an_interrupted_recoverys_hold_and_lock_away(command: Command, stands: World) -> None:
+    plan(stands)
+    carry_out(stands, "hold")
+    assert json.loads(command("abandon", "r1", "--json").stdout) == {"abandoned": "r1"}
+    assert stands.home.owners() == []
+    engine.plan(stands.settings, KIND, ResetRequest((FLOW,), StartAt("after-last")), "r2")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "words"),
+    [
+        (Outcome.STOPPED, 0, "stopped"),
+        (Outcome.PARKED, 1, "parked"),
+        (Outcome.LEASE_HELD, 1, "lease held"),
+        (137, 1, "failed"),
+        (Outcome.USAGE, 2, "usage"),
+    ],
+)
+def test_run_gives_the_drivers_end_as_its_own(
+    outcome: int, code: int, words: str, stands: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in stands.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(running, "drive", lambda *arguments: int(outcome))
+    done = CliRunner().invoke(app, ["run", FLOW, "--json"])
+    assert done.exit_code == code
+    assert json.loads(done.stdout) == {"flow": FLOW, "exit_code": int(outcome), "outcome": words}
+
+
+def test_drive_sends_the_drivers_output_where_it_is_told(
+    stands: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamkeeper.drivers import submit
+
+    said = [sys.executable, "-c", "print('from the driver'); raise SystemExit(20)"]
+    monkeypatch.setattr(submit, "command", lambda *arguments, **options: said)
+    with (stands.root / "out").open("w") as file:
+        assert running.drive(stands.settings, stands.flow, True, output=file) == Outcome.PARKED
+    assert (stands.root / "out").read_text() == "from the driver\n"
+
+
+def test_the_first_generation_is_not_touched_by_looking(command: Command, stands: World) -> None:
+    before = (generations.latest(stands.home), stands.tree())
+    for arguments in (["flows"], ["inspect", FLOW], ["check"], ["plan", "reset_checkpoint", "--flow", FLOW]):
+        assert command(*arguments).returncode == 0
+    assert (generations.latest(stands.home), stands.tree()) == before
+    assert os.listdir(stands.root / "empty") == []  # noqa: PTH208

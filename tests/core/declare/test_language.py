@@ -1,0 +1,700 @@
+"""What a pipeline file may declare, and how it is told what it may not: file, line, what was found, what is
+allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from streamkeeper import pipelines as dp
+from streamkeeper.declare.cdc_spec import CdcSpec
+from streamkeeper.declare.model import (
+    AutoCdcFlow,
+    Pipeline,
+    pipeline_from_json,
+    pipeline_to_json,
+    without_code,
+)
+from streamkeeper.errors import DeclarationError
+from streamkeeper.manifest.import_file import fingerprint, load_pipeline
+
+HEAD = "from streamkeeper import pipelines as dp\n"
+GOOD = """
+dp.create_source("raw", format="json", path="{data}/raw", schema="id INT", options={"maxFilesPerTrigger": 5, "multiLine": True})
+dp.create_streaming_table("t", comment="c", table_properties={"delta.appendOnly": True}, partition_cols=["day"])
+
+@dp.temporary_view(sources=["raw"])
+def seen(raw):
+    return raw
+
+@dp.append_flow(name="f", target="t", sources=["seen"], trigger="2 seconds", spark_conf={"spark.sql.shuffle.partitions": 2})
+def f(seen):
+    return seen
+"""
+TAIL = """
+dp.create_streaming_table("t")
+@dp.append_flow(target="t", sources=["raw"])
+def f(raw):
+    return raw
+"""
+
+
+def load(folder: Path, body: str, name: str = "p.py") -> Pipeline:
+    file = folder / name
+    file.write_text(HEAD + textwrap.dedent(body))
+    return load_pipeline(file, "/data")
+
+
+def test_a_pipeline_is_what_its_file_declares(tmp_path: Path) -> None:
+    pipeline = load(tmp_path, GOOD)
+    source, view, table, flow = pipeline.sources[0], pipeline.views[0], pipeline.tables[0], pipeline.flows[0]
+    assert (pipeline.name, source.path, source.schema) == ("p", "/data/raw", "id INT")
+    assert source.options == {"maxFilesPerTrigger": "5", "multiLine": "true"}
+    assert (view.sources, table.partition_cols, table.properties) == (
+        ("raw",),
+        ("day",),
+        {"delta.appendOnly": "true"},
+    )
+    assert (flow.target, flow.sources, flow.trigger, flow.spark_conf) == (
+        "t",
+        ("seen",),
+        "2 seconds",
+        {"spark.sql.shuffle.partitions": "2"},
+    )
+    assert pipeline.inputs(flow) == (source, view)
+    assert pipeline.sources_of(flow) == (source,)
+    assert str(view.where) == "p.py, line 6"
+
+
+def test_a_decorated_function_stays_a_function_that_can_be_tested_by_itself() -> None:
+    @dp.temporary_view(sources=["raw"])
+    def doubled(raw: int) -> int:
+        return 2 * raw
+
+    assert doubled(21) == 42
+
+
+def test_a_pipeline_goes_to_json_and_back_without_its_code(tmp_path: Path) -> None:
+    plain = without_code(load(tmp_path, GOOD))
+    assert pipeline_from_json(pipeline_to_json(plain)) == plain
+
+
+def test_a_source_may_leave_its_schema_out(tmp_path: Path) -> None:
+    assert load(tmp_path, 'dp.create_source("raw", format="csv", path="/x")' + TAIL).sources[0].schema is None
+
+
+def test_a_rate_source_has_neither_path_nor_schema(tmp_path: Path) -> None:
+    source = load(
+        tmp_path, 'dp.create_source("raw", format="rate", options={"rowsPerSecond": 5})' + TAIL
+    ).sources[0]
+    assert (source.path, source.schema, source.reads_files) == (None, None, False)
+
+
+@pytest.mark.parametrize("path", ["/abs/p", "{data}/p", "{data}/p/", "s3://b/p", "{data}/a b/*.json"])
+def test_a_path_may_be_absolute_below_data_or_a_url(path: str, tmp_path: Path) -> None:
+    found = load(tmp_path, f"dp.create_source('raw', format='json', path={path!r})" + TAIL).sources[0].path
+    assert found == path.format(data="/data").rstrip("/")
+
+
+SOURCE = 'dp.create_source("raw", format="json", path="/x")'
+BAD: dict[str, tuple[str, int, str]] = {
+    # what is declared, the line that is to blame, what the message says
+    "unknown format": (
+        'dp.create_source("raw", format="xls", path="/x")',
+        2,
+        "has format 'xls'. Allowed are json, csv, parquet, orc, text, kafka, delta, rate",
+    ),
+    "no path": ('dp.create_source("raw", format="json")', 2, "reads json files but has no path"),
+    "relative path": (
+        'dp.create_source("raw", format="json", path="raw/x")',
+        2,
+        "the path 'raw/x' of source raw is relative",
+    ),
+    "unknown placeholder": (
+        'dp.create_source("raw", format="json", path="{here}/x")',
+        2,
+        "'{here}/x' .* cannot be filled in .* Only {data} is known",
+    ),
+    "positional placeholder": (
+        'dp.create_source("raw", format="json", path="{}/x")',
+        2,
+        "Only {data} is known",
+    ),
+    "rate with a path": ('dp.create_source("raw", format="rate", path="/x")', 2, "which takes no path"),
+    "rate with a schema": (
+        'dp.create_source("raw", format="rate", schema="a INT")',
+        2,
+        "which brings its own schema",
+    ),
+    "schema is no text": (
+        'dp.create_source("raw", format="json", path="/x", schema={"id": "INT"})',
+        2,
+        "the schema of source raw is {'id': 'INT'}",
+    ),
+    "slash in a name": (
+        'dp.create_source("a/b", format="json", path="/x")',
+        2,
+        "the source name 'a/b' cannot be used",
+    ),
+    "dots as a name": (
+        'dp.create_source("..", format="json", path="/x")',
+        2,
+        "the source name '..' cannot be used. A name has letters, digits",
+    ),
+    "quote in a name": (
+        "dp.create_source(\"a'b\", format='json', path='/x')",
+        2,
+        'the source name "a\'b" cannot be used',
+    ),
+    "space in a name": (
+        'dp.create_source("a b", format="json", path="/x")',
+        2,
+        "the source name 'a b' cannot be used",
+    ),
+    "newline after a name": (
+        'dp.create_source("a\\n", format="json", path="/x")',
+        2,
+        "the source name 'a.n' cannot be used",
+    ),
+    "empty name": ('dp.create_source("", format="json", path="/x")', 2, "the source name '' cannot be used"),
+    "name is no text": (
+        'dp.create_source(None, format="json", path="/x")',
+        2,
+        "the source name None cannot be used",
+    ),
+    "name too long": ('dp.create_source("a" * 101, format="json", path="/x")', 2, "is at most 100 long"),
+    "digit first": ('dp.create_source("1a", format="json", path="/x")', 2, "starts with a letter"),
+    "source twice": (SOURCE + "\n" + SOURCE, 3, "the name raw is declared at p.py, line 2 already"),
+    "view as a source": (
+        SOURCE + "\n@dp.temporary_view(sources=['raw'], name='raw')\ndef v(raw): return raw",
+        3,
+        "the name raw is declared at p.py, line 2",
+    ),
+    "options no dict": (
+        'dp.create_source("raw", format="json", path="/x", options="a=1")',
+        2,
+        "the options of source raw are 'a=1'. Give a dict",
+    ),
+    "option no text": (
+        'dp.create_source("raw", format="json", path="/x", options={"a": [1]})',
+        2,
+        r"the option 'a': \[1\] of source raw cannot be used",
+    ),
+    **{
+        f"reserved option {key}": (
+            f'dp.create_source("raw", format="json", path="/x", options={{"{key}": "1"}})',
+            2,
+            f"the option '{key}' of source raw is Streamkeeper's own to set",
+        )
+        for key in (
+            "path",
+            "Schema",
+            "startingOffsets",
+            "startingVersion",
+            "startingTimestamp",
+            "checkpointLocation",
+        )
+    },
+    "table with two dots": (
+        'dp.create_streaming_table("a.b.c")',
+        2,
+        "the table name 'a.b.c' has more than one dot",
+    ),
+    "table with a slash": ('dp.create_streaming_table("a/b")', 2, "the table name 'a/b' cannot be used"),
+    "table out of the warehouse": (
+        'dp.create_streaming_table("...t")',
+        2,
+        "the table name '' cannot be used",
+    ),
+    "table named like our tombstones": (
+        'dp.create_streaming_table("a.t__Tombstones")',
+        2,
+        "the table name 'a.t__Tombstones' ends in __tombstones",
+    ),
+    "table where backups lie": (
+        'dp.create_streaming_table("__Backups.t")',
+        2,
+        "the table name '__Backups' cannot be used",
+    ),
+    "table is no text": ("dp.create_streaming_table(None)", 2, "the table name None cannot be used"),
+    "table twice": (
+        'dp.create_streaming_table("t")\ndp.create_streaming_table("t")',
+        3,
+        "the table t is declared at p.py, line 2 already",
+    ),
+    "table in a table": (
+        'dp.create_streaming_table("s")\ndp.create_streaming_table("s.t")',
+        3,
+        "s.t and the table s .* would lie in one another's folder",
+    ),
+    "table around a table": (
+        'dp.create_streaming_table("s.t")\ndp.create_streaming_table("s")',
+        3,
+        "would lie in one another's folder",
+    ),
+    "one column as a text": (
+        'dp.create_streaming_table("t", partition_cols="day")',
+        2,
+        "the partition_cols of table t are 'day'. Give a list",
+    ),
+    "comment is no text": (
+        'dp.create_streaming_table("t", comment=5)',
+        2,
+        "the comment of table t is 5, of type int",
+    ),
+    "view of nothing": (
+        "@dp.temporary_view(sources=[])\ndef v(): return 1",
+        2,
+        r"the sources of view v are \[\]. Give a list",
+    ),
+    "sources as a text": (
+        "@dp.temporary_view(sources='raw')\ndef v(raw): return raw",
+        2,
+        "the sources of view v are 'raw'. Give a list",
+    ),
+    "too few parameters": (
+        SOURCE + "\n@dp.temporary_view(sources=['raw', 'x'])\ndef v(raw): return raw",
+        3,
+        r"view v has 2 sources \(raw, x\) but its function takes \(raw\)",
+    ),
+    "too many parameters": (
+        SOURCE + "\n@dp.append_flow(target='t', sources=['raw'])\ndef f(raw, more): return raw",
+        3,
+        "flow f has 1 sources .* missing a required argument: 'more'",
+    ),
+    "unknown source": (
+        SOURCE + "\n@dp.temporary_view(sources=['row'])\ndef v(row): return row",
+        3,
+        "v reads 'row', which this file does not declare. Declared are raw, v",
+    ),
+    "unknown target": (
+        SOURCE + "\n@dp.append_flow(target='tt', sources=['raw'])\ndef f(raw): return raw",
+        3,
+        "the flow f writes to 'tt', .* Declared are none. Add dp.create_streaming_table",
+    ),
+    "flow twice": (
+        SOURCE + TAIL + "@dp.append_flow(target='t', sources=['raw'], name='f')\ndef g(raw): return raw",
+        7,
+        "the flow f is declared at p.py, line 4 already",
+    ),
+    "bad trigger": (
+        SOURCE + "\n@dp.append_flow(target='t', sources=['raw'], trigger='often')\ndef f(raw): return raw",
+        3,
+        "flow f has the trigger 'often'. Allowed is a number and a unit",
+    ),
+    "trigger of nothing": (
+        SOURCE
+        + "\n@dp.append_flow(target='t', sources=['raw'], trigger='0 seconds')\ndef f(raw): return raw",
+        3,
+        "the trigger '0 seconds'",
+    ),
+    "circle": (
+        "\n".join(
+            f"@dp.temporary_view(sources=['{reads}'])\ndef {name}({reads}): return {reads}"
+            for name, reads in ("ab", "bc", "ca")
+        ),
+        2,
+        "views read one another in a circle: a → b → c → a",
+    ),
+    "circle of one": ("@dp.temporary_view(sources=['a'])\ndef a(a): return a", 2, "in a circle: a → a"),
+    "flow named like our folder": (
+        SOURCE + "\n@dp.append_flow(target='t', sources=['raw'])\ndef Ledger(raw): return raw",
+        3,
+        "the flow name 'Ledger' cannot be used",
+    ),
+    "raises": ("1 / 0", 2, "the file raises ZeroDivisionError: division by zero. Correct it"),
+    "exits": ("raise SystemExit(3)", 2, "the file raises SystemExit: 3"),
+    "does not parse": ("def f(:", 2, "the file raises SyntaxError"),
+    "missing module": (
+        "x = 1\nimport no_such_module_anywhere",
+        3,
+        "ModuleNotFoundError: No module named 'no_such_module_anywhere'.*`streamkeeper check` again",
+    ),
+    "wrong parameter": ('dp.create_source("raw", fmt="json")', 2, "TypeError: .*fmt"),
+}
+
+
+@pytest.mark.parametrize(("body", "line", "message"), BAD.values(), ids=BAD.keys())
+def test_what_is_not_allowed_is_refused_with_its_place(
+    body: str, line: int, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DeclarationError, match=rf"^p\.py, line {line}: .*{message}"):
+        load(tmp_path, body)
+
+
+def test_a_file_without_a_flow_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DeclarationError, match=r"^p\.py: no flow is declared"):
+        load(tmp_path, SOURCE)
+
+
+@pytest.mark.parametrize("name", ["my-pipe.py", "a b.py", "1st.py", "it's.py", "tables.py", "Manifests.py"])
+def test_a_file_whose_name_cannot_name_a_pipeline_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DeclarationError, match=rf"^{re.escape(name)}, line 1: .*{re.escape(name[:-3])}"):
+        load(tmp_path, GOOD, name)
+
+
+def test_a_table_that_would_forget_its_batches_is_refused() -> None:
+    with pytest.raises(
+        DeclarationError,
+        match=r"sets delta\.setTransactionRetentionDuration, by which Delta forgets which batches it has",
+    ):
+        dp.create_streaming_table(
+            "t", table_properties={"delta.setTransactionRetentionDuration": "interval 7 days"}
+        )
+
+
+OPTIONS = """
+mail = dp.notifier("airflow.providers.smtp.notifications.smtp.SmtpNotifier", to="ops@example.org", subject="{{ alert.subject }}")
+dp.configure_pipeline(shared_driver=True, notifiers=[mail], no_progress_after="2 hours")
+"""
+
+
+def test_a_pipeline_says_once_what_holds_for_all_its_flows(tmp_path: Path) -> None:
+    pipeline = load(tmp_path, GOOD + OPTIONS)
+    assert (pipeline.shared_driver, pipeline.no_progress_after) == (True, 7200.0)
+    assert pipeline.notifiers[0].classpath == "airflow.providers.smtp.notifications.smtp.SmtpNotifier"
+    assert pipeline.notifiers[0].arguments == {"to": "ops@example.org", "subject": "{{ alert.subject }}"}
+    assert pipeline_from_json(pipeline_to_json(pipeline)) == without_code(pipeline)
+
+
+def test_who_is_told_does_not_make_a_flow_another_one_but_its_driver_does(tmp_path: Path) -> None:
+    def prints(body: str) -> str:
+        pipeline = load(tmp_path, body)
+        return fingerprint(pipeline, pipeline.flows[0])
+
+    assert prints(GOOD) == prints(GOOD + "dp.configure_pipeline(no_progress_after=None)")
+    assert prints(GOOD) != prints(GOOD + "dp.configure_pipeline(shared_driver=True)")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            "dp.configure_pipeline()\ndp.configure_pipeline()",
+            "p.py, line 3: the pipeline is configured at p.py, line 2 already",
+        ),
+        ("dp.configure_pipeline(shared_driver=1)", "shared_driver is 1. Allowed are True and False"),
+        (
+            "dp.configure_pipeline(notifiers=['mail'])",
+            r"the notifiers are \['mail'\]. Give a list of dp.notifier",
+        ),
+        (
+            "dp.configure_pipeline(no_progress_after='soon')",
+            "no_progress_after is 'soon'. Allowed is a number and a unit",
+        ),
+        (
+            "dp.configure_pipeline(no_progress_after=30)",
+            "no_progress_after is 30. Allowed is a number and a unit",
+        ),
+        ("dp.notifier('mail')", "the notifier 'mail' is no path of a class"),
+        ("dp.notifier('a.B', to={1, 2})", "the arguments of the notifier a.B are no JSON values"),
+    ],
+    ids=["twice", "not a truth value", "a name", "no number", "no unit", "no path", "no JSON"],
+)
+def test_a_pipelines_options_are_checked(tmp_path: Path, body: str, said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        load(tmp_path, body)
+
+
+def test_a_flow_may_say_that_it_would_rather_be_retried(tmp_path: Path) -> None:
+    assert load(tmp_path, GOOD).flows[0].on_failure == "park"
+    assert (
+        load(tmp_path, GOOD.replace('name="f"', 'name="f", on_failure="retry"')).flows[0].on_failure
+        == "retry"
+    )
+    with pytest.raises(
+        DeclarationError, match=r"flow f has on_failure 'ignore'. Allowed are 'park' and 'retry'"
+    ):
+        load(tmp_path, GOOD.replace('name="f"', 'name="f", on_failure="ignore"'))
+
+
+CHANGES = """
+dp.create_source("cdc", format="json", path="/x", schema="id INT, seq BIGINT, op STRING")
+dp.create_streaming_table("t")
+"""
+
+
+def auto_cdc(**changes: str) -> str:
+    """Write a declaration of an AUTO CDC flow; each value is Python's, as text."""
+    values = {
+        "name": "'f'",
+        "target": "'t'",
+        "source": "'cdc'",
+        "keys": "['id']",
+        "sequence_by": "'seq'",
+        **changes,
+    }
+    return (
+        CHANGES
+        + "dp.create_auto_cdc_flow("
+        + ", ".join(f"{name}={value}" for name, value in values.items())
+        + ")\n"
+    )
+
+
+def cdc_flow(folder: Path, **changes: str) -> AutoCdcFlow:
+    flow = load(folder, auto_cdc(**changes)).flows[0]
+    assert isinstance(flow, AutoCdcFlow)
+    return flow
+
+
+def test_an_auto_cdc_flow_is_what_its_declaration_says(tmp_path: Path) -> None:
+    flow = cdc_flow(
+        tmp_path,
+        apply_as_deletes="\"op = 'DELETE'\"",
+        apply_as_truncates="\"op = 'TRUNCATE'\"",
+        except_column_list="['op', 'seq']",
+        trigger="'2 seconds'",
+        on_failure="'retry'",
+    )
+    assert flow.spec == CdcSpec(
+        keys=("id",),
+        sequence_by=("seq",),
+        apply_as_deletes="op = 'DELETE'",
+        apply_as_truncates="op = 'TRUNCATE'",
+        except_column_list=("op", "seq"),
+    )
+    assert (flow.target, flow.sources, flow.trigger, flow.on_failure, flow.once) == (
+        "t",
+        ("cdc",),
+        "2 seconds",
+        "retry",
+        False,
+    )
+
+
+SPECS: dict[str, tuple[dict[str, str], CdcSpec]] = {
+    "several sequence columns": ({"sequence_by": "['day', 'seq']"}, CdcSpec(("id",), ("day", "seq"))),
+    "a literal": ({"sequence_by": "0"}, CdcSpec(("id",), (), 0)),
+    "several keys": ({"keys": "('id', 'part')"}, CdcSpec(("id", "part"), ("seq",))),
+    "type 2 as a text": ({"stored_as_scd_type": "'2'"}, CdcSpec(("id",), ("seq",), scd_type=2)),
+    "type 1 as a text": ({"stored_as_scd_type": "'1'"}, CdcSpec(("id",), ("seq",))),
+    "history of some columns": (
+        {"stored_as_scd_type": "2", "track_history_except_column_list": "['note']"},
+        CdcSpec(("id",), ("seq",), scd_type=2, track_history_except_column_list=("note",)),
+    ),
+    "columns that are stored": (
+        {"column_list": "['ID', 'n']"},
+        CdcSpec(("id",), ("seq",), column_list=("ID", "n")),
+    ),
+    "nulls that change nothing": (
+        {"ignore_null_updates": "True"},
+        CdcSpec(("id",), ("seq",), ignore_null_updates=True),
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "spec"), SPECS.values(), ids=SPECS.keys())
+def test_what_an_auto_cdc_flow_may_be_given(changes: dict[str, str], spec: CdcSpec, tmp_path: Path) -> None:
+    assert cdc_flow(tmp_path, **changes).spec == spec
+
+
+BAD_CDC: dict[str, tuple[dict[str, str], str]] = {
+    # what is declared, what the message says
+    "no key": ({"keys": "[]"}, r"has keys=\[\]. Give a list of column names"),
+    "keys as a text": ({"keys": "'id'"}, "has keys='id'. Give a list of column names"),
+    "key is no text": ({"keys": "[1]"}, "has 1 in keys. Give the names of columns as texts"),
+    "key twice": ({"keys": "['id', 'ID']"}, "the flow f is contradictory: keys names ID twice"),
+    "blank key": ({"keys": "[' ']"}, "has ' ' in keys"),
+    "no sequence": ({"sequence_by": "[]"}, r"has sequence_by=\[\]. Give a list of column names"),
+    "sequence is None": (
+        {"sequence_by": "None"},
+        "has sequence_by=None. Allowed are the name of a column, a list of names",
+    ),
+    "sequence is a truth value": (
+        {"sequence_by": "True"},
+        "has sequence_by=True. Allowed are the name of a column",
+    ),
+    "sequence is broken": ({"sequence_by": "1.5"}, "has sequence_by=1.5. Allowed are the name of a column"),
+    "sequence beyond a BIGINT": (
+        {"sequence_by": "2 ** 63"},
+        "has sequence_by=9223372036854775808. A literal sequence must fit",
+    ),
+    "source is a list": (
+        {"source": "['cdc']"},
+        r"has the source \['cdc'\]. Give the name of one source or view",
+    ),
+    "unknown source": ({"source": "'cdx'"}, "f reads 'cdx', which this file does not declare"),
+    "unknown target": ({"target": "'tt'"}, "the flow f writes to 'tt', which this file does not declare"),
+    "delete is no text": ({"apply_as_deletes": "True"}, "has apply_as_deletes=True. Give a condition in SQL"),
+    "delete is empty": ({"apply_as_deletes": "''"}, "has apply_as_deletes=''. Give a condition in SQL"),
+    "truncate is no text": ({"apply_as_truncates": "1"}, "has apply_as_truncates=1. Give a condition in SQL"),
+    "both lists": (
+        {"column_list": "['id']", "except_column_list": "['op']"},
+        "column_list and except_column_list are both given",
+    ),
+    "key not stored": ({"column_list": "['n']"}, "leaves its key id out of column_list"),
+    "key left out": ({"except_column_list": "['Id']"}, "has its key Id in except_column_list"),
+    "empty list": ({"column_list": "[]"}, r"has column_list=\[\]. Give a list of column names"),
+    "nulls neither true nor false": (
+        {"ignore_null_updates": "'yes'"},
+        "has ignore_null_updates='yes'. Allowed are True and False",
+    ),
+    "type 3": ({"stored_as_scd_type": "3"}, "has stored_as_scd_type=3. Allowed are 1 and 2"),
+    "type True": ({"stored_as_scd_type": "True"}, "has stored_as_scd_type=True. Allowed are 1 and 2"),
+    "type in words": ({"stored_as_scd_type": "'SCD2'"}, "has stored_as_scd_type='SCD2'. Allowed are 1 and 2"),
+    "truncate of a history": (
+        {"apply_as_truncates": "'true'", "stored_as_scd_type": "2"},
+        "apply_as_truncates is given with SCD type 2",
+    ),
+    "history without type 2": (
+        {"track_history_column_list": "['n']"},
+        "a track_history list is given with SCD type 1",
+    ),
+    "both histories": (
+        {
+            "stored_as_scd_type": "2",
+            "track_history_column_list": "['n']",
+            "track_history_except_column_list": "['m']",
+        },
+        "track_history_column_list and track_history_except_column_list are both given",
+    ),
+    "bad trigger": ({"trigger": "'often'"}, "flow f has the trigger 'often'. Allowed is a number and a unit"),
+    "bad on_failure": (
+        {"on_failure": "'ignore'"},
+        "flow f has on_failure 'ignore'. Allowed are 'park' and 'retry'",
+    ),
+    "bad spark_conf": ({"spark_conf": "[1]"}, r"the options of flow f are \[1\]. Give a dict"),
+    "once is no truth value": ({"once": "'yes'"}, "flow f has once='yes'. Allowed are True and False"),
+    "once with a trigger": (
+        {"once": "True", "trigger": "'5 seconds'"},
+        "flow f runs once and has the trigger '5 seconds'",
+    ),
+    "slash in the name": ({"name": "'a/b'"}, "the flow name 'a/b' cannot be used"),
+    "our folder as a name": ({"name": "'tables'"}, "the flow name 'tables' cannot be used"),
+    "no keys at all": ({"key": "['id']"}, "TypeError: .*'key'"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_CDC.values(), ids=BAD_CDC.keys())
+def test_what_an_auto_cdc_flow_may_not_be_given_is_refused_with_its_place(
+    changes: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DeclarationError, match=rf"^p\.py, line 5: .*{message}"):
+        load(tmp_path, auto_cdc(**changes))
+
+
+COLUMNS = ("keys", "sequence_by", "apply_as_deletes", "column_list")
+
+
+@pytest.mark.parametrize("parameter", COLUMNS)
+def test_a_column_of_sparks_is_refused_with_a_hint_since_declarations_are_read_without_spark(
+    parameter: str, tmp_path: Path
+) -> None:
+    column = "type('Column', (), {'__module__': 'pyspark.sql.column'})()"
+    given = column if parameter in ("sequence_by", "apply_as_deletes") else f"[{column}]"
+    with pytest.raises(
+        DeclarationError, match=r"a pyspark Column.* declaration is read without Spark, so col\(…\)"
+    ):
+        load(tmp_path, auto_cdc(**{parameter: given}))
+
+
+def two(first: dict[str, str], second: dict[str, str]) -> str:
+    body = auto_cdc(**first)
+    return body + auto_cdc(**{"name": "'g'", **second}).removeprefix(CHANGES)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({}, {"sequence_by": "0", "once": "True"}),
+        ({"sequence_by": "['a', 'b']"}, {"sequence_by": "7"}),
+        ({}, {"column_list": "['id', 'n']"}),
+    ],
+    ids=["a snapshot at 0", "a literal beside two columns", "other columns"],
+)
+def test_flows_that_agree_may_write_one_table(
+    first: dict[str, str], second: dict[str, str], tmp_path: Path
+) -> None:
+    assert [flow.target for flow in load(tmp_path, two(first, second)).flows] == ["t", "t"]
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (
+            {"keys": "['other']"},
+            r"with keys=\['other'\], and the flow f \(p\.py, line 5\) with keys=\['id'\]",
+        ),
+        (
+            {"stored_as_scd_type": "2"},
+            "with stored_as_scd_type=2, and the flow f .* with stored_as_scd_type=1",
+        ),
+        (
+            {"sequence_by": "['a', 'b']"},
+            r"with sequence_by=\['a', 'b'\], and the flow f .* with sequence_by=\['seq'\]",
+        ),
+    ],
+    ids=["keys", "SCD type", "number of sequence columns"],
+)
+def test_flows_of_one_table_that_do_not_agree_are_refused(
+    second: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DeclarationError, match=rf"^p\.py, line 6: the flow g writes t {message}"):
+        load(tmp_path, two({}, second))
+
+
+def test_a_table_that_is_kept_by_key_takes_no_appended_rows(tmp_path: Path) -> None:
+    append = "@dp.append_flow(target='t', sources=['cdc'])\ndef more(cdc): return cdc"
+    with pytest.raises(
+        DeclarationError,
+        match=r"^p\.py, line 6: the flow more appends to t, .* AUTO CDC flow f \(p\.py, line 5\)",
+    ):
+        load(tmp_path, auto_cdc() + append)
+
+
+def test_a_flow_may_run_once_but_not_in_a_driver_that_others_share(tmp_path: Path) -> None:
+    once = GOOD.replace('trigger="2 seconds"', "once=True")
+    assert load(tmp_path, once).flows[0].once
+    with pytest.raises(DeclarationError, match=r"the flow f runs once, but its pipeline has a shared driver"):
+        load(tmp_path, once + "dp.configure_pipeline(shared_driver=True)")
+
+
+def test_an_auto_cdc_flow_goes_to_json_and_back(tmp_path: Path) -> None:
+    plain = without_code(
+        load(tmp_path, two({"column_list": "['id', 'n']"}, {"sequence_by": "0", "once": "True"}))
+    )
+    assert pipeline_from_json(json.loads(json.dumps(pipeline_to_json(plain)))) == plain
+
+
+def test_a_flow_that_an_earlier_release_wrote_appends_and_never_ends(tmp_path: Path) -> None:
+    plain = without_code(load(tmp_path, GOOD))
+    written = pipeline_to_json(plain)
+    for flow in written["flows"]:
+        del flow["kind"], flow["once"]
+    assert pipeline_from_json(written) == plain
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sequence_by": "'other'"},
+        {"apply_as_deletes": "'true'"},
+        {"stored_as_scd_type": "2"},
+        {"once": "True"},
+        {"column_list": "['id']"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_changed_declaration_of_changes_is_another_fingerprint(
+    change: dict[str, str], tmp_path: Path
+) -> None:
+    def prints(body: str) -> str:
+        pipeline = load(tmp_path, body)
+        return fingerprint(pipeline, pipeline.flows[0])
+
+    assert prints(auto_cdc()) == prints("# a comment\n" + auto_cdc())
+    assert prints(auto_cdc()) != prints(auto_cdc(**change))
+
+
+def test_what_came_later_does_not_change_the_fingerprint_of_a_flow_that_does_not_use_it(
+    tmp_path: Path,
+) -> None:
+    """An upgrade must not stop flows, nor lift parks. The value is that of the release before AUTO CDC."""
+    pipeline = load(tmp_path, GOOD)
+    assert fingerprint(pipeline, pipeline.flows[0]) == "06a0ca5515cc5da3"

@@ -1,0 +1,291 @@
+"""What may be declared of Kafka and Delta sources, how it is told what may not, and what an environment
+variable in it stands for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamkeeper.declare.model import Source, pipeline_from_json, pipeline_to_json, without_code
+from streamkeeper.errors import DeclarationError, SettingsError
+from streamkeeper.manifest.environment import opened, variables
+from streamkeeper.manifest.import_file import fingerprint
+from streamkeeper.settings import Settings
+from tests.core.declare.test_language import TAIL, load
+
+BROKER = {"kafka.bootstrap.servers": "broker:9092"}
+KAFKA = {**BROKER, "subscribe": "orders"}
+
+
+def text(**parameters: Any) -> str:
+    return (
+        "dp.create_source('raw', "
+        + ", ".join(f"{name}={value!r}" for name, value in parameters.items())
+        + ")"
+    )
+
+
+def declare(folder: Path, **parameters: Any) -> Source:
+    return load(folder, text(**parameters) + TAIL).sources[0]
+
+
+GOOD: dict[str, dict[str, Any]] = {
+    "topics": {
+        "format": "kafka",
+        "options": {**KAFKA, "maxOffsetsPerTrigger": 1000, "failOnDataLoss": False},
+    },
+    "partitions": {"format": "kafka", "options": {**BROKER, "assign": '{"orders": [0, 1]}'}},
+    "a pattern": {
+        "format": "kafka",
+        "options": {**BROKER, "subscribePattern": "orders-[0-9]{2}", "minOffsetsPerTrigger": "5"},
+    },
+    "capitals as Spark takes them": {
+        "format": "kafka",
+        "options": {"Kafka.Bootstrap.Servers": "b:1", "SUBSCRIBE": "a, b"},
+    },
+    "a broker of the environment": {
+        "format": "kafka",
+        "options": {**KAFKA, "kafka.bootstrap.servers": "{env:ORDERS_BROKERS}"},
+    },
+    "a limit of the environment": {
+        "format": "kafka",
+        "options": {**KAFKA, "maxOffsetsPerTrigger": "{env:LIMIT}"},
+    },
+    "a secret of the environment": {
+        "format": "kafka",
+        "options": {**KAFKA, "kafka.sasl.jaas.config": "{env:ORDERS_LOGIN}"},
+    },
+    "kafka from its end": {"format": "kafka", "options": KAFKA, "start": "latest"},
+    "kafka from a moment": {
+        "format": "kafka",
+        "options": KAFKA,
+        "start": "timestamp:2026-11-21T10:00:00+02:00",
+    },
+    "kafka from offsets": {"format": "kafka", "options": KAFKA, "start": {"orders": {"0": 5, "1": -2}}},
+    "a path": {"format": "delta", "path": "{data}/t"},
+    "a table": {
+        "format": "delta",
+        "table": "s.t",
+        "options": {"readChangeFeed": True, "maxFilesPerTrigger": 5},
+    },
+    "deletes": {
+        "format": "delta",
+        "table": "u",
+        "options": {"skipChangeCommits": "true", "maxBytesPerTrigger": "10m"},
+    },
+    "delta from a version": {"format": "delta", "table": "u", "start": "version:12"},
+    "delta that tracks its schema": {"format": "delta", "table": "u", "track_schema": True},
+}
+
+
+@pytest.mark.parametrize("parameters", GOOD.values(), ids=GOOD.keys())
+def test_a_source_is_what_its_file_declares(parameters: dict[str, Any], tmp_path: Path) -> None:
+    pipeline = load(tmp_path, text(**parameters) + TAIL)
+    source = pipeline.sources[0]
+    assert (source.format, source.start) == (parameters["format"], parameters.get("start", "earliest"))
+    assert (source.table, source.track_schema, source.reads_files) == (
+        parameters.get("table"),
+        "track_schema" in parameters,
+        False,
+    )
+    assert source.options.keys() == parameters.get("options", {}).keys()
+    assert pipeline_from_json(pipeline_to_json(pipeline)) == without_code(pipeline)
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no broker": (
+        {"format": "kafka", "options": {"subscribe": "orders"}},
+        "names no broker. Give the option 'kafka.bootstrap.servers'",
+    ),
+    "an empty broker": (
+        {"format": "kafka", "options": {**KAFKA, "kafka.bootstrap.servers": " "}},
+        "names no broker",
+    ),
+    "no topic": (
+        {"format": "kafka", "options": BROKER},
+        "has none of them. Give exactly one of the options subscribe, subscribePattern, as",
+    ),
+    "topics in two ways": (
+        {"format": "kafka", "options": {**KAFKA, "subscribePattern": "o.*"}},
+        "has subscribe and subscribePattern. Give exactly one",
+    ),
+    "an empty topic": (
+        {"format": "kafka", "options": {**BROKER, "subscribe": "orders,"}},
+        "subscribe 'orders,', with an empty name",
+    ),
+    "no topic's name": (
+        {"format": "kafka", "options": {**BROKER, "subscribe": ""}},
+        "has an empty subscribe",
+    ),
+    "assign is no JSON": (
+        {"format": "kafka", "options": {**BROKER, "assign": "orders:0"}},
+        "assign 'orders:0'. Give JSON of partitions",
+    ),
+    "assign of no numbers": (
+        {"format": "kafka", "options": {**BROKER, "assign": '{"orders": ["0"]}'}},
+        "Give JSON of partitions by topic",
+    ),
+    "assign of nothing": (
+        {"format": "kafka", "options": {**BROKER, "assign": "{}"}},
+        "Give JSON of partitions by topic",
+    ),
+    "a limit of nothing": (
+        {"format": "kafka", "options": {**KAFKA, "maxOffsetsPerTrigger": 0}},
+        "maxOffsetsPerTrigger '0'. Allowed is a w",
+    ),
+    "a limit in words": (
+        {"format": "kafka", "options": {**KAFKA, "minOffsetsPerTrigger": "few"}},
+        "minOffsetsPerTrigger 'few'. Allowed is",
+    ),
+    "loss in words": (
+        {"format": "kafka", "options": {**KAFKA, "failOnDataLoss": "no"}},
+        "failOnDataLoss 'no'. Allowed is true or false",
+    ),
+    "a position": (
+        {"format": "kafka", "options": {**KAFKA, "startingOffsets": "latest"}},
+        "'startingOffsets' .* Streamkeeper's own",
+    ),
+    "a position by time": (
+        {"format": "kafka", "options": {**KAFKA, "startingOffsetsByTimestamp": "{}"}},
+        (
+            "'startingOffsetsByTimestamp': positions belong to the flow's generation; create_source.start=…."
+            " says where the first"
+        ),
+    ),
+    "a position by the group": (
+        {"format": "kafka", "options": {**KAFKA, "kafka.auto.offset.reset": "latest"}},
+        "positions belong",
+    ),
+    "a deserializer": (
+        {"format": "kafka", "options": {**KAFKA, "kafka.value.deserializer": "x.Y"}},
+        "keys and values come as bytes",
+    ),
+    "a secret": (
+        {"format": "kafka", "options": {**KAFKA, "kafka.ssl.truststore.password": "secret"}},
+        "has a secret in its option 'kafka.ssl.truststore.password'. .* write '{env:NAME}' here",
+    ),
+    "kafka with a path": ({"format": "kafka", "options": KAFKA, "path": "/x"}, "which takes no path"),
+    "kafka with a schema": (
+        {"format": "kafka", "options": KAFKA, "schema": "a INT"},
+        "brings its own schema",
+    ),
+    "kafka with a table": (
+        {"format": "kafka", "options": KAFKA, "table": "u"},
+        "takes no table. Only Delta sources do",
+    ),
+    "kafka from a version": (
+        {"format": "kafka", "options": KAFKA, "start": "version:1"},
+        "Allowed are 'earliest', 'latest', 'timestamp:",
+    ),
+    "kafka from a moment without a zone": (
+        {"format": "kafka", "options": KAFKA, "start": "timestamp:2026-11-21T10:00:00"},
+        "Allowed are 'earliest'",
+    ),
+    "kafka from no offsets": ({"format": "kafka", "options": KAFKA, "start": {}}, "It names no topic"),
+    "kafka from offsets of files": (
+        {"format": "kafka", "options": KAFKA, "start": {"logOffset": 1}},
+        "is an offset of a files source",
+    ),
+    "kafka from below": (
+        {"format": "kafka", "options": KAFKA, "start": {"orders": {"0": -3}}},
+        "Kafka has no offset orders/0: -3",
+    ),
+    "neither path nor table": ({"format": "delta"}, "has neither a path nor a table"),
+    "path and table": ({"format": "delta", "path": "/x", "table": "u"}, "has both a path and a table"),
+    "a table out of the warehouse": (
+        {"format": "delta", "table": "../t"},
+        "the table name '' cannot be used",
+    ),
+    "delta with a schema": ({"format": "delta", "table": "u", "schema": "a INT"}, "brings its own schema"),
+    "delta from a version's option": (
+        {"format": "delta", "table": "u", "options": {"startingVersion": 1}},
+        "Streamkeeper's own to set",
+    ),
+    "a schema log elsewhere": (
+        {"format": "delta", "table": "u", "options": {"schemaTrackingLocation": "/x"}},
+        r"Say create_source.track_schema=True. instead",
+    ),
+    "files below nothing": (
+        {"format": "delta", "table": "u", "options": {"maxFilesPerTrigger": -1}},
+        "maxFilesPerTrigger '-1'. Allowed",
+    ),
+    "bytes in words": (
+        {"format": "delta", "table": "u", "options": {"maxBytesPerTrigger": "some"}},
+        "Allowed is a size such as 10m",
+    ),
+    "a change feed that skips changes": (
+        {"format": "delta", "table": "u", "options": {"readChangeFeed": True, "skipChangeCommits": True}},
+        "has readChangeFeed and skipChangeCommits",
+    ),
+    "delta from no version": (
+        {"format": "delta", "table": "u", "start": "version:last"},
+        "Allowed are .*'version:12'",
+    ),
+    "delta from offsets": (
+        {"format": "delta", "table": "u", "start": {"orders": {"0": 1}}},
+        "Allowed are .*'version:12'",
+    ),
+    "files from their end": (
+        {"format": "json", "path": "/x", "start": "latest"},
+        "Only Kafka and Delta sources take another start",
+    ),
+    "files that track a schema": (
+        {"format": "json", "path": "/x", "track_schema": True},
+        "Only Delta sources take it",
+    ),
+    "tracking in words": ({"format": "delta", "table": "u", "track_schema": "yes"}, "has track_schema 'yes'"),
+}
+
+
+@pytest.mark.parametrize(("parameters", "message"), BAD.values(), ids=BAD.keys())
+def test_what_is_not_allowed_of_a_source_is_refused_with_its_place(
+    parameters: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DeclarationError, match=rf"^p\.py, line 2: .*{message}"):
+        declare(tmp_path, **parameters)
+
+
+def test_the_environment_is_filled_in_where_the_source_is_opened_and_nowhere_before(tmp_path: Path) -> None:
+    source = declare(
+        tmp_path,
+        format="kafka",
+        options={**KAFKA, "kafka.bootstrap.servers": "{env:ONE}:{env:PORT},{env:ONE}:9093"},
+    )
+    settings = Settings.from_environment({})
+    assert source.options["kafka.bootstrap.servers"] == "{env:ONE}:{env:PORT},{env:ONE}:9093"
+    assert variables(source) == ("ONE", "PORT")
+    found = opened(source, settings, {"ONE": "host", "PORT": "1"})
+    assert found.options["kafka.bootstrap.servers"] == "host:1,host:9093"
+    with pytest.raises(SettingsError, match=r"^p.py, line 2: the source raw needs PORT in the environment"):
+        opened(source, settings, {"ONE": "host", "PORT": ""})
+
+
+def test_a_table_of_the_warehouse_is_opened_by_its_path(tmp_path: Path) -> None:
+    source = declare(tmp_path, format="delta", table="s.t")
+    settings = replace(Settings.from_environment({}), warehouse="s3://bucket/w")
+    assert opened(source, settings).path == "s3://bucket/w/s/t"
+
+
+def test_a_source_without_what_came_later_keeps_its_flows_fingerprint(tmp_path: Path) -> None:
+    def prints(**more: Any) -> str:
+        pipeline = load(tmp_path, text(format="delta", path="/t", **more) + TAIL)
+        return fingerprint(pipeline, pipeline.flows[0])
+
+    assert prints() == prints(start="earliest", track_schema=False) != prints(start="latest")
+    assert prints() != prints(track_schema=True)
+
+
+def test_a_flow_that_reads_what_it_writes_is_refused(tmp_path: Path) -> None:
+    view = "\n@dp.temporary_view(sources=['raw'])\ndef seen(raw):\n    return raw\n"
+    through_a_view = TAIL.replace('"raw"', '"seen"')
+    for tail in (TAIL, view + through_a_view):
+        with pytest.raises(
+            DeclarationError,
+            match=r"the flow f writes the table t, which its source raw \(p.py, line 2\) reads",
+        ):
+            load(tmp_path, text(format="delta", table="t") + tail)
+    assert load(tmp_path, text(format="delta", table="u") + view + through_a_view).sources[0].table == "u"

@@ -1,0 +1,243 @@
+"""A Delta table as a source, by its log alone: what is still held, which commit was when, what lies between
+two positions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamkeeper.delta.history import (
+    between,
+    is_gone,
+    missing_files,
+    offset_before,
+    read_history,
+    require_history,
+    version_at,
+)
+from streamkeeper.errors import SourceError
+
+ID = "7c0ffee0-0000-4000-8000-000000000001"
+START_MS = 1_790_000_000_000
+PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+METADATA = {
+    "metaData": {
+        "id": ID,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": (
+            '{"type": "struct", "fields": [{"name": "event_id", "type": "string", "nullable": true,'
+            ' "metadata": {}}]}'
+        ),
+        "partitionColumns": [],
+        "configuration": {},
+    }
+}
+
+
+def add(path: str, rows: int | None = 2, **more: Any) -> dict[str, Any]:
+    stats = {} if rows is None else {"stats": json.dumps({"numRecords": rows})}
+    return {
+        "add": {
+            "path": path,
+            "partitionValues": {},
+            "size": 10,
+            "modificationTime": 1,
+            "dataChange": True,
+            **stats,
+            **more,
+        }
+    }
+
+
+class Table:
+    """A table's log, written by hand as Delta writes it; each commit is a minute younger than the one
+    before.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.log = root, root / "_delta_log"
+        self.log.mkdir(parents=True)
+        self.version = -1
+        self.commit(PROTOCOL, METADATA, add("a0", 2), add("a1", 3))
+
+    def commit(self, *actions: dict[str, Any]) -> None:
+        self.version += 1
+        file = self.log / f"{self.version:020d}.json"
+        file.write_text("".join(json.dumps(action) + "\n" for action in ({"commitInfo": {}}, *actions)))
+        moment = START_MS / 1000 + 60 * self.version
+        os.utime(file, (moment, moment))
+        for action in actions:
+            if "add" in action:
+                (self.root / action["add"]["path"]).touch()
+
+    def clean_up(self, before: int, checkpoint: bool = True) -> None:
+        for version in range(before):
+            (self.log / f"{version:020d}.json").unlink(missing_ok=True)
+        if checkpoint:
+            (self.log / f"{before:020d}.checkpoint.parquet").touch()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = Table(tmp_path / "t")
+    table.commit(add("b0", 5))
+    table.commit(
+        add("c0", 1),
+        add("c1", 4),
+        {"add": {"path": "optimized", "dataChange": False, "stats": '{"numRecords": 99}'}},
+    )
+    return table
+
+
+def offset(version: int, index: int = -1, starting: bool = False, table_id: str = ID) -> dict[str, Any]:
+    return {**offset_before(table_id, version), "index": index, "isStartingVersion": starting}
+
+
+def test_a_table_is_known_by_its_log(table: Table, tmp_path: Path) -> None:
+    found = require_history(str(table.root), "raw")
+    assert (found.table_id, found.oldest, found.newest, found.checkpoints) == (ID, 0, 2, ())
+    assert read_history(str(tmp_path / "nothing")) is None
+    with pytest.raises(
+        SourceError, match=r"The source raw reads the Delta table at .*nothing, and there is none"
+    ):
+        require_history(str(tmp_path / "nothing"), "raw")
+
+
+def test_the_id_comes_from_the_summary_of_the_newest_commit_where_the_commits_do_not_name_it(
+    table: Table,
+) -> None:
+    table.clean_up(2)
+    assert require_history(str(table.root), "raw").table_id is None
+    (table.log / f"{2:020d}.crc").write_text(json.dumps({"metadata": {"id": ID}}))
+    assert require_history(str(table.root), "raw").table_id == ID
+
+
+@pytest.mark.parametrize(
+    ("at", "why"),
+    [
+        (offset(3), None),
+        (offset(2, 0), None),
+        (offset(1), "version 1 is to be read next, and the log starts at 2 now"),
+        (offset(1, 0), "the commits before were cleaned up"),
+        (offset(2, 0, starting=True), None),
+        (
+            offset(1, 0, starting=True),
+            "the table as it was at version 1 was being read, and the log starts at 2",
+        ),
+        (
+            offset(4),
+            "version 4 is to be read next, and the table ends at 2: it was put back from an older copy",
+        ),
+        (offset(3, table_id="another"), "the table was made anew: its id was another and is 7c0ffee0"),
+    ],
+    ids=[
+        "at the end",
+        "in a commit",
+        "cleaned up",
+        "within one cleaned up",
+        "a snapshot",
+        "a lost snapshot",
+        "an older copy",
+        "anew",
+    ],
+)
+def test_what_is_gone_is_found_before_anything_is_read(
+    at: dict[str, Any], why: str | None, table: Table
+) -> None:
+    table.clean_up(2)
+    (table.log / f"{2:020d}.crc").write_text(json.dumps({"metadata": {"id": ID}}))
+    found = is_gone(at, require_history(str(table.root), "raw"))
+    assert found is None if why is None else why in (found or "")
+
+
+@pytest.mark.parametrize(
+    ("minutes", "version"),
+    [(-5, 0), (0, 0), (0.5, 1), (1, 1), (2, 2), (2.5, 3)],
+    ids=["before", "at", "after", "second", "last", "later"],
+)
+def test_a_moment_is_the_first_version_committed_at_it_or_later(
+    minutes: float, version: int, table: Table
+) -> None:
+    assert version_at(require_history(str(table.root), "raw"), int(START_MS + minutes * 60_000)) == version
+
+
+def test_a_commit_that_writes_its_own_time_goes_by_that(table: Table) -> None:
+    for version, seconds in ((1, 90), (2, 120)):
+        file = table.log / f"{version:020d}.json"
+        file.write_text(json.dumps({"commitInfo": {"inCommitTimestamp": START_MS + 1000 * seconds}}) + "\n")
+    assert version_at(require_history(str(table.root), "raw"), START_MS + 80_000) == 1
+
+
+def test_a_moment_whose_commits_were_cleaned_up_is_refused(table: Table) -> None:
+    table.clean_up(2)
+    with pytest.raises(SourceError, match="starts with version 2, which is younger than that moment"):
+        version_at(require_history(str(table.root), "raw"), START_MS)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "rows", "files"),
+    [
+        (offset(0), offset(3), 15, 5),
+        (offset(1), offset(2), 5, 1),
+        (offset(0, 0), offset(2, 0), 9, 3),
+        (offset(2, 0), offset(2, 1), 4, 1),
+        (offset(3), offset(3), 0, 0),
+        (offset(2), offset(1), 0, 0),
+    ],
+    ids=["all", "one version", "from within to within", "within one", "nothing", "backwards"],
+)
+def test_rows_between_two_positions_are_counted_from_the_log(
+    start: dict[str, Any], end: dict[str, Any], rows: int, files: int, table: Table
+) -> None:
+    found = between(require_history(str(table.root), "raw"), start, end)
+    assert (found.rows, found.files, found.changing, found.why) == (rows, files, (), None)
+
+
+def test_rows_that_nobody_counted_are_unknown_with_the_reason(table: Table) -> None:
+    table.commit(add("d0", None))
+    history = require_history(str(table.root), "raw")
+    assert between(history, offset(1), offset(4)).rows is None
+    assert "version 3 does not say how many rows" in (between(history, offset(1), offset(4)).why or "")
+    assert "not counted file by file" in (between(history, offset(0, 1, starting=True), offset(4)).why or "")
+    table.clean_up(2)
+    assert "the log starts at version 2" in (
+        between(require_history(str(table.root), "raw"), offset(1), offset(4)).why or ""
+    )
+
+
+def test_deleted_rows_do_not_count_and_versions_that_change_rows_are_named(table: Table) -> None:
+    table.commit(
+        add("d0", 10, deletionVector={"cardinality": 4}), {"remove": {"path": "a0", "dataChange": True}}
+    )
+    found = between(require_history(str(table.root), "raw"), offset(3), offset(4))
+    assert (found.rows, found.changing) == (6, (3,))
+    assert (
+        between(require_history(str(table.root), "raw"), offset(2), offset(4), skips_changes=True).rows == 5
+    )
+
+
+def test_files_that_vacuum_took_are_found(table: Table) -> None:
+    (table.root / "c1").unlink()
+    history = require_history(str(table.root), "raw")
+    assert missing_files(history, 1, 100) == ["c1"]
+    assert missing_files(history, 1, 2) == [], "it looks at no more files than it was told"
+
+
+def test_a_commit_that_is_damaged_is_named(table: Table) -> None:
+    (table.log / f"{1:020d}.json").write_text("{")
+    with pytest.raises(SourceError, match=r"00001.json is no commit of a Delta table"):
+        between(require_history(str(table.root), "raw"), offset(0), offset(3))
+
+
+@pytest.mark.parametrize(
+    ("version", "held"), [(-1, False), (0, False), (1, False), (2, True), (3, True), (4, False)]
+)
+def test_a_snapshot_needs_a_checkpoint_or_every_commit(version: int, held: bool, table: Table) -> None:
+    table.commit(add("d0"))
+    table.clean_up(2)
+    assert require_history(str(table.root), "raw").holds_snapshot(version) is held

@@ -1,0 +1,156 @@
+"""What people are told, and that they are told once."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from streamkeeper.declare.model import Notifier
+from streamkeeper.drivers import alerts
+from streamkeeper.drivers.alerts import (
+    FIRST_PAUSE,
+    MOST_ATTEMPTS,
+    SENDING_SECONDS,
+    Alert,
+    AlertKind,
+    Step,
+    storage_now,
+)
+from streamkeeper.errors import StorageError
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.storage import LocalStorage
+
+PARKED = Alert(
+    AlertKind.PARKED,
+    "events.clean_events",
+    "it broke",
+    "park of 10:00",
+    "2026-11-21T10:00:00+00:00",
+    None,
+    1,
+    7,
+)
+MAIL = "mail"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> FlowHome:
+    return FlowHome(LocalStorage(str(tmp_path)), "events", "clean_events")
+
+
+def test_an_occasion_is_recorded_once_and_stays_pending_until_everyone_was_told(home: FlowHome) -> None:
+    assert alerts.record(home, PARKED)
+    assert not alerts.record(home, PARKED)
+    assert alerts.pending(home) == [PARKED]
+    alerts.settle(home, PARKED)
+    assert alerts.pending(home) == []
+    assert not alerts.record(home, PARKED)
+    assert alerts.pending(home) == []
+
+
+def test_a_trouble_stays_open_until_it_is_closed_and_a_recovery_s_end_is_none(home: FlowHome) -> None:
+    alerts.record(home, PARKED)
+    alerts.record(home, Alert(AlertKind.RECOVERY_FINISHED, PARKED.flow, "done", "r1", PARKED.at))
+    assert alerts.open_troubles(home) == [PARKED]
+    alerts.close_trouble(home, PARKED)
+    assert alerts.open_troubles(home) == []
+
+
+def test_an_alert_is_not_lost_where_its_process_ended_before_it_was_recorded(home: FlowHome) -> None:
+    alerts.record(home, PARKED)
+    home.storage.remove(home.alert(PARKED.name))
+    assert alerts.pending(home) == [PARKED]
+    assert alerts.record(home, PARKED)
+
+
+@pytest.mark.parametrize("which", ["record", "attempt"])
+def test_of_many_at_once_one_records_and_one_sends(which: str, home: FlowHome) -> None:
+    start = threading.Barrier(8)
+
+    def race(_: int) -> bool:
+        start.wait()
+        return (
+            alerts.record(home, PARKED)
+            if which == "record"
+            else alerts.attempt(home, PARKED, MAIL).step is Step.SEND
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(race, range(8))) == 1
+
+
+def test_a_notifier_is_told_once(home: FlowHome) -> None:
+    first = alerts.attempt(home, PARKED, MAIL)
+    assert (first.step, first.number) == (Step.SEND, 1)
+    assert alerts.attempt(home, PARKED, MAIL).step is Step.WAIT
+    first.sent(home)
+    assert alerts.attempt(home, PARKED, MAIL).step is Step.SENT
+    assert alerts.attempt(home, PARKED, "webhook").step is Step.SEND
+
+
+@pytest.mark.parametrize(
+    ("failures", "later", "step"),
+    [
+        pytest.param(1, 0.0, Step.WAIT, id="right after it failed"),
+        pytest.param(1, FIRST_PAUSE + 1, Step.SEND, id="after the pause"),
+        pytest.param(3, FIRST_PAUSE + 1, Step.WAIT, id="the pause has grown"),
+        pytest.param(3, 4 * FIRST_PAUSE + 1, Step.SEND, id="after the grown pause"),
+        pytest.param(20, 3601.0, Step.SEND, id="the longest pause is an hour"),
+        pytest.param(MOST_ATTEMPTS, 9e9, Step.GIVEN_UP, id="given up"),
+    ],
+)
+def test_what_failed_is_tried_again_later_and_later(
+    failures: int, later: float, step: Step, home: FlowHome
+) -> None:
+    for number in range(failures):
+        attempt = alerts.attempt(home, PARKED, MAIL, lambda: 9e9)
+        assert (attempt.step, attempt.number) == (Step.SEND, number + 1)
+        attempt.failed(home, "no route to host")
+    now = storage_now(home.storage)
+    assert alerts.attempt(home, PARKED, MAIL, lambda: now + later).step is step
+
+
+@pytest.mark.parametrize(
+    ("later", "step"), [(SENDING_SECONDS - 5, Step.WAIT), (SENDING_SECONDS + 5, Step.SEND)]
+)
+def test_an_attempt_whose_process_died_is_made_again_only_after_the_term(
+    later: float, step: Step, home: FlowHome
+) -> None:
+    alerts.attempt(home, PARKED, MAIL)
+    now = storage_now(home.storage)
+    assert alerts.attempt(home, PARKED, MAIL, lambda: now + later).step is step
+
+
+def test_the_storage_tells_its_own_time(home: FlowHome) -> None:
+    before = storage_now(home.storage)
+    assert storage_now(home.storage) >= before > 1.7e9
+
+
+def test_a_notifier_with_other_arguments_is_another_one() -> None:
+    one = alerts.notifier_key(Notifier("a.B", {"to": "x", "cc": ["y"]}))
+    assert one == alerts.notifier_key(Notifier("a.B", {"cc": ["y"], "to": "x"}))
+    assert one != alerts.notifier_key(Notifier("a.B", {"to": "x", "cc": ["z"]}))
+
+
+def test_an_alert_in_words_is_safe_to_put_into_a_mail() -> None:
+    said = Alert(
+        AlertKind.CRASH_LOOP, "p.f", "<b>3 & 4</b>", "o", PARKED.at, "http://host/dags/x?a=1&b=2"
+    ).for_templates()
+    assert said.subject == "p.f is in a crash loop"
+    assert said.html == (
+        '<pre>&lt;b&gt;3 &amp; 4&lt;/b&gt;</pre><p><a href="http://host/dags/x?a=1&amp;b=2">http://host/dags/x?a=1&amp;b=2</a></p>'
+    )
+
+
+@pytest.mark.parametrize("kind", AlertKind)
+def test_every_kind_has_a_subject(kind: AlertKind) -> None:
+    assert Alert(kind, "p.f", "…", "o", "…").subject.startswith("p.f ")
+
+
+def test_a_pending_file_that_is_no_alert_is_named(home: FlowHome) -> None:
+    home.storage.create(home.alert("pending/x.json"), b'{"kind": "rumour"}')
+    with pytest.raises(StorageError, match=r"alerts/pending or beside it is no alert.*Remove it"):
+        alerts.pending(home)

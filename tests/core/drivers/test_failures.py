@@ -1,0 +1,157 @@
+"""Telling failures apart: every row of the table in FACTS-spark, as Spark 4.2.0 and Delta 4.4.0 word them."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamkeeper.drivers.failures import Cause, FailureClass, classify, describe
+
+WRAPPER = Cause(
+    "org.apache.spark.sql.streaming.StreamingQueryException",
+    "STREAM_FAILED",
+    "XXKST",
+    "[STREAM_FAILED] Query terminated",
+)
+RECOVER, CORRECT, RESTART, RETRY = (
+    FailureClass.NEEDS_RECOVERY,
+    FailureClass.NEEDS_CORRECTION,
+    FailureClass.RESTART,
+    FailureClass.TRANSIENT,
+)
+
+CONDITIONS = {
+    "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA": (RECOVER, "removed or replaced"),
+    "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY": (RECOVER, "was added"),
+    "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE": (RECOVER, "key columns"),
+    "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE": (RECOVER, "other aggregates, another join type"),
+    "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS": (RECOVER, "missing or damaged"),
+    "CANNOT_LOAD_STATE_STORE.UNEXPECTED_FILE_SIZE": (RECOVER, "missing or damaged"),
+    "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED": (RECOVER, "missing or damaged"),
+    "CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE": (RECOVER, "snapshot"),
+    "CANNOT_LOAD_STATE_STORE": (RECOVER, "missing or damaged"),
+    "CANNOT_LOAD_STATE_STORE.UNRELEASED_THREAD_ERROR": (RETRY, "still had the state store"),
+    "CANNOT_LOAD_STATE_STORE.HDFS_STORE_PROVIDER_OUT_OF_MEMORY": (RETRY, "out of memory"),
+    "CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY": (RETRY, "out of memory"),
+    "MALFORMED_LOG_FILE": (RECOVER, "damaged"),
+    "STREAMING_CHECKPOINT_MISSING_METADATA_FILE": (RECOVER, "metadata file is gone"),
+    "CONCURRENT_STREAM_LOG_UPDATE": (RETRY, "two runs"),
+    "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE": (RECOVER, "made anew"),
+    "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE": (RECOVER, "history"),
+    "DELTA_MISSING_FILES_UNEXPECTED_VERSION": (RECOVER, "history"),
+    "DELTA_SOURCE_TABLE_IGNORE_CHANGES": (CORRECT, "were changed"),
+    "STATE_STORE_INVALID_CONFIG_AFTER_RESTART": (RECOVER, "setting"),
+    "STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE": (RECOVER, "changed its type"),
+    "INVALID_LOG_VERSION.MAX_SUPPORTED_VERSION": (CORRECT, "newer Spark"),
+    "DELTA_STREAMING_METADATA_EVOLUTION": (RESTART, "schema"),
+    "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED": (RECOVER, "checksum"),
+}
+
+MESSAGES = {
+    "Incomplete log file /x/offsets/3": (RECOVER, "cut off"),
+    "batch 7 doesn't exist": (RECOVER, "a batch is gone"),
+    "There are [2] sources in the checkpoint offsets and now there are [1] sources requested by the query.": (
+        RECOVER,
+        "number of sources",
+    ),
+    "Wrong basePath /a for the root path: file:/b": (RECOVER, "path of a files source"),
+    "Multiple streaming queries are concurrently using file:/c/metadata": (RECOVER, "checksum do not fit"),
+    "Checksum error: file:/state/x/checkpoints/1/offsets/5 at 0 exp: 1 got: 2": (RECOVER, ".crc"),
+    "Checksum error: file:/data/events/f1.json at 0 exp: 1 got: 2": (RETRY, "another try"),
+    "Connection reset by peer": (RETRY, "another try"),
+    "": (RETRY, "another try"),
+}
+
+
+@pytest.mark.parametrize(("condition", "expected"), CONDITIONS.items(), ids=CONDITIONS.keys())
+def test_each_condition_is_classed_wherever_it_stands_in_the_chain(
+    condition: str, expected: tuple[FailureClass, str]
+) -> None:
+    cause = Cause("org.apache.spark.SparkException", condition, "42K03", f"[{condition}] something")
+    for chain in (
+        [cause],
+        [WRAPPER, cause],
+        [WRAPPER, Cause("java.util.concurrent.ExecutionException", None, None, "x"), cause],
+    ):
+        failure = classify(chain)
+        assert (failure.classed, failure.condition, failure.sql_state) == (expected[0], condition, "42K03")
+        assert expected[1] in failure.meaning
+        assert failure.recovery == ("reset_checkpoint" if expected[0] is RECOVER else None)
+
+
+@pytest.mark.parametrize(("message", "expected"), MESSAGES.items(), ids=MESSAGES.keys())
+def test_failures_without_a_condition_are_told_by_their_message(
+    message: str, expected: tuple[FailureClass, str]
+) -> None:
+    failure = classify([WRAPPER, Cause("java.lang.AssertionError", None, None, message)])
+    assert failure.classed is expected[0]
+    assert expected[1] in failure.meaning
+
+
+def test_a_condition_weighs_more_than_a_message_nearer_to_the_top() -> None:
+    told = Cause("java.lang.RuntimeException", None, None, "Wrong basePath")
+    cause = Cause("x", "CANNOT_LOAD_STATE_STORE.UNRELEASED_THREAD_ERROR", None, "m")
+    assert classify([told, cause]).classed is RETRY
+
+
+@pytest.mark.parametrize(
+    ("causes", "expected"),
+    [
+        (
+            [
+                Cause(
+                    "org.apache.spark.sql.AnalysisException",
+                    "UNRESOLVED_COLUMN.WITH_SUGGESTION",
+                    "42703",
+                    "m",
+                )
+            ],
+            CORRECT,
+        ),
+        (
+            [Cause("pyspark.errors.exceptions.captured.ParseException", "PARSE_SYNTAX_ERROR", "42601", "m")],
+            CORRECT,
+        ),
+        ([Cause("DeclarationError", None, None, "events.py, line 3: …")], CORRECT),
+        ([Cause("java.net.SocketTimeoutException", None, None, "m")], RETRY),
+        ([], RETRY),
+    ],
+    ids=["analysis", "parse", "declaration", "network", "nothing known"],
+)
+def test_what_no_row_knows_is_retried_unless_the_declaration_is_at_fault(
+    causes: list[Cause], expected: FailureClass
+) -> None:
+    assert classify(causes).classed is expected
+
+
+def test_a_failure_is_described_in_the_words_of_the_flow_with_its_sqlstate_and_what_fits() -> None:
+    cause = Cause(
+        "x",
+        "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
+        "42K03",
+        "[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] first line\nsecond line",
+    )
+    said = describe("events.clean_events", classify([WRAPPER, cause]))
+    for part in (
+        "events.clean_events stopped",
+        "dropDuplicates",
+        "SQLSTATE 42K03",
+        "first line",
+        "parked",
+        "reset_checkpoint",
+    ):
+        assert part in said
+    assert "second line" not in said
+    assert said.count(cause.condition or "") == 1, "the condition is said once"
+
+
+@pytest.mark.parametrize(
+    ("condition", "part"),
+    [
+        ("DELTA_SOURCE_TABLE_IGNORE_CHANGES", "Correct what is named"),
+        ("DELTA_STREAMING_METADATA_EVOLUTION", "at once"),
+        (None, "tried again"),
+    ],
+    ids=["correction", "restart", "retry"],
+)
+def test_a_description_says_what_happens_next(condition: str | None, part: str) -> None:
+    assert part in describe("p.f", classify([Cause("E", condition, None, "m")]))

@@ -1,0 +1,300 @@
+"""Whether a flow makes progress: judged by its checkpoint and its sources."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, replace
+
+import pytest
+
+from streamkeeper.checkpoint import Checkpoint, FileEntry, write_files_log
+from streamkeeper.drivers import progress
+from streamkeeper.drivers.alerts import Alert, AlertKind, storage_now
+from streamkeeper.drivers.pending_input import Waiting, what_waits
+from streamkeeper.drivers.progress import DUTY, Note, Position, Seen, State, is_over, judge, needs_listing
+from streamkeeper.flows import generations, holds, leases
+from streamkeeper.manifest.manifest import write_manifest
+from streamkeeper.storage import to_json
+from tests.worlds.small_world import CHANGES, EVENTS, World
+
+AT = Position(1, 7)
+MOVED = Position(1, 8)
+INPUT, NOTHING = Waiting(True, "a file waits"), Waiting(False)
+
+
+@pytest.mark.parametrize(
+    ("seen", "before", "state", "after"),
+    [
+        pytest.param(
+            Seen(Position(), False, False, None),
+            None,
+            State.NEVER_STARTED,
+            Note(Position()),
+            id="never started",
+        ),
+        pytest.param(Seen(AT, True, False, None), None, State.NEW, Note(AT), id="first look"),
+        pytest.param(
+            Seen(MOVED, True, False, None),
+            Note(AT, 900.0),
+            State.MOVED_ON,
+            Note(MOVED),
+            id="waiting → committed",
+        ),
+        pytest.param(
+            Seen(MOVED, True, False, None),
+            Note(AT, 1.0, 0.0, True),
+            State.MOVED_ON,
+            Note(MOVED),
+            id="no progress → committed",
+        ),
+        pytest.param(
+            Seen(Position(2), True, False, None),
+            Note(AT, 1.0),
+            State.MOVED_ON,
+            Note(Position(2)),
+            id="a new generation",
+        ),
+        pytest.param(Seen(AT, True, False, NOTHING), Note(AT), State.IDLE, Note(AT), id="idle for ever"),
+        pytest.param(
+            Seen(AT, True, False, None),
+            Note(AT, None, 5000.0),
+            State.IDLE,
+            Note(AT, None, 5000.0),
+            id="idle, not listed",
+        ),
+        pytest.param(
+            Seen(AT, True, False, INPUT), Note(AT), State.WAITING, Note(AT, 1000.0), id="idle → waiting"
+        ),
+        pytest.param(
+            Seen(AT, True, False, None), Note(AT, 401.0), State.WAITING, Note(AT, 401.0), id="waiting on"
+        ),
+        pytest.param(
+            Seen(AT, True, False, INPUT),
+            Note(AT, 400.0),
+            State.NO_PROGRESS,
+            Note(AT, 400.0, 0.0, True),
+            id="too long",
+        ),
+        pytest.param(
+            Seen(AT, True, False, None),
+            Note(AT, 400.0, 9e9),
+            State.NO_PROGRESS,
+            Note(AT, 400.0, 9e9, True),
+            id="not listed",
+        ),
+        pytest.param(
+            Seen(AT, True, False, NOTHING), Note(AT, 400.0), State.IDLE, Note(AT), id="the files are gone"
+        ),
+        pytest.param(
+            Seen(AT, True, False, None),
+            Note(AT, 1.0, 0.0, True),
+            State.NO_PROGRESS,
+            Note(AT, 1.0, 0.0, True),
+            id="still silent",
+        ),
+        pytest.param(
+            Seen(AT, True, True, None),
+            Note(AT, 1.0, 0.0, True),
+            State.HELD,
+            Note(AT),
+            id="held: the clock starts over",
+        ),
+        pytest.param(
+            Seen(AT, True, False, None, True),
+            Note(AT, 1.0, 0.0, True),
+            State.DONE,
+            Note(AT),
+            id="done: nobody is alarmed",
+        ),
+    ],
+)
+def test_a_look_is_judged(seen: Seen, before: Note | None, state: State, after: Note) -> None:
+    assert judge(seen, before, 1000.0, 600.0) == (state, after)
+
+
+def test_where_nobody_wants_to_know_input_may_wait_for_ever() -> None:
+    assert judge(Seen(AT, True, False, None), Note(AT, 1.0), 1e9, None) == (State.WAITING, Note(AT, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("position", "before", "listed"),
+    [
+        pytest.param(AT, None, False, id="first look"),
+        pytest.param(MOVED, Note(AT), False, id="it committed"),
+        pytest.param(AT, Note(AT), True, id="silent, and it is not known why"),
+        pytest.param(AT, Note(AT, None, 1001.0), False, id="listed lately, at some cost"),
+        pytest.param(AT, Note(AT, 401.0), False, id="known to wait"),
+        pytest.param(AT, Note(AT, 400.0), True, id="once more before people are told"),
+        pytest.param(AT, Note(AT, 400.0, 0.0, True), False, id="people were told"),
+    ],
+)
+def test_sources_are_looked_at_only_where_it_matters(
+    position: Position, before: Note | None, listed: bool
+) -> None:
+    assert needs_listing(position, before, 1000.0, 600.0) is listed
+
+
+@pytest.mark.parametrize(
+    ("stood", "present", "over"),
+    [
+        pytest.param((1, 7), Position(1, 7), False, id="where it stood"),
+        pytest.param((1, 7), Position(1, 8), True, id="the next batch"),
+        pytest.param((1, 7), Position(2, None), False, id="reset, not committed"),
+        pytest.param((1, 7), Position(2, 0), True, id="reset, and committed"),
+        pytest.param((None, None), Position(1, 0), True, id="its first commit"),
+        pytest.param((1, None), Position(1, None), False, id="begun, never committed"),
+    ],
+)
+def test_a_trouble_is_over_with_the_next_commit(
+    stood: tuple[int | None, int | None], present: Position, over: bool
+) -> None:
+    trouble = Alert(AlertKind.PARKED, "p.f", "…", "o", "…", None, *stood)
+    assert is_over(trouble, present) is over
+
+
+@pytest.mark.parametrize(
+    ("done", "planned", "new", "waits"),
+    [
+        pytest.param(3, 0, 0, "", id="all was read"),
+        pytest.param(3, 0, 2, "2 files or more wait in the source events_raw", id="new files"),
+        pytest.param(3, 1, 0, "batch 3 is planned and not committed", id="a batch in flight"),
+        pytest.param(0, 0, 1, "files wait in the source events_raw", id="begun, nothing read yet"),
+        pytest.param(0, 0, 0, "", id="begun, no files"),
+    ],
+)
+def test_what_waits_is_found_by_files_and_batches(
+    done: int, planned: int, new: int, waits: str, world: World
+) -> None:
+    world.processed(done + planned, committed=done)
+    world.add_files(new)
+    found = what_waits(world.home, world.flow)
+    assert (found.there, found.said.startswith(waits)) == (bool(waits), True)
+
+
+def test_a_late_file_that_was_read_long_ago_is_looked_up_before_it_counts(world: World) -> None:
+    """The youngest file came in batch 0; the newest entries of the log know only older ones."""
+    start = world.processed(12)
+    os.utime(world.files[0], (world.clock_ms / 1000 + 10, world.clock_ms / 1000 + 10))
+    entries = [
+        FileEntry(f"file://{file}", int(file.stat().st_mtime * 1000), number)
+        for number, file in enumerate(world.files[:10])
+    ]
+    log = f"{start.checkpoint}/sources/events_raw"
+    world.home.storage.overwrite(f"{log}/9.compact", b"".join(write_files_log(entries)))
+    for number in range(10):
+        world.home.storage.remove(f"{log}/{number}")
+    assert not what_waits(world.home, world.flow).there
+    world.clock_ms += 3_600_000
+    world.add_files(1)
+    assert what_waits(world.home, world.flow).said.startswith("a file waits")
+
+
+def test_of_a_long_log_only_the_end_is_read(world: World) -> None:
+    start = world.processed(1)
+    log = f"{start.checkpoint}/sources/events_raw"
+    entries = [
+        FileEntry(f"file:///data/{number:09d}.json", 1_000 + number, number % 10) for number in range(20_000)
+    ]
+    world.home.storage.overwrite(f"{log}/9.compact", b"".join(write_files_log(entries)))
+    newest = Checkpoint(world.home.storage, start.checkpoint).files_log("events_raw").newest_entries(9)
+    assert 10_000 < len(newest) < 20_000
+    assert newest == entries[-len(newest) :]
+
+
+def test_files_that_spark_leaves_out_do_not_wait(world: World) -> None:
+    world.processed(1)
+    for name in ("_SUCCESS", ".f.json.crc", "f.json._COPYING_"):
+        (world.root / "data" / "events" / name).write_text("{}")
+    assert not what_waits(world.home, world.flow).there
+
+
+def test_rows_of_the_rate_source_wait_all_the_time(world: World) -> None:
+    world.declare(
+        EVENTS.replace(
+            'format="json", path="{data}/events", schema="event_id STRING", options={}', 'format="rate"'
+        )
+    )
+    world.begin([], 0, 0)
+    assert what_waits(world.home, world.flow).said == "the source events_raw (rate) has new rows all the time"
+
+
+def run_epoch(world: World) -> None:
+    leases.leave(world.home, leases.acquire(world.home, 1, 0.1), "test")
+
+
+def test_a_flow_s_story_from_idle_to_no_progress_and_back(world: World) -> None:
+    start = world.processed(2)
+    run_epoch(world)
+    flow = replace(world.flow, pipeline=replace(world.flow.pipeline, no_progress_after=600.0))
+    now = storage_now(world.home.storage)
+
+    def state(seconds: float) -> State:
+        return progress.look(world.home, flow, now + seconds).state
+
+    assert [state(at) for at in (0, 60, 9000)] == [State.NEW, State.IDLE, State.IDLE]
+    world.add_files(1)
+    assert [state(at) for at in (9060, 9120, 9659, 9660, 9720)] == [
+        State.WAITING,
+        State.WAITING,
+        State.WAITING,
+        State.NO_PROGRESS,
+        State.NO_PROGRESS,
+    ]
+    holds.put(world.home, holds.person("ada"), "a look", "ada")
+    assert state(9780) is State.HELD
+    holds.release(world.home, holds.person("ada"))
+    assert [state(at) for at in (9840, 10_440)] == [State.WAITING, State.NO_PROGRESS]
+    world.home.storage.overwrite(f"{start.checkpoint}/commits/2", b'v1\n{"nextBatchWatermarkMs":0}')
+    assert state(10_500) is State.MOVED_ON
+
+
+def test_a_look_says_in_one_line_what_it_found(world: World) -> None:
+    world.processed(2)
+    run_epoch(world)
+    now = storage_now(world.home.storage)
+    for at in (0.0, 60.0):
+        progress.look(world.home, world.flow, now + at)
+    world.add_files(1)
+    look = progress.look(world.home, world.flow, now + 240.0)
+    assert str(look).startswith(
+        "events.clean_events: input waits (generation 1, batch 1, last commit 4 min ago; no driver: the"
+        " last one"
+    )
+    assert "a file waits in the source events_raw, such as" in str(look)
+    assert look.to_json()["state"] == "input waits"
+
+
+def test_a_folder_that_takes_long_to_list_is_listed_rarely(world: World) -> None:
+    world.processed(1)
+    run_epoch(world)
+    ticks = iter([0.0, 6.0])
+    now = storage_now(world.home.storage)
+    progress.look(world.home, world.flow, now)
+    progress.look(world.home, world.flow, now + 60, monotonic=lambda: next(ticks))
+    world.add_files(1)
+    assert progress.look(world.home, world.flow, now + 120).state is State.IDLE
+    assert progress.look(world.home, world.flow, now + 60 + 6 * DUTY).state is State.WAITING
+
+
+def test_a_seed_is_no_progress(world: World) -> None:
+    start = world.processed(3)
+    assert progress.position(world.home) == Position(1, 2)
+    world.home.storage.overwrite(world.home.start(1), to_json(asdict(replace(start, seed_batch=2))))
+    assert progress.position(world.home) == Position(1, None)
+
+
+def test_a_flow_that_nobody_ever_ran_is_no_trouble(world: World) -> None:
+    write_manifest(world.settings)
+    world.add_files(3)
+    assert progress.look(world.home, world.flow, 1000.0).state is State.NEVER_STARTED
+
+
+def test_a_once_flow_that_is_done_is_never_late_whatever_waits_in_its_source(world: World) -> None:
+    world.declare(CHANGES % ", once=True")
+    world.processed(1)
+    world.add_files(1)
+    leases.beat(world.home, leases.Heartbeat(1, 1, "running", 1, "then"))
+    world.home.storage.create(world.home.supervisor, b"{}")
+    generations.finish(world.home, 1, 0)
+    for now in (1000.0, 1e6, 1e9):
+        assert progress.look(world.home, world.flow, now).state is State.DONE

@@ -1,0 +1,289 @@
+"""Places in a flow's past: by batch, by time, as a generation's end; what cannot be had any more is said with
+what can.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from streamkeeper.errors import CheckpointError, RequestError
+from streamkeeper.flows import generations, past_positions
+from streamkeeper.flows.files import query_id
+from streamkeeper.flows.generations import AFTER_LAST, COPIED, EMPTY, REBUILT, Generation, StartAt
+from tests.worlds.small_world import World, write_checkpoint
+
+NAME = "events.clean_events"
+
+
+@pytest.fixture
+def stands(world: World) -> World:
+    """Generation 1 with five batches, all committed."""
+    world.processed(5)
+    return world
+
+
+def table(world: World) -> str:
+    return str(world.root / "warehouse" / "events")
+
+
+def decide_next(world: World, start: StartAt | None = None) -> Generation:
+    before = generations.latest(world.home)
+    assert before is not None
+    number = before.number + 1
+    asked = start or StartAt(AFTER_LAST)
+    return generations.decide(
+        world.home,
+        Generation(
+            number,
+            before.number,
+            asked,
+            REBUILT,
+            query_id(NAME, number),
+            "a test",
+            "a test",
+            "2026-11-21T11:00:00Z",
+            "f",
+            "r",
+        ),
+    )
+
+
+def begin_next(world: World, batches: int, seed: int = 0, at: str = "2026-11-21T11:00:00+00:00") -> None:
+    """Let the next generation begin after what was, and commit so many batches of its own."""
+    generation = decide_next(world)
+    folder = world.home.checkpoint(generation.number, 2)
+    start = generations.Start(
+        generation.number, folder, seed, {"events_raw": {"logOffset": 0}}, {}, (), None, 2, at
+    )
+    generations.begin(world.home, start)
+    groups = [world.files[:], *([world.add_files(1)[0]] for _ in range(batches))]
+    write_checkpoint(world.home.storage, folder, generation, groups, batches + 1)
+    log = Path(table(world)) / "_delta_log"
+    for batch in range(1, batches + 1):
+        line = f'{{"txn":{{"appId":"{generation.query_id}","version":{batch}}}}}\n'
+        (log / f"{len(list(log.glob('*.json'))):020d}.json").write_text(line)
+
+
+def purge(world: World, before: int, number: int = 1) -> None:
+    """Remove a generation's oldest batches, as Spark does."""
+    start = generations.read_start(world.home, number)
+    assert start is not None
+    for kind in ("offsets", "commits"):
+        for batch in range(before):
+            world.home.storage.remove(f"{start.checkpoint}/{kind}/{batch}")
+
+
+@pytest.mark.parametrize("batch", [0, 3, 4])
+def test_a_batch_that_was_committed_is_a_place(batch: int, stands: World) -> None:
+    place = past_positions.at_batch(stands.home, table(stands), 1, batch)
+    assert (place.batch, place.positions()) == (batch, {"events_raw": {"logOffset": batch}})
+    assert place.start_at == StartAt("batch", generation=1, batch=batch)
+    assert place.standing.batch == batch
+    assert place.standing.missing_in_sink is None
+
+
+def test_a_batch_that_only_the_table_has_is_a_place_whose_state_is_one_version_behind(world: World) -> None:
+    world.processed(3, committed=2, transactions=3)
+    assert past_positions.at_end(world.home, table(world), 1).batch == 2
+    assert past_positions.at_end(world.home, table(world), 1).version == 2
+    assert past_positions.at_batch(world.home, table(world), 1, 1).version == 2
+
+
+def test_a_batch_that_was_never_committed_is_refused_with_those_that_were(world: World) -> None:
+    world.processed(3, committed=2)
+    with pytest.raises(
+        RequestError,
+        match=r"has no batch 2 that is in the table: its last is 1.*oldest .* is batch 0, the newest 1",
+    ):
+        past_positions.at_batch(world.home, table(world), 1, 2)
+
+
+def test_a_batch_that_spark_removed_is_refused_with_the_oldest_that_is_left(stands: World) -> None:
+    purge(stands, 3)
+    with pytest.raises(
+        RequestError,
+        match=r"Batch 1 .* cannot be had any more.*minBatchesToRetain.*oldest .* is batch 3, the newest 4",
+    ):
+        past_positions.at_batch(stands.home, table(stands), 1, 1)
+    assert past_positions.at_batch(stands.home, table(stands), 1, 3).batch == 3
+
+
+@pytest.mark.parametrize(("number", "said"), [(7, "has no generation 7"), (2, "never began generation 2")])
+def test_a_generation_that_is_not_there_is_refused_with_those_that_are(
+    number: int, said: str, stands: World
+) -> None:
+    decide_next(stands)
+    with pytest.raises(RequestError, match=rf"{said}. Generations that can be gone back to: 1 "):
+        past_positions.at_end(stands.home, table(stands), number)
+
+
+def test_a_generation_whose_checkpoint_was_removed_is_refused(stands: World) -> None:
+    begin_next(stands, 1)
+    stands.home.storage.remove(stands.home.checkpoint(1, 1))
+    assert past_positions.begun(stands.home) == [2]
+    with pytest.raises(RequestError, match=r"was removed: clean_up does that"):
+        past_positions.at_end(stands.home, table(stands), 1)
+
+
+def test_a_checkpoint_that_is_an_older_copy_is_no_place(world: World) -> None:
+    world.processed(3, transactions=5)
+    with pytest.raises(CheckpointError, match=r"which .* never planned: it is an older copy"):
+        past_positions.at_batch(world.home, table(world), 1, 1)
+
+
+def test_the_seed_of_a_generation_is_a_place_and_what_is_before_it_is_not(stands: World) -> None:
+    begin_next(stands, 2, seed=0)
+    assert past_positions.at_batch(stands.home, table(stands), 2, 0).positions() == {
+        "events_raw": {"logOffset": 0}
+    }
+    start = generations.read_start(stands.home, 2)
+    assert start is not None
+    stands.home.storage.overwrite(
+        stands.home.start(2),
+        stands.home.storage.read(stands.home.start(2)).replace(b'"seed_batch": 0', b'"seed_batch": 1'),
+    )
+    with pytest.raises(
+        RequestError, match="stands for what was before it: it began after after-last with batch 1"
+    ):
+        past_positions.at_batch(stands.home, table(stands), 2, 0)
+
+
+# --- by time
+
+
+def commit_at(world: World, number: int, times: dict[int, int]) -> None:
+    """Set when commits of a generation were written, in seconds."""
+    start = generations.read_start(world.home, number)
+    assert start is not None
+    for batch, second in times.items():
+        os.utime(world.home.storage.path(f"{start.checkpoint}/commits/{batch}"), (second, second))
+
+
+TEN = 1_795_255_200  # 2026-11-21T10:00:00Z, when generation 1 began
+ELEVEN = TEN + 3600
+
+
+@pytest.fixture
+def timed(stands: World) -> World:
+    """Generation 1 commits each minute from 10:01 on; generation 2 begins at 11:00 and commits at 11:01 and
+    11:02.
+    """
+    begin_next(stands, 2)
+    commit_at(stands, 1, {batch: TEN + 60 * (batch + 1) for batch in range(5)})
+    commit_at(stands, 2, {0: ELEVEN, 1: ELEVEN + 60, 2: ELEVEN + 120})
+    return stands
+
+
+@pytest.mark.parametrize(
+    ("second", "generation", "batch"),
+    [
+        (TEN + 60, 1, 0),
+        (TEN + 119, 1, 0),
+        (TEN + 299, 1, 3),
+        (ELEVEN - 1, 1, 4),
+        (ELEVEN, 2, 0),
+        (ELEVEN + 59, 2, 0),
+        (ELEVEN + 60, 2, 1),
+        (ELEVEN + 9999, 2, 2),
+    ],
+    ids=[
+        "at a commit",
+        "before the next",
+        "later",
+        "before the next generation",
+        "as it begins",
+        "begun",
+        "its first",
+        "now",
+    ],
+)
+def test_a_moment_means_the_last_batch_committed_until_then(
+    second: int, generation: int, batch: int, timed: World
+) -> None:
+    place = past_positions.at_moment(timed.home, table(timed), second * 1000)
+    assert (place.generation.number, place.batch) == (generation, batch)
+    assert "commit was written at" in place.found_by or "began at" in place.found_by
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [(TEN - 1, "no generation of .* had begun"), (TEN + 30, "generation 1 of .* had committed nothing")],
+)
+def test_a_moment_before_all_is_refused(second: int, said: str, timed: World) -> None:
+    with pytest.raises(RequestError, match=said):
+        past_positions.at_moment(timed.home, table(timed), second * 1000)
+
+
+def test_a_moment_whose_batches_spark_removed_is_refused(timed: World) -> None:
+    purge(timed, 3)
+    assert past_positions.at_moment(timed.home, table(timed), (TEN + 240) * 1000).batch == 3
+    with pytest.raises(RequestError, match="had committed batches that Spark removed since"):
+        past_positions.at_moment(timed.home, table(timed), (TEN + 200) * 1000)
+
+
+# --- with what state
+
+
+def keep_state(world: World, versions: list[str], partition: int = 0) -> None:
+    start = generations.read_start(world.home, 1)
+    assert start is not None
+    for name in versions:
+        world.home.storage.overwrite(f"{start.checkpoint}/state/0/{partition}/{name}", b"x")
+
+
+DELTAS = [f"{number}.delta" for number in range(1, 6)]
+
+
+@pytest.mark.parametrize(
+    ("files", "batch", "state"),
+    [
+        (DELTAS, 4, COPIED),
+        (DELTAS, 0, COPIED),
+        (DELTAS[1:], 4, REBUILT),
+        ([*DELTAS[1:], "1.delta"], 2, COPIED),
+        (["3.snapshot", "4.delta", "5.delta"], 3, COPIED),
+        (["3.snapshot", "4.delta", "5.delta"], 2, COPIED),
+        (["3.snapshot", "4.delta", "5.delta"], 1, REBUILT),
+        (["4.snapshot", "5.delta"], 2, REBUILT),
+        (["2.zip", "3.changelog", "4.changelog", "5.changelog"], 3, COPIED),
+        (["2.zip", "4.changelog", "5.changelog"], 3, REBUILT),
+        (["1_6f1f7d0e-5b0a-5d0c-9a53-7c1b7a4a2f10.zip", ".1.zip.crc"], 0, COPIED),
+        ([], 0, REBUILT),
+    ],
+)
+def test_the_state_is_copied_where_every_version_that_it_needs_is_there(
+    files: list[str], batch: int, state: str, world: World
+) -> None:
+    world.processed(5, operators=("dedupe",))
+    keep_state(world, files or ["_metadata/schema"])
+    place = past_positions.at_batch(world.home, table(world), 1, batch)
+    found, why = past_positions.state_from(place, world.flow.fingerprint, REBUILT)
+    assert found == state, why
+    assert past_positions.state_from(place, world.flow.fingerprint, EMPTY)[0] == EMPTY
+
+
+def test_one_partition_of_a_join_that_lacks_a_version_is_enough(world: World) -> None:
+    world.processed(2, operators=("symmetricHashJoin",))
+    for store in ("left-keyToNumValues", "left-keyWithIndexToValue"):
+        keep_state(world, [f"{store}/1.delta", f"{store}/2.delta"])
+        keep_state(world, [f"{store}/1.delta"], partition=1)
+    place = past_positions.at_end(world.home, table(world), 1)
+    found, why = past_positions.state_from(place, world.flow.fingerprint, REBUILT)
+    assert found == REBUILT
+    assert "version 2 of " in why
+    assert "/state/0/1/left-keyToNumValues" in why
+
+
+def test_a_query_without_state_is_copied_too(stands: World) -> None:
+    place = past_positions.at_batch(stands.home, table(stands), 1, 2)
+    assert past_positions.state_from(place, stands.flow.fingerprint, REBUILT)[0] == COPIED
+
+
+def test_another_declaration_gets_its_state_from_history(stands: World) -> None:
+    place = past_positions.at_batch(stands.home, table(stands), 1, 2)
+    found, why = past_positions.state_from(place, "another", REBUILT)
+    assert found == REBUILT
+    assert "the declaration changed since generation 1" in why

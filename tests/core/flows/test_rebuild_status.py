@@ -1,0 +1,117 @@
+"""A state that is rebuilt step by step is progress to who waits and who watches, and no longer when the steps
+end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+import pytest
+
+from streamkeeper.drivers import progress
+from streamkeeper.drivers.alerts import storage_now
+from streamkeeper.drivers.progress import State
+from streamkeeper.errors import RecoveryError
+from streamkeeper.flows import generations, leases, rebuild_status, status
+from streamkeeper.flows.generations import Start, StartAt
+from streamkeeper.flows.leases import Heartbeat, Lease, Process
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds import reset_checkpoint
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.storage import to_json
+from tests.worlds.small_world import World
+
+FLOW = "events.clean_events"
+
+
+def take_lease(world: World) -> None:
+    lease = Lease(1, Process.current(), 2, "then")
+    world.home.storage.create(world.home.lease(1), to_json(asdict(lease)))
+
+
+def beat(world: World, step: int, phase: str = rebuild_status.REBUILDING, triggers: int = 0) -> None:
+    told = {"rebuild": {"step": step, "of": 4, "rows": 10 * step, "epoch": 1}}
+    leases.beat(world.home, Heartbeat(1, step, phase, 2, "then", triggers=triggers, details=told))
+
+
+@pytest.fixture
+def reset(world: World) -> World:
+    """A flow that stands and has input, whose reset was decided."""
+    world.processed(2)
+    world.add_files(1)
+    plan = engine.plan(
+        world.settings, reset_checkpoint.KIND, ResetRequest((FLOW,), StartAt("after-last")), "r1"
+    )
+    engine.propose(world.settings, plan)
+    engine.approve(world.settings, "events", "r1", "ada")
+    for step in reset_checkpoint.KIND.step_names[:-1]:
+        engine.carry_out(world.settings, "events", "r1", step)
+    take_lease(world)
+    return world
+
+
+def test_how_far_a_rebuild_is_stands_in_the_heartbeat(reset: World) -> None:
+    assert rebuild_status.how_far(reset.home) is None
+    beat(reset, 1)
+    assert rebuild_status.how_far(reset.home) == "state of generation 2 rebuilt by 1 of 4 steps, 10 rows"
+    assert rebuild_status.how_far(reset.home, first=3) is None
+    assert "rebuilt by 1 of 4 steps" in status.look(reset.home.storage, reset.flow).detail
+    beat(reset, 4, phase="running")
+    assert rebuild_status.how_far(reset.home) is None
+
+
+def test_a_rebuild_that_goes_on_alarms_nobody_and_one_that_stands_still_does(reset: World) -> None:
+    now = storage_now(reset.home.storage)
+
+    def state(seconds: float) -> State:
+        return progress.look(reset.home, reset.flow, now + seconds).state
+
+    found = []
+    for step in range(4):
+        beat(reset, step)
+        found.append(state(3000.0 * step))
+    assert found == [State.NEW, State.MOVED_ON, State.MOVED_ON, State.MOVED_ON]
+    assert [state(at) for at in (9060, 9120, 12000)] == [State.WAITING, State.WAITING, State.NO_PROGRESS]
+
+
+class FakeTime:
+    """A clock that goes on by a good part of what is allowed at each wait, and lets something happen."""
+
+    def __init__(self, happens: Callable[[int], None]) -> None:
+        self._happens, self.waits = happens, 0
+
+    def monotonic(self) -> float:
+        return self.waits * 0.7 * shared_steps.PROGRESS_SECONDS
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.waits += 1
+        self._happens(self.waits)
+
+
+def test_a_recovery_waits_on_while_steps_are_done(reset: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def happens(waits: int) -> None:
+        if waits <= 4:
+            beat(reset, waits)
+        else:
+            generations.begin(
+                reset.home, Start(2, reset.home.checkpoint(2, 1), 0, {}, {}, (), None, 1, "then")
+            )
+            beat(reset, 4, phase="running", triggers=1)
+
+    clock = FakeTime(happens)
+    monkeypatch.setattr(shared_steps, "time", clock)
+    assert engine.carry_out(reset.settings, "events", "r1", "verify_progress")["flows"][FLOW]["triggers"] == 1
+    assert clock.waits == 5
+
+
+def test_a_recovery_does_not_wait_for_a_rebuild_that_stands_still(
+    reset: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeTime(lambda _: beat(reset, 1))
+    monkeypatch.setattr(shared_steps, "time", clock)
+    with pytest.raises(RecoveryError, match="made no progress in 600 s"):
+        engine.carry_out(reset.settings, "events", "r1", "verify_progress")
+    assert clock.waits == 3

@@ -1,0 +1,738 @@
+"""Planning an adoption: what is found in somebody else's checkpoint and in the table, its price, what is
+refused; nothing is touched.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from streamkeeper.checkpoint import (
+    Checkpoint,
+    CommitEntry,
+    FileEntry,
+    OffsetEntry,
+    write_commit,
+    write_files_log,
+    write_offsets,
+)
+from streamkeeper.cli import recovery_session
+from streamkeeper.cli.commands import app
+from streamkeeper.declare.model import Source, Where
+from streamkeeper.delta.log import SEAL
+from streamkeeper.errors import CheckpointError, PlanRefused, RecoveryError, RequestError
+from streamkeeper.flows import adopted_checkpoint, generations, holds, ledger
+from streamkeeper.flows.files import query_id
+from streamkeeper.flows.generations import ADOPTED, COPIED, StartAt
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds import adopt_notes
+from streamkeeper.recover.kinds.adopt import KIND
+from streamkeeper.recover.plans import explain
+from streamkeeper.recover.plans import plan as plans
+from streamkeeper.recover.plans.kind import Work
+from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.requests.adopt import parse_adopt
+from streamkeeper.recover.requests.form import LOSS, REPEATS, UNKNOWN_PRICE
+from streamkeeper.recover.restart import adopted_sources
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.storage import LocalStorage
+from streamkeeper.tables import recovery_lock
+from tests.worlds.small_world import CHANGES, EVENTS, World
+
+FLOW = "events.clean_events"
+OLD_ID = "11111111-2222-3333-4444-555555555555"
+RECORDED = Path(__file__).parents[1] / "checkpoint" / "recorded"
+TWO = """
+from streamkeeper import pipelines as dp
+
+dp.create_source("shop", format="json", path="{data}/shop", schema="event_id STRING")
+dp.create_source("web", format="json", path="{data}/web", schema="event_id STRING")
+dp.create_streaming_table("events")
+
+@dp.append_flow(name="clean_events", target="events", sources=["shop", "web"])
+def clean_events(shop, web):
+    return shop.union(web)
+"""
+
+
+def old_job(
+    world: World, batches: int = 3, committed: int | None = None, transactions: int | None = None, **also: Any
+) -> Path:
+    """Leave what a plain Spark job leaves: a checkpoint of one files source without a name, and its rows in
+    the flow's table.
+    """
+    folder, done = world.root / "old job", batches if committed is None else committed
+    write_old(world, folder, {"0": [world.add_files(1) for _ in range(batches)]}, done, **also)
+    if transactions != 0:
+        world.write_table(OLD_ID, done if transactions is None else transactions)
+    return folder
+
+
+def write_old(
+    world: World,
+    folder: Path,
+    sources: dict[str, list[list[Path]]],
+    committed: int,
+    conf: dict[str, str] | None = None,
+) -> None:
+    """Write a checkpoint in offset log v1: by source and batch the files that were read."""
+    storage = LocalStorage(str(folder))
+    storage.overwrite("metadata", json.dumps({"id": OLD_ID}).encode())
+    for batch in range(max(map(len, sources.values()))):
+        for key, batches in sources.items():
+            entries = [
+                FileEntry(f"file://{file}", int(file.stat().st_mtime * 1000), batch)
+                for file in batches[batch]
+            ]
+            storage.overwrite(f"sources/{key}/{batch}", b"".join(write_files_log(entries)))
+        offsets = OffsetEntry(batch, 1, 0, 1, conf or {}, {key: {"logOffset": batch} for key in sources})
+        storage.overwrite(f"offsets/{batch}", write_offsets(offsets))
+        if batch < committed:
+            storage.overwrite(f"commits/{batch}", write_commit(CommitEntry(batch, 1, 0)))
+
+
+def plan(world: World, folder: Path | str, recovery: str = "r1", **values: Any) -> Plan:
+    """Plan an adoption of a job that is stopped, and make sure that this changed no file."""
+    world.flow  # noqa: B018  # makes the manifest, which is no change of the flow
+    before = world.tree()
+    given = {"flow": FLOW, "checkpoint": str(folder), "old_job_is_stopped": True, **values}
+    try:
+        made = engine.plan(
+            world.settings, KIND, parse_adopt(given, read_manifest(world.settings), "ada"), recovery
+        )
+    finally:
+        assert world.tree() == before
+    assert plans.from_json(json.loads(json.dumps(plans.to_json(made)))) == made, (
+        "a plan survives its way through the ledger"
+    )
+    return made
+
+
+def refused(found: Plan) -> list[str | None]:
+    return [item.price for item in found.refusals]
+
+
+def text(found: Plan) -> str:
+    return explain.as_text(found)
+
+
+# --- where it stands
+
+
+def test_a_job_that_ended_in_good_order_is_adopted_at_no_price(world: World) -> None:
+    folder = old_job(world)
+    world.add_files(2)
+    found = plan(world, folder)
+    (flow,) = found.flows
+    assert refused(found) == []
+    assert (flow.generation, flow.next_generation, flow.previous, flow.state) == (None, 1, None, COPIED)
+    assert flow.start == StartAt(
+        ADOPTED, checkpoint=str(folder), query_id=OLD_ID, sources={"0": "events_raw"}
+    )
+    assert (flow.position["batch"], flow.position["ruled_by"], flow.position["planned"]) == (
+        2,
+        "checkpoint",
+        2,
+    )
+    assert flow.position["offsets"] == {"events_raw": {"logOffset": 2}}
+    assert (flow.prices[0].now, flow.prices[0].then) == (
+        "files log 2",
+        "after batch 2 of the old job: files log 2",
+    )
+    assert flow.prices[0].lost.nothing and flow.prices[0].repeated.nothing
+    assert "2 unread files wait and will be read" in flow.prices[0].notes
+    assert "Checkpoint and table agree: batch 2 is the last." in flow.notes
+    assert "0 is events_raw" in " ".join(flow.notes)
+    assert (found.copies[0].source, found.copies[0].files) == (str(folder), 10)
+    assert found.steps[:5] == ("rehearse", "hold", "plan_again", "see_still", "decide")
+    assert "generation none yet → 1, start adopted" in text(found)
+
+
+def test_a_batch_that_only_the_table_has_is_not_read_again(world: World) -> None:
+    found = plan(world, old_job(world, batches=3, committed=2, transactions=3))
+    assert (found.flows[0].position["batch"], found.flows[0].position["ruled_by"]) == (2, "sink")
+    assert refused(found) == []
+    assert "the table rules, so that batch 2 does not come twice" in text(found)
+
+
+def test_a_batch_that_was_planned_and_is_not_in_the_table_is_read_anew(world: World) -> None:
+    found = plan(world, old_job(world, batches=3, committed=2))
+    assert (found.flows[0].position["batch"], found.flows[0].position["planned"]) == (1, 2)
+    assert refused(found) == []
+    assert (
+        "Batch 2 was planned and is not in the table: what it was to read is read anew."
+        in found.flows[0].notes
+    )
+    assert "1 unread files wait and will be read" in found.flows[0].prices[0].notes
+
+
+def test_a_pattern_that_only_java_understands_speaks_against_no_topic(world: World) -> None:
+    source = Source(
+        "orders", "kafka", None, None, {"subscribePattern": r"orders\p{Alnum}+"}, Where("events.py", 1)
+    )
+    assert (
+        adopted_sources._misfit(
+            Checkpoint(LocalStorage(str(world.root)), ""), "0", {"orders1": {"0": 5}}, source
+        )
+        is None
+    )
+    plain = replace(source, options={"subscribePattern": "orders[0-9]+"})
+    found = adopted_sources._misfit(
+        Checkpoint(LocalStorage(str(world.root)), ""), "0", {"clicks": {"0": 5}}, plain
+    )
+    assert found == "0 has read the topics clicks; orders does not read clicks"
+
+
+def test_a_seal_is_no_batch_and_is_told(world: World) -> None:
+    folder = old_job(world)
+    log = world.root / "warehouse" / "events" / "_delta_log"
+    (log / f"{4:020d}.json").write_text(json.dumps({"txn": {"appId": OLD_ID, "version": SEAL}}) + "\n")
+    found = plan(world, folder)
+    assert found.flows[0].position["batch"] == 2
+    assert "The query is shut out of the table already." in found.flows[0].notes
+
+
+# --- what it costs where the table cannot tell
+
+
+def test_without_a_table_what_the_old_job_read_counts_as_lost(world: World) -> None:
+    folder = old_job(world, transactions=0)
+    found = plan(world, folder)
+    assert refused(found) == [LOSS]
+    assert "what the old job has read up to batch 2 is not in it" in found.refusals[0].message
+    assert refused(plan(world, folder, accept=[LOSS])) == []
+
+
+def test_a_table_that_does_not_know_the_query_leaves_the_last_batch_unknown(world: World) -> None:
+    folder = old_job(world, transactions=0)
+    world.write_table("another query", 1)
+    assert refused(plan(world, folder)) == [UNKNOWN_PRICE]
+    shutil.rmtree(folder)
+    folder = old_job(world, batches=3, committed=2, transactions=0)
+    found = plan(world, folder)
+    assert refused(found) == [UNKNOWN_PRICE, REPEATS]
+    assert "batch 2, which was planned and not committed, may be in the table" in found.refusals[1].message
+    assert refused(plan(world, folder, accept=[UNKNOWN_PRICE, REPEATS])) == []
+
+
+def test_a_table_kept_by_key_and_sequence_is_not_harmed_by_a_batch_that_comes_again(world: World) -> None:
+    world.declare(CHANGES % "")
+    folder = old_job(world, batches=3, committed=2, transactions=0)
+    world.write_table("another query", 1)
+    assert refused(plan(world, folder)) == [UNKNOWN_PRICE]
+
+
+def test_a_log_that_does_not_reach_back_leaves_the_answer_to_the_driver(world: World) -> None:
+    folder = old_job(world, transactions=0)
+    world.write_table("another query", 1)
+    (world.root / "warehouse" / "events" / "_delta_log" / f"{0:020d}.json").unlink()
+    found = plan(world, folder)
+    assert refused(found) == []
+    assert "the driver asks Spark, and the later of both rules" in text(found)
+
+
+# --- what stands in the way
+
+
+def test_nothing_is_carried_out_until_someone_says_that_the_old_job_is_stopped(world: World) -> None:
+    found = plan(world, old_job(world), old_job_is_stopped=False)
+    assert refused(found) == [None]
+    with pytest.raises(PlanRefused, match="Stop it for good, and say so"):
+        shared_steps.check_accepted(found)
+
+
+def lacks_a_batch(world: World, folder: Path) -> None:
+    (folder / "offsets" / "1").unlink()
+
+
+def is_ahead_of_the_table(world: World, folder: Path) -> None:
+    shutil.rmtree(world.root / "warehouse")
+    world.write_table(OLD_ID, 1)
+
+
+def has_a_log_of_schemas(world: World, folder: Path) -> None:
+    (folder / "sources" / "0" / "_schema_log_1").mkdir()
+
+
+def has_state_without_metadata(world: World, folder: Path) -> None:
+    (folder / "state" / "0" / "0").mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lacks_a_batch, "the checkpoint is damaged"),
+        (is_ahead_of_the_table, "has committed batches 1 to 2, which the table has not"),
+        (has_a_log_of_schemas, "a log of a Delta source's schemas"),
+        (has_state_without_metadata, "how many partitions it has is not known"),
+    ],
+)
+def test_what_nobody_can_accept(world: World, spoil: Callable[[World, Path], None], said: str) -> None:
+    folder = old_job(world)
+    spoil(world, folder)
+    found = plan(world, folder, accept=[LOSS, REPEATS, UNKNOWN_PRICE])
+    assert None in refused(found)
+    assert said in " ".join(item.message for item in found.refusals)
+
+
+def test_an_older_copy_is_refused(world: World) -> None:
+    folder = old_job(world)
+    world.write_table(OLD_ID, 7)
+    with pytest.raises(
+        CheckpointError, match=r"has batch 6 of the query .* never planned: it is an older copy"
+    ):
+        plan(world, folder)
+
+
+def test_a_flow_that_has_begun_adopts_nothing(world: World) -> None:
+    folder = old_job(world)
+    world.processed(1)
+    with pytest.raises(RequestError, match="has begun already: it is on generation 1"):
+        plan(world, folder)
+
+
+def test_a_flow_that_was_decided_and_never_began_may_adopt(world: World) -> None:
+    folder = old_job(world)
+    generations.decide(world.home, generations.first(world.home, "f"))
+    found = plan(world, folder)
+    assert (found.flows[0].generation, found.flows[0].next_generation) == (1, 2)
+
+
+def test_what_is_no_checkpoint_is_said_with_what_is_there(world: World) -> None:
+    old_job(world)
+    with pytest.raises(CheckpointError, match="There is nothing at"):
+        plan(world, world.root / "nowhere")
+    with pytest.raises(CheckpointError, match="is a Delta table"):
+        plan(world, world.root / "warehouse" / "events")
+    with pytest.raises(CheckpointError, match="seems to be a part of a checkpoint"):
+        plan(world, world.root / "old job" / "offsets")
+
+
+def test_a_checkpoint_without_a_batch_is_nothing_to_go_on_after(world: World) -> None:
+    folder = old_job(world, batches=1, committed=0)
+    with pytest.raises(RequestError, match="has no committed batch"):
+        plan(world, folder)
+
+
+def test_a_checkpoint_of_an_unknown_format_is_refused(world: World) -> None:
+    folder = old_job(world)
+    (folder / "offsets" / "2").write_text("v3\n{}\n{}")
+    with pytest.raises(CheckpointError, match="is of version v3; this Streamkeeper reads v1 and v2"):
+        plan(world, folder)
+
+
+def test_what_is_streamkeepers_own_is_not_adopted(world: World) -> None:
+    start = world.processed(2)
+    mine = world.root / "state" / start.checkpoint
+    away = world.root / "away"
+    shutil.copytree(mine, away)
+    shutil.rmtree(world.root / "state" / "events" / "clean_events")
+    other = World(world.root, name="other_events")
+    world.declare(
+        EVENTS + EVENTS.split("dp\n")[1].replace("events", "aside").replace("clean_aside", "aside_events"),
+        "more.py",
+    )
+    assert other.home.generations() == []
+    with pytest.raises(RequestError, match="where Streamkeeper keeps what is its own"):
+        plan(world, world.root / "state" / "somewhere")
+    generations.decide(world.home, generations.first(world.home, "f"))
+    assert generations.latest(world.home) is not None
+    with pytest.raises(RequestError, match=r"is a copy of generation 1 of events\.clean_events"):
+        plan(world, away)
+
+
+def test_a_query_is_adopted_once(world: World) -> None:
+    folder = old_job(world)
+    found = plan(world, folder)
+    second = EVENTS.replace('"events"', '"others"').replace("clean_events", "other_events")
+    world.declare(EVENTS + "".join(second.partition("dp.create_streaming_table")[1:]))
+    generations.decide(world.home, shared_steps.generation_of(found, found.flows[0], world.home))
+    assert plan(world, folder, "r2").flows[0].next_generation == 2, "what never began may be decided anew"
+    with pytest.raises(
+        RequestError,
+        match=r"to be adopted by events\.clean_events, whose generation 1 begins with it.*come twice",
+    ):
+        plan(world, folder, "r3", flow="events.other_events")
+    generations.begin(world.home, generations.Start(1, "c", 2, {}, {}, (), None, 1, "now"))
+    with pytest.raises(RequestError, match=r"was adopted before: generation 1 of events\.clean_events"):
+        plan(world, folder, flow="events.other_events")
+
+
+# --- its sources
+
+
+def two_sources(world: World, first: str, second: str) -> Path:
+    """A checkpoint whose first source read one folder, and its second another."""
+    world.declare(TWO)
+    folder = world.root / "old job"
+    files = {}
+    for key, name in (("0", first), ("1", second)):
+        file = world.root / "data" / name / "a.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text('{"event_id": "a"}\n')
+        files[key] = [[file]]
+    write_old(world, folder, files, 1)
+    world.write_table(OLD_ID, 1)
+    return folder
+
+
+def names_of(found: Plan) -> dict[str, str] | None:
+    return found.flows[0].start.sources
+
+
+def test_sources_are_told_apart_by_what_they_read_not_by_their_order(world: World) -> None:
+    assert names_of(plan(world, two_sources(world, "shop", "web"))) == {"0": "shop", "1": "web"}
+    shutil.rmtree(world.root / "old job")
+    assert names_of(plan(world, two_sources(world, "web", "shop"))) == {"0": "web", "1": "shop"}
+
+
+def test_sources_that_cannot_be_told_apart_must_be_named(world: World) -> None:
+    world.declare(TWO.replace("{data}/shop", "{data}/web"))
+    folder = two_sources(world, "web", "web")
+    world.declare(TWO.replace("{data}/shop", "{data}/web"))
+    with pytest.raises(RequestError, match=r"Which is which cannot be told\. Say so in `sources`"):
+        plan(world, folder)
+    assert names_of(plan(world, folder, sources={"0": "web", "1": "shop"})) == {"0": "web", "1": "shop"}
+    with pytest.raises(RequestError, match="`sources` must name each of 0, 1; it names a, b"):
+        plan(world, folder, sources={"a": "web", "b": "shop"})
+    with pytest.raises(
+        RequestError, match=r"Each source of events\.clean_events must be named once: shop, web"
+    ):
+        plan(world, folder, sources={"0": "web", "1": "web"})
+
+
+KAFKA = EVENTS.replace(
+    'format="json", path="{data}/events", schema="event_id STRING", options={}',
+    'format="kafka", options={"kafka.bootstrap.servers": "b:1", "subscribe": "others"}',
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            EVENTS.replace("{data}/events", "{data}/elsewhere"),
+            r"has read .*/data/events/f000\.json, and events_raw reads .*/elsewhere",
+        ),
+        (KAFKA, "is an offset of a files source; a kafka source has"),
+        (TWO, "They must be as many"),
+    ],
+    ids=["another folder", "another kind", "another number"],
+)
+def test_sources_that_are_not_the_checkpoints_are_refused(world: World, text: str, said: str) -> None:
+    folder = old_job(world)
+    world.declare(text)
+    with pytest.raises(RequestError, match=said):
+        plan(world, folder)
+
+
+def test_topics_that_the_flow_does_not_read_are_refused(world: World) -> None:
+    world.declare(KAFKA)
+    with pytest.raises(RequestError, match="0 has read the topics orders; events_raw does not read orders"):
+        plan(world, RECORDED / "kafka")
+
+
+# --- what it says
+
+
+def test_pinned_settings_are_told_where_the_flow_would_use_others(world: World) -> None:
+    conf = {
+        "spark.sql.streaming.stateStore.providerClass": "RocksDB",
+        "spark.sql.streaming.multipleWatermarkPolicy": "max",
+    }
+    folder = old_job(world, conf=conf)
+    declared = EVENTS.replace(
+        'sources=["events_raw"]',
+        'sources=["events_raw"], spark_conf={"spark.sql.streaming.multipleWatermarkPolicy": "min"}',
+    )
+    world.declare(declared)
+    notes = " ".join(plan(world, folder).flows[0].notes)
+    assert "pins spark.sql.streaming.stateStore.providerClass to RocksDB" in notes
+    assert (
+        "pins spark.sql.streaming.multipleWatermarkPolicy to max; min of the flow has no effect on it"
+        in notes
+    )
+
+
+def test_state_with_ids_must_be_declared(world: World) -> None:
+    folder = world.root / "old job"
+    shutil.copytree(RECORDED / "rocksdb_dedup", folder)
+    for file in folder.glob("sources/0/[0-9]*"):
+        file.write_text(file.read_text().replace("/data/rocksdb_dedup/in", f"{world.root}/data/events"))
+    found = plan(world, folder, accept=[LOSS])
+    assert found.flows[0].operators_before == ("dedupe",)
+    (message,) = [item.message for item in found.refusals]
+    assert (
+        "Declare it in the flow's spark_conf: spark.sql.streaming.stateStore.checkpointFormatVersion=2"
+        in message
+    )
+    ids = 'spark_conf={"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}'
+    world.declare(EVENTS.replace('sources=["events_raw"]', f'sources=["events_raw"], {ids}'))
+    assert refused(plan(world, folder, accept=[LOSS])) == []
+
+
+# --- the form
+
+
+def test_all_that_does_not_fit_is_listed_together(world: World) -> None:
+    with pytest.raises(RequestError) as error:
+        parse_adopt(
+            {"flow": "events.nope", "checkpoint": "relative/folder", "mode": 1},
+            read_manifest(world.settings),
+            "ada",
+        )
+    for said in (
+        "Unknown: 'mode'",
+        "events.nope",
+        "checkpoint is 'relative/folder'. Allowed is an absolute path",
+    ):
+        assert said in str(error.value)
+    with pytest.raises(
+        RequestError, match=r"checkpoint is None; it must be of type string\. .*an absolute path, or a URL"
+    ):
+        parse_adopt({"flow": FLOW}, read_manifest(world.settings), "ada")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("s3a://bucket/jobs/orders/", "s3://bucket/jobs/orders"),
+        ("file:///srv/jobs/orders", "/srv/jobs/orders"),
+        ("file:/srv/jobs/orders", "/srv/jobs/orders"),
+        ("/srv/jobs/../orders/", "/srv/orders"),
+    ],
+)
+def test_a_place_is_kept_in_one_spelling(world: World, given: str, kept: str) -> None:
+    assert (
+        parse_adopt({"flow": FLOW, "checkpoint": given}, read_manifest(world.settings), "ada").checkpoint
+        == kept
+    )
+
+
+# --- reading it as the flow's own
+
+
+def test_a_checkpoint_without_names_reads_as_one_with_the_flows_names() -> None:
+    start = StartAt(ADOPTED, checkpoint=str(RECORDED / "union_positional"), sources={"0": "web", "1": "shop"})
+    raw = json.loads((RECORDED / "union_positional" / "metadata").read_text())["id"]
+    found = adopted_checkpoint.open_adopted(StartAt(**{**start.__dict__, "query_id": raw}))
+    entry = found.offsets(1)
+    assert (entry.version, entry.sources, entry.header) == (
+        2,
+        {"web": {"logOffset": 1}},
+        {"sourceMetadataInfo": {}},
+    )
+    assert entry.conf["spark.sql.streaming.queryEvolution.enableSourceEvolution"] == "true"
+    assert "spark.sql.shuffle.partitions" not in entry.conf
+    assert found.sources() == ("web",)
+    assert [entry.batch for entry in found.files_log("web").entries(1)] == [0, 1]
+    assert found.names("sources/web") == [".0.crc", ".1.crc", "0", "1"]
+    assert found.problems() == ()
+    with pytest.raises(CheckpointError, match=r"is of the query .* now; it was of another"):
+        adopted_checkpoint.open_adopted(StartAt(**{**start.__dict__, "query_id": "another"}))
+
+
+def test_named_sources_keep_their_names() -> None:
+    folder = RECORDED / "union_named"
+    raw = json.loads((folder / "metadata").read_text())["id"]
+    found = adopted_checkpoint.open_adopted(
+        StartAt(ADOPTED, checkpoint=str(folder), query_id=raw, sources={})
+    )
+    assert found.offsets(1).sources == {"web_events": {"logOffset": 1}, "shop_events": {"logOffset": 0}}
+    assert found.sources() == ("shop_events", "web_events")
+
+
+# --- carrying it out
+
+
+def carry_out(world: World, *steps: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for step in steps:
+        found = engine.carry_out(world.settings, "events", "r1", step, lambda act, work: {"rehearsed": act})
+    return found
+
+
+def test_adopting_decides_the_first_generation_under_the_flows_own_query_id(world: World) -> None:
+    folder = old_job(world)
+    before = {name: content for name, content in world.tree().items() if name.startswith("old job")}
+    engine.propose(world.settings, plan(world, folder))
+    assert carry_out(world, "rehearse") == {"rehearsed": "streamkeeper_jobs.recover.adopt:act"}, (
+        "before anybody is asked"
+    )
+    assert (world.home.owners(), recovery_lock.holder(world.home.storage, "events", "events")) == ([], None)
+    with pytest.raises(PlanRefused, match="Nobody approved the plan"):
+        carry_out(world, "hold")
+    engine.approve(world.settings, "events", "r1", "ada")
+    assert carry_out(world, "hold", "plan_again", "see_still") == {"checkpoint": str(folder), "batch": 2}
+    assert world.home.generations() == []
+    carry_out(world, "decide", "verify_tables", "release")
+    decided = generations.latest(world.home)
+    assert decided is not None
+    assert (decided.number, decided.previous, decided.state, decided.recovery, decided.by) == (
+        1,
+        None,
+        COPIED,
+        "r1",
+        "ada",
+    )
+    assert (decided.start.mode, decided.start.query_id, decided.query_id) == (
+        ADOPTED,
+        OLD_ID,
+        query_id(FLOW, 1),
+    )
+    assert world.home.owners() == [] and recovery_lock.holder(world.home.storage, "events", "events") is None
+    assert {name: content for name, content in world.tree().items() if name.startswith("old job")} == before
+
+
+def test_before_the_decision_an_adoption_is_given_up_and_leaves_nothing(world: World) -> None:
+    planned = plan(world, old_job(world))
+    engine.propose(world.settings, planned)
+    engine.approve(world.settings, "events", "r1", "ada")
+    carry_out(world, "rehearse", "hold", "plan_again", "see_still")
+    left = f"{world.home.root}/checkpoints/000001-000000"
+    world.home.storage.create(
+        f"{adopted_checkpoint.rehearsals(world.home, planned.flows[0], 'r1')}001/metadata", b"{}"
+    )
+    world.home.storage.create(f"{left}{'7' * 18}/metadata", b"{}")
+    assert engine.give_up(world.settings, "events", "r1", "it does not fit")
+    assert (world.home.generations(), world.home.owners()) == ([], [])
+    kept = world.home.storage.names(f"{world.home.root}/checkpoints")
+    assert kept == [f"000001-000000{'7' * 18}"], (
+        "what a killed rehearsal left is gone, that of another recovery is not"
+    )
+
+
+def test_a_job_that_goes_on_after_the_rehearsal_is_found_before_anything_is_decided(world: World) -> None:
+    folder = old_job(world)
+    engine.propose(world.settings, plan(world, folder))
+    carry_out(world, "rehearse")
+    engine.approve(world.settings, "events", "r1", "ada")
+    shutil.rmtree(folder)
+    old_job(world, batches=4)
+    with pytest.raises(
+        RecoveryError,
+        match=r"moved on from batch 2 \(planned: 2\) to 3 \(planned: 3\) .* the old job still runs",
+    ):
+        carry_out(world, "hold", "plan_again", "see_still")
+    assert engine.give_up(world.settings, "events", "r1", "it still runs")
+    assert (world.home.generations(), world.home.owners()) == ([], [])
+
+
+class Submits:
+    """Plays spark-submit for the command line: carries the step out, and says of the first rehearsals that
+    they failed.
+    """
+
+    def __init__(self, world: World, failures: int) -> None:
+        self._world, self._failures, self.steps = world, failures, list[str]()
+
+    def __call__(self, command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        _, pipeline, _, recovery, _, step = command[-6:]
+        self.steps.append(step)
+        try:
+            engine.carry_out(self._world.settings, pipeline, recovery, step, self._in_spark)
+        except RecoveryError:
+            return subprocess.CompletedProcess(command, 1)
+        return subprocess.CompletedProcess(command, 0)
+
+    def _in_spark(self, act: str, _work: Work) -> dict[str, Any]:
+        assert act == "streamkeeper_jobs.recover.adopt:act"
+        self._failures -= 1
+        if self._failures >= 0:
+            raise RecoveryError("it does not fit")
+        return {"operators": ["dedupe"]}
+
+
+@pytest.fixture
+def asked(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The options of the command line that ask for an adoption in this world."""
+    for name, value in {**world.environment, "LOGNAME": "ada"}.items():
+        monkeypatch.setenv(name, value)
+    folder = old_job(world)
+    world.flow  # noqa: B018  # makes the manifest
+    return ["adopt", "--flow", FLOW, "--checkpoint", str(folder), "--old-job-is-stopped"]
+
+
+def test_planning_on_the_command_line_says_whether_the_declaration_fits_and_leaves_nothing(
+    asked: list[str], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submits = Submits(world, failures=1)
+    monkeypatch.setattr(recovery_session.subprocess, "run", submits)
+    failed = CliRunner().invoke(app, ["plan", *asked])
+    assert "The step rehearse ended with exit code 1: RecoveryError: it does not fit." in str(
+        failed.exception
+    )
+    assert "resume" not in str(failed.exception), "a plan is not gone on with"
+    assert "1. rehearse: before anybody is asked" in failed.output
+    done = CliRunner().invoke(app, ["plan", *asked, "--json"])
+    assert done.exit_code == 0, done.output
+    value = json.loads(done.stdout)
+    assert (value["evidence"], value["recovery"]) == ({"rehearse": {"operators": ["dedupe"]}}, "adopt")
+    assert submits.steps == ["rehearse", "rehearse"]
+    assert (world.home.generations(), world.home.owners(), ledger.not_over(world.home.storage)) == (
+        [],
+        [],
+        [],
+    )
+
+
+def test_what_cannot_be_carried_out_is_not_rehearsed(
+    asked: list[str], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submits = Submits(world, failures=0)
+    monkeypatch.setattr(recovery_session.subprocess, "run", submits)
+    monkeypatch.setattr(adopt_notes, "obstacles", lambda *_: ["it is another's"])
+    done = CliRunner().invoke(app, ["plan", *asked])
+    assert (done.exit_code, submits.steps) == (0, [])
+    assert "It cannot be carried out: it is another's" in done.output
+
+
+@pytest.mark.parametrize(
+    ("said", "told"), [("n\n", "no"), ("", "no"), ("y\n", "yes")], ids=["no", "nobody answers", "yes"]
+)
+def test_recovering_on_the_command_line_asks_after_the_rehearsal(
+    said: str, told: str, asked: list[str], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submits = Submits(world, failures=0)
+    monkeypatch.setattr(recovery_session.subprocess, "run", submits)
+    monkeypatch.setattr(
+        recovery_session.Session,
+        "_start_driver",
+        lambda *_: holds.put(world.home, holds.person("ada"), "later", "ada"),
+    )
+    done = CliRunner().invoke(app, ["recover", *asked], input=said)
+    assert done.output.index("rehearse: done") < done.output.index("Carry this out?")
+    assert submits.steps == ["rehearse"]
+    assert ledger.not_over(world.home.storage) == []
+    if told == "no":
+        assert "The plan was not approved; nothing was touched." in str(done.exception)
+        assert (world.home.generations(), world.home.owners()) == ([], [])
+    else:
+        assert (done.exit_code, world.home.generations(), world.home.owners()) == (0, [1], ["person-ada"])
+
+
+def test_a_dry_run_ends_with_the_rehearsal(world: World) -> None:
+    engine.propose(world.settings, plan(world, old_job(world)))
+    carry_out(world, "rehearse")
+    engine.end_dry_run(world.settings, "events", "r1")
+    engine.end_dry_run(world.settings, "events", "a run that tried nothing")
+    with pytest.raises(RecoveryError, match=r"was given up \(it was a dry run\)"):
+        carry_out(world, "hold")
+    assert not engine.is_open(world.settings, "events", "r1")
+
+
+def test_what_the_old_query_had_committed_is_written_once(world: World) -> None:
+    assert generations.end_adopted(world.home, 1, 4) == 4
+    assert generations.end_adopted(world.home, 1, 9) == 4, (
+        "what it committed after it was shut out is not in the table"
+    )
+    assert world.home.generations() == []

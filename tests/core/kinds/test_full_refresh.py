@@ -1,0 +1,403 @@
+"""Planning a full refresh: what is read again, what is lost for good, who feels it; planning changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.flows import generations, ledger
+from streamkeeper.flows.backfill_flow import name_of
+from streamkeeper.flows.files import FlowHome, query_id
+from streamkeeper.flows.generations import StartAt
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds.full_refresh import KIND, RefreshRequest, parse_refresh
+from streamkeeper.recover.kinds.full_refresh_beside import KIND as BESIDE
+from streamkeeper.recover.kinds.full_refresh_with_backup import KIND as WITH_BACKUP
+from streamkeeper.recover.plans.kind import Kind
+from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.requests.form import DOWNSTREAM, LOSS, UNKNOWN_PRICE
+from streamkeeper.recover.restart import put_back, side_table
+from streamkeeper.storage import to_json
+from streamkeeper.tables import commit_marks, other_writers, past_versions
+from tests.core.recover.test_engine import SEVERAL, of
+from tests.worlds.small_world import CHANGES, EVENTS, World
+
+READER = """
+from streamkeeper import pipelines as dp
+
+dp.create_source("their_events", format="delta", table="events"%s)
+dp.create_streaming_table("after")
+
+@dp.append_flow(name="after_events", target="after", sources=["their_events"])
+def after_events(raw):
+    return raw
+"""
+
+
+@pytest.fixture
+def stands(world: World) -> World:
+    """Three batches of one file (two rows each) are done, two files wait."""
+    world.processed(3)
+    world.add_files(2)
+    return world
+
+
+def plan(world: World, *accept: str) -> Plan:
+    world.flow  # noqa: B018  # makes the manifest, which is no change of the flow
+    before = world.tree()
+    try:
+        return engine.plan(world.settings, KIND, RefreshRequest("events.events", accept, by="ada"), "r1")
+    finally:
+        assert world.tree() == before
+
+
+def summarize(world: World, **properties: str) -> None:
+    """Write what Delta writes beside a table's newest commit."""
+    log = world.root / "warehouse" / "events" / "_delta_log"
+    summary = {"numFiles": 1, "tableSizeBytes": 1, "protocol": {}, "metadata": {"configuration": properties}}
+    (log / f"{max(log.glob('*.json')).stem}.crc").write_text(json.dumps(summary))
+
+
+def refused(found: Plan) -> list[str | None]:
+    return [item.price for item in found.refusals]
+
+
+def test_what_the_sources_still_have_is_read_again_and_costs_nothing(stands: World) -> None:
+    found = plan(stands)
+    (flow,) = found.flows
+    assert (flow.start.mode, flow.generation, flow.next_generation, refused(found)) == ("earliest", 1, 2, [])
+    assert (flow.prices[0].lost.rows, flow.prices[0].repeated.rows) == (0, 0)
+    assert flow.prices[0].notes[0] == "3 files, 120 B, 6 rows of what was read before are read again"
+    assert (found.tables, found.details["paths"]) == (("events",), [stands.settings.table_path("events")])
+    assert "is at version 3: until VACUUM takes its files it can be put back by restore_table." in " ".join(
+        found.notes
+    )
+
+
+def test_a_table_that_takes_appends_only_is_refused_before_anybody_is_asked(stands: World) -> None:
+    summarize(stands, **{"delta.appendOnly": "true"})
+    with pytest.raises(
+        RequestError,
+        match=(
+            r"events has the property delta\.appendOnly, so no row of it can be replaced\. Nothing was"
+            r" touched"
+        ),
+    ):
+        plan(stands)
+
+
+@pytest.mark.parametrize("how", ["gone", "written anew"])
+def test_history_that_is_gone_is_a_loss_that_someone_must_accept(how: str, stands: World) -> None:
+    stands.files[0].unlink() if how == "gone" else stands.files[0].touch()
+    found = plan(stands)
+    assert (refused(found), found.flows[0].prices[0].lost.files) == ([LOSS], 1)
+    assert refused(plan(stands, LOSS)) == []
+
+
+def test_a_source_without_history_has_an_unknown_price(world: World) -> None:
+    rates = EVENTS.replace(
+        'format="json", path="{data}/events", schema="event_id STRING", options={}', 'format="rate"'
+    )
+    world.processed(1)
+    world.declare(rates)
+    assert refused(plan(world)) == [UNKNOWN_PRICE]
+    assert refused(plan(world, UNKNOWN_PRICE)) == []
+
+
+def test_a_list_of_processed_files_that_cannot_be_read_has_an_unknown_price(stands: World) -> None:
+    stands.home.storage.overwrite(f"{stands.home.checkpoint(1, 1)}/sources/events_raw/1", b"v1\n{")
+    assert refused(plan(stands)) == [UNKNOWN_PRICE]
+
+
+def test_all_flows_of_the_table_are_refreshed_together_and_one_that_never_ran_is_only_held(
+    stands: World,
+) -> None:
+    stands.declare(SEVERAL)
+    of(stands, "more_events").begin([[file] for file in stands.files], 3, 3)
+    stands.declare(
+        SEVERAL
+        + '\ndp.append_flow(name="late_events", target="events", sources=["events_raw"])(lambda raw: raw)\n'
+    )
+    found = plan(stands)
+    assert {flow.flow: flow.next_generation for flow in found.flows} == {
+        "events.clean_events": 2,
+        "events.more_events": 2,
+        "events.late_events": None,
+    }
+    assert found.tables == ("events",), "the flow of another table is left alone"
+
+
+def test_a_table_by_key_is_emptied_with_its_tombstones_and_a_once_flow_runs_again(world: World) -> None:
+    world.declare(CHANGES % ", once=True")
+    world.processed(2)
+    path = world.settings.tombstones_path("events")
+    assert plan(world).details["paths"] == [world.settings.table_path("events")], "there are none yet"
+    log = Path(path) / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020d}.json").write_text('{"metaData":{"id":"t"}}\n')
+    found = plan(world)
+    assert found.details["paths"] == [world.settings.table_path("events"), path]
+    assert found.flows[0].once
+
+
+READS: dict[str, tuple[str, str]] = {
+    "plain": ("", "fails at the commit that removes rows, and is parked"),
+    "changes left out": (
+        ', options={"skipChangeCommits": "true"}',
+        "gets what is written again a second time",
+    ),
+    "change data feed": (', options={"readChangeFeed": "true"}', "gets every row as deleted"),
+}
+
+
+@pytest.mark.parametrize(("options", "words"), READS.values(), ids=READS.keys())
+def test_streams_that_read_the_table_are_named_with_what_they_feel_and_must_be_accepted(
+    options: str, words: str, stands: World
+) -> None:
+    stands.declare(READER % options, "after.py")
+    found = plan(stands)
+    assert refused(found) == [DOWNSTREAM]
+    assert "after.after_events" in found.refusals[0].message
+    assert words in found.refusals[0].message
+    assert refused(plan(stands, DOWNSTREAM)) == []
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no table": ({}, "table is None, which no pipeline declares. Declared are: events.events"),
+    "unknown table": ({"table": "events.nothing"}, "table is 'events.nothing', which no pipeline declares"),
+    "a list": ({"table": ["events"]}, "which no pipeline declares"),
+    "unknown key": ({"table": "events", "flow": "x"}, "Unknown: 'flow'"),
+    "no price": ({"table": "events", "accept": ["all"]}, "allowed are loss"),
+    "a table that no flow writes": ({"table": "idle"}, "table is 'idle', which no flow writes"),
+}
+
+
+@pytest.mark.parametrize(("values", "message"), BAD.values(), ids=BAD.keys())
+def test_a_value_that_does_not_fit_is_refused(values: dict[str, Any], message: str, world: World) -> None:
+    world.declare(EVENTS + '\ndp.create_streaming_table("idle")\n')
+    with pytest.raises(RequestError, match=rf"(?s)not planned, and nothing was touched:\n- .*{message}"):
+        parse_refresh(values, read_manifest(world.settings), "ada")
+
+
+def test_a_table_that_is_not_there_has_nothing_to_refresh(world: World) -> None:
+    with pytest.raises(RequestError, match=r"events.events is not there yet .* Start its flows first"):
+        plan(world)
+
+
+def test_a_request_comes_back_from_its_plan(stands: World) -> None:
+    assert KIND.read_request(plan(stands, LOSS).request) == RefreshRequest("events.events", (LOSS,), by="ada")
+
+
+def test_a_recovery_that_shut_a_flow_out_or_emptied_a_table_counts_as_one_that_changed_something(
+    stands: World,
+) -> None:
+    made = plan(stands)
+    engine.propose(stands.settings, made)
+    engine.approve(stands.settings, "events", "r1", "ada")
+    for step in ("hold", "plan_again"):
+        engine.carry_out(stands.settings, "events", "r1", step)
+
+    def fails(*_: object) -> dict[str, Any]:
+        raise OSError("killed")
+
+    with pytest.raises(OSError, match="killed"):
+        engine.carry_out(stands.settings, "events", "r1", "empty_tables", fails)
+    before = stands.tree()
+    stands.write_table(commit_marks.app_id("r1"), 1)
+    assert not engine.give_up(stands.settings, "events", "r1", "rejected"), "the table was emptied"
+    [newest] = set(stands.tree()) - set(before)
+    (stands.root / newest).unlink()
+    assert engine.give_up(stands.settings, "events", "r1", "rejected"), "nothing was changed yet"
+
+
+def write(
+    world: World, app: str | None = None, operation: str = "WRITE", batch: int = 0, **told: Any
+) -> None:
+    """Write a commit of the table that changes rows, under a ``txnAppId`` or none."""
+    log = world.root / "warehouse" / "events" / "_delta_log"
+    actions = [
+        {"commitInfo": {"operation": operation, **told}},
+        {"add": {"path": f"{batch}-{app}", "dataChange": operation != "OPTIMIZE"}},
+    ]
+    actions += [{"txn": {"appId": app, "version": batch}}] if app else []
+    newest = int(max(log.glob("*.json")).stem)
+    (log / f"{newest + 1:020d}.json").write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+def test_what_nobodys_flow_wrote_is_a_loss_that_someone_must_accept(stands: World) -> None:
+    write(stands, stands.query_id, batch=2)
+    write(stands, operation="OPTIMIZE")
+    assert refused(plan(stands)) == []
+    write(stands)
+    write(stands, operation="MERGE")
+    [refusal] = plan(stands).refusals
+    assert (refusal.price, refusal.flow) == (LOSS, None)
+    assert (
+        "what others than the table's flows wrote goes, and no flow brings it again: version 7 (MERGE);"
+        " version 6 (WRITE)" in refusal.message
+    )
+    found = plan(stands, LOSS)
+    assert refused(found) == []
+    assert any("What others than its flows wrote goes" in note for note in found.notes)
+
+
+def test_what_somebody_deleted_comes_back_which_is_said_and_costs_nothing(stands: World) -> None:
+    write(stands, operation="DELETE")
+    found = plan(stands)
+    assert refused(found) == []
+    assert "What others deleted comes back, as far as the sources have it: version 4 (DELETE)." in found.notes
+
+
+def test_each_of_many_commits_is_not_named(stands: World) -> None:
+    for _ in range(8):
+        write(stands)
+    assert "version 7 (WRITE); 3 commits more" in plan(stands).refusals[0].message
+
+
+def test_a_flow_that_is_declared_no_more_is_named_with_how_much_it_wrote(stands: World) -> None:
+    stands.declare(SEVERAL)
+    of(stands, "more_events").begin([[file] for file in stands.files], 3, 0)
+    for batch in range(3):
+        write(stands, query_id("events.more_events", 1), batch=batch)
+    assert refused(plan(stands)) == []
+    stands.declare(EVENTS)
+    [refusal] = plan(stands).refusals
+    assert "3 commits of events.more_events, which is not declared to write it" in refusal.message
+
+
+def fill(world: World, recovery: str, kind: str, request: dict[str, str]) -> None:
+    """Bring a chunk of a backfill that a recovery planned."""
+    home = FlowHome(world.home.storage, "events", name_of("clean_events", recovery))
+    generations.decide(home, generations.first(home, "f"))
+    planned = {"recovery": kind, "recovery_id": recovery, "request": request}
+    ledger.open(home.storage, "events", recovery).record("planned", planned)
+    write(world, query_id(home.full_name, 1))
+
+
+def test_a_table_that_was_filled_from_its_backup_has_what_others_wrote_before_that(stands: World) -> None:
+    write(stands, commit_marks.app_id("r-00000000"), operation="DELETE")
+    fill(stands, "r-00000000", "full_refresh_with_backup", {"table": "events.events", "fill_from": "backup"})
+    assert refused(plan(stands)) == [], "the fill alone is no price: the rows were the table's own"
+    write(stands)
+    write(stands, commit_marks.app_id("r-11111111"), operation="DELETE")
+    fill(stands, "r-11111111", "full_refresh_with_backup", {"table": "events.events", "fill_from": "backup"})
+    assert "version 6 (WRITE)" in plan(stands).refusals[0].message
+
+
+@pytest.mark.parametrize(("read", "prices"), [("history", []), ("files", [LOSS]), ("backup", [LOSS])])
+def test_a_backfill_is_a_loss_unless_it_read_what_the_source_still_has(
+    read: str, prices: list[str], stands: World
+) -> None:
+    fill(stands, "backfill-1", "backfill", {"flow": "events.clean_events", "read": read})
+    found = plan(stands)
+    assert refused(found) == prices
+    if prices:
+        assert f"1 commit of the backfill backfill-1 (read: {read})" in found.refusals[0].message
+
+
+def test_rows_of_a_query_whose_checkpoint_was_adopted_are_the_flows_own(stands: World) -> None:
+    first = generations.read(stands.home, 1)
+    assert first is not None
+    adopted = replace(first, start=StartAt("adopted", query_id="the old job"))
+    stands.home.storage.overwrite(stands.home.generation(1), to_json(asdict(adopted)))
+    write(stands, "the old job")
+    assert refused(plan(stands)) == []
+
+
+GONE: dict[str, tuple[str | None, dict[str, Any]]] = {
+    "emptied": (commit_marks.app_id("r0"), {"operation": "DELETE"}),
+    "put in place": (side_table.app_id("r0"), {"operation": "Manual Update"}),
+    "undone": (
+        None,
+        {
+            "operation": "RESTORE",
+            "operationParameters": {"version": "3"},
+            "userMetadata": past_versions.mark("r0"),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("app", "told"), GONE.values(), ids=GONE.keys())
+def test_what_others_wrote_is_no_price_once_it_is_gone(
+    app: str | None, told: dict[str, Any], stands: World
+) -> None:
+    write(stands)
+    assert refused(plan(stands)) == [LOSS]
+    write(stands, app, **told)
+    found = plan(stands)
+    assert (refused(found), [note for note in found.notes if "not known" in note]) == ([], [])
+
+
+def test_a_log_that_does_not_tell_everything_is_a_note_and_no_price(
+    stands: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = stands.root / "warehouse" / "events" / "_delta_log"
+    (log / f"{0:020d}.json").unlink()
+    (log / f"{0:020d}.checkpoint.parquet").touch()
+    found = plan(stands)
+    assert refused(found) == []
+    assert (
+        "Whether others wrote some of its older rows is not known: its log starts at version 1 now."
+        in " ".join(found.notes)
+    )
+    monkeypatch.setattr(other_writers, "COMMITS", 2)
+    assert "looked at are the newest 2 commits of its log" in " ".join(plan(stands).notes)
+    write(stands, put_back.app_id("r0"), operation="Manual Update")
+    assert "its version 4 is a backup that was put back" in " ".join(plan(stands).notes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "prices"),
+    [
+        pytest.param(WITH_BACKUP, {"fill_from": "sources"}, [LOSS], id="filled from its sources"),
+        pytest.param(WITH_BACKUP, {"fill_from": "backup"}, [], id="filled from the backup"),
+        pytest.param(BESIDE, {}, [LOSS], id="beside"),
+    ],
+)
+def test_rows_of_others_come_back_from_a_backup_alone(
+    kind: Kind, asked: dict[str, str], prices: list[str], stands: World
+) -> None:
+    write(stands)
+    summarize(stands)
+    manifest = read_manifest(stands.settings)
+    found = engine.plan(
+        stands.settings, kind, kind.parse({"table": "events", **asked}, manifest, "ada"), "r1"
+    )
+    assert refused(found) == prices
+    assert any("What others than its flows wrote goes" in note for note in found.notes) == bool(prices)
+
+
+LATE = """
+@dp.append_flow(name="late_events", target="events", sources=["events_raw"])
+def late_events(raw):
+    return raw
+"""
+
+
+@pytest.mark.parametrize("kind", [KIND, WITH_BACKUP, BESIDE], ids=lambda kind: kind.name)
+def test_a_flow_that_is_declared_after_the_plan_is_not_held_so_the_recovery_ends_under_the_hold(
+    kind: Kind, stands: World
+) -> None:
+    summarize(stands)
+    manifest = read_manifest(stands.settings)
+    made = engine.plan(stands.settings, kind, kind.parse({"table": "events"}, manifest, "ada"), "r1")
+    engine.propose(stands.settings, made)
+    engine.approve(stands.settings, "events", "r1", "ada")
+    stands.declare(EVENTS + LATE)
+    for step in kind.step_names[: kind.step_names.index("plan_again")]:
+        engine.carry_out(stands.settings, "events", "r1", step, lambda *_: {})
+    with pytest.raises(
+        RecoveryError,
+        match=r"Other flows write events now .*: events.late_events\. .* Nothing was changed.*abandon r1",
+    ):
+        engine.carry_out(stands.settings, "events", "r1", "plan_again")
+    assert engine.give_up(stands.settings, "events", "r1", "rejected")

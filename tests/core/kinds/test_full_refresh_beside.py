@@ -1,0 +1,400 @@
+"""Planning a full refresh beside, and what of it stays and goes: planning changes nothing, and what was built
+is found and removed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamkeeper.delta.identity_columns import with_later_marks, without_marks
+from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.flows import generations, leases, ledger
+from streamkeeper.flows.generations import BESIDE, StartAt
+from streamkeeper.manifest.import_file import load_pipeline
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds.full_refresh_beside import KIND, BesideRequest, parse_beside
+from streamkeeper.recover.plans import plan as plans
+from streamkeeper.recover.plans.kind import Work, kind
+from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.requests.form import DOWNSTREAM, LOSS
+from streamkeeper.recover.restart import side_table
+from streamkeeper.recover.steps import clean_up as clean_up_steps
+from tests.core.kinds.test_full_refresh import READER
+from tests.core.recover.test_engine import SEVERAL, of
+from tests.worlds.small_world import CHANGES, EVENTS, World
+
+RECOVERY = "full_refresh_beside-x-0badcafe"
+MARK = "0badcafe"
+
+
+@pytest.fixture
+def stands(world: World) -> World:
+    """Three batches of one file (two rows each) are done, two files wait."""
+    world.processed(3)
+    world.add_files(2)
+    return world
+
+
+def summarize(world: World, table: str = "events", **properties: str) -> None:
+    """Write what Delta writes beside a table's newest commit."""
+    log = world.root / "warehouse" / table / "_delta_log"
+    newest = max(log.glob("*.json")).stem
+    content = {
+        "numFiles": 3,
+        "tableSizeBytes": 4096,
+        "protocol": {},
+        "metadata": {"configuration": properties},
+    }
+    (log / f"{newest}.crc").write_text(json.dumps(content))
+
+
+def make_table(world: World, name: str) -> None:
+    log = world.root / "warehouse" / name / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020d}.json").write_text('{"metaData":{"id":"t"}}\n')
+
+
+def plan(world: World, *accept: str, **asked: Any) -> Plan:
+    world.flow  # noqa: B018  # makes the manifest, which is no change of the flow
+    before = world.tree()
+    try:
+        return engine.plan(
+            world.settings, KIND, BesideRequest("events.events", accept=accept, by="ada", **asked), RECOVERY
+        )
+    finally:
+        assert world.tree() == before
+
+
+def carry_out(world: World, *steps: str) -> dict[str, Any]:
+    evidence: dict[str, Any] = {}
+    for step in steps:
+        evidence = engine.carry_out(world.settings, "events", RECOVERY, step, lambda act, work: {"act": act})
+    return evidence
+
+
+def approved(world: World) -> Plan:
+    made = plan(world)
+    engine.propose(world.settings, made)
+    engine.approve(world.settings, "events", RECOVERY, "ada")
+    return made
+
+
+def test_the_plan_says_where_the_table_is_built_and_what_that_takes(stands: World) -> None:
+    summarize(stands)
+    found = plan(stands)
+    (flow,) = found.flows
+    assert (flow.start.mode, flow.generation, flow.next_generation) == ("earliest", 1, 2)
+    [copy] = found.copies
+    path = stands.settings.table_path("events")
+    assert (copy.source, copy.destination, copy.bytes, copy.files) == (
+        path,
+        f"{path}__beside_{MARK}",
+        4096,
+        3,
+    )
+    assert found.steps.index("build") < found.steps.index("hold") < found.steps.index("put_in_place")
+    assert "is built anew beside" in found.notes[0]
+    assert KIND.read_request(found.request) == BesideRequest("events.events", by="ada")
+
+
+def test_a_table_by_key_is_built_with_its_tombstones(world: World) -> None:
+    world.declare(CHANGES % ", once=True")
+    world.processed(2)
+    with pytest.raises(
+        RequestError, match=r"events__tombstones is no Delta table.*Choose the definition 'declared'"
+    ):
+        plan(world)
+    path = world.settings.table_path(f"events__beside_{MARK}")
+    assert plan(world, definition="declared").details["beside"] == {
+        "target": path,
+        "tombstones": f"{path}__tombstones",
+    }
+    make_table(world, "events__tombstones")
+    assert [copy.what for copy in plan(world).copies] == ["target", "tombstones"]
+    assert plan(world).flows[0].once
+
+
+def test_every_flow_gets_a_generation_one_that_never_ran_too(stands: World) -> None:
+    stands.declare(SEVERAL)
+    of(stands, "more_events").begin([[file] for file in stands.files], 3, 3)
+    stands.declare(
+        SEVERAL
+        + '\ndp.append_flow(name="late_events", target="events", sources=["events_raw"])(lambda raw: raw)\n'
+    )
+    found = {flow.flow: (flow.generation, flow.next_generation) for flow in plan(stands).flows}
+    assert found == {
+        "events.clean_events": (1, 2),
+        "events.more_events": (1, 2),
+        "events.late_events": (None, 1),
+    }
+
+
+def test_streams_that_read_the_table_and_lost_history_are_prices_as_of_any_full_refresh(
+    stands: World,
+) -> None:
+    stands.declare(READER % "", "after.py")
+    stands.files[0].unlink()
+    assert {item.price for item in plan(stands).refusals} == {DOWNSTREAM, LOSS}
+    assert plan(stands, DOWNSTREAM, LOSS).refusals == ()
+
+
+CLEANS = EVENTS.replace("options={}", 'options={"cleanSource": "Delete"}')
+
+
+def test_what_the_running_flow_removes_while_the_table_is_built_is_an_unknown_loss(stands: World) -> None:
+    stands.declare(CLEANS)
+    found = plan(stands)
+    [refusal] = found.refusals
+    assert refusal.price == LOSS
+    assert (
+        "goes on removing files that it has read while the table is built, by cleanSource" in refusal.message
+    )
+    assert "Choose full_refresh, which holds the flow meanwhile" in refusal.message
+    assert "goes on removing files" in str(found.flows[0].prices[0].lost.rows_unknown)
+    stands.files[0].unlink()
+    assert str(plan(stands).flows[0].prices[0].lost.rows_unknown).startswith(
+        "1 file, rows unknown: the files are not there"
+    )
+    assert plan(stands, LOSS).refusals == ()
+    stands.declare(EVENTS.replace("options={}", 'options={"cleanSource": "off"}'))
+    assert [item.price for item in plan(stands).refusals] == [LOSS], "the file that is gone, alone"
+    assert plan(stands).flows[0].prices[0].lost.files == 1
+
+
+def test_a_once_flow_that_is_done_removes_nothing_more_and_one_that_never_ran_may(world: World) -> None:
+    text = (
+        CHANGES.replace("options={}", 'options={"cleanSource": "archive", "sourceArchiveDir": "/a"}')
+        % ", once=True"
+    )
+    world.declare(text)
+    world.processed(2)
+    make_table(world, "events__tombstones")
+    assert [item.price for item in plan(world).refusals] == [LOSS]
+    generations.finish(world.home, 1, 1)
+    assert plan(world).refusals == ()
+    world.declare(
+        text
+        + '\ndp.create_auto_cdc_flow(name="late", target="events", source="events_raw", keys=["event_id"],'
+        ' sequence_by="n")\n'
+    )
+    [refusal] = plan(world).refusals
+    assert (refusal.price, refusal.flow) == (LOSS, "events.late")
+
+
+REFUSED: dict[str, tuple[dict[str, str], str, str]] = {
+    "appends only": (
+        {"delta.appendOnly": "true"},
+        "kept",
+        r"has the property delta.appendOnly.*Nothing was touched. Unset the property",
+    ),
+    "mapped columns": (
+        {"delta.columnMapping.mode": "name"},
+        "declared",
+        r"columnMapping.mode=name.*Choose the definition 'kept'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("properties", "definition", "said"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_table_that_cannot_be_replaced_is_refused_in_the_plan(
+    properties: dict[str, str], definition: str, said: str, stands: World
+) -> None:
+    summarize(stands, **properties)
+    with pytest.raises(RequestError, match=said):
+        plan(stands, definition=definition)
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no table": ({}, "table is None, which no pipeline declares"),
+    "less than nothing": (
+        {"table": "events", "behind": -1},
+        "behind is -1; it must be a whole number of batches, 0 or more",
+    ),
+    "half a batch": ({"table": "events", "behind": 1.5}, "behind is 1.5"),
+    "words": ({"table": "events", "behind": "few"}, "behind is 'few'; it must be of type number"),
+    "no definition": (
+        {"table": "events", "definition": "new"},
+        "definition is 'new'; allowed are kept, declared",
+    ),
+    "all at once": ({"table": "nope", "behind": -1}, r"behind is -1.*table is 'nope'"),
+}
+
+
+@pytest.mark.parametrize(("values", "said"), BAD.values(), ids=BAD.keys())
+def test_a_value_that_does_not_fit_is_refused(values: dict[str, Any], said: str, world: World) -> None:
+    world.declare(EVENTS)
+    with pytest.raises(RequestError, match=rf"(?s)not planned, and nothing was touched:\n- .*{said}"):
+        parse_beside(values, read_manifest(world.settings), "ada")
+
+
+def test_it_can_be_scheduled(world: World) -> None:
+    world.declare(
+        EVENTS
+        + '\ndp.schedule("full_refresh_beside", table="events", behind=2, accept=["loss"], cron="@weekly")\n'
+    )
+    manifest = read_manifest(world.settings)
+    [scheduled] = manifest.pipelines[0].schedules
+    assert (manifest.errors, scheduled.recovery) == ({}, "full_refresh_beside")
+
+
+def test_the_flows_that_build_are_the_declared_ones_under_other_names_and_remove_nothing_from_their_sources(
+    world: World,
+) -> None:
+    text = SEVERAL.replace(
+        "options={}", 'options={"cleanSource": "delete", "sourceArchiveDir": "/a", "maxFilesPerTrigger": 3}'
+    )
+    world.declare(text)
+    pipeline = load_pipeline(world.settings.pipelines / "events.py", world.settings.data)
+    flows = side_table.derive(world.settings, pipeline, "events", RECOVERY)
+    assert [(flow.name, flow.declaration.target) for flow in flows] == [
+        (f"clean_events__beside_{MARK}", f"events__beside_{MARK}"),
+        (f"more_events__beside_{MARK}", f"events__beside_{MARK}"),
+    ]
+    [source] = flows[0].pipeline.sources_of(flows[0].declaration)
+    assert (source.options, source.start) == ({"maxFilesPerTrigger": "3"}, "earliest")
+    assert flows[0].fingerprint != flows[1].fingerprint
+
+
+def test_under_the_hold_prices_stay_and_a_driver_that_took_over_meanwhile_is_followed(stands: World) -> None:
+    approved(stands)
+    carry_out(stands, "lock", "build")
+    stands.files[0].unlink()  # it was read by then
+    taken = generations.after_takeover(
+        stands.home, generations.first(stands.home, stands.flow.fingerprint), stands.flow.fingerprint, "x"
+    )
+    generations.decide(stands.home, taken)
+    found = carry_out(stands, "hold", "plan_again")
+    again = plans.from_json(found["plan"])
+    assert (found["worse"], again.flows[0].generation, again.flows[0].next_generation) == (False, 2, 3)
+
+
+def test_another_declaration_is_refused_under_the_hold_and_leaves_nothing_behind(stands: World) -> None:
+    approved(stands)
+    carry_out(stands, "lock", "build")
+    stands.declare(EVENTS.replace("return raw", 'return raw.where("true")'))
+    with pytest.raises(
+        RecoveryError, match=r"What is declared of events.clean_events changed.*Nothing was changed"
+    ):
+        carry_out(stands, "hold", "plan_again")
+    built(stands)
+    assert engine.give_up(stands.settings, "events", RECOVERY, "rejected")
+    assert remains(stands) == []
+
+
+def built(world: World) -> None:
+    """Leave behind what a build has made: a table, and a flow with a checkpoint and a lease that it has
+    left.
+    """
+    make_table(world, f"events__beside_{MARK}")
+    side = side_table.side_home(world.home, RECOVERY)
+    world.home.storage.overwrite(f"{side.checkpoint(1, 1)}/metadata", b"{}")
+    generations.decide(side, generations.first(side, "f"))
+    leases.leave(side, leases.acquire(side, 1, 0.6), "done")
+    world.home.storage.overwrite(f"events/tables/events__beside_{MARK}/turn/000001.json", b"{}")
+
+
+def remains(world: World) -> list[str]:
+    return [name for name in world.tree() if "beside" in name and "/ledger/" not in name]
+
+
+def test_clean_up_finds_what_a_recovery_that_is_over_has_left_and_touches_none_that_is_not(
+    stands: World,
+) -> None:
+    approved(stands)
+    built(stands)
+    chosen = kind("clean_up")
+    manifest = read_manifest(stands.settings)
+
+    def left() -> Plan:
+        return chosen.plan(
+            stands.settings, manifest, chosen.parse({"pipeline": "events"}, manifest, "ada"), "c1"
+        )
+
+    assert left().details["beside"] == [], "it is not over"
+    assert not [note for note in left().notes if "declared no more" in note]
+    ledger.open(stands.home.storage, "events", RECOVERY).record("given_up", {"why": "x"})
+    found = left()
+    assert found.details["beside"] == [RECOVERY]
+    assert f"What {RECOVERY} built beside a table" in " ".join(found.notes)
+    clean_up_steps.remove_beside(
+        Work(stands.settings, found, ledger.open(stands.home.storage, "events", "c1"), "remove_beside")
+    )
+    assert remains(stands) == []
+    engine.propose(stands.settings, found)
+    ledger.open(stands.home.storage, "events", "c1").record("ended", {})
+    assert left().details["beside"] == [], "nor is a clean-up that is over taken for one"
+
+
+def test_checkpoints_that_a_flow_goes_on_with_stay_and_a_living_driver_loses_nothing(stands: World) -> None:
+    made = approved(stands)
+    built(stands)
+    side = side_table.side_home(stands.home, RECOVERY)
+    stands.home.storage.overwrite(f"{side.checkpoint(2, 2)}/metadata", b"{}")
+    lease = leases.acquire(side, 1, 0.6)
+    before = stands.tree()
+    assert "may still be driven" in side_table.remove(stands.settings, made)["left"]
+    assert stands.tree() == before
+    leases.leave(side, lease, "done")
+    began = generations.read_start(stands.home, 1)
+    first = generations.read(stands.home, 1)
+    assert began is not None and first is not None
+    decided = replace(first, number=2, start=StartAt(BESIDE), recovery=RECOVERY)
+    generations.decide(stands.home, decided)
+    generations.begin(stands.home, replace(began, number=2, checkpoint=side.checkpoint(1, 1)))
+    side_table.remove(stands.settings, made)
+    assert remains(stands) == [f"state/{side.checkpoint(1, 1)}/metadata"]
+    assert generations.read(stands.home, 2) == decided
+
+
+def test_a_file_that_is_shared_stays_when_its_first_name_goes(tmp_path: Path) -> None:
+    from streamkeeper.storage import LocalStorage
+
+    one, other = LocalStorage(str(tmp_path / "one")), LocalStorage(str(tmp_path / "other"))
+    one.overwrite("a/part", b"rows")
+    for _ in range(2):
+        other.share(one, "a/part", "a/part")
+    assert (tmp_path / "other" / "a" / "part").stat().st_ino == (
+        tmp_path / "one" / "a" / "part"
+    ).stat().st_ino
+    one.remove("a")
+    assert other.read("a/part") == b"rows"
+    assert [file.name for file in (tmp_path / "other" / "a").iterdir()] == ["part"]
+
+
+def counted(mark: int | None, step: int = 5, name: str = "number") -> str:
+    """Give a schema with an identity column that has counted up to a mark, as Delta writes it."""
+    own = {
+        "delta.identity.start": 10,
+        "delta.identity.step": step,
+        **({} if mark is None else {"delta.identity.highWaterMark": mark}),
+    }
+    fields = [{"name": "n", "type": "long", "metadata": {}}, {"name": name, "type": "long", "metadata": own}]
+    return json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
+
+
+def test_how_far_an_identity_column_has_counted_is_no_part_of_a_definition() -> None:
+    plain = '{"type": "struct",  "fields": []}'
+    assert without_marks(counted(25)) == without_marks(counted(None)) == without_marks(counted(40))
+    assert without_marks(counted(25)) != without_marks(counted(25, step=1))
+    assert without_marks(plain) == with_later_marks(plain, counted(25)) == plain
+
+
+MARKS = {
+    "theirs is later": (counted(25), counted(40), counted(40)),
+    "ours is later": (counted(45), counted(40), counted(45)),
+    "downwards": (counted(-25, step=-5), counted(-40, step=-5), counted(-40, step=-5)),
+    "ours gave none": (counted(None), counted(40), counted(40)),
+    "neither gave any": (counted(None), counted(None), counted(None)),
+    "another column": (counted(25), counted(40, name="other"), counted(25)),
+}
+
+
+@pytest.mark.parametrize(("ours", "theirs", "both"), MARKS.values(), ids=MARKS.keys())
+def test_a_table_that_is_put_in_place_counts_on_after_both(ours: str, theirs: str, both: str) -> None:
+    assert with_later_marks(ours, theirs) == both

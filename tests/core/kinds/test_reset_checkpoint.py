@@ -1,0 +1,504 @@
+"""Planning a reset on real folders: where it starts, what it costs, what it refuses; planning changes nothing
+at all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streamkeeper.delta.log import SEAL
+from streamkeeper.errors import CheckpointError, RequestError, StreamkeeperError, TableLocked
+from streamkeeper.flows import generations
+from streamkeeper.flows.generations import StartAt
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds import reset_checkpoint
+from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.requests.form import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from tests.worlds.small_world import CHANGES, EVENTS, World
+
+FLOW = "events.clean_events"
+
+
+def plan(world: World, start: str | StartAt = "after-last", **request: Any) -> Plan:
+    """Plan a reset, and make sure that this changed no file."""
+    world.flow  # noqa: B018  # makes the manifest, which is no change of the flow
+    before = world.tree()
+    start = start if isinstance(start, StartAt) else StartAt(start)
+    try:
+        return engine.plan(
+            world.settings, reset_checkpoint.KIND, ResetRequest((FLOW,), start, **request), "r1"
+        )
+    finally:
+        assert world.tree() == before
+
+
+def refused(found: Plan) -> list[str | None]:
+    return [item.price for item in found.refusals]
+
+
+def rows(found: Plan) -> tuple[int | None, int | None, int | None]:
+    """Lost, repeated and replayed rows of the one source."""
+    (price,) = found.flows[0].prices
+    return price.lost.rows, price.repeated.rows, price.replayed.rows
+
+
+# --- from where, and at what price: three batches of one file (two rows each) are done, two files wait
+
+
+@pytest.fixture
+def stands(world: World) -> World:
+    world.processed(3)
+    world.add_files(2)
+    return world
+
+
+def test_after_the_last_processed_costs_nothing(stands: World) -> None:
+    found = plan(stands)
+    assert (rows(found), refused(found)) == ((0, 0, 0), [])
+    assert (found.flows[0].generation, found.flows[0].previous, found.flows[0].next_generation) == (1, 1, 2)
+    assert found.flows[0].position["batch"] == 2
+    assert found.flows[0].position["offsets"] == {"events_raw": {"logOffset": 2}}
+    assert found.flows[0].prices[0].now == "files log 2"
+    assert "2 unread files wait and will be read" in found.flows[0].prices[0].notes
+
+
+def test_from_the_beginning_repeats_what_was_read_and_is_refused_until_accepted(stands: World) -> None:
+    assert (rows(plan(stands, "earliest")), refused(plan(stands, "earliest"))) == ((0, 6, 0), [REPEATS])
+    assert refused(plan(stands, "earliest", accept=(REPEATS,))) == []
+    assert refused(plan(stands, "earliest", accept=(LOSS,))) == [REPEATS]
+
+
+@pytest.fixture
+def keyed(world: World) -> World:
+    """The same, where the flow keeps its table by key."""
+    world.declare(CHANGES % "")
+    world.processed(3)
+    world.add_files(2)
+    return world
+
+
+def test_a_table_that_is_kept_by_key_may_be_given_the_same_changes_again(keyed: World) -> None:
+    found = plan(keyed, "earliest")
+    assert (rows(found), refused(found)) == ((0, 6, 0), [])
+    assert any(
+        "is kept by key and sequence: changes that are read again change nothing" in note
+        for note in found.flows[0].notes
+    )
+
+
+def test_changes_that_are_lost_are_lost_for_a_table_that_is_kept_by_key_too(keyed: World) -> None:
+    assert refused(plan(keyed, "latest")) == [LOSS]
+
+
+def test_rows_that_state_was_made_of_are_not_safe_to_repeat_even_there(world: World) -> None:
+    world.declare(CHANGES % "")
+    world.processed(3, operators=("stateStoreSave",))
+    found = plan(world, "earliest")
+    assert refused(found) == [REPEATS]
+    assert not any("is kept by key" in note for note in found.flows[0].notes)
+
+
+def test_from_now_on_loses_what_waits_and_is_refused_until_accepted(stands: World) -> None:
+    assert (rows(plan(stands, "latest")), refused(plan(stands, "latest"))) == ((4, 0, 0), [LOSS])
+    assert refused(plan(stands, "latest", accept=(LOSS,))) == []
+
+
+@pytest.mark.parametrize(
+    ("files_before", "lost", "repeated"),
+    [(0, 0, 6), (1, 0, 4), (3, 0, 0), (4, 2, 0), (5, 4, 0)],
+    ids=[
+        "before all",
+        "inside of what was read",
+        "exactly where it stands",
+        "inside of what waits",
+        "after all",
+    ],
+)
+def test_from_a_timestamp_costs_what_lies_on_the_wrong_side(
+    files_before: int, lost: int, repeated: int, stands: World
+) -> None:
+    moment = 1_790_000_000_000 + files_before * 60_000 - (30_000 if files_before == 0 else 0)
+    found = plan(stands, StartAt("timestamp", timestamp_ms=moment))
+    assert rows(found) == (lost, repeated, 0)
+    assert refused(found) == [word for word, amount in ((LOSS, lost), (REPEATS, repeated)) if amount]
+
+
+@pytest.mark.parametrize(("offset", "repeated"), [(-1, 6), (0, 4), (1, 2), (2, 0)])
+def test_explicit_offsets_repeat_what_comes_after_them(offset: int, repeated: int, stands: World) -> None:
+    found = plan(stands, StartAt("offsets", offsets={"events_raw": {"logOffset": offset}}))
+    assert rows(found) == (0, repeated, 0)
+    assert refused(found) == ([REPEATS] if repeated else [])
+
+
+def test_an_offset_that_the_flow_never_reached_is_refused(stands: World) -> None:
+    with pytest.raises(
+        RequestError,
+        match=r"say logOffset 7, but the flow's files log ends at 2. Give a number from -1 .* to 2",
+    ):
+        plan(stands, StartAt("offsets", offsets={"events_raw": {"logOffset": 7}}))
+
+
+# --- the sink is ahead of the checkpoint
+
+
+def test_a_batch_that_is_in_the_sink_only_rules_so_that_it_does_not_come_twice(world: World) -> None:
+    world.processed(3, committed=2, transactions=3)
+    found = plan(world)
+    assert (
+        found.flows[0].position["batch"],
+        found.flows[0].position["ruled_by"],
+        found.flows[0].position["last_commit"],
+    ) == (2, "sink", 1)
+    assert found.flows[0].position["offsets"] == {"events_raw": {"logOffset": 2}}
+    assert any(
+        "The table has batch 2, the checkpoint only 1: the sink rules" in note
+        for note in found.flows[0].notes
+    )
+
+
+def test_a_batch_that_was_planned_and_is_nowhere_is_read_again(world: World) -> None:
+    world.processed(3, committed=2, transactions=2)
+    found = plan(world)
+    assert (found.flows[0].position["batch"], found.flows[0].position["ruled_by"]) == (1, "checkpoint")
+    assert "1 unread files wait and will be read" in found.flows[0].prices[0].notes
+
+
+def test_a_commit_that_the_table_does_not_know_rules_too(world: World) -> None:
+    world.processed(3, committed=3, transactions=2)
+    assert plan(world).flows[0].position["batch"] == 2
+
+
+def test_from_now_on_is_refused_until_accepted_even_where_nothing_waits_yet(world: World) -> None:
+    world.processed(3)
+    assert refused(plan(world, "latest")) == [LOSS]
+    assert refused(plan(world, "latest", accept=(LOSS,))) == []
+
+
+@pytest.mark.parametrize(
+    ("transactions", "missing"),
+    [(2, "batch 2"), (0, "batches 0 to 2")],
+    ids=["an older table", "a new table"],
+)
+def test_batches_that_the_table_has_not_are_told_and_refused_unless_all_is_read_again(
+    world: World, transactions: int, missing: str
+) -> None:
+    world.processed(3, committed=3, transactions=transactions)
+    found = plan(world)
+    assert refused(found) == [LOSS]
+    assert f"the table has not {missing}" in found.refusals[0].message
+    assert f"but the table has not {missing}: it was removed, replaced" in found.flows[0].notes[0]
+    assert refused(plan(world, accept=(LOSS,))) == []
+    assert LOSS not in refused(plan(world, "earliest"))
+
+
+def test_a_checkpoint_that_is_older_than_the_table_has_no_position_and_an_unknown_price(world: World) -> None:
+    world.processed(3, transactions=5)
+    with pytest.raises(CheckpointError, match="Batch 4 is the last that the sink has"):
+        plan(world)
+    assert refused(plan(world, "earliest")) == [UNKNOWN_PRICE]
+
+
+def test_a_sealed_generation_stands_where_it_stood_before_the_seal(world: World) -> None:
+    world.processed(3)
+    log = world.root / "warehouse" / "events" / "_delta_log"
+    last = sorted(log.glob("*.json"))[-1]
+    (log / f"{4:020d}.json").write_text(last.read_text().replace('"version":2', f'"version":{SEAL}'))
+    found = plan(world)
+    assert (found.flows[0].position["batch"], found.flows[0].position["sealed"]) == (2, True)
+
+
+def test_what_a_late_driver_committed_after_the_seal_does_not_count(world: World) -> None:
+    world.processed(5, transactions=3)
+    generations.end(world.home, 1, 2)
+    found = plan(world)
+    assert (found.flows[0].position["last_commit"], found.flows[0].position["batch"]) == (2, 2)
+
+
+def test_another_writers_transactions_do_not_count(world: World) -> None:
+    world.processed(2)
+    world.write_table("another-query", 9)
+    assert plan(world).flows[0].position["batch"] == 1
+
+
+def test_a_flow_that_never_committed_starts_with_what_it_would_have_read_first(world: World) -> None:
+    world.processed(1, committed=0)
+    found = plan(world)
+    assert (found.flows[0].position["batch"], found.flows[0].position["offsets"], rows(found)) == (
+        None,
+        {},
+        (0, 0, 0),
+    )
+    assert any("No batch was ever committed" in note for note in found.flows[0].notes)
+
+
+def test_where_the_tables_log_was_cleaned_up_the_plan_says_that_spark_is_asked(world: World) -> None:
+    world.processed(3, transactions=0)
+    log = world.root / "warehouse" / "events" / "_delta_log"
+    (log / f"{0:020d}.json").rename(log / f"{40:020d}.json")
+    found = plan(world)
+    assert (found.flows[0].position["batch"], found.flows[0].position["sink_known"]) == (2, False)
+    assert any("does not reach back far enough" in note for note in found.flows[0].notes)
+
+
+def test_no_commit_and_a_table_that_cannot_tell_is_no_fresh_start(world: World) -> None:
+    world.processed(1, committed=0, transactions=0)
+    log = world.root / "warehouse" / "events" / "_delta_log"
+    (log / f"{0:020d}.json").rename(log / f"{40:020d}.json")
+    with pytest.raises(
+        CheckpointError, match=r"has no committed batch, but the table's log does not reach back"
+    ):
+        plan(world)
+
+
+# --- state
+
+
+def test_history_is_replayed_where_the_query_is_known_to_keep_state(stands: World) -> None:
+    stands.park(stateful=True)
+    found = plan(stands)
+    assert (found.flows[0].stateful, rows(found)) == (True, (0, 0, 6))
+    assert found.flows[0].failure is not None and found.flows[0].failure["sql_state"] == "42K03"
+
+
+def test_a_query_that_is_known_to_keep_none_replays_nothing(stands: World) -> None:
+    stands.park(stateful=False)
+    found = plan(stands)
+    assert (found.flows[0].stateful, rows(found)) == (False, (0, 0, 0))
+    assert "The query as declared now keeps no state." in found.flows[0].notes
+
+
+@pytest.mark.parametrize("operators", [(), ("dedupe",)], ids=["none", "dedupe"])
+def test_a_declaration_that_has_committed_batches_tells_by_its_checkpoint_if_it_keeps_state(
+    operators: tuple[str, ...], world: World
+) -> None:
+    world.processed(2, operators=operators)
+    found = plan(world)
+    assert (found.flows[0].stateful, found.flows[0].operators_before) == (bool(operators), operators)
+
+
+def test_a_changed_declaration_that_never_ran_is_not_guessed_at(world: World) -> None:
+    world.processed(2, operators=("dedupe",))
+    world.declare(EVENTS.replace("return raw", "return raw.distinct()"))
+    found = plan(world)
+    assert found.flows[0].stateful is None
+    assert any(
+        "if the query keeps state, 2 processed files are read once more" in note
+        for note in found.flows[0].prices[0].notes
+    )
+
+
+def test_empty_state_is_told_for_what_it_does(stands: World) -> None:
+    stands.park(stateful=True)
+    found = plan(stands, state="empty")
+    assert rows(found) == (0, 0, 0)
+    assert any("State starts empty" in note for note in found.flows[0].notes)
+
+
+@pytest.mark.parametrize(
+    ("stateful", "state", "words"),
+    [
+        (True, "rebuilt", [MISSING_HISTORY]),
+        (None, "rebuilt", [MISSING_HISTORY]),
+        (False, "rebuilt", []),
+        (True, "empty", []),
+    ],
+    ids=["rebuilt", "not known", "no state", "empty"],
+)
+@pytest.mark.parametrize("happened", ["gone", "written anew"])
+def test_history_that_is_gone_matters_only_to_a_state_that_is_rebuilt(
+    stateful: bool | None, state: str, words: list[str], happened: str, stands: World
+) -> None:
+    if happened == "gone":
+        stands.files[0].unlink()
+    else:
+        stands.files[0].write_text(stands.files[0].read_text() + "{}\n")
+    stands.park(stateful=stateful)
+    found = plan(stands, state=state)
+    assert refused(found) == words
+    assert (found.flows[0].prices[0].gone.files == 1) == (state == "rebuilt" and stateful is not False)
+    assert refused(plan(stands, state=state, accept=(MISSING_HISTORY,))) == []
+
+
+# --- sources that changed
+
+
+def test_a_new_source_starts_at_its_beginning_and_is_told(stands: World) -> None:
+    more = 'dp.create_source("more", format="json", path="{data}/more", schema="event_id STRING")\n'
+    two = EVENTS.replace('["events_raw"])', '["events_raw", "more"])').replace("(raw)", "(raw, more)")
+    stands.declare(two.replace("dp.create_streaming", more + "dp.create_streaming"))
+    (stands.root / "data" / "more").mkdir()
+    found = plan(stands)
+    assert [price.source for price in found.flows[0].prices] == ["events_raw", "more"]
+    assert "New sources start at their beginning: more." in found.flows[0].notes
+
+
+def test_a_source_under_another_name_repeats_what_was_read_and_is_refused_until_accepted(
+    stands: World,
+) -> None:
+    stands.declare(EVENTS.replace("events_raw", "raw_events"))
+    found = plan(stands)
+    assert (rows(found), refused(found)) == ((0, 6, 0), [REPEATS])
+    assert found.flows[0].prices[0].notes[0] == "2 unread files wait and will be read"
+    assert refused(plan(stands, accept=(REPEATS,))) == []
+    assert rows(plan(stands, "latest")) == (4, 0, 0)
+
+
+def test_a_source_that_is_not_read_any_more_is_told(stands: World) -> None:
+    stands.declare(EVENTS.replace("events_raw", "renamed"))
+    found = plan(stands)
+    assert any("does not read any more: events_raw" in note for note in found.flows[0].notes)
+    assert any("New sources start at their beginning: renamed" in note for note in found.flows[0].notes)
+
+
+def test_a_source_that_became_another_kind_cannot_go_on_from_its_old_position(stands: World) -> None:
+    rate = EVENTS.replace(
+        'format="json", path="{data}/events", schema="event_id STRING", options={}', 'format="rate"'
+    )
+    stands.declare(rate)
+    with pytest.raises(
+        RequestError, match=r"The source events_raw was another kind of source in the old checkpoint"
+    ):
+        plan(stands)
+    assert plan(stands, "earliest").flows[0].prices[0].source == "events_raw"
+
+
+@pytest.mark.parametrize(
+    "path", ["{data}/events", "{data}//events/", "{data}/x/../events", "file://{data}/events", "{data}/ev*"]
+)
+def test_files_are_known_again_however_their_folder_is_written(path: str, stands: World) -> None:
+    stands.declare(EVENTS.replace("{data}/events", path))
+    assert plan(stands, "earliest").flows[0].prices[0].repeated.files == 3
+    assert plan(stands, "earliest").flows[0].prices[0].gone.files == 0
+
+
+def test_files_that_spark_would_not_read_are_not_counted(stands: World) -> None:
+    folder = stands.root / "data" / "events"
+    for name in ("_tmp.json", ".f.json.crc", "f.json._COPYING_", "_hidden/f.json", "more.csv"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("{}\n")
+    (folder / "_day=1").mkdir()
+    (folder / "_day=1" / "f.json").write_text("{}\n")
+    stands.declare(EVENTS.replace("options={}", 'options={"pathGlobFilter": "*.{json,ndjson}"}'))
+    assert plan(stands, "latest").flows[0].prices[0].lost.files == 3
+
+
+# --- damage: a clear error, and nothing changed
+
+
+def checkpoint(world: World, name: str) -> str:
+    return str(world.root / "state" / world.home.checkpoint(1, 1) / name)
+
+
+def truncate(name: str, keep: int) -> Callable[[World], None]:
+    def damage(world: World) -> None:
+        os.truncate(checkpoint(world, name), keep)
+
+    return damage
+
+
+def remove(*names: str) -> Callable[[World], None]:
+    def damage(world: World) -> None:
+        for name in names:
+            world.home.storage.remove(f"{world.home.checkpoint(1, 1)}/{name}")
+
+    return damage
+
+
+DAMAGE: dict[str, tuple[Callable[[World], None], str]] = {
+    "offsets empty": (truncate("offsets/2", 0), r"offsets/2 is empty"),
+    "offsets truncated": (truncate("offsets/2", 40), r"offsets/2 is cut off"),
+    "offsets gone": (remove("offsets/2"), r"offsets/2 is missing"),
+    "a gap in the files log": (remove("sources/events_raw/1"), r"sources/events_raw .*batch 1\b"),
+    "files log empty": (
+        truncate("sources/events_raw/2", 0),
+        r"sources/events_raw/2 (is empty|starts with b'')",
+    ),
+    "files log half-written": (truncate("sources/events_raw/2", 30), r"sources/events_raw/2 is cut off"),
+    "everything gone": (remove(""), r"There is nothing at .*000001-000001"),
+    "emptied": (remove("offsets", "commits", "sources", "metadata"), r"no checkpoint"),
+    "operator's metadata": (
+        truncate("state/0/_metadata/metadata", 10),
+        r"state/0/_metadata/metadata is cut off",
+    ),
+    "the table's log": (
+        lambda w: (w.root / "warehouse/events/_delta_log" / f"{3:020d}.json").write_text(
+            '{"txn":{"appId":"' + w.query_id
+        ),
+        r"is no JSON: the table's log is damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE.keys())
+def test_a_damaged_checkpoint_is_a_clear_error_and_nothing_is_changed(
+    damage: Callable[[World], None], message: str, world: World
+) -> None:
+    world.processed(3, operators=("dedupe",))
+    damage(world)
+    with pytest.raises(CheckpointError, match=message):
+        plan(world)
+
+
+@pytest.mark.parametrize("name", ["offsets/2", "sources/events_raw/2"])
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_damaged_checkpoint_can_still_be_left_for_another_position_at_an_unknown_price(
+    name: str, start: str, world: World
+) -> None:
+    world.processed(3)
+    truncate(name, 10)(world)
+    found = plan(world, start)
+    assert found.refusals, "what cannot be known must be accepted"
+    assert refused(plan(world, start, accept=(UNKNOWN_PRICE, LOSS, REPEATS))) == []
+
+
+def test_damage_behind_the_last_batch_does_not_matter_to_a_reset(world: World) -> None:
+    world.processed(4)
+    remove("offsets/1", "commits/0")(world)
+    truncate("offsets/0", 3)(world)
+    assert plan(world).flows[0].position["batch"] == 3
+
+
+@pytest.mark.parametrize(
+    "name", [".offsets.tmp", "offsets/notes.txt", "offsets/.9.crc", "commits/x", "sources/events_raw/.1.crc"]
+)
+def test_a_foreign_file_is_no_batch(name: str, world: World) -> None:
+    world.processed(2)
+    world.home.storage.overwrite(f"{world.home.checkpoint(1, 1)}/{name}", b"foreign")
+    assert plan(world).flows[0].position["batch"] == 1
+
+
+# --- what cannot be planned
+
+
+def test_a_flow_that_never_ran_has_nothing_to_reset(world: World) -> None:
+    with pytest.raises(
+        RequestError, match=r"events.clean_events has no checkpoint yet.*streamkeeper run events.clean_events"
+    ):
+        plan(world)
+
+
+def test_an_unknown_flow_has_nothing_to_reset(world: World) -> None:
+    with pytest.raises(RequestError, match=r"There is no flow 'events.other'"):
+        engine.plan(
+            world.settings,
+            reset_checkpoint.KIND,
+            ResetRequest(("events.other",), StartAt("after-last")),
+            "r1",
+        )
+
+
+def test_a_table_that_another_recovery_works_on_cannot_be_planned_for(stands: World) -> None:
+    stands.home.storage.create("events/tables/events/lock/recovery.json", b'{"recovery": "r0", "at": "then"}')
+    with pytest.raises(TableLocked, match=r"The recovery r0 works on the table events"):
+        plan(stands)
+
+
+def test_every_error_is_one_for_the_user(stands: World) -> None:
+    stands.home.storage.overwrite(stands.home.generation(1), b"{}")
+    with pytest.raises(StreamkeeperError, match=r"has format None"):
+        plan(stands)

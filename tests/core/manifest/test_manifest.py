@@ -1,0 +1,241 @@
+"""The manifest: made in a process of its own, found by the hash of the files, and nobody pays for somebody
+else's broken file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamkeeper.errors import RequestError, SettingsError, StorageError, StreamkeeperError
+from streamkeeper.manifest import manifest
+from streamkeeper.manifest.manifest import read_manifest, write_manifest
+from tests.worlds.small_world import EVENTS, World
+
+LEAVES_A_MARK = (
+    "import os, pathlib\npathlib.Path(__file__).with_name('mark.txt').open('a').write(f'{os.getpid()}\\n')\n"
+    + EVENTS
+)
+
+
+def marks(world: World) -> list[int]:
+    file = world.root / "pipelines" / "mark.txt"
+    return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+
+def test_the_reader_never_imports_user_code_and_the_maker_does_once(world: World) -> None:
+    world.declare(LEAVES_A_MARK)
+    first, again = read_manifest(world.settings), read_manifest(world.settings)
+    assert first == again
+    assert [flow.full_name for flow in first.flows()] == ["events.clean_events"]
+    assert len(marks(world)) == 1
+    assert os.getpid() not in marks(world)
+
+
+def test_a_changed_file_makes_it_anew_and_an_old_state_is_found_again(world: World) -> None:
+    world.declare(LEAVES_A_MARK)
+    first = read_manifest(world.settings)
+    world.declare(LEAVES_A_MARK.replace('schema="event_id STRING"', 'schema="event_id LONG"'))
+    second = read_manifest(world.settings)
+    world.declare(LEAVES_A_MARK)
+    assert read_manifest(world.settings) == first != second
+    assert len(marks(world)) == 2
+
+
+@pytest.mark.parametrize("change", ["a helper module", "where the data is", "a new file"])
+def test_the_key_knows_everything_that_declarations_depend_on(change: str, world: World) -> None:
+    before = manifest.files_key(world.settings)
+    settings = world.settings
+    if change == "a helper module":
+        world.declare("X = 1", "lib/helper.py")
+    elif change == "a new file":
+        world.declare("", "other.py")
+    else:
+        settings = type(settings)(**{**vars(settings), "data": "/elsewhere"})
+    assert manifest.files_key(settings) != before
+
+
+def test_a_broken_file_keeps_its_last_declaration_and_the_others_go_on(world: World) -> None:
+    world.declare(EVENTS.replace("events", "orders"), "orders.py")
+    before = {flow.full_name: flow.fingerprint for flow in read_manifest(world.settings).flows()}
+    for broken in ("1 / 0", "import nowhere_at_all"):  # twice: what was kept once is kept again
+        world.declare("from streamkeeper import pipelines as dp\n" + broken)
+        world.declare(EVENTS.replace("events", "orders").replace("STRING", "LONG"), "orders.py")
+        found = read_manifest(world.settings)
+        assert {flow.full_name for flow in found.flows()} == set(before)
+        assert found.find("events.clean_events").fingerprint == before["events.clean_events"]
+        assert found.find("clean_orders").fingerprint != before["orders.clean_orders"]
+        assert list(found.errors) == ["events"]
+        assert "events.py, line 2: the file raises" in found.errors["events"]
+
+
+def test_a_file_that_never_could_be_read_has_no_flows_and_an_error(world: World) -> None:
+    world.declare("from streamkeeper import pipelines\nraise ValueError('no')", "fresh.py")
+    found = read_manifest(world.settings)
+    assert [flow.full_name for flow in found.flows()] == ["events.clean_events"]
+    assert "fresh.py, line 2: the file raises ValueError: no" in found.errors["fresh"]
+
+
+def test_a_table_belongs_to_one_pipeline(world: World) -> None:
+    world.declare(EVENTS, "second.py")
+    found = read_manifest(world.settings)
+    assert [flow.full_name for flow in found.flows()] == ["events.clean_events"]
+    assert (
+        "second.py, line 5: the table events belongs to the pipeline events already (events.py, line 5)"
+        in found.errors["second"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("_private.py", "from streamkeeper import nothing_at_all"),
+        ("helper.py", "LIMIT = 10"),
+        ("lib/deep.py", EVENTS),
+    ],
+    ids=["underscore", "no pipeline", "in a folder"],
+)
+def test_helper_modules_are_no_pipelines(name: str, text: str, world: World) -> None:
+    world.declare(text, name)
+    found = read_manifest(world.settings)
+    assert ([flow.full_name for flow in found.flows()], found.errors) == (["events.clean_events"], {})
+
+
+def test_a_folder_of_the_users_shadows_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (world.root / "json.py").write_text("raise SystemExit('the wrong json')")
+    monkeypatch.chdir(world.root)
+    assert [flow.name for flow in read_manifest(world.settings).flows()] == ["clean_events"]
+
+
+def test_files_that_change_while_they_are_read_are_never_kept_under_the_old_hash(world: World) -> None:
+    appending = "import pathlib\nwith pathlib.Path(__file__).open('a') as me: me.write('# more\\n')\n"
+    world.declare(appending + EVENTS)
+    with pytest.raises(
+        StreamkeeperError, match=r"changed while they were read .* Run `streamkeeper check` again"
+    ):
+        write_manifest(world.settings)
+    assert not (world.root / "state" / "manifests").exists()
+
+
+def test_a_pipelines_folder_that_is_not_there_is_named(world: World) -> None:
+    settings = type(world.settings)(**{**vars(world.settings), "pipelines": Path("/no/such")})
+    with pytest.raises(SettingsError, match=r"/no/such is not there. Make it, or set STREAMKEEPER_PIPELINES"):
+        read_manifest(settings)
+
+
+def test_a_state_folder_that_cannot_be_written_is_named_and_nothing_is_made(world: World) -> None:
+    (world.root / "state").write_text("a file where the folder should be")
+    with pytest.raises(StorageError, match=r"state/manifests/.* cannot be written: .* STREAMKEEPER_STATE"):
+        write_manifest(world.settings)
+    with pytest.raises(StreamkeeperError, match=r"The manifest could not be made .* cannot be written"):
+        read_manifest(world.settings)
+    assert (world.root / "state").read_text() == "a file where the folder should be"
+
+
+def test_a_pipeline_file_that_takes_too_long_is_told_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "BUILD_SECONDS", 1.0)
+    world.declare("import threading\nthreading.Event().wait(30)\n" + EVENTS)
+    with pytest.raises(StreamkeeperError, match=r"took more than 1.0 s. They must only declare"):
+        read_manifest(world.settings)
+
+
+def test_a_file_that_hangs_takes_down_nothing_but_its_own_flows(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "FILE_SECONDS", 0.3)
+    world.declare(EVENTS.replace("events", "orders"), "orders.py")
+    before = {flow.full_name: flow.fingerprint for flow in write_manifest(world.settings).flows()}
+    world.declare(
+        "import threading\ntry:\n    threading.Event().wait(30)\nexcept Exception:\n    pass\n" + EVENTS
+    )
+    world.declare(EVENTS.replace("events", "others"), "others.py")
+    found = write_manifest(world.settings)
+    assert found.errors.keys() == {"events"}
+    assert (
+        "events.py, line 1: importing the file took more than 0 s. It must only declare"
+        in found.errors["events"]
+    )
+    assert {flow.full_name for flow in found.flows()} == before.keys() | {"others.clean_others"}
+
+
+@pytest.mark.parametrize("text", ["", "# saved half-way\n"], ids=["emptied", "without a declaration"])
+def test_a_pipeline_file_that_declares_nothing_any_more_keeps_its_flows_and_says_so(
+    text: str, world: World
+) -> None:
+    before = [flow.fingerprint for flow in read_manifest(world.settings).flows()]
+    world.declare(text)
+    for _ in range(2):
+        found = write_manifest(world.settings)
+        assert [flow.fingerprint for flow in found.flows()] == before
+        assert "does not speak of streamkeeper any more" in found.errors["events"]
+    (world.settings.pipelines / "events.py").unlink()
+    assert list(read_manifest(world.settings).flows()) == []
+
+
+@pytest.mark.parametrize(
+    ("format", "kept"), [(1, True), (99, False)], ids=["an earlier release's", "a later release's"]
+)
+def test_the_last_manifest_may_be_of_another_release(format: int, kept: bool, world: World) -> None:
+    """An upgrade, or the way back from one: a file that cannot be read keeps what it declared where that can
+    be understood.
+    """
+    before = [flow.fingerprint for flow in read_manifest(world.settings).flows()]
+    [file] = (
+        file for file in (world.root / "state" / "manifests").glob("*.json") if file.name != "latest.json"
+    )
+    old = json.loads(file.read_text())
+    for pipeline in old["pipelines"]:
+        for later in ("shared_driver", "notifiers", "no_progress_after"):
+            del pipeline[later]
+        for flow in pipeline["flows"]:
+            del flow["on_failure"]
+    file.write_text(json.dumps({**old, "format": format}))
+    world.declare("1 / 0  # streamkeeper")
+    assert [flow.fingerprint for flow in write_manifest(world.settings).flows()] == (before if kept else [])
+
+
+def test_two_processes_that_make_it_at_once_both_find_it(world: World) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        "from streamkeeper.manifest.manifest import *; print(read_manifest(Settings.from_environment()).key)",
+    ]
+    running = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **world.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    results = [(*process.communicate(), process.returncode) for process in running]
+    assert [(error, code) for _, error, code in results] == [("", 0)] * 2
+    assert results[0][0] == results[1][0] != ""
+
+
+def test_a_flow_is_found_by_its_full_name_or_its_own_where_that_says_enough(world: World) -> None:
+    world.declare(EVENTS.replace('"events"', '"others"'), "others.py")
+    found = read_manifest(world.settings)
+    assert found.find("others.clean_events").dag_id == "flow__others__clean_events"
+    with pytest.raises(
+        RequestError,
+        match=r"'clean_events' is the name of 2 flows. Say which: events.clean_events, others.clean_events",
+    ):
+        found.find("clean_events")
+
+
+def test_an_unknown_flow_is_told_what_is_declared_and_what_is_broken(world: World) -> None:
+    world.declare("from streamkeeper import pipelines\n1 / 0", "late.py")
+    with pytest.raises(
+        RequestError, match=r"(?s)no flow 'late.f'. Declared are: events.clean_events.*late.py, line 2"
+    ):
+        read_manifest(world.settings).find("late.f")

@@ -1,0 +1,67 @@
+"""A pipeline that one installation offers and another does not, by an environment variable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streamkeeper import pipelines as dp
+from streamkeeper.errors import DeclarationError, RequestError
+from streamkeeper.manifest.import_file import fingerprint, load_pipeline
+from streamkeeper.manifest.manifest import files_key, read_manifest, write_manifest
+from streamkeeper.settings import PROJECT
+from tests.worlds.small_world import EVENTS, World
+
+ASKS = EVENTS.replace(
+    "import pipelines as dp\n", "import pipelines as dp\n\ndp.only_where_set('A_BROKER')\n"
+).replace("events", "asking")
+
+
+def test_a_pipeline_is_left_out_with_the_reason_where_the_variable_is_not_set(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.declare(ASKS, "asking.py")
+    monkeypatch.delenv("A_BROKER", raising=False)
+    manifest = write_manifest(world.settings)
+    assert [flow.full_name for flow in manifest.flows()] == ["events.clean_events"]
+    assert manifest.errors == {}
+    assert manifest.left_out == {
+        "asking": (
+            "asking.py, line 4: the pipeline is offered only where A_BROKER is set, and it is not set here."
+        )
+    }
+    assert read_manifest(world.settings) == manifest
+    with pytest.raises(RequestError, match=r"There is no flow 'asking\.clean_asking'"):
+        manifest.find("asking.clean_asking")
+
+
+def test_the_manifest_is_another_one_as_soon_as_the_variable_is_set(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.declare(ASKS, "asking.py")
+    monkeypatch.delenv("A_BROKER", raising=False)
+    without = files_key(world.settings)
+    monkeypatch.setenv("A_BROKER", "b:1")
+    assert files_key(world.settings) != without
+    assert [flow.full_name for flow in write_manifest(world.settings).flows()] == [
+        "asking.clean_asking",
+        "events.clean_events",
+    ]
+
+
+def test_a_variable_must_have_a_name() -> None:
+    with pytest.raises(DeclarationError, match="'A BROKER' names no environment variable"):
+        dp.only_where_set("A BROKER")
+
+
+def test_the_orders_pipeline_is_whole_and_keeps_its_brokers_address_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ORDERS_BROKERS", "secret-host:9092")
+    pipeline = load_pipeline(Path(PROJECT / "spark_jobs" / "pipelines" / "orders.py"), "/data")
+    before = fingerprint(pipeline, pipeline.flows[0])
+    assert "secret-host" not in repr(pipeline)
+    monkeypatch.setenv("ORDERS_BROKERS", "another:9092")
+    again = load_pipeline(Path(PROJECT / "spark_jobs" / "pipelines" / "orders.py"), "/data")
+    assert fingerprint(again, again.flows[0]) == before

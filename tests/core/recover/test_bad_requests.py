@@ -1,0 +1,127 @@
+"""Values that do not fit a form, of every kind of recovery: refused before anything is touched, naming field,
+value and what is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from streamkeeper.errors import RequestError
+from streamkeeper.manifest.manifest import Manifest, write_manifest
+from streamkeeper.recover.plans.kind import KINDS, kind
+from streamkeeper.recover.requests.form import FormField, approval_fields
+from tests.worlds.small_world import World
+
+OF_OTHER_TYPES: dict[str, list[Any]] = {
+    "string": [7, True, ["a"], {"a": 1}],
+    "boolean": ["true", 1, None],
+    "number": ["7", True, [1], float("nan")],
+    "object": ["{}", [1], 3],
+    "array": ["loss", {"loss": 1}, 7],
+}
+NAMES = [
+    "",
+    "no body",
+    "../../etc/passwd",
+    "events'; drop table",
+    "events.nobody",
+    "{{ 7 * 7 }}",
+    "x" * 5000,
+    "\x00",
+    None,
+]
+NUMBERS: list[Any] = [-1, float("inf"), -0.5]
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    world = World(tmp_path_factory.mktemp("declared"))
+    world.declare()
+    return write_manifest(world.settings)
+
+
+def good(name: str, manifest: Manifest) -> dict[str, Any]:
+    """Give values of the fields that have no default and name something declared."""
+    form = kind(name).form(manifest)
+    return {
+        field.name: field.enum[0]
+        for field in form
+        if field.default is None and not field.nullable and field.enum
+    }
+
+
+def bad_values(field: FormField) -> Iterator[Any]:
+    yield from (value for value in OF_OTHER_TYPES[field.type] if not (value is None and field.nullable))
+    if field.name in ("flow", "table", "pipeline"):
+        yield from (
+            name
+            for name in NAMES
+            if not (name is None and field.nullable) and not (name == "" and field.nullable)
+        )
+    elif field.many:
+        yield from (["everything"], [7], [None])
+    elif field.enum is not None:
+        yield from ("everything", "")
+    if field.type == "number":
+        yield from NUMBERS
+
+
+def of(name: str) -> list[FormField]:
+    return list(kind(name).form(Manifest("", (), {}, {})))
+
+
+CASES = [
+    pytest.param(name, field.name, value, id=f"{name} {field.name} {str(value)[:20]!r}")
+    for name in sorted(KINDS)
+    for field in of(name)
+    for value in bad_values(field)
+]
+
+
+@pytest.mark.parametrize(("name", "field", "value"), CASES)
+def test_a_value_that_does_not_fit_its_field_is_refused_with_field_and_value(
+    name: str, field: str, value: object, manifest: Manifest
+) -> None:
+    with pytest.raises(RequestError) as refused:
+        kind(name).parse({**good(name, manifest), field: value}, manifest, "ada")
+    (asked,) = [item for item in kind(name).form(manifest) if item.name == field]
+    lines = [line for line in str(refused.value).splitlines() if field in line or repr(value)[:200] in line]
+    assert lines, f"a line about {field}: {refused.value}"
+    said = "\n".join(lines)
+    assert any(found in said for found in (repr(value), repr(str(value)), str(value))), (
+        f"what was found: {said}"
+    )
+    allowed = (
+        "must be",
+        "allowed ",
+        "there are:",
+        "declared are",
+        "give ",
+        "leave it empty",
+        *(asked.enum or ()),
+    )
+    assert any(word in said.lower() for word in allowed), f"what is allowed: {said}"
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_a_field_that_no_form_has_is_refused_with_those_that_it_has(name: str, manifest: Manifest) -> None:
+    with pytest.raises(RequestError, match=r"Unknown: 'colour', 'tabel'. Allowed are ") as refused:
+        kind(name).parse({**good(name, manifest), "tabel": 1, "colour": "red"}, manifest, "ada")
+    assert all(field.name in str(refused.value) for field in kind(name).form(manifest))
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_all_that_is_wrong_is_said_at_once(name: str, manifest: Manifest) -> None:
+    wrong = {"colour": "red", "reason": 7, "approval": "perhaps"}
+    with pytest.raises(RequestError) as refused:
+        kind(name).parse({**good(name, manifest), **wrong}, manifest, "ada")
+    assert all(field in str(refused.value) for field in wrong)
+    assert "nothing was touched" in str(refused.value) or "Nothing was" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_what_says_how_a_recovery_is_run_is_in_every_form(name: str) -> None:
+    assert of(name)[-3:] == list(approval_fields())

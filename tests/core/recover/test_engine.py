@@ -1,0 +1,654 @@
+"""What holds for every kind of recovery: several flows at once, killed anywhere, two recoveries of one table,
+steps in Spark, secrets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pytest
+
+from streamkeeper.errors import PlanRefused, RecoveryError, RequestError, TableLocked
+from streamkeeper.flows import generations, holds, leases, ledger
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.generations import Start, StartAt
+from streamkeeper.flows.leases import Heartbeat, Lease, Process
+from streamkeeper.flows.ledger import Ledger
+from streamkeeper.manifest.manifest import Manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds import reset_checkpoint
+from streamkeeper.recover.plans import kind as recovery_kind
+from streamkeeper.recover.plans import plan as plans
+from streamkeeper.recover.plans.kind import Kind, StepKind, Work
+from streamkeeper.recover.plans.plan import FlowPlan, Plan, Refusal
+from streamkeeper.recover.requests.form import FormField, approval_fields, price_field
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest, parse_reset
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.settings import Settings
+from streamkeeper.storage import to_json
+from streamkeeper.tables import recovery_lock
+from streamkeeper.times import now
+from tests.worlds.small_world import EVENTS, World
+
+SEVERAL = (
+    EVENTS
+    + """
+dp.create_streaming_table("aside")
+
+@dp.append_flow(name="more_events", target="events", sources=["events_raw"])
+def more_events(raw):
+    return raw
+
+@dp.append_flow(name="aside_events", target="aside", sources=["events_raw"])
+def aside_events(raw):
+    return raw
+"""
+)
+NAMES = ("clean_events", "more_events", "aside_events")
+FLOWS = tuple(f"events.{name}" for name in NAMES)
+
+
+@pytest.fixture
+def several(world: World) -> World:
+    """Three flows that share a source, two of them one table; each has done three batches, two files wait,
+    and the first is parked.
+    """
+    world.declare(SEVERAL)
+    world.processed(3)
+    for name in NAMES[1:]:
+        other = of(world, name)
+        other.begin([[file] for file in world.files], 3, 3)
+    world.add_files(2)
+    world.park()
+    return world
+
+
+def of(world: World, name: str) -> World:
+    return replace(world, name=name, table="aside" if name.startswith("aside") else "events")
+
+
+def homes(world: World) -> list[FlowHome]:
+    return [of(world, name).home for name in NAMES]
+
+
+def plan(
+    world: World,
+    recovery: str = "r1",
+    flows: tuple[str, ...] = FLOWS,
+    start: StartAt | None = None,
+    **more: Any,
+) -> Plan:
+    made = engine.plan(
+        world.settings,
+        reset_checkpoint.KIND,
+        ResetRequest(flows, start or StartAt("after-last"), by="ada", **more),
+        recovery,
+    )
+    engine.propose(world.settings, made)
+    engine.approve(world.settings, "events", recovery, "ada")
+    return made
+
+
+def carry_out(world: World, *steps: str, recovery: str = "r1", **more: Any) -> dict[str, Any]:
+    evidence: dict[str, Any] = {}
+    for step in steps:
+        evidence = engine.carry_out(world.settings, "events", recovery, step, **more)
+    return evidence
+
+
+def drive(home: FlowHome) -> None:
+    """Be a flow's driver, if nothing forbids it: begin the generation that is decided, and look at the
+    sources.
+    """
+    generation = generations.latest(home)
+    assert generation is not None
+    if home.owners() or generations.read_start(home, generation.number):
+        return
+    epoch = (home.epochs() or [0])[-1] + 1
+    lease = Lease(epoch, Process.current(), generation.number, "then")
+    home.storage.create(home.lease(epoch), to_json(asdict(lease)))
+    generations.begin(
+        home,
+        Start(generation.number, home.checkpoint(generation.number, 1), 0, {}, {}, (), None, epoch, "then"),
+    )
+    leases.beat(home, Heartbeat(epoch, 1, "running", generation.number, "then", batch=1, triggers=1))
+    leases.leave(home, lease, "done")
+
+
+def end_state(world: World) -> dict[str, Any]:
+    """Everything that a recovery leaves behind, but moments and how often it had to try."""
+    storage = world.home.storage
+    events = {event.event for event in ledger.open(storage, "events", "r1").events()}
+    return {
+        "generations": {home.flow: home.generations() for home in homes(world)},
+        "decided": {
+            home.flow: replace(generations.latest(home) or pytest.fail(), at="") for home in homes(world)
+        },
+        "holds": {home.flow: home.owners() for home in homes(world)},
+        "locks": [recovery_lock.holder(storage, "events", table) for table in ("aside", "events")],
+        "events": sorted(event for event in events if not event.endswith((".started", ".failed"))),
+        "open": engine.is_open(world.settings, "events", "r1"),
+    }
+
+
+def to_the_end(world: World) -> dict[str, Any]:
+    carry_out(world, *reset_checkpoint.KIND.step_names[:-1])
+    for home in homes(world):
+        drive(home)
+    carry_out(world, reset_checkpoint.KIND.step_names[-1])
+    return end_state(world)
+
+
+# --- several flows
+
+
+def test_several_flows_are_held_decided_and_released_together(several: World) -> None:
+    made = plan(several)
+    assert (made.tables, [flow.flow for flow in made.flows]) == (("aside", "events"), list(FLOWS))
+    assert all(flow.next_generation == 2 for flow in made.flows)
+    held = carry_out(several, "hold")
+    assert held["table_versions"] == {"aside": 3, "events": 6}
+    assert all("recovery-r1" in home.owners() for home in homes(several))
+    found = to_the_end(several)
+    assert found["generations"] == {name: [1, 2] for name in NAMES}
+    assert found["holds"] == {name: [] for name in NAMES}
+    assert (found["locks"], found["open"]) == ([None, None], False)
+
+
+def test_a_flow_that_was_not_named_is_left_alone(several: World) -> None:
+    plan(several, flows=FLOWS[::2])
+    carry_out(several, "hold")
+    assert of(several, "more_events").home.owners() == []
+    carry_out(several, *reset_checkpoint.KIND.step_names[1:-1])
+    assert of(several, "more_events").home.generations() == [1]
+
+
+class Killed(BaseException):
+    """Ends a step as a kill does: no ``except Exception`` sees it."""
+
+
+def dying_ledger(monkeypatch: pytest.MonkeyPatch, at: int, before: bool) -> None:
+    """Let the n-th event be the last: right before or right after it is written."""
+    record, count = Ledger.record, iter(range(1, 1_000))
+
+    def dying(self: Ledger, event: str, evidence: dict[str, Any]) -> Any:
+        last = next(count) == at
+        if last and before:
+            raise Killed
+        written = record(self, event, evidence)
+        if last:
+            raise Killed
+        return written
+
+    monkeypatch.setattr(Ledger, "record", dying)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before each event", "after each event"])
+def test_a_recovery_of_several_flows_killed_at_any_event_comes_to_the_same_end(
+    before: bool, several: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills = 0
+    plan(several)
+    state = {file: file.read_bytes() for file in (several.root / "state").rglob("*") if file.is_file()}
+    expected = to_the_end(several)
+    for at in range(1, 1_000):
+        put_back(several, state)
+        with monkeypatch.context() as patch:
+            dying_ledger(patch, at, before)
+            try:
+                to_the_end(several)
+                break
+            except Killed:
+                kills += 1
+        assert to_the_end(several) == expected, f"killed at event {at}"
+    assert kills >= 2 * len(reset_checkpoint.KIND.steps), "every step's start and end was among them"
+
+
+def put_back(world: World, state: dict[Any, bytes]) -> None:
+    for file in (world.root / "state").rglob("*"):
+        if file.is_file() and file not in state:
+            file.unlink()
+    for file, content in state.items():
+        file.write_bytes(content)
+
+
+@pytest.mark.parametrize("act", ["put", "take", "decide", "release", "give_back"])
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_step_that_is_killed_between_two_flows_goes_on_with_the_second(
+    act: str, at: int, several: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = {
+        "put": holds,
+        "release": holds,
+        "take": recovery_lock,
+        "give_back": recovery_lock,
+        "decide": generations,
+    }[act]
+    plan(several)
+    original: Callable[..., Any] = getattr(module, act)
+    count = iter(range(1, 1_000))
+
+    def dying(*arguments: Any) -> Any:
+        if next(count) == at:
+            raise Killed
+        return original(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, act, dying)
+        if at == 3 and act in ("take", "give_back"):  # there are two tables
+            carry_out(several, *reset_checkpoint.KIND.step_names[:-1])
+        else:
+            with pytest.raises(Killed):
+                carry_out(several, *reset_checkpoint.KIND.step_names[:-1])
+    found = to_the_end(several)
+    assert (found["generations"], found["holds"]) == (
+        {name: [1, 2] for name in NAMES},
+        {name: [] for name in NAMES},
+    )
+    assert (found["locks"], found["open"]) == ([None, None], False)
+
+
+def test_a_recovery_of_several_flows_of_which_one_was_decided_cannot_be_given_up(
+    several: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan(several)
+    carry_out(several, "hold", "plan_again")
+    decide, count = generations.decide, iter(range(1, 9))
+
+    def dying(*arguments: Any) -> Any:
+        if next(count) == 2:
+            raise Killed
+        return decide(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(generations, "decide", dying)
+        with pytest.raises(Killed):
+            carry_out(several, "decide")
+    assert not engine.give_up(several.settings, "events", "r1", "rejected")
+    assert all("recovery-r1" in home.owners() for home in homes(several)), (
+        "nobody runs while half of it is decided"
+    )
+    to_the_end(several)
+
+
+def test_of_two_recoveries_that_share_one_table_the_second_is_refused_and_leaves_nothing(
+    several: World,
+) -> None:
+    plan(several, "r1", FLOWS[:1])
+    plan(several, "r2", FLOWS)
+    carry_out(several, "hold", recovery="r1")
+    with pytest.raises(
+        TableLocked, match=r"The recovery r1 works on the table events of events, so r2 cannot begin"
+    ):
+        carry_out(several, "hold", recovery="r2")
+    assert [home.owners() for home in homes(several)] == [["park", "recovery-r1"], [], []]
+    assert engine.give_up(several.settings, "events", "r2", "locked out")
+    assert [recovery_lock.holder(several.home.storage, "events", table) for table in ("aside", "events")] == [
+        None,
+        "r1",
+    ]
+
+
+def test_two_recoveries_of_different_tables_go_on_side_by_side(several: World) -> None:
+    plan(several, "r1", FLOWS[:2])
+    plan(several, "r2", FLOWS[2:])
+    carry_out(several, "hold", recovery="r1")
+    carry_out(several, *reset_checkpoint.KIND.step_names[:-1], recovery="r2")
+    carry_out(several, *reset_checkpoint.KIND.step_names[1:-1], recovery="r1")
+    assert [home.generations() for home in homes(several)] == [[1, 2]] * 3
+
+
+def test_a_flow_without_a_generation_refuses_the_reset_of_all(several: World) -> None:
+    several.declare(SEVERAL.replace("more_events", "new_events"))
+    before = several.tree()
+    with pytest.raises(RequestError, match=r"The flow events.new_events has no checkpoint yet"):
+        engine.plan(
+            several.settings,
+            reset_checkpoint.KIND,
+            ResetRequest(("events.clean_events", "events.new_events"), StartAt("earliest")),
+            "r1",
+        )
+    assert several.tree() == before
+
+
+def test_a_price_of_one_of_several_flows_is_said_with_its_name(several: World) -> None:
+    made = plan(several, start=StartAt("earliest"))
+    assert [(refusal.flow, refusal.price) for refusal in made.refusals] == [
+        (flow, "repeats") for flow in FLOWS
+    ]
+    assert all(refusal.message.startswith(f"{refusal.flow}: ") for refusal in made.refusals)
+    with pytest.raises(PlanRefused, match=r"events.aside_events: rows that the target"):
+        shared_steps.check_accepted(made)
+
+
+def test_a_price_that_got_worse_for_one_of_several_flows_names_it(several: World) -> None:
+    plan(several, start=StartAt("latest"), accept=("loss",))
+    several.add_files(1)
+    why = carry_out(several, "hold", "plan_again")["why"]
+    assert [item.partition(": ")[0] for item in why] == [f"flow {flow}, source events_raw" for flow in FLOWS]
+
+
+def test_progress_is_waited_for_in_every_flow(several: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_steps, "PROGRESS_SECONDS", 0.1)
+    plan(several)
+    carry_out(several, *reset_checkpoint.KIND.step_names[:-1])
+    drive(homes(several)[0])
+    with pytest.raises(
+        RecoveryError,
+        match=r"Generation 2 of events.more_events, generation 2 of events.aside_events made no progress",
+    ):
+        carry_out(several, "verify_progress")
+
+
+OFFSETS: dict[str, tuple[dict[str, Any], str | None]] = {
+    "by flow": ({flow: {"events_raw": {"logOffset": number}} for number, flow in enumerate(FLOWS)}, None),
+    "files by source, which several flows count each for itself": (
+        {"events_raw": {"logOffset": 1}},
+        (
+            "offsets of events_raw count files in each flow's own checkpoint, and events.clean_events,"
+            " events.more_events, events.aside_events"
+        ),
+    ),
+    "one flow left out": (
+        {FLOWS[0]: {"events_raw": {"logOffset": 1}}},
+        "offsets of events.more_events leave out events_raw",
+    ),
+    "a flow that is not named": (
+        {"events.other": {"events_raw": 1}},
+        "offsets name events.other, which the flows does not read",
+    ),
+    "a flow with no positions": (
+        {FLOWS[0]: 7, **{flow: {"events_raw": {"logOffset": 1}} for flow in FLOWS[1:]}},
+        "offsets of events.clean_events are 7. Give a position for each of its sources",
+    ),
+}
+
+
+@pytest.mark.parametrize(("offsets", "message"), OFFSETS.values(), ids=OFFSETS.keys())
+def test_explicit_offsets_of_several_flows_are_given_by_flow(
+    offsets: dict[str, Any], message: str | None, several: World
+) -> None:
+    from streamkeeper.manifest.manifest import read_manifest
+
+    values = {"flows": list(FLOWS), "start_from": "offsets", "offsets": offsets}
+    if message is not None:
+        with pytest.raises(RequestError, match=message):
+            parse_reset(values, read_manifest(several.settings), "ada")
+        return
+    asked = parse_reset(values, read_manifest(several.settings), "ada")
+    made = engine.plan(several.settings, reset_checkpoint.KIND, asked, "r1")
+    assert [flow.start.offsets for flow in made.flows] == [
+        {"events_raw": {"logOffset": number}} for number in range(3)
+    ]
+    assert reset_checkpoint.KIND.read_request(made.request) == asked
+
+
+def test_flows_of_two_pipelines_are_refused(several: World) -> None:
+    from streamkeeper.manifest.manifest import read_manifest
+
+    several.declare(EVENTS.replace("events", "rates"), "rates.py")
+    with pytest.raises(RequestError, match=r"belong to several pipelines: events, rates"):
+        parse_reset(
+            {"flow": FLOWS[0], "flows": ["rates.clean_rates"]}, read_manifest(several.settings), "ada"
+        )
+
+
+# --- ledgers of the release before
+
+
+def test_a_recovery_that_the_release_before_began_is_read_and_run_on(several: World) -> None:
+    made = engine.plan(
+        several.settings,
+        reset_checkpoint.KIND,
+        ResetRequest(FLOWS[:1], StartAt("after-last"), by="ada"),
+        "r1",
+    )
+    (flow,) = plans.to_json(made)["flows"]
+    request = {
+        "flow": FLOWS[0],
+        **{
+            name: made.request[name] for name in ("start", "state", "accept", "infer_schemas", "reason", "by")
+        },
+    }
+    same = (
+        "flow",
+        "target",
+        "generation",
+        "next_generation",
+        "previous",
+        "fingerprint",
+        "position",
+        "stateful",
+        "operators_before",
+    )
+    old = {
+        **{name: flow[name] for name in (*same, "prices", "notes", "failure")},
+        "recovery": "reset_checkpoint",
+        "recovery_id": "r1",
+        "request": request,
+        "steps": list(made.steps),
+        "refusals": [],
+        "at": "then",
+        "format": 1,
+        "extra": {},
+    }
+    book = ledger.open(several.home.storage, "events", "r1")
+    book.record("planned", json.loads(json.dumps(old)))
+    book.record("approved", {"by": "ada"})
+    recovery_lock.take(several.home.storage, "events", "events", "r1")
+    holds.put(several.home, holds.recovery("r1"), "by the release before", "ada")
+    book.record("hold.started", {})
+    book.record("hold.done", {"driver": "none", "table_version": 6})
+    assert engine.read_plan(several.settings, "events", "r1").flows == made.flows
+    carry_out(several, *reset_checkpoint.KIND.step_names[:-1])
+    assert (several.home.generations(), several.home.owners()) == ([1, 2], [])
+
+
+def test_a_step_that_came_after_the_plan_was_made_is_left_out(several: World) -> None:
+    made = engine.plan(
+        several.settings,
+        reset_checkpoint.KIND,
+        ResetRequest(FLOWS[:1], StartAt("after-last"), by="ada"),
+        "r1",
+    )
+    engine.propose(
+        several.settings, replace(made, steps=("hold", "plan_again", "decide", "release", "verify_progress"))
+    )
+    engine.approve(several.settings, "events", "r1", "ada")
+    carry_out(several, "hold", "plan_again", "decide")
+    assert carry_out(several, "verify_tables") == {"left_out": "the plan of r1 has no step verify_tables"}
+    carry_out(several, "release")
+    assert several.home.generations() == [1, 2]
+
+
+# --- a kind of its own: steps here and in Spark, progress, giving up
+
+
+@dataclass(frozen=True)
+class StampRequest:
+    """Asks for a stamp on a table."""
+
+    table: str
+    by: str = "someone"
+    reason: str = ""
+    accept: tuple[str, ...] = ()
+
+
+def stamp_form(_: Manifest) -> tuple[FormField, ...]:
+    return (FormField("table", "string", "Table", "Which."), price_field(), *approval_fields())
+
+
+def stamp_plan(_: Settings, manifest: Manifest, request: StampRequest, recovery_id: str) -> Plan:
+    flow = manifest.find(FLOWS[0])
+    held = FlowPlan(
+        flow.full_name, request.table, 1, None, 1, flow.fingerprint, StartAt("earliest"), "rebuilt"
+    )
+    refusals = (
+        ()
+        if "loss" in request.accept
+        else (Refusal("loss", "rows go. To go on all the same, accept `loss`."),)
+    )
+    tables = (request.table,)
+    return Plan(
+        "stamp",
+        recovery_id,
+        "events",
+        tables,
+        asdict(request),
+        (held,),
+        STAMP.step_names,
+        now(),
+        refusals=refusals,
+    )
+
+
+def chunks(work: Work) -> dict[str, Any]:
+    done = (work.last_progress() or {"chunk": 0})["chunk"]
+    for number in range(done + 1, 4):
+        work.check_stop()
+        work.progress(chunk=number, of=3)
+    return {"chunks": 3, "from": done}
+
+
+STAMP = Kind(
+    name="stamp",
+    title="Stamp",
+    description="Stamps a table.",
+    form=stamp_form,
+    parse=lambda values, _manifest, by: StampRequest(values["table"], by),
+    read_request=lambda value: StampRequest(**{**value, "accept": tuple(value["accept"])}),
+    plan=stamp_plan,
+    steps=(
+        shared_steps.HOLD,
+        shared_steps.PLAN_AGAIN,
+        StepKind("chunks", "copy in chunks", "here", chunks),
+        StepKind("stamp", "stamp it", "spark", "streamkeeper_jobs.stamps:stamp", changes=True),
+        shared_steps.DECIDE,
+        shared_steps.VERIFY_TABLES,
+        shared_steps.RELEASE,
+        shared_steps.VERIFY_PROGRESS,
+    ),
+)
+
+
+@pytest.fixture
+def stamping(several: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """The kind ``stamp`` is known, and a recovery of it approved."""
+    monkeypatch.setitem(recovery_kind.KINDS, "stamp", f"{__name__}:STAMP")
+    made = engine.plan(several.settings, STAMP, StampRequest("events", "ada", accept=("loss",)), "r1")
+    engine.propose(several.settings, made)
+    engine.approve(several.settings, "events", "r1", "ada")
+    return several
+
+
+def in_spark(act: str, work: Work) -> dict[str, Any]:
+    assert (act, work.step) == ("streamkeeper_jobs.stamps:stamp", "stamp")
+    return {"stamped": work.plan.tables}
+
+
+def test_a_step_that_needs_spark_says_so_where_there_is_none_and_changes_nothing(stamping: World) -> None:
+    carry_out(stamping, "hold", "plan_again", "chunks")
+    with pytest.raises(
+        RecoveryError, match=r"The step stamp needs Spark.*streamkeeper recover stamp --resume r1"
+    ):
+        carry_out(stamping, "stamp")
+    assert (engine.why_failed(stamping.settings, "events", "r1", "stamp") or "").startswith(
+        "RecoveryError: The step stamp needs"
+    )
+    assert carry_out(stamping, "stamp", in_spark=in_spark) == {"stamped": ["events"]}
+    assert engine.why_failed(stamping.settings, "events", "r1", "stamp") is None
+    assert carry_out(stamping, "stamp") == {"stamped": ["events"]}, "what is done needs no Spark any more"
+
+
+def test_a_flow_that_gets_no_generation_is_only_held(stamping: World) -> None:
+    carry_out(stamping, "hold", "plan_again", "chunks")
+    carry_out(stamping, "stamp", in_spark=in_spark)
+    assert carry_out(stamping, "decide") == {"generations": {}}
+    carry_out(stamping, "verify_tables", "release")
+    assert carry_out(stamping, "verify_progress") == {"flows": {}}
+    assert (stamping.home.generations(), stamping.home.owners()) == ([1], ["park"])
+
+
+def test_long_steps_write_their_progress_and_go_on_from_it(
+    stamping: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carry_out(stamping, "hold", "plan_again")
+    with monkeypatch.context() as patch:
+        dying_ledger(patch, at=3, before=False)  # started, chunk 1, chunk 2
+        with pytest.raises(Killed):
+            carry_out(stamping, "chunks")
+    assert carry_out(stamping, "chunks") == {"chunks": 3, "from": 2}
+    events = [
+        event.evidence
+        for event in ledger.open(stamping.home.storage, "events", "r1").events()
+        if event.event == "chunks.progress"
+    ]
+    assert events == [{"chunk": number, "of": 3} for number in (1, 2, 3)]
+
+
+def test_a_long_step_ends_when_its_recovery_is_abandoned(
+    stamping: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carry_out(stamping, "hold", "plan_again")
+    progress = Work.progress
+
+    def abandoned(self: Work, **numbers: Any) -> None:
+        progress(self, **numbers)
+        engine.abandon(self.settings, "events", "r1", "grace")
+
+    monkeypatch.setattr(Work, "progress", abandoned)
+    with pytest.raises(RecoveryError, match=r"The recovery r1 was given up \(abandoned by grace\)"):
+        carry_out(stamping, "chunks")
+
+
+def test_what_changed_something_cannot_be_given_up_and_what_did_not_can(stamping: World) -> None:
+    carry_out(stamping, "hold", "plan_again", "chunks")
+
+    def fails(_act: str, _work: Work) -> dict[str, Any]:
+        raise RecoveryError("half of it is stamped")
+
+    with pytest.raises(RecoveryError, match="half of it"):
+        carry_out(stamping, "stamp", in_spark=fails)
+    assert not engine.give_up(stamping.settings, "events", "r1", "rejected"), (
+        "a started change without a check of its own counts"
+    )
+    assert "recovery-r1" in stamping.home.owners()
+    engine.abandon(stamping.settings, "events", "r1", "ada")
+    assert stamping.home.owners() == ["park"]
+
+
+def test_a_price_of_any_kind_is_refused_before_anything_is_touched(
+    several: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(recovery_kind.KINDS, "stamp", f"{__name__}:STAMP")
+    with pytest.raises(PlanRefused, match="accept `loss`"):
+        shared_steps.check_accepted(engine.plan(several.settings, STAMP, StampRequest("events"), "r1"))
+
+
+def test_an_unknown_kind_or_step_is_told_which_there_are(several: World) -> None:
+    plan(several)
+    with pytest.raises(RequestError, match=r"There is no recovery 'repair'. There are: .*reset_checkpoint"):
+        recovery_kind.kind("repair")
+    with pytest.raises(
+        RequestError, match=r"reset_checkpoint has no step 'stamp'. Its steps are hold, plan_again, decide"
+    ):
+        carry_out(several, "stamp")
+
+
+@pytest.mark.parametrize("name", sorted(recovery_kind.KINDS))
+def test_every_kind_is_whole(name: str) -> None:
+    of_name = recovery_kind.kind(name)
+    fields = of_name.form(Manifest("", (), {}, {}))
+    assert {"approval", "dry_run", "reason"} <= {field.name for field in fields}
+    assert all(field.title and field.description for field in fields)
+    assert len(set(of_name.step_names)) == len(of_name.steps)
+    assert all((step.where == "spark") == isinstance(step.act, str) and step.does for step in of_name.steps)
+    assert of_name.steps[: len(of_name.unasked)] == of_name.unasked, "people are asked once"
+    assert not any(step.changes or step.where != "spark" for step in of_name.unasked)
+    if shared_steps.HOLD in of_name.steps:
+        assert of_name.steps[len(of_name.unasked)] in (shared_steps.HOLD, shared_steps.LOCK)
+        assert shared_steps.RELEASE in of_name.steps, "what is held is released"
+        assert of_name.first_change is not None

@@ -1,0 +1,236 @@
+"""Plans as values: worse than, JSON there and back, in words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from streamkeeper.flows.generations import StartAt
+from streamkeeper.recover.kinds.reset_checkpoint import KIND
+from streamkeeper.recover.plans import explain
+from streamkeeper.recover.plans import plan as plans
+from streamkeeper.recover.plans.advice import FULL_REFRESH_WITH_BACKUP, RESET, TRADE_OFFS, fitting
+from streamkeeper.recover.plans.plan import NONE, Amount, CopyPlan, FlowPlan, Plan, Refusal, SourcePrice
+
+TEN = Amount(10, 1000, 100)
+MORE = Amount(11, 1100, 110)
+UNKNOWN = Amount(None, 0, None, "cannot be counted")
+
+
+def plan_of(*prices: SourcePrice, refusals: tuple[Refusal, ...] = ()) -> Plan:
+    return Plan(
+        recovery="reset_checkpoint",
+        recovery_id="reset_checkpoint-x-1",
+        pipeline="events",
+        tables=("events",),
+        request={"flows": ["events.clean_events"], "accept": ["loss"], "by": "ada", "reason": ""},
+        flows=(flow_plan(*prices),),
+        steps=KIND.step_names,
+        copies=(CopyPlan("events", "/here", "/there", 1_500_000, None, 3),),
+        details={"kind": {"of": "its own"}},
+        notes=("of all",),
+        refusals=refusals,
+        at="now",
+    )
+
+
+def flow_plan(*prices: SourcePrice, flow: str = "events.clean_events", **more: Any) -> FlowPlan:
+    given: dict[str, Any] = {
+        "start": StartAt("offsets", offsets={"a": {"logOffset": 1}}),
+        "position": {"batch": 7, "offsets": {"a": {"logOffset": 9}}},
+        "failure": {
+            "condition": "C",
+            "sql_state": "42K03",
+            "meaning": "a stateful operation was removed",
+            "context": {"type": "T"},
+        },
+        "stateful": True,
+        **more,
+    }
+    return FlowPlan(
+        flow,
+        "events",
+        3,
+        4,
+        2,
+        "f",
+        state="rebuilt",
+        operators_before=("dedupe",),
+        prices=prices,
+        notes=("a note", "another"),
+        **given,
+    )
+
+
+def price(source: str = "a", **amounts: Amount) -> SourcePrice:
+    return SourcePrice(source, "files log 9", "after files log 1", notes=("n",), **amounts)
+
+
+def test_a_plan_survives_the_way_through_json() -> None:
+    made = plan_of(
+        price(lost=TEN, repeated=UNKNOWN, gone=MORE),
+        price("b"),
+        refusals=(Refusal("loss", "m"), Refusal(None, "n")),
+    )
+    assert plans.from_json(json.loads(json.dumps(plans.to_json(made)))) == made
+
+
+WORSE = {
+    "the same": (plan_of(price(lost=TEN)), plan_of(price(lost=TEN)), None),
+    "less lost": (plan_of(price(lost=MORE)), plan_of(price(lost=TEN)), None),
+    "more lost": (
+        plan_of(price(lost=TEN)),
+        plan_of(price(lost=MORE)),
+        "source a: lost went from 10 files, 1.0 kB, 100 rows to 11 files",
+    ),
+    "more repeated": (plan_of(price(repeated=TEN)), plan_of(price(repeated=MORE)), "repeated went from"),
+    "more gone": (plan_of(price()), plan_of(price(gone=TEN)), "gone went from nothing to 10 files"),
+    "more rows in as many files": (
+        plan_of(price(lost=TEN)),
+        plan_of(price(lost=replace(TEN, rows=101))),
+        "lost went from",
+    ),
+    "known became unknown": (
+        plan_of(price(lost=TEN)),
+        plan_of(price(lost=UNKNOWN)),
+        "to rows unknown: cannot be counted",
+    ),
+    "unknown became known": (plan_of(price(lost=UNKNOWN)), plan_of(price(lost=TEN)), None),
+    "more replayed, which costs time and no row": (
+        plan_of(price(replayed=TEN)),
+        plan_of(price(replayed=MORE)),
+        None,
+    ),
+    "a new source": (plan_of(price()), plan_of(price(), price("b")), "source b was not in the approved plan"),
+    "a source less": (plan_of(price(), price("b")), plan_of(price()), None),
+    "a new refusal": (
+        plan_of(price()),
+        plan_of(price(), refusals=(Refusal("loss", "rows are lost"),)),
+        "new refusal: rows are lost",
+    ),
+    "the refusal that was there": (
+        plan_of(price(), refusals=(Refusal("loss", "3 rows"),)),
+        plan_of(price(), refusals=(Refusal("loss", "2 rows"),)),
+        None,
+    ),
+    "another position at the same price": (
+        plan_of(price()),
+        replace(plan_of(price()), flows=(flow_plan(price(), position={"batch": 9}),)),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("approved", "again", "why"), WORSE.values(), ids=WORSE.keys())
+def test_a_plan_is_worse_only_if_its_price_is(approved: Plan, again: Plan, why: str | None) -> None:
+    found = plans.worse(approved, again)
+    assert (found == []) if why is None else (len(found) == 1 and why in found[0])
+
+
+@pytest.mark.parametrize(
+    ("amount", "words"),
+    [
+        (NONE, "nothing"),
+        (Amount(0, 0, 0), "nothing"),
+        (Amount(1, 512, 1), "1 file, 512 B, 1 row"),
+        (Amount(1234, 1_500_000, 20_000), "1,234 files, 1.5 MB, 20,000 rows"),
+        (
+            Amount(2, 10, None, "parquet files are not opened for a plan"),
+            "2 files, 10 B, rows unknown: parquet files are not opened for a plan",
+        ),
+        (UNKNOWN, "rows unknown: cannot be counted"),
+        (Amount(None, 0, 40), "40 rows"),
+        (Amount(3, 10, 0), "3 files, 10 B, 0 rows"),
+    ],
+)
+def test_an_amount_is_said_in_words(amount: Amount, words: str) -> None:
+    assert plans.in_words(amount) == words
+    assert amount.nothing == (words == "nothing")
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (3.4e9, "3.4 GB"), (5e12, "5.0 TB"), (7e15, "7000.0 TB")],
+)
+def test_a_size_is_said_in_words(size: float, words: str) -> None:
+    assert plans.size_in_words(size) == words
+
+
+@pytest.mark.parametrize("explained", [explain.as_text, explain.as_markdown], ids=["text", "markdown"])
+def test_the_words_name_flow_generations_prices_refusals_steps_and_the_failure(explained: object) -> None:
+    made = plan_of(
+        price(lost=TEN, replayed=MORE),
+        refusals=(Refusal("loss", "rows are lost. To go on all the same, accept `loss`."),),
+    )
+    said = explained(made)  # type: ignore[operator]
+    for part in (
+        "events.clean_events",
+        "generation 2 → 4",
+        "42K03",
+        "10 files, 1.0 kB, 100 rows",
+        "11 files",
+        "accept `loss`",
+        "a note",
+        "- ",
+    ):
+        assert part in said, part
+    positions = [said.index(step.name) for step in KIND.steps]
+    assert positions == sorted(positions), "steps are told in their order"
+
+
+STRATEGIES: dict[str, tuple[FlowPlan, str, str]] = {
+    "all is there": (flow_plan(price(repeated=TEN)), RESET, "nothing comes twice"),
+    "what comes next is gone": (
+        flow_plan(price(lost=TEN), start=StartAt("after-last")),
+        FULL_REFRESH_WITH_BACKUP,
+        "what a had is not there",
+    ),
+    "loss by the start that was asked for": (
+        flow_plan(price(lost=TEN), start=StartAt("latest")),
+        RESET,
+        "the table stays",
+    ),
+    "the source cannot be gone on with": (
+        flow_plan(replace(price(), blocked="VACUUM took files")),
+        FULL_REFRESH_WITH_BACKUP,
+        "what a had",
+    ),
+    "positions that cannot be read": (
+        flow_plan(price(), position={"offsets": None}),
+        FULL_REFRESH_WITH_BACKUP,
+        "cannot be read",
+    ),
+    "part of the history is gone": (
+        flow_plan(price(gone=TEN)),
+        RESET,
+        "cannot be rebuilt whole: part of the history of a is gone",
+    ),
+    "history that no state needs": (flow_plan(price(gone=TEN), stateful=False), RESET, "the table stays"),
+}
+
+
+@pytest.mark.parametrize(("flow", "strategy", "why"), STRATEGIES.values(), ids=STRATEGIES.keys())
+def test_the_strategy_that_fits_follows_from_what_the_plan_found(
+    flow: FlowPlan, strategy: str, why: str
+) -> None:
+    found, said = fitting(flow)
+    assert (found, why in said) == (strategy, True), said
+    for explained in (explain.as_text, explain.as_markdown):
+        words = explained(replace(plan_of(), flows=(flow,)))
+        assert f"the strategy that fits is: {strategy}" in words
+        assert all(row[0] in words for row in TRADE_OFFS[1:])
+
+
+def test_where_no_flow_is_parked_no_way_out_is_advised() -> None:
+    made = replace(
+        plan_of(),
+        flows=(flow_plan(price(), failure=None), flow_plan(price(), flow="events.more", failure=None)),
+    )
+    for explained in (explain.as_text, explain.as_markdown):
+        words = explained(made)
+        assert "strategy" not in words
+        assert "events.more" in words
+        assert "1.5 MB, rows not counted, from /here to /there" in words

@@ -1,0 +1,283 @@
+"""What is looked at right before tables are put back: what was written since the plan under the hold, and
+whether Delta will do it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from streamkeeper.delta.copy_files import FIRST_COMMIT
+from streamkeeper.delta.log import SEAL
+from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.flows import generations
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.plans.kind import Work, kind
+from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.restart import put_back
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.storage import open_storage
+from streamkeeper.tables import backups
+from streamkeeper.tables.backups import Backup, Checksum, TableBackup
+from streamkeeper.tables.flows_at_version import FlowAt
+from streamkeeper.tables.past_versions import mark
+from tests.worlds.small_world import EVENTS, World
+
+TWO_FLOWS = f"""{EVENTS}
+@dp.append_flow(name="late", target="events", sources=["events_raw"])
+def late(raw):
+    return raw
+"""
+ADD = {"add": {"path": "new", "size": 1, "dataChange": True}}
+REMOVE = {"remove": {"path": "old", "dataChange": True}}
+
+
+@dataclass
+class Bench:
+    """A table of two flows: ``late`` wrote its versions 1 and 2, ``clean_events`` 3 to 6; a backup ``b1`` is
+    of version 4.
+    """
+
+    world: World
+
+    def commit(self, *actions: dict[str, Any], operation: str = "WRITE", said: str | None = None) -> None:
+        log = self.world.root / "warehouse" / "events" / "_delta_log"
+        info = {"commitInfo": {"operation": operation, **({"userMetadata": said} if said else {})}}
+        lines = "".join(json.dumps(action) + "\n" for action in (info, *actions))
+        (log / f"{len(list(log.glob('*.json'))):020d}.json").write_text(lines)
+
+    def txn(self, flow: str, version: int) -> dict[str, Any]:
+        return {"txn": {"appId": replace(self.world, name=flow).query_id, "version": version}}
+
+    def summarize(self, version: int, **properties: str) -> None:
+        """Write what Delta writes beside a commit."""
+        summary = {
+            "numFiles": 1,
+            "tableSizeBytes": 1,
+            "protocol": {},
+            "metadata": {"id": "t", "configuration": properties},
+        }
+        file = self.world.root / "warehouse" / "events" / "_delta_log" / f"{version:020d}.crc"
+        file.write_text(json.dumps(summary))
+
+    def plan(self, name: str) -> Plan:
+        of, manifest = kind(name), read_manifest(self.world.settings)
+        made = engine.plan(self.world.settings, of, of.parse(ASKED[name], manifest, "ada"), "r1")
+        assert made.refusals == ()
+        engine.propose(self.world.settings, made)
+        engine.approve(self.world.settings, "events", "r1", "ada")
+        return made
+
+    def look(self, name: str) -> None:
+        """Plan a recovery and carry it out up to the look under the hold."""
+        self.plan(name)
+        for step in ("hold", "plan_again"):
+            self.step(step)
+
+    def step(self, step: str) -> dict[str, Any]:
+        return engine.carry_out(self.world.settings, "events", "r1", step, self._in_spark)
+
+    def decide(self) -> None:
+        for step in engine.read_plan(self.world.settings, "events", "r1").steps[2:]:
+            self.step(step)
+            if step == "decide":
+                return
+
+    @staticmethod
+    def _in_spark(act: str, work: Work) -> dict[str, Any]:
+        if act.endswith((":act", ":put_back")):
+            plan = shared_steps.plan_under_hold(work)
+            put_back.check_unchanged(work, plan, put_back.once_decided(plan))
+        return {"tables": []}
+
+
+ASKED: dict[str, dict[str, Any]] = {
+    "rewind": {"flow": "events.clean_events", "batch": "1", "target": "restored"},
+    "restore_table": {"table": "events.events", "backup": "b1"},
+}
+VERSION = {"table": "events.events", "version": 4}
+PUTS_BACK = {"rewind": "rewind", "backup": "restore_table", "version": "restore_table"}
+
+
+@pytest.fixture
+def bench(world: World) -> Bench:
+    world.declare(TWO_FLOWS)
+    replace(world, name="late").processed(2)
+    world.processed(4)
+    copy = world.root / "b1"
+    open_storage(str(copy)).create(
+        FIRST_COMMIT, b'{"protocol":{}}\n{"metaData":{"id":"b","configuration":{}}}\n'
+    )
+    table = TableBackup("target", "/w/events", str(copy), 4, "id", 0, 0, Checksum(2, "7", 5), "{}")
+    stood = (
+        FlowAt("events.clean_events", 1, 1, world.query_id, {"events_raw": {"logOffset": 1}}),
+        FlowAt(
+            "events.late",
+            1,
+            1,
+            replace(world, name="late").query_id,
+            {"events_raw": {"logOffset": 1}},
+            done=False,
+        ),
+    )
+    backups.enter(
+        world.home.storage,
+        Backup("b1", "events", "events", "2026-11-20T12:00:00+00:00", "ada", (table,), stood),
+    )
+    return Bench(world)
+
+
+@pytest.fixture(params=PUTS_BACK)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A recovery that puts the table back: to a batch, to a backup, to a version."""
+    if request.param == "version":
+        monkeypatch.setitem(ASKED, "restore_table", VERSION)
+    return PUTS_BACK[request.param]
+
+
+STRANGERS: dict[str, tuple[str, list[dict[str, Any]], str]] = {
+    "a delete": ("DELETE", [REMOVE, ADD], r"version 7 \(DELETE\)"),
+    "rows of somebody": ("WRITE", [ADD], r"version 7 \(WRITE\)"),
+    "another query": (
+        "STREAMING UPDATE",
+        [{"txn": {"appId": "another", "version": 3}}, ADD],
+        r"version 7 \(STREAMING UPDATE\)",
+    ),
+    "a property": ("SET TBLPROPERTIES", [{"metaData": {"id": "t"}}], r"version 7 \(SET TBLPROPERTIES\)"),
+}
+
+
+@pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
+def test_what_somebody_wrote_after_the_look_is_not_undone_unseen(
+    bench: Bench, way: str, stranger: tuple[str, list[dict[str, Any]], str]
+) -> None:
+    operation, actions, told = stranger
+    bench.look(way)
+    bench.commit(*actions, operation=operation)
+    before = generations.latest(bench.world.home)
+    with pytest.raises(
+        RecoveryError, match=rf"was written to after .*: {told}\. .*Nothing was changed.*abandon r1"
+    ):
+        bench.decide()
+    assert generations.latest(bench.world.home) == before
+    assert engine.give_up(bench.world.settings, "events", "r1", "somebody wrote"), "nothing was changed"
+
+
+def test_a_late_batch_of_a_flow_that_goes_back_is_read_again_and_in_nobodys_way(
+    bench: Bench, way: str
+) -> None:
+    bench.look(way)
+    bench.commit(bench.txn("clean_events", 4), ADD, operation="STREAMING UPDATE")
+    bench.decide()
+    bench.step("put_back")
+    newest = generations.latest(bench.world.home)
+    assert newest is not None and newest.recovery == "r1"
+
+
+def test_a_late_batch_of_a_flow_that_only_waits_would_be_lost(bench: Bench) -> None:
+    bench.look("rewind")
+    bench.commit(bench.txn("late", 2), ADD, operation="STREAMING UPDATE")
+    with pytest.raises(
+        RecoveryError, match=r"hold: version 7 \(STREAMING UPDATE, batch 2 of events\.late\)\. "
+    ):
+        bench.decide()
+
+
+@pytest.mark.parametrize(
+    ("operation", "actions"),
+    [
+        ("Manual Update", [{"txn": {"appId": "any", "version": SEAL}}]),
+        (
+            "OPTIMIZE",
+            [{"remove": {"path": "old", "dataChange": False}}, {"add": {"path": "new", "dataChange": False}}],
+        ),
+        ("VACUUM START", []),
+        ("VACUUM END", []),
+    ],
+)
+def test_upkeep_and_seals_are_in_nobodys_way(
+    bench: Bench, way: str, operation: str, actions: list[dict[str, Any]]
+) -> None:
+    bench.look(way)
+    bench.commit(*actions, operation=operation)
+    bench.decide()
+    bench.step("put_back")
+    newest = generations.latest(bench.world.home)
+    assert newest is not None and newest.recovery == "r1"
+
+
+def test_what_is_written_once_the_generations_are_decided_ends_the_step_with_another_way_out(
+    bench: Bench, way: str
+) -> None:
+    bench.look(way)
+    bench.decide()
+    bench.commit(ADD)
+    with pytest.raises(
+        RecoveryError, match=r"It was not put back\. .*streamkeeper hold events\.clean_events events\.late"
+    ):
+        bench.step("put_back")
+
+
+@pytest.mark.parametrize("mine", ["mark", "transaction"])
+def test_what_comes_after_a_table_was_put_back_by_the_recovery_itself_is_in_nobodys_way(
+    bench: Bench, way: str, mine: str
+) -> None:
+    bench.look(way)
+    bench.decide()
+    if mine == "mark":
+        bench.commit(REMOVE, operation="RESTORE", said=mark("r1"))
+    else:
+        bench.commit(REMOVE, {"txn": {"appId": put_back.app_id("r1"), "version": 1}})
+    bench.commit(ADD)
+    assert bench.step("put_back") == {"tables": []}
+
+
+def test_a_table_that_was_replaced_since_is_not_put_back(bench: Bench, way: str) -> None:
+    bench.look(way)
+    for version in range(1, 7):
+        (bench.world.root / "warehouse" / "events" / "_delta_log" / f"{version:020d}.json").unlink()
+    with pytest.raises(RecoveryError, match=r"is at version 0; it was at 6 .*somebody replaced it"):
+        bench.decide()
+
+
+# What Delta refuses
+
+
+MAPPED = "delta.columnMapping.mode"
+REFUSED: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
+    "takes appends only": ({"delta.appendOnly": "true"}, {}, "has the property delta.appendOnly"),
+    "the backup maps its columns": ({}, {MAPPED: "name"}, f"{MAPPED}=none, and the backup has {MAPPED}=name"),
+    "both map them otherwise": (
+        {MAPPED: "id"},
+        {MAPPED: "name"},
+        f"{MAPPED}=id, and the backup has {MAPPED}=name",
+    ),
+}
+
+
+@pytest.mark.parametrize(("present", "backup", "said"), REFUSED.values(), ids=REFUSED)
+def test_a_backup_that_delta_would_not_put_back_is_refused_in_the_plan(
+    bench: Bench, present: dict[str, str], backup: dict[str, str], said: str
+) -> None:
+    copy = open_storage(str(bench.world.root / "b1"))
+    copy.overwrite(
+        FIRST_COMMIT,
+        b'{"protocol":{}}\n'
+        + json.dumps({"metaData": {"configuration": backup}}).encode().replace(b" ", b""),
+    )
+    bench.summarize(6, **present)
+    with pytest.raises(RequestError, match="Nothing was touched") as refused:
+        bench.plan("restore_table")
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("present", [{}, {MAPPED: "name"}, {"delta.appendOnly": "false"}])
+def test_a_backup_that_maps_no_columns_is_put_back_whatever_the_table_does(
+    bench: Bench, present: dict[str, str]
+) -> None:
+    bench.summarize(6, **present)
+    assert bench.plan("restore_table").details["backup"] == "b1"

@@ -1,0 +1,519 @@
+"""Carrying out a reset: killed anywhere and run again it comes to the same end, and nobody's hold or lock is
+left or lost.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from streamkeeper.errors import LeaseHeld, PlanRefused, RecoveryError, RequestError, TableLocked
+from streamkeeper.flows import generations, holds, leases, ledger
+from streamkeeper.flows.generations import Start, StartAt
+from streamkeeper.flows.leases import Heartbeat, Lease, Process
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds.reset_checkpoint import KIND
+from streamkeeper.recover.plans.plan import Plan, Refusal
+from streamkeeper.recover.requests.form import LOSS, REPEATS
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.storage import LocalStorage, to_json
+from streamkeeper.tables import recovery_lock
+from tests.worlds.small_world import CHANGES, EVENTS, World
+
+FLOW = "events.clean_events"
+STEPS = KIND.step_names
+UNTIL_RELEASED = STEPS[: STEPS.index("release") + 1]
+
+
+@pytest.fixture
+def parked(world: World) -> World:
+    """Three batches done, two files wait, and the flow is parked, its driver gone."""
+    world.processed(3)
+    world.add_files(2)
+    world.park()
+    return world
+
+
+def plan(world: World, start: str = "after-last", recovery: str = "r1", **request: Any) -> Plan:
+    made = engine.plan(
+        world.settings, KIND, ResetRequest((FLOW,), StartAt(start), by="ada", **request), recovery
+    )
+    engine.propose(world.settings, made)
+    engine.approve(world.settings, "events", recovery, "ada")
+    return made
+
+
+def carry_out(world: World, *steps: str, recovery: str = "r1") -> dict[str, Any]:
+    """Carry out some steps, and give the evidence of the last one; what it says of the one flow or table is
+    laid flat.
+    """
+    evidence: dict[str, Any] = {}
+    for step in steps:
+        evidence = engine.carry_out(world.settings, "events", recovery, step)
+    return {
+        **evidence,
+        **evidence.get("flows", {}).get(FLOW, {}),
+        **evidence.get("tables", {}).get("events", {}),
+    }
+
+
+def drive(world: World) -> None:
+    """Be the flow's driver, if nothing forbids it: begin the generation that is decided, and commit a
+    batch.
+    """
+    generation = generations.latest(world.home)
+    assert generation is not None
+    if world.home.owners():
+        return
+    epoch = (world.home.epochs() or [0])[-1] + 1
+    lease = Lease(epoch, Process.current(), generation.number, "then")
+    world.home.storage.create(world.home.lease(epoch), to_json(asdict(lease)))
+    generations.begin(
+        world.home,
+        Start(
+            generation.number, world.home.checkpoint(generation.number, 1), 0, {}, {}, (), None, epoch, "then"
+        ),
+    )
+    leases.beat(world.home, Heartbeat(epoch, 1, "running", generation.number, "then", batch=1, triggers=1))
+    leases.leave(world.home, lease, "done")
+
+
+def end_state(world: World) -> dict[str, Any]:
+    """Everything that a recovery leaves behind, but moments and how often it had to try."""
+    book = ledger.open(world.home.storage, "events", "r1")
+    decided = generations.latest(world.home)
+    assert decided is not None
+    return {
+        "generation": replace(decided, at=""),
+        "generations": world.home.generations(),
+        "holds": world.home.owners(),
+        "lock": recovery_lock.holder(world.home.storage, "events", "events"),
+        "events": sorted({event.event for event in book.events() if not event.event.endswith(".started")}),
+        "open": engine.is_open(world.settings, "events", "r1"),
+        "old checkpoint": {
+            name: content for name, content in world.tree().items() if "/checkpoints/000001" in name
+        },
+    }
+
+
+def test_nothing_is_carried_out_before_someone_approved(parked: World) -> None:
+    made = engine.plan(parked.settings, KIND, ResetRequest((FLOW,), StartAt("after-last"), by="ada"), "r1")
+    assert engine.propose(parked.settings, made) == made
+    with pytest.raises(PlanRefused, match="Nobody approved the plan"):
+        carry_out(parked, "hold")
+    assert parked.home.owners() == ["park"]
+
+
+def test_the_plan_that_was_proposed_first_is_the_one_that_holds(parked: World) -> None:
+    made = plan(parked)
+    assert engine.propose(parked.settings, replace(made, at="later")) == made
+
+
+def test_a_reset_decides_the_next_generation_and_leaves_nothing_else_behind(parked: World) -> None:
+    before = end_state(parked)["old checkpoint"]
+    plan(parked)
+    assert not engine.is_open(parked.settings, "events", "r1")
+    carry_out(parked, "hold")
+    assert engine.is_open(parked.settings, "events", "r1")
+    assert parked.home.owners() == ["park", "recovery-r1"]
+    carry_out(parked, *UNTIL_RELEASED[1:])
+    drive(parked)
+    evidence = carry_out(parked, "verify_progress")
+    assert (evidence["batch"], evidence["triggers"]) == (1, 1)
+    found = end_state(parked)
+    assert (found["generations"], found["holds"], found["lock"], found["open"]) == ([1, 2], [], None, False)
+    assert found["old checkpoint"] == before
+    decided = found["generation"]
+    assert (decided.previous, decided.start, decided.recovery, decided.by) == (
+        1,
+        StartAt("after-last"),
+        "r1",
+        "ada",
+    )
+
+
+def test_a_step_that_is_done_only_gives_its_evidence_again(parked: World) -> None:
+    plan(parked)
+    first = carry_out(parked, *UNTIL_RELEASED)
+    before = parked.tree()
+    assert carry_out(parked, *UNTIL_RELEASED) == first
+    assert parked.tree() == before
+
+
+class Deadly(LocalStorage):
+    """A storage that kills its process right before or right after its n-th change."""
+
+    changes = 0
+    at = 0
+    after = False
+
+    def _change(self, act: Callable[[], Any]) -> Any:
+        Deadly.changes += 1
+        if Deadly.changes == Deadly.at and not Deadly.after:
+            os._exit(9)
+        result = act()
+        if Deadly.changes == Deadly.at:
+            os._exit(9)
+        return result
+
+    def create(self, name: str, content: bytes) -> bool:
+        return bool(self._change(lambda: super(Deadly, self).create(name, content)))
+
+    def overwrite(self, name: str, content: bytes) -> None:
+        self._change(lambda: super(Deadly, self).overwrite(name, content))
+
+    def remove(self, name: str) -> None:
+        self._change(lambda: super(Deadly, self).remove(name))
+
+
+def killed_at(world: World, at: int, after: bool) -> bool:
+    """Carry the recovery out in a child that is killed at its n-th change; give whether it came that far."""
+    child = os.fork()
+    if child == 0:
+        Deadly.at, Deadly.after = at, after
+        engine.open_storage = Deadly  # type: ignore[attr-defined]
+        code = 8
+        try:
+            carry_out(world, *UNTIL_RELEASED)
+            drive(world)
+            carry_out(world, "verify_progress")
+            code = 0
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, 9), f"the child failed at change {at}"
+    return code == 9
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before each change", "after each change"])
+def test_a_reset_that_is_killed_at_any_change_and_run_again_comes_to_the_same_end(
+    after: bool, parked: World
+) -> None:
+    plan(parked)
+    state, kept = parked.root / "state", parked.root / "kept"
+    shutil.copytree(state, kept)
+    assert not killed_at(parked, 10_000, after)
+    expected = end_state(parked)
+    at = 0
+    while True:
+        at += 1
+        shutil.rmtree(state)
+        shutil.copytree(kept, state)
+        if not killed_at(parked, at, after):
+            break
+        carry_out(parked, *UNTIL_RELEASED)
+        drive(parked)
+        carry_out(parked, "verify_progress")
+        assert end_state(parked) == expected, f"killed at change {at}"
+    assert at > len(STEPS) * 2, "every step's start and end was among the changes"
+
+
+@pytest.mark.parametrize("step", STEPS[1:])
+def test_no_step_is_carried_out_before_its_turn(step: str, parked: World) -> None:
+    plan(parked)
+    before = parked.tree()
+    with pytest.raises(RecoveryError, match=rf"The step {step} comes after \w+, which was not done"):
+        carry_out(parked, step)
+    assert parked.tree() == before
+
+
+@pytest.mark.parametrize(
+    "done", [(), ("hold",), ("hold", "plan_again")], ids=["nothing", "hold", "plan_again"]
+)
+def test_a_recovery_given_up_before_it_decided_leaves_the_flow_as_it_was(
+    done: tuple[str, ...], parked: World
+) -> None:
+    plan(parked)
+    flow = {name: content for name, content in parked.tree().items() if "/ledger/" not in name}
+    carry_out(parked, *done)
+    assert engine.give_up(parked.settings, "events", "r1", "rejected")
+    assert {name: content for name, content in parked.tree().items() if "/ledger/" not in name} == flow
+    with pytest.raises(RecoveryError, match=r"The recovery r1 was given up \(rejected\). Plan a new one"):
+        carry_out(parked, "hold")
+    assert engine.give_up(parked.settings, "events", "r1", "again"), "giving up twice is giving up"
+
+
+def test_a_recovery_that_decided_cannot_be_given_up_and_goes_on(parked: World) -> None:
+    plan(parked)
+    carry_out(parked, "hold", "plan_again", "decide")
+    before = parked.tree()
+    assert not engine.give_up(parked.settings, "events", "r1", "rejected")
+    assert parked.tree() == before
+    carry_out(parked, "verify_tables", "release")
+    assert parked.home.owners() == []
+
+
+def test_an_abandoned_recovery_loses_hold_and_lock_and_its_generation_stays(parked: World) -> None:
+    plan(parked)
+    carry_out(parked, "hold", "plan_again", "decide")
+    engine.abandon(parked.settings, "events", "r1", "ada")
+    assert (parked.home.owners(), parked.home.generations()) == (["park"], [1, 2])
+    assert recovery_lock.holder(parked.home.storage, "events", "events") is None
+    assert not engine.is_open(parked.settings, "events", "r1")
+
+
+def test_of_two_recoveries_at_once_the_second_is_refused_and_disturbs_nothing(parked: World) -> None:
+    plan(parked, recovery="r1")
+    plan(parked, recovery="r2")
+    carry_out(parked, "hold", recovery="r1")
+    with pytest.raises(
+        TableLocked, match=r"The recovery r1 works on the table events of events, so r2 cannot begin"
+    ):
+        carry_out(parked, "hold", recovery="r2")
+    assert parked.home.owners() == ["park", "recovery-r1"]
+    assert engine.give_up(parked.settings, "events", "r2", "locked out")
+    assert recovery_lock.holder(parked.home.storage, "events", "events") == "r1"
+    with pytest.raises(TableLocked, match=r"r1 works on the table"):
+        engine.plan(parked.settings, KIND, ResetRequest((FLOW,), StartAt("earliest")), "r3")
+    carry_out(parked, *UNTIL_RELEASED, recovery="r1")
+    assert parked.home.generations() == [1, 2]
+
+
+def test_a_plan_for_a_generation_that_is_not_the_newest_any_more_is_stale(parked: World) -> None:
+    plan(parked, recovery="r1")
+    plan(parked, recovery="r2")
+    carry_out(parked, *UNTIL_RELEASED, recovery="r2")
+    carry_out(parked, "hold")
+    with pytest.raises(
+        RecoveryError, match=r"is on generation 2 now; the plan was made on 1.*streamkeeper abandon r1"
+    ):
+        carry_out(parked, "plan_again")
+    assert engine.give_up(parked.settings, "events", "r1", "stale")
+    assert (parked.home.generations(), parked.home.owners()) == ([1, 2], [])
+
+
+def test_a_generation_that_began_after_the_plan_is_where_the_next_one_starts(parked: World) -> None:
+    plan(parked, recovery="r0")
+    carry_out(parked, *UNTIL_RELEASED, recovery="r0")
+    made = plan(parked)
+    assert (made.flows[0].generation, made.flows[0].previous) == (2, 1)
+    parked.begin([[file] for file in parked.files], 5, 5, number=2)
+    carry_out(parked, "hold", "plan_again", "decide")
+    decided = generations.latest(parked.home)
+    assert decided is not None
+    assert (decided.number, decided.previous) == (3, 2)
+
+
+def test_a_changed_declaration_makes_the_plan_stale(parked: World) -> None:
+    plan(parked)
+    parked.declare(EVENTS.replace("return raw", "return raw.distinct()"))
+    carry_out(parked, "hold")
+    with pytest.raises(
+        RecoveryError, match=r"The declaration of events.clean_events changed since the plan was made"
+    ):
+        carry_out(parked, "plan_again")
+    assert parked.home.generations() == [1]
+
+
+def test_a_flow_that_is_not_declared_any_more_can_still_be_given_up(parked: World) -> None:
+    plan(parked)
+    carry_out(parked, "hold")
+    parked.declare("", "events.py")
+    assert engine.give_up(parked.settings, "events", "r1", "gone")
+    assert parked.home.owners() == ["park"]
+
+
+def test_a_price_that_nobody_accepted_is_refused_before_anything_is_touched(parked: World) -> None:
+    before = parked.tree()
+    made = engine.plan(parked.settings, KIND, ResetRequest((FLOW,), StartAt("earliest")), "r1")
+    with pytest.raises(
+        PlanRefused, match=r"(?s)nothing was touched:\n- .*second time.*6 rows.*accept `repeats`"
+    ):
+        shared_steps.check_accepted(made)
+    assert parked.tree() == before
+
+
+def test_a_price_that_nobody_accepted_is_never_decided_on(parked: World) -> None:
+    plan(parked, "earliest")
+    carry_out(parked, "hold", "plan_again")
+    with pytest.raises(PlanRefused, match=r"accept `repeats`"):
+        carry_out(parked, "decide")
+    assert parked.home.generations() == [1]
+
+
+def test_a_price_that_got_worse_under_the_hold_is_asked_for_again(parked: World) -> None:
+    made = plan(parked, "latest", accept=(LOSS,))
+    assert made.flows[0].prices[0].lost.rows == 4
+    parked.add_files(1)
+    evidence = carry_out(parked, "hold", "plan_again")
+    assert evidence["worse"]
+    assert "lost went from 2 files" in evidence["why"][0]
+    with pytest.raises(
+        PlanRefused,
+        match=r"(?s)got worse since the plan was approved, and nobody approved it again:.*lost went from",
+    ):
+        carry_out(parked, "decide")
+    assert parked.home.generations() == [1]
+    assert not engine.was_approved_again(parked.settings, made)
+    engine.approve(parked.settings, "events", "r1", "grace", again=True)
+    assert engine.was_approved_again(parked.settings, made)
+    carry_out(parked, "decide")
+    assert parked.home.generations() == [1, 2]
+
+
+def test_a_price_that_was_approved_again_is_accepted_by_the_generation(parked: World) -> None:
+    """Else its driver would refuse what somebody said yes to."""
+    again = replace(
+        plan(parked, accept=(LOSS,)),
+        refusals=(Refusal(REPEATS, "rows come twice"), Refusal(LOSS, "rows are lost")),
+    )
+    assert shared_steps.generation_of(again, again.flows[0], parked.home).accepted == (LOSS, REPEATS)
+
+
+def test_files_that_came_after_the_plan_do_not_make_a_reset_after_the_last_processed_worse(
+    parked: World,
+) -> None:
+    plan(parked)
+    parked.add_files(3)
+    assert not carry_out(parked, "hold", "plan_again")["worse"]
+
+
+def test_the_hold_waits_until_the_driver_has_left(parked: World) -> None:
+    lease = leases.acquire(parked.home, 1, 1.0)
+    plan(parked)
+
+    def obey() -> None:
+        while "recovery-r1" not in parked.home.owners():
+            threading.Event().wait(0.01)
+        leases.leave(parked.home, lease, "held")
+
+    driver = threading.Thread(target=obey)
+    driver.start()
+    evidence = carry_out(parked, "hold")
+    driver.join()
+    assert f"pid {os.getpid()}" in evidence["drivers"][FLOW]
+
+
+def test_a_driver_that_does_not_stop_is_told_and_the_step_can_be_run_again(parked: World) -> None:
+    parked.more["STREAMKEEPER_STOP_TIMEOUT"] = "0.3"
+    lease = leases.acquire(parked.home, 1, 1.0)
+    plan(parked)
+    with pytest.raises(LeaseHeld, match=r"is still there 0.3 s after it was asked to stop"):
+        carry_out(parked, "hold")
+    assert parked.home.owners() == ["park", "recovery-r1"]
+    leases.leave(parked.home, lease, "held")
+    carry_out(parked, *UNTIL_RELEASED)
+    assert parked.home.generations() == [1, 2]
+
+
+def test_a_table_that_was_replaced_meanwhile_keeps_the_flow_held(parked: World) -> None:
+    plan(parked)
+    carry_out(parked, "hold", "plan_again", "decide")
+    table = parked.root / "warehouse" / "events"
+    table.rename(parked.root / "aside")
+    with pytest.raises(
+        RecoveryError, match=r"The table events at .* is at version None; it was at 3 when the hold was put"
+    ):
+        carry_out(parked, "verify_tables")
+    assert "recovery-r1" in parked.home.owners()
+    (parked.root / "aside").rename(table)
+    assert carry_out(parked, "verify_tables")["version"] == 3
+
+
+def test_a_release_lifts_the_park_and_leaves_what_persons_hold(parked: World) -> None:
+    holds.put(parked.home, holds.person("grace"), "maintenance", "grace")
+    plan(parked)
+    evidence = carry_out(parked, *UNTIL_RELEASED)
+    assert (evidence["park_lifted"], evidence["holds_left"]) == (True, ["person-grace"])
+    assert carry_out(parked, "verify_progress")["held_by"] == ["person-grace"]
+
+
+def test_a_park_of_a_later_generation_is_not_lifted(parked: World) -> None:
+    plan(parked)
+    parked.park(generation=2)
+    assert not carry_out(parked, *UNTIL_RELEASED)["park_lifted"]
+    with pytest.raises(
+        RecoveryError, match=r"Generation 2 of events.clean_events was parked before it made progress"
+    ):
+        carry_out(parked, "verify_progress")
+
+
+def test_no_progress_is_an_error_that_says_where_to_look(
+    parked: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_steps, "PROGRESS_SECONDS", 0.1)
+    plan(parked)
+    carry_out(parked, *UNTIL_RELEASED)
+    with pytest.raises(RecoveryError, match=r"made no progress in 0.1 s.*run this step again"):
+        carry_out(parked, "verify_progress")
+    drive(parked)
+    assert carry_out(parked, "verify_progress")["batch"] == 1
+
+
+def test_a_later_generation_ends_the_wait_for_progress(parked: World) -> None:
+    plan(parked)
+    carry_out(parked, *UNTIL_RELEASED)
+    decided = generations.latest(parked.home)
+    assert decided is not None
+    generations.decide(parked.home, generations.with_number(replace(decided, recovery="r9"), parked.home, 3))
+    assert carry_out(parked, "verify_progress")["superseded_by"] == 3
+
+
+def test_the_ledger_keeps_the_plan_the_approval_and_each_steps_failure(parked: World) -> None:
+    made = plan(parked, "earliest")
+    carry_out(parked, "hold", "plan_again")
+    with pytest.raises(PlanRefused):
+        carry_out(parked, "decide")
+    events = ledger.open(parked.home.storage, "events", "r1").events()
+    assert [event.event for event in events] == [
+        "planned",
+        "approved",
+        "hold.started",
+        "hold.done",
+        "plan_again.started",
+        "plan_again.done",
+        "decide.started",
+        "decide.failed",
+    ]
+    assert events[1].evidence == {"by": "ada"}
+    assert events[-1].evidence["error"].startswith("PlanRefused: ")
+    assert engine.read_plan(parked.settings, "events", "r1") == made
+
+
+def test_a_plan_is_proposed_once_a_recovery(parked: World) -> None:
+    made = plan(parked, accept=(REPEATS,))
+    engine.propose(parked.settings, replace(made, at="later"))
+    engine.approve(parked.settings, "events", "r1", "grace")
+    assert engine.read_plan(parked.settings, "events", "r1").at == made.at
+    assert len(ledger.open(parked.home.storage, "events", "r1").events()) == 2
+
+
+@pytest.mark.parametrize("name", ["r9", "../ledger/r1", "", "r1/../r1"])
+def test_an_unknown_recovery_is_told_which_there_are(name: str, parked: World) -> None:
+    plan(parked)
+    with pytest.raises(RequestError, match=r"There is no recovery .* of events. The last ones are: r1"):
+        engine.read_plan(parked.settings, "events", name)
+
+
+def test_a_recoverys_id_is_the_same_for_the_same_run_and_can_hold() -> None:
+    runs = [
+        "manual__2026-11-21T10:00:00+00:00",
+        "manual__2026-11-21T10:00:00.1+00:00",
+        "x/../y",
+        "ü",
+        "",
+        "a" * 300,
+        "a" * 301,
+    ]
+    ids = [engine.recovery_id("reset_checkpoint", run) for run in runs]
+    assert len(set(ids)) == len(runs)
+    assert ids == [engine.recovery_id("reset_checkpoint", run) for run in runs]
+    for made in ids:
+        holds._check(holds.recovery(made))
+
+
+def test_the_reset_of_a_once_flow_is_verified_by_its_being_done(world: World) -> None:
+    world.declare(CHANGES % ", once=True")
+    world.processed(1)
+    generations.finish(world.home, 1, 0)
+    plan(world)
+    carry_out(world, *UNTIL_RELEASED)
+    generations.finish(world.home, 2, 0)
+    assert carry_out(world, "verify_progress")["done"]

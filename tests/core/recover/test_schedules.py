@@ -1,0 +1,182 @@
+"""Recoveries by the clock: what a pipeline file may declare, what it may not, and what its DAG triggers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from streamkeeper.declare.model import Where
+from streamkeeper.errors import DeclarationError
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover.plans import schedules
+from streamkeeper.recover.requests.backfill import parse_backfill
+from streamkeeper.recover.requests.reset_checkpoint import parse_reset
+from tests.core.recover.test_engine import SEVERAL
+from tests.worlds.small_world import EVENTS, World
+
+HERE = Where("events.py", 9)
+NIGHTLY = (
+    'dp.schedule("reset_checkpoint", flow="clean_events", start_from="earliest", accept=["repeats"], cron="0'
+    ' 3 * * *")\n'
+)
+
+
+def test_a_schedule_comes_through_the_manifest_and_triggers_with_nobody_asked(world: World) -> None:
+    world.declare(EVENTS + NIGHTLY)
+    manifest = read_manifest(world.settings)
+    [pipeline] = manifest.pipelines
+    [schedule] = pipeline.schedules
+    assert (schedule.name, schedule.recovery, schedule.cron) == (
+        "reset_checkpoint__clean_events",
+        "reset_checkpoint",
+        "0 3 * * *",
+    )
+    assert str(schedule.where) == "events.py, line 10"
+    assert schedules.dag_id(pipeline, schedule) == "schedule__events__reset_checkpoint__clean_events"
+    conf = schedules.conf_of(pipeline, schedule)
+    assert conf == {
+        "reason": "scheduled: 0 3 * * *",
+        "flow": "events.clean_events",
+        "start_from": "earliest",
+        "accept": ["repeats"],
+        "approval": False,
+    }
+    assert parse_reset(conf, manifest, "ada").accept == ("repeats",)
+
+
+def test_of_several_flows_the_first_goes_where_the_form_must_have_one(world: World) -> None:
+    line = (
+        'dp.schedule("reset_checkpoint", flows=["aside_events", "clean_events"], name="all", cron="@daily")\n'
+    )
+    world.declare(SEVERAL + line)
+    manifest = read_manifest(world.settings)
+    [pipeline] = manifest.pipelines
+    conf = schedules.conf_of(pipeline, pipeline.schedules[0])
+    assert (conf["flow"], conf["flows"]) == ("events.aside_events", ["events.clean_events"])
+    assert parse_reset(conf, manifest, "ada").flows == ("events.aside_events", "events.clean_events")
+    assert schedules.conf_of(pipeline, pipeline.schedules[0]) == conf, (
+        "what was declared is not changed by looking"
+    )
+
+
+def test_the_table_of_a_scheduled_backfill_is_any_of_the_warehouse_and_not_its_own(world: World) -> None:
+    world.declare(EVENTS + BACKFILL.format(table="archive"))
+    manifest = read_manifest(world.settings)
+    [pipeline] = manifest.pipelines
+    conf = schedules.conf_of(pipeline, pipeline.schedules[0])
+    assert (conf["flow"], conf["table"]) == ("events.clean_events", "archive")
+    assert parse_backfill(conf, manifest, "ada").table == "archive"
+
+
+def test_a_schedule_changes_no_flow(world: World) -> None:
+    before = world.flow.fingerprint
+    world.declare(EVENTS + NIGHTLY)
+    assert world.flow.fingerprint == before
+
+
+BACKFILL = (
+    'dp.schedule("backfill", flow="clean_events", read="table", table="{table}", accept=["repeats"],'
+    ' cron="@weekly")\n'
+)
+BAD: dict[str, tuple[str, str]] = {
+    "unknown recovery": (
+        'dp.schedule("repair", cron="@daily")',
+        "there is no recovery 'repair' to schedule. There are: .*reset_checkpoint",
+    ),
+    "no flow": ('dp.schedule("reset_checkpoint", cron="@daily")', "flow is None, which is no flow's name"),
+    "unknown flow": (
+        'dp.schedule("reset_checkpoint", flow="nobody", cron="@daily")',
+        "There is no flow 'events.nobody'",
+    ),
+    "unknown value": (
+        'dp.schedule("reset_checkpoint", flow="clean_events", colour=1, cron="@daily")',
+        "Unknown: 'colour'",
+    ),
+    "bad value": (
+        'dp.schedule("reset_checkpoint", flow="clean_events", state="kept", cron="@daily")',
+        "state is 'kept'; allowed are",
+    ),
+    "approval": (
+        'dp.schedule("reset_checkpoint", flow="clean_events", approval=True, cron="@daily")',
+        "sets approval. Nobody is there",
+    ),
+    "no JSON": (
+        'dp.schedule("reset_checkpoint", flow="clean_events", offsets={1, 2}, cron="@daily")',
+        "a value that is no JSON",
+    ),
+    "bad name": (
+        'dp.schedule("reset_checkpoint", flow="clean_events", name="a b", cron="@daily")',
+        "name 'a b' cannot be used",
+    ),
+    "twice": (
+        NIGHTLY + NIGHTLY,
+        "reset_checkpoint__clean_events is declared at events.py, line 10 already. Give one of them a name=",
+    ),
+    "its own table": (BACKFILL.format(table="events"), "table is events, which events.clean_events writes"),
+    "bad cron": (
+        'dp.schedule("reset_checkpoint", flow="clean_events", cron="daily")',
+        "has cron 'daily'. Give five fields",
+    ),
+}
+
+
+@pytest.mark.parametrize(("line", "message"), BAD.values(), ids=BAD.keys())
+def test_a_schedule_that_cannot_be_is_said_with_its_line_and_the_flows_stay(
+    line: str, message: str, world: World
+) -> None:
+    read_manifest(world.settings)
+    world.declare(EVENTS + line)
+    found = read_manifest(world.settings)
+    assert [flow.full_name for flow in found.flows()] == ["events.clean_events"]
+    with pytest.raises(DeclarationError, match=rf"(?s)^events.py, line 1[01]: .*{message}"):
+        raise DeclarationError(found.errors["events"])
+
+
+GOOD = [
+    "0 3 * * *",
+    "*/5 * * * *",
+    "0 0 1 jan MON-fri",
+    "1,2,5-9/2 0-23 1-31 1-12 0-7",
+    "30 2 29 2 *",
+    "5/10 * * * sun",
+    "@daily",
+    " @Weekly ",
+]
+
+
+@pytest.mark.parametrize("cron", GOOD)
+def test_a_cron_expression_that_fits_is_taken(cron: str) -> None:
+    assert schedules.check_cron(cron, HERE) == cron.strip().lower()
+
+
+MISFITS: dict[Any, str] = {
+    "": "Give five fields",
+    "* * * *": "Give five fields",
+    "* * * * * *": "Give five fields",
+    "@once": "one of @hourly, @daily",
+    "@continuous": "one of @hourly, @daily",
+    7: "Give five fields",
+    None: "Give five fields",
+    "60 * * * *": "'60' is no minute. Allowed are 0 to 59",
+    "* 24 * * *": "'24' is no hour",
+    "* * 0 * *": "'0' is no day of month",
+    "* * * 13 *": "'13' is no month. Allowed are 1 to 12, or jan",
+    "* * * * 8": "'8' is no day of week",
+    "* * * mon *": "'mon' is no month",
+    "9-5 * * * *": "'9-5' ends before it begins",
+    "*/0 * * * *": "the step of '\\*/0' is 0",
+    "*-5 * * * *": "'\\*-5' is no minute",
+    "-1 * * * *": "'-1' is no minute",
+    "1,,2 * * * *": "'' is no minute",
+    "* * L * *": "'l' is no day of month",
+    "* * * * mon#1": "'mon#1' is no day of week",
+    "0 0 30 2 *": "no year has that day",
+    "0 0 31 4,6 *": "no year has that day",
+}
+
+
+@pytest.mark.parametrize(("cron", "message"), MISFITS.items(), ids=map(repr, MISFITS))
+def test_a_cron_expression_that_does_not_fit_is_refused_with_the_field(cron: Any, message: str) -> None:
+    with pytest.raises(DeclarationError, match=rf"events.py, line 9: the schedule has cron .*{message}"):
+        schedules.check_cron(cron, HERE)

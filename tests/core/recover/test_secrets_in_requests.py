@@ -1,0 +1,126 @@
+"""Secrets in every field of every form, and in what pipelines declare: none reaches an error, a plan, its
+words or the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from streamkeeper.errors import RequestError, StreamkeeperError
+from streamkeeper.flows import ledger
+from streamkeeper.manifest.manifest import Manifest, read_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.plans import explain
+from streamkeeper.recover.plans import plan as plans
+from streamkeeper.recover.plans.kind import kind
+from streamkeeper.recover.requests.form import FormField
+from tests.core.recover.test_two_recoveries import ASKED
+from tests.worlds.small_world import EVENTS, World
+
+SECRET = "hunter2-hunter2"
+TEXTS = {
+    "pair": f"password={SECRET}",
+    "address": f"https://ada:{SECRET}@host/x",
+    "jaas": (
+        f'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="{SECRET}";'
+    ),
+    "header": f"Authorization: Bearer {SECRET}",
+    "signed": f"https://host/x?sv=1&sig={SECRET}",
+    "azure": f"Endpoint=sb://x/;SharedAccessKeyName=k;SharedAccessKey={SECRET}",
+}
+OBJECTS: dict[str, dict[str, Any]] = {
+    "options": {
+        "kafka.sasl.jaas.config": SECRET,
+        "password": SECRET,
+        "fs.azure.account.key.lake.dfs.core.windows.net": SECRET,
+    },
+    "of a source": {"events_raw": {"token": SECRET, "logOffset": f"password={SECRET}"}},
+}
+OPTIONS = {
+    "kafka.sasl.jaas.config": TEXTS["jaas"],
+    "password": SECRET,
+    "url": TEXTS["address"],
+    "connection": TEXTS["azure"],
+}
+
+
+@pytest.fixture
+def declared(world: World) -> World:
+    """A flow that has done three batches and is parked; its source's options are full of secrets."""
+    world.declare(EVENTS.replace("options={}", f"options={OPTIONS!r}"))
+    world.processed(3)
+    world.park()
+    park = world.home.storage.read(world.home.hold("park")) or b""
+    inner = f'"context": {{"kafka.sasl.jaas.config": "{SECRET}", "message": "password={SECRET}"}}, "meaning"'
+    world.home.storage.overwrite(world.home.hold("park"), park.replace(b'"meaning"', inner.encode(), 1))
+    return world
+
+
+def cases() -> Iterator[Any]:
+    for name in sorted(ASKED):
+        for field in kind(name).form(Manifest("", (), {}, {})):
+            for label, value in _values(field):
+                yield pytest.param(name, field.name, value, id=f"{name} {field.name} {label}")
+
+
+def _values(field: FormField) -> Iterator[tuple[str, Any]]:
+    if field.type == "string" and field.name in ("reason", "path", "predicate"):
+        yield from TEXTS.items()
+    elif field.type == "string":
+        yield "pair", TEXTS["pair"]
+    else:
+        yield from OBJECTS.items()
+
+
+def said_by(world: World, name: str, values: dict[str, Any]) -> str:
+    """Plan and begin a recovery of these values, and give all that it says and keeps."""
+    of = kind(name)
+    try:
+        made = engine.plan(world.settings, of, of.parse(values, read_manifest(world.settings), "ada"), "r1")
+        engine.propose(world.settings, made)
+        engine.approve(world.settings, "events", "r1", "ada")
+        evidence = engine.carry_out(world.settings, "events", "r1", of.step_names[0])
+    except StreamkeeperError as error:
+        return f"{error}{kept(world)}"
+    return f"{plans.to_json(made)}{explain.as_markdown(made)}{explain.as_text(made)}{evidence}{kept(world)}"
+
+
+def kept(world: World) -> str:
+    events = [asdict(event) for event in ledger.open(world.home.storage, "events", "r1").events()]
+    files = [file.read_text() for file in (world.root / "state" / "events" / "ledger").rglob("*.json")]
+    return f"{events}{files}"
+
+
+@pytest.mark.parametrize(("name", "field", "value"), list(cases()))
+def test_a_secret_in_a_field_reaches_nothing_that_is_shown_or_kept(
+    name: str, field: str, value: object, declared: World
+) -> None:
+    said = said_by(declared, name, {**ASKED[name], field: value})
+    assert said and SECRET not in said
+
+
+@pytest.mark.parametrize("name", sorted(ASKED))
+def test_a_secret_that_a_source_declares_reaches_nothing_that_is_shown_or_kept(
+    name: str, declared: World
+) -> None:
+    said = said_by(declared, name, {**ASKED[name], "reason": TEXTS["pair"]})
+    assert name in said and SECRET not in said
+
+
+def test_a_value_that_would_be_kept_as_another_is_refused_before_anything_is_touched(declared: World) -> None:
+    before = declared.tree()
+    of = kind("backfill")
+    asked = {**ASKED["backfill"], "predicate": "event_id = 'x' AND token = 'abc'"}
+    request = of.parse(asked, read_manifest(declared.settings), "ada")
+    with pytest.raises(
+        RequestError,
+        match=r"predicate holds what reads like a secret \(event_id = 'x' AND token = \*\*\*\).*IN or LIKE",
+    ):
+        engine.plan(declared.settings, of, request, "r1")
+    assert declared.tree() == before
+    other = of.parse({**asked, "predicate": "token IN ('abc')"}, read_manifest(declared.settings), "ada")
+    assert engine.plan(declared.settings, of, other, "r1").request["predicate"] == "token IN ('abc')"

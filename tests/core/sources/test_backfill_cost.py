@@ -1,0 +1,308 @@
+"""How many rows a backfill will read, as its plan says it: a number, a bound, or why nobody knows. The probe
+of Kafka is a fake.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamkeeper.errors import RequestError, SourceError
+from streamkeeper.manifest.manifest import read_manifest, write_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds import backfill
+from streamkeeper.recover.plans import explain
+from streamkeeper.recover.plans.plan import Amount, Plan
+from streamkeeper.recover.requests.form import REPEATS
+from streamkeeper.sources.delta.statistics import rows_of
+from streamkeeper.sources.kafka.offsets import Topics
+from tests.core.delta.test_history import PROTOCOL, Table, add
+from tests.core.sources.test_cost import DELTA, HELD, KAFKA, STOOD, Ask, at, begun, broker
+from tests.worlds.small_world import READER, World
+
+__all__ = ["broker"]
+FLOW = "events.clean_events"
+FEATURES = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+VECTORS = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **FEATURES}}
+VECTOR = {
+    "storageType": "u",
+    "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^",
+    "offset": 4,
+    "sizeInBytes": 40,
+    "cardinality": 6,
+}
+
+
+def plan(world: World, **values: Any) -> Plan:
+    request = backfill.KIND.parse(
+        {"flow": FLOW, "accept": [REPEATS], **values}, read_manifest(world.settings), "ada"
+    )
+    return engine.plan(world.settings, backfill.KIND, request, "r1")
+
+
+def reads(found: Plan) -> Amount:
+    return Amount(**found.details["reads"])
+
+
+def said(found: Plan) -> str:
+    return found.notes[0]
+
+
+@pytest.fixture
+def table(world: World) -> Table:
+    """A table beside the flow's own, whose versions 0 and 1 brought 5 rows and 7."""
+    world.write_table("q", 1)
+    made = Table(Path(world.settings.data) / "source")
+    made.commit(add("b0", 7))
+    return made
+
+
+# --- a Delta table
+
+
+def test_a_table_that_is_read_is_counted_by_its_log(world: World, table: Table) -> None:
+    found = plan(world, read="table", path=str(table.root))
+    assert reads(found) == Amount(3, 30, 12)
+    assert (
+        said(found)
+        == f"Read are: 3 files, 30 B, 12 rows, from {table.root}, as rows of the source events_raw."
+    )
+    assert (
+        f"Looked at is version 1 of {table.root}; what is committed to it until it is read comes, too."
+        in found.notes
+    )
+
+
+def test_the_history_of_a_delta_source_is_its_table_as_it_is(world: World, table: Table) -> None:
+    table.commit({"remove": {"path": "a1", "dataChange": True, "deletionTimestamp": 1}})
+    found = plan(begun(world, DELTA, at(1)))
+    assert reads(found) == Amount(2, 20, 9)
+    assert "from what the source events_raw still has" in said(found)
+
+
+def test_a_table_of_the_warehouse_is_counted_by_its_name(world: World, table: Table) -> None:
+    table.root.rename(world.root / "warehouse" / "older_events")
+    assert reads(plan(world, read="table", table="older_events")).rows == 12
+
+
+@pytest.mark.parametrize(
+    ("source", "asked"),
+    [({}, {"predicate": "event_id > 'a'"}), ({"excludeRegex": "b.*"}, {})],
+    ids=["a predicate", "files left out"],
+)
+def test_what_leaves_rows_out_makes_the_number_a_bound(
+    source: dict[str, str], asked: dict[str, Any], world: World, table: Table
+) -> None:
+    begun(world, DELTA.replace('"{data}/source"', f'"{{data}}/source", options={source!r}'), at(1))
+    found = plan(world, **asked)
+    assert reads(found) == Amount(3, 30, 12, at_most=True)
+    assert "3 files, 30 B, at most 12 rows" in said(found)
+
+
+def test_files_that_do_not_say_how_many_rows_they_hold_are_counted_as_files(
+    world: World, table: Table
+) -> None:
+    table.commit(add("c0", None))
+    found = plan(world, read="table", path=str(table.root))
+    assert reads(found) == Amount(4, 40, None, "some of its files do not say how many rows they hold")
+    assert "4 files, 40 B, rows unknown: some of its files do not say how many rows they hold" in said(found)
+
+
+def test_an_empty_table_is_nothing_to_read(world: World, table: Table) -> None:
+    table.commit(
+        *(
+            {"remove": {"path": path, "dataChange": True, "deletionTimestamp": 1}}
+            for path in ("a0", "a1", "b0")
+        )
+    )
+    assert reads(plan(world, read="table", path=str(table.root))).nothing
+
+
+@pytest.mark.parametrize(
+    ("deleted", "rows", "at_most"), [(6, 6, False), (None, 12, True)], ids=["counted", "not counted"]
+)
+def test_rows_that_deletion_vectors_take_away_are_left_out_or_make_the_number_a_bound(
+    deleted: int | None, rows: int, *, at_most: bool, world: World, table: Table
+) -> None:
+    gone = {"remove": {"path": "b0", "dataChange": True, "deletionTimestamp": 1}}
+    table.commit(VECTORS, gone, add("b0", 7, deletionVector=VECTOR))
+    summary = {
+        "numFiles": 3,
+        "tableSizeBytes": 30,
+        "protocol": PROTOCOL["protocol"],
+        "metadata": {},
+        "numDeletedRecordsOpt": deleted,
+    }
+    (table.log / f"{2:020d}.crc").write_text(json.dumps(summary))
+    assert reads(plan(world, read="table", path=str(table.root))) == Amount(3, 30, rows, at_most=at_most)
+    if at_most:
+        with pytest.raises(SourceError, match="deletion vectors, which are not counted without a JVM"):
+            rows_of(str(table.root))
+    else:
+        assert rows_of(str(table.root)) == rows
+
+
+def test_a_table_that_cannot_be_read_from_here_is_weighed_by_its_summary_and_its_rows_are_unknown(
+    world: World, table: Table
+) -> None:
+    table.clean_up(1)
+    found = plan(world, read="table", path=str(table.root))
+    assert reads(found).rows is None
+    assert "rows unknown: the table cannot be read without a JVM" in said(found)
+    (table.log / f"{1:020d}.crc").write_text(
+        json.dumps({"numFiles": 3, "tableSizeBytes": 30, "protocol": {}, "metadata": {}})
+    )
+    assert "3 files, 30 B, rows unknown: the table cannot be read without a JVM" in said(
+        plan(world, read="table", path=str(table.root))
+    )
+
+
+def test_a_commit_that_is_damaged_makes_the_number_unknown_and_no_plan_fail(
+    world: World, table: Table
+) -> None:
+    (table.log / f"{1:020d}.json").write_text("{")
+    assert "rows unknown: " in said(plan(world, read="table", path=str(table.root)))
+
+
+# --- Kafka
+
+
+@pytest.fixture
+def stood(world: World) -> World:
+    return begun(world, KAFKA, STOOD)
+
+
+@pytest.mark.parametrize(
+    ("asked", "rows"),
+    [
+        pytest.param({}, 7, id="all that is held, up to where the flow stands"),
+        pytest.param({"from_offsets": {"orders": {"0": -2, "1": -2}}}, 7, id="from earliest"),
+        pytest.param(
+            {"from_offsets": {"orders": {"0": 4, "1": -1}}}, 2, id="from an offset, and from latest"
+        ),
+        pytest.param({"from_offsets": {"orders": {"1": -2}}}, 1, id="one partition alone"),
+        pytest.param({"to_offsets": {"orders": {"0": 1, "1": 3}}}, 2, id="up to an offset"),
+        pytest.param({"to_offsets": {"orders": {"0": 1}}}, 2, id="one without an end is read to its end"),
+        pytest.param(
+            {"from_offsets": {"orders": {"0": 1}}, "to_offsets": {"orders": {"0": 4}}},
+            3,
+            id="between offsets",
+        ),
+        pytest.param({"to_offsets": {"orders": {"0": 99, "1": 0}}}, 10, id="an end that is yet to come"),
+    ],
+)
+def test_records_are_counted_between_what_the_topics_hold_and_the_end(
+    asked: dict[str, Any], rows: int, stood: World, broker: Ask
+) -> None:
+    questions = broker(HELD)
+    found = plan(stood, **asked)
+    assert reads(found) == Amount(None, 0, rows, at_most=True)
+    assert (
+        said(found)
+        == f"Read are: at most {rows} row{'' if rows == 1 else 's'}, from what the source events_raw still"
+        " has."
+    )
+    assert questions == ["b:1"]
+
+
+def test_a_flow_that_has_read_nothing_gets_all_that_the_topics_hold(world: World, broker: Ask) -> None:
+    broker(HELD)
+    world.declare(KAFKA)
+    write_manifest(world.settings)
+    world.write_table("q", 1)
+    found = plan(world)
+    assert reads(found).rows == 11
+    assert (
+        "Read up to the end as it is then: orders/0, orders/1. What is written until then comes, too."
+        in found.notes
+    )
+
+
+def test_a_compacted_topic_is_told(stood: World, broker: Ask) -> None:
+    broker(Topics(HELD.held, HELD.ids, {"orders": "compact"}))
+    assert any("Topic orders is compacted" in note for note in plan(stood).notes)
+
+
+@pytest.mark.parametrize(
+    ("start", "wrong"),
+    [
+        ({"ordres": {"0": 3}}, "the source has no topic 'ordres'; it has orders"),
+        ({"orders": {"7": 3}}, "the topic orders has no partition 7; it has 0, 1"),
+        ({"orders": {"1": 0}}, "orders/1 starts at 0, and holds 2 to 3"),
+    ],
+    ids=["no such topic", "no such partition", "expired"],
+)
+def test_a_start_that_the_topics_do_not_hold_is_refused_in_the_plan(
+    start: dict[str, Any], wrong: str, stood: World, broker: Ask
+) -> None:
+    broker(HELD)
+    with pytest.raises(RequestError, match="from_offsets cannot be used") as refused:
+        plan(stood, from_offsets=start)
+    assert wrong in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"from_offsets": {"orders": {"0": -2}}},
+        {"from_offsets": {"orders": {"0": 1, "1": 2}}, "to_offsets": {"orders": {"0": 4}}},
+    ],
+    ids=["the beginning", "a word for it", "a partition without an end"],
+)
+def test_a_broker_that_does_not_answer_makes_the_number_unknown_and_no_plan_fail(
+    asked: dict[str, Any], stood: World, broker: Ask
+) -> None:
+    questions = broker("b:1 does not answer within 5 s")
+    found = plan(stood, **asked)
+    assert reads(found) == Amount(None, 0, None, "b:1 does not answer within 5 s")
+    assert "rows unknown: b:1 does not answer within 5 s, from what the source events_raw still has" in said(
+        found
+    )
+    assert len(questions) == 1, "a silent broker costs a plan its time once"
+
+
+def test_offsets_that_are_numbers_are_a_bound_without_a_broker(stood: World, broker: Ask) -> None:
+    broker("b:1 does not answer within 5 s")
+    found = plan(stood, from_offsets={"orders": {"0": 1}}, to_offsets={"orders": {"0": 4, "1": 9}})
+    assert reads(found) == Amount(None, 0, 3, at_most=True)
+    assert any(
+        "whether they are still held is unknown: b:1 does not answer within 5 s" in note
+        for note in found.notes
+    )
+
+
+# --- where it is shown
+
+
+def test_the_amount_is_in_the_approval_the_terminal_the_price_and_the_ledger(
+    stood: World, broker: Ask
+) -> None:
+    broker(HELD)
+    found = plan(stood, accept=[])
+    for text in (explain.as_text(found), explain.as_markdown(found)):
+        assert "Read are: at most 7 rows, from what the source events_raw still has." in text
+        assert "a second time (at most 7 rows)" in text
+    engine.propose(stood.settings, found)
+    assert reads(engine.read_plan(stood.settings, "events", "r1")) == Amount(None, 0, 7, at_most=True)
+
+
+def test_a_price_that_nobody_knows_is_told_so(stood: World, broker: Ask) -> None:
+    broker("b:1 does not answer")
+    assert "a second time (rows unknown: b:1 does not answer)" in plan(stood, accept=[]).refusals[0].message
+
+
+def test_the_table_of_another_flow_is_counted_as_the_source_that_it_is(world: World, table: Table) -> None:
+    table.root.rename(world.root / "warehouse" / "theirs")
+    world.declare(
+        READER.replace('table="events"', 'table="theirs"')
+        .replace("copies", "events")
+        .replace("copy_events", "clean_events")
+    )
+    write_manifest(world.settings)
+    found = plan(world)
+    assert reads(found) == Amount(3, 30, 12)
+    assert "from what the source theirs still has" in said(found)

@@ -1,0 +1,500 @@
+"""Plans for Kafka and Delta sources: what a start loses, repeats and replays, what is unknown, and why. The
+probe of Kafka is a fake.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamkeeper.checkpoint import CommitEntry, OffsetEntry, write_commit, write_offsets
+from streamkeeper.declare.model import Source, Where
+from streamkeeper.delta.history import offset_before
+from streamkeeper.drivers.pending_input import what_waits
+from streamkeeper.errors import NotAskable, RequestError, SourceError
+from streamkeeper.flows.generations import StartAt
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds import reset_checkpoint, rewind
+from streamkeeper.recover.plans.plan import Amount, Plan, SourcePrice, from_json, in_words, to_json, worse
+from streamkeeper.recover.requests.form import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.recover.requests.rewind import RewindRequest
+from streamkeeper.sources.kafka import client as kafka_client
+from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
+from tests.core.delta.test_history import ID, START_MS, Table
+from tests.worlds.small_world import EVENTS, World
+
+FILES = 'format="json", path="{data}/events", schema="event_id STRING", options={}'
+KAFKA = EVENTS.replace(
+    FILES, 'format="kafka", options={"kafka.bootstrap.servers": "b:1", "subscribe": "orders"}'
+)
+DELTA = EVENTS.replace(FILES, 'format="delta", path="{data}/source"')
+STOOD: Offsets = {"orders": {"0": 6, "1": 3}}
+HELD = Topics({"orders": {"0": Held(0, 10), "1": Held(2, 3)}}, {"orders": "id-1"})
+
+
+def begun(world: World, text: str, offset: Any, initial: Any = None, **evidence: Any) -> World:
+    """Let the flow have committed one batch up to an offset of its source ``events_raw``."""
+    world.committed(text, 0, offset, initial, **evidence)
+    return world
+
+
+def plan(world: World, start: StartAt | str = "after-last", **request: Any) -> Plan:
+    wanted = StartAt(start) if isinstance(start, str) else start
+    found = engine.plan(
+        world.settings, reset_checkpoint.KIND, ResetRequest(("events.clean_events",), wanted, **request), "r1"
+    )
+    assert from_json(json.loads(json.dumps(to_json(found)))) == found, (
+        "a plan survives its way through the ledger"
+    )
+    return found
+
+
+def price(found: Plan) -> SourcePrice:
+    return found.flows[0].prices[0]
+
+
+def refused(found: Plan) -> list[str | None]:
+    return [refusal.price for refusal in found.refusals]
+
+
+Ask = Callable[[Topics | str], list[str]]
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Let the probe answer with what topics hold, or fail with these words; gives the questions, as they
+    come.
+    """
+
+    def answers(topics: Topics | str) -> list[str]:
+        asked: list[str] = []
+
+        def look_at(source: Any, seconds: float = 5.0) -> Topics:
+            asked.append(source.option("kafka.bootstrap.servers"))
+            if isinstance(topics, str):
+                raise SourceError(topics)
+            return topics
+
+        def at_time(source: Any, moment_ms: int, seconds: float = 5.0) -> Offsets:
+            look_at(source)
+            return {"orders": {"0": moment_ms, "1": moment_ms}}
+
+        monkeypatch.setattr(kafka_client, "look_at", look_at)
+        monkeypatch.setattr(kafka_client, "at_time", at_time)
+        return asked
+
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("start", "lost", "repeated", "words"),
+    [
+        pytest.param("after-last", 0, 0, [], id="after the last"),
+        pytest.param("earliest", 0, 7, [REPEATS], id="earliest repeats what is still there"),
+        pytest.param("latest", 4, 0, [LOSS], id="latest"),
+        pytest.param(StartAt("timestamp", timestamp_ms=2), 0, 5, [REPEATS], id="an earlier moment"),
+        pytest.param(StartAt("timestamp", timestamp_ms=8), 7, 0, [LOSS], id="a later moment"),
+        pytest.param(
+            StartAt("offsets", offsets={"events_raw": {"orders": {"0": 8, "1": -2}}}),
+            2,
+            1,
+            [LOSS, REPEATS],
+            id="offsets",
+        ),
+    ],
+)
+def test_a_start_costs_the_records_between_it_and_where_the_flow_stands(
+    start: StartAt | str, lost: int, repeated: int, *, words: list[str], world: World, broker: Ask
+) -> None:
+    asked = broker(HELD)
+    found = plan(begun(world, KAFKA, STOOD), start)
+    assert (price(found).lost.rows, price(found).repeated.rows) == (lost, repeated)
+    assert refused(found) == words
+    assert set(asked) == {"b:1"}
+
+
+def test_records_are_told_as_a_bound() -> None:
+    assert in_words(Amount(None, 0, 7, at_most=True)) == "at most 7 rows"
+    assert in_words(Amount(None, 0, 0)) == "nothing"
+    assert in_words(Amount(3, 0, 7)) == "3 files, 7 rows"
+
+
+def test_what_waits_and_what_is_new_is_told(world: World, broker: Ask) -> None:
+    broker(Topics({"orders": {**HELD.held["orders"], "2": Held(0, 5)}, "more": {"0": Held(0, 1)}}))
+    notes = price(plan(begun(world, KAFKA, STOOD))).notes
+    assert "at most 10 unread records wait and will be read" in notes
+    assert "new since then, and read from the first record: orders/2, more" in notes
+
+
+@pytest.mark.parametrize(
+    ("held", "ids", "rows", "said"),
+    [
+        (
+            Topics({"orders": {"0": Held(8, 10), "1": Held(0, 3)}}),
+            {},
+            2,
+            "orders/0 was read up to 6, and holds nothing before 8 any more",
+        ),
+        (HELD, {"orders": "id-0"}, None, "was deleted and made anew (its id was id-0"),
+        (Topics({"orders": {"0": Held(0, 5), "1": Held(0, 3)}}), {}, None, "was read up to 6, and ends at 5"),
+    ],
+    ids=["expired", "made anew", "shorter"],
+)
+def test_what_is_gone_unread_is_a_loss_that_someone_must_accept(
+    held: Topics, ids: dict[str, str], rows: int | None, *, said: str, world: World, broker: Ask
+) -> None:
+    broker(held)
+    begun(world, KAFKA, STOOD, topics={"events_raw": ids})
+    found = plan(world)
+    assert (price(found).lost.rows, refused(found)) == (rows, [LOSS])
+    assert any(said in note for note in price(found).notes)
+    assert refused(plan(world, accept=(LOSS,))) == []
+
+
+def test_a_rebuilt_state_replays_from_where_the_flow_first_read_and_counts_what_is_gone(
+    world: World, broker: Ask
+) -> None:
+    broker(HELD)
+    begun(world, KAFKA, STOOD, initial={"orders": {"0": 1, "1": 0}})
+    world.park(stateful=True)
+    found = plan(world)
+    assert (price(found).replayed.rows, price(found).gone.rows, refused(found)) == (6, 2, [MISSING_HISTORY])
+    assert refused(plan(world, state="empty")) == []
+    assert refused(plan(world, accept=(MISSING_HISTORY,))) == []
+
+
+def test_a_broker_that_does_not_answer_makes_prices_unknown_and_nothing_fail(
+    world: World, broker: Ask
+) -> None:
+    asked = broker("b:1 does not answer within 5 s")
+    begun(world, KAFKA, STOOD)
+    found = plan(world)
+    assert len(asked) == 1, "a silent broker costs a plan its time once"
+    assert refused(found) == []
+    assert (
+        "is unknown: b:1 does not answer within 5 s. The driver looks before it touches anything"
+        in price(found).notes[0]
+    )
+    assert refused(plan(world, "earliest")) == [REPEATS]
+    assert refused(plan(world, "latest")) == [LOSS]
+    assert refused(plan(world, StartAt("timestamp", timestamp_ms=2))) == [UNKNOWN_PRICE]
+    counted = plan(world, StartAt("offsets", offsets={"events_raw": {"orders": {"0": 4, "1": 3}}}))
+    assert (price(counted).repeated.rows, refused(counted)) == (2, [REPEATS])
+    assert "b:1 does not answer" in in_words(price(plan(world, "latest")).lost)
+
+
+@pytest.mark.parametrize("answer", [HELD, "no answer"], ids=["by the broker", "by the old position"])
+def test_a_partition_left_out_of_explicit_offsets_is_refused_by_name(
+    answer: Topics | str, world: World, broker: Ask
+) -> None:
+    broker(answer)
+    begun(world, KAFKA, STOOD)
+    with pytest.raises(RequestError, match=r"offsets of events_raw cannot be used: .*1 is left out"):
+        plan(world, StartAt("offsets", offsets={"events_raw": {"orders": {"0": 4}}}))
+
+
+def test_an_environment_variable_that_is_not_set_here_is_a_reason_and_no_failure(world: World) -> None:
+    begun(world, KAFKA.replace("b:1", "{env:SURELY_NOT_SET}"), STOOD)
+    assert "the environment variable SURELY_NOT_SET is not set here" in price(plan(world)).notes[0]
+
+
+def test_a_loss_that_grew_since_it_was_approved_is_asked_for_again(world: World, broker: Ask) -> None:
+    begun(world, KAFKA, STOOD)
+    broker(HELD)
+    before = plan(world, "latest")
+    broker(Topics({"orders": {"0": Held(0, 12), "1": Held(2, 3)}}, HELD.ids))
+    assert worse(before, plan(world, "latest")) == [
+        "source events_raw: lost went from at most 4 rows to at most 6 rows"
+    ]
+
+
+@pytest.fixture
+def table(world: World) -> Table:
+    """Versions 0 to 2, of 5, 5 and 5 rows."""
+    table = Table(Path(world.settings.data) / "source")
+    from tests.core.delta.test_history import add
+
+    table.commit(add("b0", 5))
+    table.commit(add("c0", 1), add("c1", 4))
+    return table
+
+
+def at(version: int, index: int = -1, **more: Any) -> dict[str, Any]:
+    return {**offset_before(ID, version), "index": index, **more}
+
+
+@pytest.mark.parametrize(
+    ("start", "lost", "repeated", "words"),
+    [
+        pytest.param("after-last", 0, 0, [], id="after the last"),
+        pytest.param("earliest", 0, 11, [REPEATS], id="earliest"),
+        pytest.param("latest", 4, 0, [LOSS], id="latest"),
+        pytest.param(
+            StartAt("timestamp", timestamp_ms=START_MS + 60_000), 0, 6, [REPEATS], id="an earlier moment"
+        ),
+        pytest.param(StartAt("offsets", offsets={"events_raw": at(2, 1)}), 4, 0, [LOSS], id="a later offset"),
+    ],
+)
+def test_a_start_costs_the_rows_between_it_and_where_the_flow_stands_in_the_table(
+    start: StartAt | str, lost: int, repeated: int, *, words: list[str], world: World, table: Table
+) -> None:
+    found = plan(begun(world, DELTA, at(2, 0)), start)
+    assert (price(found).lost.rows, price(found).repeated.rows) == (lost, repeated)
+    assert refused(found) == words
+
+
+def test_what_waits_in_a_table_is_told_and_a_change_of_rows_too(world: World, table: Table) -> None:
+    table.commit(
+        {"remove": {"path": "b0", "dataChange": True}},
+        {"add": {"path": "b1", "dataChange": True, "stats": '{"numRecords": 4}'}},
+    )
+    notes = price(plan(begun(world, DELTA, at(2)))).notes
+    assert "unread versions up to 3 wait and will be read: 9 rows in 3 files" in notes
+    assert any("version 3 changes or deletes rows: the flow will stop there" in note for note in notes)
+
+
+def test_a_table_that_was_made_anew_or_cleaned_up_is_a_loss_that_someone_must_accept(
+    world: World, table: Table
+) -> None:
+    begun(world, DELTA, {**at(2), "reservoirId": "another"})
+    found = plan(world)
+    assert refused(found) == [LOSS]
+    assert "the table was made anew: its id was another" in in_words(price(found).lost)
+    assert refused(plan(world, accept=(LOSS,))) == []
+
+
+def test_commits_that_were_cleaned_up_unread_are_a_loss(world: World, table: Table) -> None:
+    begun(world, DELTA, at(1))
+    table.clean_up(2)
+    assert "the log starts at 2 now: the commits before were cleaned up" in in_words(price(plan(world)).lost)
+
+
+def test_files_that_vacuum_took_unread_block_a_start_after_the_last(world: World, table: Table) -> None:
+    (table.root / "c1").unlink()
+    found = plan(begun(world, DELTA, at(2)))
+    assert refused(found) == [None]
+    assert "1 files of versions from 2 on were removed" in found.refusals[0].message
+    assert refused(plan(world, "latest", accept=(LOSS,))) == []
+
+
+def test_a_state_that_cannot_be_rebuilt_blocks_the_plan_unless_it_is_to_be_empty(
+    world: World, table: Table
+) -> None:
+    begun(world, DELTA, at(2))
+    table.clean_up(2, checkpoint=False)
+    world.park(stateful=True)
+    assert refused(plan(world)) == [None]
+    assert refused(plan(world, state="empty")) == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "said"),
+    [({**at(2), "reservoirId": "another"}, "the table was made anew"), (at(9), "the table ends at 2")],
+    ids=["of another table", "beyond the end"],
+)
+def test_an_offset_of_a_table_that_cannot_be_is_refused(
+    offset: dict[str, Any], said: str, world: World, table: Table
+) -> None:
+    begun(world, DELTA, at(2))
+    with pytest.raises(RequestError, match=rf"offsets of events_raw cannot be used: .*{said}"):
+        plan(world, StartAt("offsets", offsets={"events_raw": offset}))
+
+
+def test_a_moment_whose_commits_were_cleaned_up_is_refused_by_the_plan(world: World, table: Table) -> None:
+    begun(world, DELTA, at(2))
+    table.clean_up(2)
+    with pytest.raises(RequestError, match="starts with version 2, which is younger than that moment"):
+        plan(world, StartAt("timestamp", timestamp_ms=START_MS))
+
+
+def test_a_table_that_is_not_there_makes_prices_unknown(world: World) -> None:
+    begun(world, DELTA, at(2))
+    assert "is unknown: there is no Delta table at" in price(plan(world)).notes[0]
+    assert refused(plan(world, "latest")) == [LOSS]
+    assert refused(plan(world, StartAt("timestamp", timestamp_ms=2))) == [UNKNOWN_PRICE]
+
+
+@pytest.mark.parametrize(
+    ("held", "there", "said"),
+    [
+        (HELD, True, "4 records at most wait in the source events_raw"),
+        (Topics({"orders": {"0": Held(0, 6), "1": Held(0, 3)}}), False, ""),
+        (Topics({"orders": {"0": Held(0, 6), "1": Held(0, 3), "2": Held(0, 1)}}), True, "1 records at most"),
+        (
+            "b:1 does not answer within 5 s",
+            True,
+            "cannot be looked at, and so hardly be read: b:1 does not answer",
+        ),
+    ],
+    ids=["behind", "at the end", "a new partition", "a silent broker"],
+)
+def test_the_monitor_asks_the_brokers_whether_records_wait(
+    held: Topics | str, there: bool, said: str, world: World, broker: Ask
+) -> None:
+    broker(held)
+    begun(world, KAFKA, STOOD)
+    found = what_waits(world.home, world.flow)
+    assert found.there is there
+    assert said in found.said
+
+
+def test_what_cannot_be_asked_from_here_alarms_nobody_and_is_told(world: World) -> None:
+    begun(world, KAFKA.replace("b:1", "{env:SURELY_NOT_SET}"), STOOD)
+    found = what_waits(world.home, world.flow)
+    assert not found.there
+    assert (
+        "whether records wait in the source events_raw is unknown: the environment variable SURELY_NOT_SET"
+        in found.said
+    )
+
+
+@pytest.mark.parametrize(
+    ("offset", "waits"),
+    [(at(2), True), (at(2, 0), True), (at(2, 1), False), (at(3), False)],
+    ids=["a version", "a part of one", "its end", "the next one"],
+)
+def test_the_monitor_reads_from_a_tables_log_whether_commits_wait(
+    offset: dict[str, Any], waits: bool, world: World, table: Table
+) -> None:
+    begun(world, DELTA, offset)
+    assert what_waits(world.home, world.flow).there is waits
+
+
+def test_a_commit_without_rows_is_nothing_to_wait_for(world: World, table: Table) -> None:
+    begun(world, DELTA, at(3))
+    table.commit({"txn": {"appId": "a", "version": 1}})
+    assert not what_waits(world.home, world.flow).there
+
+
+OPTIONS: dict[str, tuple[dict[str, str], dict[str, Any] | str]] = {
+    "an address": ({}, {"bootstrap.servers": "b:1"}),
+    "encrypted": ({"kafka.security.protocol": "SSL"}, {"security.protocol": "SSL"}),
+    "certificates as text": (
+        {
+            "kafka.ssl.truststore.type": "PEM",
+            "kafka.ssl.truststore.certificates": "CA",
+            "kafka.ssl.keystore.key": "KEY",
+        },
+        {"ssl.ca.pem": "CA", "ssl.key.pem": "KEY"},
+    ),
+    "a login": (
+        {
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": (
+                'org.apache.kafka.common.security.plain.PlainLoginModule required username="ada"'
+                ' password="p w";'
+            ),
+        },
+        {"sasl.mechanism": "PLAIN", "sasl.username": "ada", "sasl.password": "p w"},
+    ),
+    "a Java key store": (
+        {"kafka.ssl.truststore.location": "/x.jks"},
+        "its option kafka.ssl.truststore.location is only understood with a JVM",
+    ),
+    "another login": (
+        {"kafka.sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required;"},
+        "its option kafka.sasl.jaas.config is only understood with a JVM",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), OPTIONS.values(), ids=OPTIONS.keys())
+def test_the_probe_translates_the_options_that_decide_who_may_ask(
+    options: dict[str, str], expected: dict[str, Any] | str
+) -> None:
+    source = Source(
+        "raw", "kafka", None, None, {"kafka.bootstrap.servers": "b:1", **options}, Where("p.py", 1)
+    )
+    if isinstance(expected, str):
+        with pytest.raises(NotAskable, match=expected):
+            kafka_client.client_options(source, 5)
+    else:
+        assert expected.items() <= kafka_client.client_options(source, 5).items()
+
+
+def test_a_broker_that_is_not_there_is_given_up_after_the_time_that_it_has() -> None:
+    """Port 1 of this machine refuses: it is a real client that asks."""
+    source = Source(
+        "raw",
+        "kafka",
+        None,
+        None,
+        {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders"},
+        Where("p.py", 1),
+    )
+    begun_at = time.monotonic()
+    with pytest.raises(
+        SourceError, match=r"127.0.0.1:1 does not answer within 1 s: .*(Connect|transport failure)"
+    ):
+        kafka_client.look_at(source, seconds=1)
+    assert time.monotonic() - begun_at < 10
+
+
+# --- going back
+
+
+def back_to_first(world: World, offset: Any, text: str, first: Any) -> Plan:
+    """Plan a rewind to batch 0, which read up to ``first``; the flow stands at ``offset`` after batch 1."""
+    begun(world, text, first, initial={"orders": {"0": 0, "1": 0}} if text == KAFKA else None)
+    folder, storage = world.home.checkpoint(1, 1), world.home.storage
+    entry = OffsetEntry(1, 2, 0, 1, {}, {"events_raw": offset}, {"sourceMetadataInfo": {}})
+    storage.overwrite(f"{folder}/offsets/1", write_offsets(entry))
+    storage.overwrite(f"{folder}/commits/1", write_commit(CommitEntry(1, 1, 0)))
+    request = RewindRequest("events.clean_events", StartAt("batch", batch=0))
+    return engine.plan(world.settings, rewind.KIND, request, "r1")
+
+
+@pytest.mark.parametrize(
+    ("held", "lost", "repeated", "words"),
+    [
+        (HELD, 0, 5, [REPEATS]),
+        (Topics({"orders": {"0": Held(4, 10), "1": Held(0, 3)}}), 2, 3, [LOSS, REPEATS]),
+    ],
+    ids=["all is there", "some of it has expired"],
+)
+def test_a_rewind_of_kafka_repeats_the_records_since_and_cannot_read_what_expired(
+    held: Topics, lost: int, repeated: int, *, words: list[str], world: World, broker: Ask
+) -> None:
+    broker(held)
+    found = back_to_first(world, STOOD, KAFKA, {"orders": {"0": 2, "1": 2}})
+    assert (price(found).lost.rows, price(found).repeated.rows) == (lost, repeated)
+    assert refused(found) == words
+    assert (
+        price(found).then == "after batch 0 of generation 1: topic orders: partition 0 → 2, partition 1 → 2"
+    )
+
+
+def test_a_rewind_of_a_topic_that_cannot_be_asked_has_no_price(world: World, broker: Ask) -> None:
+    broker("the broker does not answer")
+    found = back_to_first(world, STOOD, KAFKA, {"orders": {"0": 2, "1": 2}})
+    assert price(found).repeated.rows == 5
+    assert refused(found) == [REPEATS]
+
+
+@pytest.mark.parametrize(
+    ("then", "words"), [(at(2), [REPEATS]), (at(3), [])], ids=["a version back", "where it stands"]
+)
+def test_a_rewind_of_a_table_repeats_the_rows_since(
+    then: dict[str, Any], words: list[str], world: World, table: Table
+) -> None:
+    found = back_to_first(world, at(3), DELTA, then)
+    assert (price(found).lost.nothing, refused(found)) == (True, words)
+    assert price(found).repeated.nothing == (not words)
+
+
+def test_a_rewind_to_versions_that_were_cleaned_up_is_a_loss_whose_repeats_nobody_knows(
+    world: World, table: Table
+) -> None:
+    back_to_first(world, at(3), DELTA, at(1))
+    table.clean_up(2)
+    found = engine.plan(
+        world.settings, rewind.KIND, RewindRequest("events.clean_events", StartAt("batch", batch=0)), "r1"
+    )
+    assert price(found).repeated.rows_unknown is not None
+    assert {LOSS, REPEATS, UNKNOWN_PRICE} & set(refused(found))

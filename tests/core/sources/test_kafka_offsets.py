@@ -1,0 +1,191 @@
+"""Positions in Kafka: where to go on, what is lost on the way, and what is wrong with offsets that a person
+gives.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from streamkeeper.declare.model import Source, Where
+from streamkeeper.sources.kafka.offsets import (
+    Held,
+    Offsets,
+    Topics,
+    go_on,
+    history_of,
+    misfits,
+    records_between,
+    resolved,
+)
+from streamkeeper.sources.kafka.options import admin_options, assigned, fails_on_loss, start_options
+
+TOPICS = Topics({"orders": {"0": Held(0, 10), "1": Held(4, 8)}}, {"orders": "id-1"})
+IDS = {"orders": "id-1"}
+
+
+@pytest.mark.parametrize(
+    ("old", "ids", "offsets", "lost", "told"),
+    [
+        pytest.param(
+            {"orders": {"0": 3, "1": 5}}, IDS, {"orders": {"0": 3, "1": 5}}, [], "", id="where it stood"
+        ),
+        pytest.param(
+            {"orders": {"0": 10, "1": 8}},
+            {},
+            {"orders": {"0": 10, "1": 8}},
+            [],
+            "",
+            id="at the end, with ids unknown",
+        ),
+        pytest.param(
+            {"orders": {"0": 3, "1": 1}},
+            IDS,
+            {"orders": {"0": 3, "1": 4}},
+            [3],
+            "nothing before 4 any more",
+            id="expired",
+        ),
+        pytest.param(
+            {"orders": {"0": 3}},
+            IDS,
+            {"orders": {"0": 3, "1": 4}},
+            [4],
+            "orders/1 is new",
+            id="a new partition, in part expired",
+        ),
+        pytest.param({}, {}, {"orders": {"0": 0, "1": 4}}, [], "", id="a new topic starts with what it has"),
+        pytest.param(
+            {"orders": {"0": 3, "1": 5}},
+            {"orders": "id-0"},
+            TOPICS.earliest,
+            [None],
+            "its id was id-0",
+            id="made anew, by its id",
+        ),
+        pytest.param(
+            {"orders": {"0": 11, "1": 5}},
+            IDS,
+            TOPICS.earliest,
+            [None],
+            "read up to 11, and ends at 10",
+            id="made anew, shorter",
+        ),
+        pytest.param(
+            {"orders": {"0": 1, "2": 5}},
+            {},
+            TOPICS.earliest,
+            [None],
+            "has no partition 2 any more",
+            id="made anew, with fewer parts",
+        ),
+    ],
+)
+def test_a_flow_goes_on_where_it_stood_as_far_as_that_is_still_there(
+    old: Offsets, ids: dict[str, str], offsets: Offsets, lost: list[int | None], told: str
+) -> None:
+    onward = go_on(old, TOPICS, ids)
+    assert onward.offsets == offsets
+    assert [loss.records for loss in onward.losses] == lost
+    assert told in " ".join(loss.said for loss in onward.losses)
+
+
+def test_new_partitions_and_topics_that_went_are_named() -> None:
+    onward = go_on(
+        {"orders": {"0": 1, "1": 4}, "gone": {"0": 7}}, Topics({**TOPICS.held, "more": {"0": Held(0, 1)}}), {}
+    )
+    assert (onward.new, onward.left, onward.anew) == (("more",), ("gone",), ())
+    assert go_on({"orders": {"1": 4}}, TOPICS, {}).new == ("orders/0",)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"orders": {"0": 5, "1": 4}}, []),
+        ({"orders": {"0": -2, "1": -1}}, []),
+        ({"orders": {"0": 10, "1": 8}}, []),
+        ({"orders": {"0": 5}}, ["of the topic orders, partition 1 is left out"]),
+        ({"order": {"0": 5}}, ["has no topic 'order'; it has orders", "the topic orders is left out"]),
+        ({"orders": {"0": 5, "1": 4, "2": 0}}, ["orders has no partition 2; it has 0, 1"]),
+        (
+            {"orders": {"0": 11, "1": 3}},
+            ["orders/0 starts at 11, and holds 0 to 10", "orders/1 starts at 3, and holds 4 to 8"],
+        ),
+    ],
+    ids=[
+        "fits",
+        "by words",
+        "at the end",
+        "a partition left out",
+        "an unknown topic",
+        "an unknown partition",
+        "outside",
+    ],
+)
+def test_each_misfit_of_explicit_offsets_is_named(wanted: Offsets, said: list[str]) -> None:
+    found = misfits(wanted, TOPICS)
+    assert len(found) == len(said)
+    for part in said:
+        assert any(part in item for item in found), found
+
+
+def test_words_become_numbers() -> None:
+    assert resolved({"orders": {"0": -2, "1": -1}}, TOPICS) == {"orders": {"0": 0, "1": 8}}
+
+
+def test_records_are_counted_in_the_partitions_that_both_have() -> None:
+    assert records_between({"a": {"0": 2, "1": 9}}, {"a": {"0": 5, "1": 8, "2": 4}, "b": {"0": 3}}) == 3
+
+
+@pytest.mark.parametrize(
+    ("initial", "start", "gone"),
+    [
+        ({}, {"orders": {"0": 0, "1": 4}}, 4),
+        ({"orders": {"0": 2, "1": 5}}, {"orders": {"0": 2, "1": 5}}, 0),
+        ({"orders": {"0": 9, "1": 4}}, {"orders": {"0": 6, "1": 4}}, 0),
+    ],
+    ids=["from the first record, in part expired", "from where it began", "never after the position"],
+)
+def test_history_is_what_was_read_and_is_still_there(initial: Offsets, start: Offsets, gone: int) -> None:
+    assert history_of(initial, {"orders": {"0": 6, "1": 6}}, TOPICS) == (start, gone)
+
+
+def source(start: object = "earliest", **options: str) -> Source:
+    return Source("raw", "kafka", None, None, options, Where("p.py", 1), start=start)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("start", "options"),
+    [
+        ("earliest", {"startingOffsets": "earliest"}),
+        ("latest", {"startingOffsets": "latest"}),
+        ({"orders": {"0": 5}}, {"startingOffsets": '{"orders": {"0": 5}}'}),
+        (
+            "timestamp:2026-11-21T10:00:00Z",
+            {"startingTimestamp": "1795255200000", "startingOffsetsByTimestampStrategy": "latest"},
+        ),
+    ],
+    ids=["earliest", "latest", "offsets", "timestamp"],
+)
+def test_the_declared_start_is_what_spark_is_told_where_no_checkpoint_says_another(
+    start: object, options: dict[str, str]
+) -> None:
+    assert start_options(source(start)) == options
+
+
+def test_an_admin_client_gets_the_sources_own_options_and_waits_only_so_long() -> None:
+    options = {"kafka.bootstrap.servers": "b:1", "Kafka.security.protocol": "SSL", "subscribe": "orders"}
+    assert admin_options(source(**options), 5) == {
+        "bootstrap.servers": "b:1",
+        "security.protocol": "SSL",
+        "request.timeout.ms": "5000",
+        "default.api.timeout.ms": "5000",
+    }
+    assert (
+        admin_options(source(**{**options, "kafka.request.timeout.ms": "9"}), 5)["request.timeout.ms"] == "9"
+    )
+
+
+def test_what_a_source_says_of_partitions_and_loss() -> None:
+    assert assigned(source(assign='{"orders": [1, 0]}')) == {"orders": [0, 1]}
+    assert assigned(source(subscribe="orders")) == {}
+    assert (fails_on_loss(source()), fails_on_loss(source(FailOnDataLoss="False"))) == (True, False)

@@ -1,0 +1,401 @@
+"""What a plan looks at besides positions: skipped and removed files, compacted and recreated sources, pinned
+settings.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamkeeper.checkpoint import OffsetEntry, write_offsets
+from streamkeeper.declare.model import Source, Where
+from streamkeeper.flows.generations import StartAt
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds import full_refresh, reset_checkpoint, rewind
+from streamkeeper.recover.kinds.full_refresh import RefreshRequest
+from streamkeeper.recover.plans.plan import Plan, in_words
+from streamkeeper.recover.requests.form import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.recover.requests.rewind import RewindRequest
+from streamkeeper.recover.restart import pinned_settings
+from streamkeeper.sources import replay_steps
+from streamkeeper.sources.files.options import FileOptions
+from streamkeeper.sources.kafka.offsets import Held, Topics
+from tests.core.delta.test_history import Table
+from tests.core.sources.test_cost import (
+    DELTA,
+    HELD,
+    KAFKA,
+    STOOD,
+    Ask,
+    at,
+    back_to_first,
+    begun,
+    broker,
+    plan,
+    price,
+    refused,
+    table,
+)
+from tests.worlds.small_world import EVENTS, World
+
+__all__ = ["broker", "table"]
+FLOW = "events.clean_events"
+DAY = 86_400_000
+
+
+def declared(**options: Any) -> str:
+    return EVENTS.replace("options={}", f"options={options!r}")
+
+
+def files(world: World, **options: Any) -> World:
+    """Three batches of one file are done; two files wait, of which the first is two days older than all that
+    was read.
+    """
+    world.declare(declared(**options))
+    world.processed(3)
+    late, _ = world.add_files(2)
+    moment = 1_790_000_000 - 2 * DAY / 1000
+    os.utime(late, (moment, moment))
+    return world
+
+
+def reset(world: World, start: StartAt | str = "after-last", **request: Any) -> Plan:
+    wanted = StartAt(start) if isinstance(start, str) else start
+    return engine.plan(world.settings, reset_checkpoint.KIND, ResetRequest((FLOW,), wanted, **request), "r1")
+
+
+# --- files that Spark skips for their age
+
+
+@pytest.mark.parametrize(
+    ("options", "rows", "words"),
+    [
+        pytest.param({}, 0, [], id="younger than Spark's own week"),
+        pytest.param({"maxFileAge": "1d"}, 2, [LOSS], id="too old"),
+        pytest.param({"MAXFILEAGE": "86400000"}, 2, [LOSS], id="too old, in milliseconds"),
+        pytest.param({"maxFileAge": "3d"}, 0, [], id="not too old"),
+        pytest.param({"maxFileAge": "1d", "latestFirst": True}, 2, [LOSS], id="newest first, all at once"),
+        pytest.param(
+            {"maxFileAge": "1d", "latestFirst": True, "maxFilesPerTrigger": 5},
+            0,
+            [],
+            id="newest first, some at a time",
+        ),
+    ],
+)
+def test_unread_files_that_are_too_old_are_counted_as_lost(
+    world: World, options: dict[str, Any], rows: int, words: list[str]
+) -> None:
+    found = reset(files(world, **options))
+    assert (price(found).lost.rows, refused(found)) == (rows, words)
+    assert f"{1 if rows else 2} unread files wait and will be read" in price(found).notes
+    said = "1 unread files are older than the newest processed one by more than maxFileAge"
+    assert any(said in note for note in price(found).notes) is bool(rows)
+    assert refused(reset(world, accept=(LOSS,))) == []
+
+
+def test_a_start_whose_checkpoint_lists_nothing_skips_no_file(world: World) -> None:
+    assert price(reset(files(world, maxFileAge="1d"), "earliest")).lost.nothing
+
+
+def processed_with_an_old_one(world: World) -> None:
+    """Let three batches of a file each be processed; the second file is older than its source's age."""
+    world.declare(declared(maxFileAge="1d"))
+    first, second, third = (world.add_files(1) for _ in range(3))
+    old = 1_790_000_000 - 2 * DAY / 1000
+    os.utime(second[0], (old, old))
+    world.begin([first, second, third], 3, 3)
+
+
+def test_files_that_are_too_old_are_not_repeated_either(world: World) -> None:
+    processed_with_an_old_one(world)
+    assert (
+        price(reset(world, StartAt("offsets", offsets={"events_raw": {"logOffset": 0}}))).repeated.files == 1
+    )
+
+
+def test_a_rewind_with_its_table_loses_what_is_too_old_to_be_read_again(world: World) -> None:
+    processed_with_an_old_one(world)
+    for target, lost in (("kept", 0), ("restored", 2)):
+        request = RewindRequest(FLOW, StartAt("batch", batch=0), target=target)
+        found = engine.plan(world.settings, rewind.KIND, request, "r1")
+        assert price(found).lost.rows == lost, target
+        assert price(found).repeated.rows == (2 if target == "kept" else 0), target
+
+
+def test_an_age_that_cannot_be_read_is_unknown_and_said(world: World) -> None:
+    found = reset(files(world, maxFileAge="a week"))
+    said = (
+        "maxFileAge is a week, which cannot be read here: how many unread files Spark skips for their age is"
+        " unknown"
+    )
+    assert said in price(found).notes
+
+
+def test_the_order_of_reading_is_said(world: World) -> None:
+    notes = price(reset(files(world, latestFirst=True, maxFilesPerTrigger=1))).notes
+    assert (
+        "latestFirst is on: what waits is read newest first, and for no file its age (maxFileAge) counts"
+        in notes
+    )
+
+
+# --- files that are removed once they are read
+
+
+def test_history_that_was_cleaned_is_counted_and_said(world: World) -> None:
+    world.declare(declared(cleanSource="delete"))
+    world.processed(3)
+    world.park(stateful=True)
+    for file in world.files[:2]:
+        file.unlink()
+    found = reset(world)
+    assert (price(found).gone.files, refused(found)) == (2, [MISSING_HISTORY])
+    assert "cleanSource is delete" in in_words(price(found).gone)
+    assert any(
+        "files are deleted once they are processed, so that nothing can be read" in note
+        for note in price(found).notes
+    )
+
+
+def test_what_is_in_the_archive_is_told(world: World) -> None:
+    archive = world.root / "archive"
+    world.declare(declared(cleanSource="archive", sourceArchiveDir=str(archive)))
+    world.processed(3)
+    moved = Path(f"{archive}{world.files[0]}")
+    moved.parent.mkdir(parents=True)
+    world.files[0].rename(moved)
+    found = reset(world)
+    assert (
+        f"1 of the processed files that are gone are in {archive}: put back, they can be read again"
+        in price(found).notes
+    )
+
+
+def test_files_that_are_left_out_are_removed_by_the_source_unread(world: World) -> None:
+    found = reset(files(world, cleanSource="delete"), "latest")
+    assert (
+        "cleanSource is delete: files that this start leaves out count as processed, and are deleted unread"
+        in price(found).notes
+    )
+    assert not any("unread" in note and "cleanSource" in note for note in price(reset(world)).notes)
+
+
+# --- topics
+
+
+COMPACTED = replace(HELD, policies={"orders": "compact,delete"})
+
+
+@pytest.mark.parametrize("policies", [{"orders": "delete"}, {}], ids=["deleted by age", "not told"])
+def test_a_topic_that_is_not_compacted_is_no_price(
+    policies: dict[str, str], world: World, broker: Ask
+) -> None:
+    broker(replace(HELD, policies=policies))
+    begun(world, KAFKA, STOOD, initial={"orders": {"0": 0, "1": 2}})
+    world.park(stateful=True)
+    assert refused(plan(world)) == []
+
+
+def test_a_state_rebuilt_from_a_compacted_topic_must_be_accepted(world: World, broker: Ask) -> None:
+    broker(COMPACTED)
+    begun(world, KAFKA, STOOD, initial={"orders": {"0": 0, "1": 2}})
+    world.park(stateful=True)
+    found = plan(world)
+    assert (price(found).replayed.rows, refused(found)) == (7, [MISSING_HISTORY])
+    assert "topic orders is compacted: of the records of a key only the newest stay" in in_words(
+        price(found).gone
+    )
+    assert refused(plan(world, accept=(MISSING_HISTORY,))) == []
+    assert refused(plan(world, state="empty")) == []
+
+
+def test_what_is_read_again_of_a_compacted_topic_is_said_to_be_a_bound(world: World, broker: Ask) -> None:
+    broker(COMPACTED)
+    found = plan(begun(world, KAFKA, STOOD), "earliest")
+    assert refused(found) == [REPEATS]
+    assert any(
+        "What lies between offsets is a bound, and what is read again is not all" in note
+        for note in price(found).notes
+    )
+
+
+def test_a_full_refresh_from_a_compacted_topic_loses_what_nobody_can_count(world: World, broker: Ask) -> None:
+    broker(COMPACTED)
+    begun(world, KAFKA, STOOD, initial={"orders": {"0": 0, "1": 2}})
+    found = engine.plan(world.settings, full_refresh.KIND, RefreshRequest("events.events"), "r1")
+    assert refused(found) == [UNKNOWN_PRICE]
+    assert "topic orders is compacted" in found.refusals[0].message
+
+
+@pytest.mark.parametrize(("target", "words"), [("kept", [REPEATS]), ("restored", [LOSS])])
+def test_a_rewind_of_a_compacted_topic_cannot_read_all_of_it_again(
+    target: str, words: list[str], world: World, broker: Ask
+) -> None:
+    broker(COMPACTED)
+    back_to_first(world, STOOD, KAFKA, {"orders": {"0": 2, "1": 2}})
+    request = RewindRequest(FLOW, StartAt("batch", batch=0), target=target)
+    assert refused(engine.plan(world.settings, rewind.KIND, request, "r1")) == words
+
+
+def test_a_client_that_may_not_know_a_topics_policy_says_so(world: World, broker: Ask) -> None:
+    two = Topics({**HELD.held, "more": {"0": Held(0, 1)}}, HELD.ids, {"more": "delete"})
+    broker(two)
+    notes = price(plan(begun(world, KAFKA, STOOD))).notes
+    assert (
+        "whether topic orders is compacted is unknown: this client may not read the topics' configuration"
+        in notes
+    )
+
+
+# --- sources that were made anew
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["earliest", "latest", StartAt("timestamp", timestamp_ms=2)],
+    ids=["earliest", "latest", "a moment"],
+)
+def test_a_topic_that_was_made_anew_was_not_read_wherever_one_starts(
+    start: StartAt | str, world: World, broker: Ask
+) -> None:
+    broker(HELD)
+    begun(world, KAFKA, STOOD, topics={"events_raw": {"orders": "id-0"}})
+    found = plan(world, start)
+    assert (price(found).repeated.nothing, refused(found)) == (True, [LOSS])
+    assert "was deleted and made anew" in in_words(price(found).lost)
+
+
+def test_a_state_is_not_rebuilt_from_records_that_were_in_another_topic(world: World, broker: Ask) -> None:
+    broker(HELD)
+    begun(world, KAFKA, STOOD, topics={"events_raw": {"orders": "id-0"}})
+    world.park(stateful=True)
+    found = plan(world)
+    assert refused(found) == [LOSS, MISSING_HISTORY]
+    assert price(found).replayed.nothing
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["earliest", "latest", StartAt("offsets", offsets={"events_raw": at(1)})],
+    ids=["earliest", "latest", "offsets"],
+)
+def test_a_table_that_was_made_anew_was_not_read_wherever_one_starts(
+    start: StartAt | str, world: World, table: Table
+) -> None:
+    begun(world, DELTA, {**at(2), "reservoirId": "another"})
+    found = plan(world, start)
+    assert (price(found).repeated.nothing, refused(found)) == (True, [LOSS])
+    assert "the table was made anew" in in_words(price(found).lost)
+
+
+def test_a_state_is_not_rebuilt_from_rows_that_were_in_another_table(world: World, table: Table) -> None:
+    begun(world, DELTA, {**at(2), "reservoirId": "another"})
+    world.park(stateful=True)
+    assert refused(plan(world)) == [LOSS, MISSING_HISTORY]
+
+
+# --- settings that the checkpoint pins
+
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def with_header(world: World, conf: dict[str, str], version: int = 2, spark_conf: str = "") -> World:
+    """Let three batches be done whose header pins these settings, and the flow declare others."""
+    world.declare(
+        EVENTS.replace('sources=["events_raw"]', f'sources=["events_raw"], spark_conf={{{spark_conf}}}')
+    )
+    start = world.processed(3, operators=("dedupe",))
+    name = "events_raw" if version == 2 else "0"
+    entry = OffsetEntry(
+        2, version, 0, 1, conf, {name: {"logOffset": 2}}, {"sourceMetadataInfo": {}} if version == 2 else {}
+    )
+    world.home.storage.overwrite(f"{start.checkpoint}/offsets/2", write_offsets(entry))
+    return world
+
+
+@pytest.mark.parametrize(
+    ("conf", "spark_conf", "said"),
+    [
+        pytest.param(dict(pinned_settings.DEFAULTS), "", [], id="Spark's own"),
+        pytest.param({PROVIDER: ROCKS}, f"'{PROVIDER}': '{ROCKS}'", [], id="declared as it is"),
+        pytest.param(
+            {PROVIDER: ROCKS},
+            "",
+            [
+                f"{PROVIDER} was {ROCKS} in generation 1; the next generation will use"
+                f" {pinned_settings.DEFAULTS[PROVIDER]}"
+            ],
+            id="declared no more",
+        ),
+        pytest.param(
+            {"spark.sql.streaming.multipleWatermarkPolicy": "min"},
+            "'spark.sql.streaming.multipleWatermarkPolicy': 'max'",
+            [
+                "spark.sql.streaming.multipleWatermarkPolicy was min in generation 1; the next generation"
+                " will use max"
+            ],
+            id="declared otherwise",
+        ),
+        pytest.param(
+            {"spark.sql.shuffle.partitions": "200"},
+            "'spark.sql.shuffle.partitions': 5",
+            ["spark.sql.shuffle.partitions was 2 in generation 1; the next generation will use 5"],
+            id="partitions, as the state has them",
+        ),
+        pytest.param({"spark.sql.of.another.release": "1"}, "", [], id="not known"),
+    ],
+)
+def test_pinned_settings_that_would_change_are_named(
+    world: World, conf: dict[str, str], spark_conf: str, said: list[str]
+) -> None:
+    found = reset(with_header(world, conf, spark_conf=spark_conf))
+    assert [note for note in found.flows[0].notes if note.startswith("Pinned: ")] == [
+        f"Pinned: {item}." for item in said
+    ]
+
+
+def test_a_log_without_names_is_named(world: World) -> None:
+    notes = reset(with_header(world, {}, version=1)).flows[0].notes
+    assert (
+        "Pinned: generation 1 has version 1 of the offset log; the next generation will use version 2, with"
+        " names of sources." in notes
+    )
+
+
+def test_an_age_is_read_as_spark_reads_it() -> None:
+    def age(text: str) -> int | None:
+        return FileOptions.of(
+            Source("raw", "json", "/d", "id INT", {"maxFileAge": text}, Where("p.py", 1))
+        ).max_age_ms
+
+    assert [age(text) for text in ("7d", "10", "2 h", "2h", "3min", "5S")] == [
+        7 * DAY,
+        10,
+        None,
+        7_200_000,
+        180_000,
+        5000,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("operator", "state", "said"),
+    [
+        ("transformWithStateInPySparkExec", "rebuilt", True),
+        ("transformWithStateInPySparkExec", "empty", False),
+        ("dedupe", "rebuilt", False),
+    ],
+)
+def test_a_state_of_ones_own_making_is_said_to_be_made_by_its_code(
+    world: World, operator: str, state: str, said: bool
+) -> None:
+    world.processed(3, operators=(operator,))
+    assert (replay_steps.OWN_STATE in reset(world, state=state).flows[0].notes) is said

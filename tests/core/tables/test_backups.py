@@ -1,0 +1,746 @@
+"""Backups: what a copy is made of, the catalog that alone makes a backup, what may go, and where flows
+stood.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta, timezone
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamkeeper.delta import log as delta_log
+from streamkeeper.delta.copy_files import (
+    FIRST_COMMIT,
+    CopiedFile,
+    Progress,
+    check_copyable,
+    copy_files,
+    files_of,
+)
+from streamkeeper.delta.log import SEAL
+from streamkeeper.errors import CheckpointError, RecoveryError, RequestError, TableLocked
+from streamkeeper.flows import generations, ledger
+from streamkeeper.flows.generations import BATCH, EARLIEST, OFFSETS, REBUILT, StartAt
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds import restore_table
+from streamkeeper.recover.kinds.backup_table import KIND, BackupRequest, parse_backup
+from streamkeeper.recover.kinds.restore_table import RestoreRequest, parse_restore
+from streamkeeper.recover.plans import plan as plans
+from streamkeeper.recover.requests.form import DOWNSTREAM, LOSS, UNKNOWN_PRICE
+from streamkeeper.storage import LocalStorage, open_storage, to_json
+from streamkeeper.tables import backups, past_versions, recovery_lock
+from streamkeeper.tables.backups import NEWEST, Backup, Checksum, LeftOver, TableBackup
+from streamkeeper.tables.flows_at_version import FlowAt, WritersAt, flow_at
+from tests.worlds.small_world import CHANGES, READER, World
+
+TABLE = "events.events"
+NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+
+
+def add(path: str, size: int = 4, vector: dict[str, Any] | None = None) -> str:
+    return json.dumps(
+        {
+            "add": {
+                "path": path,
+                "size": size,
+                "dataChange": True,
+                **({"deletionVector": vector} if vector else {}),
+            }
+        }
+    )
+
+
+def entry(name: str, days_old: float = 0, **changes: Any) -> Backup:
+    table = TableBackup("target", "/w/events", f"/b/{name}/target", 3, "id", 1, 4, Checksum(2, "7", 5), "{}")
+    at = (NOW - timedelta(days=days_old)).isoformat(timespec="seconds")
+    return replace(
+        Backup(name, "events", "events", at, "ada", (table,), (FlowAt("events.clean_events", 1, 2, "q"),)),
+        **changes,
+    )
+
+
+class Told:
+    """Hears how far a copy is; ``stop_at`` raises when asked to go on for that many times."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.numbers: list[dict[str, int]] = []
+        self._left = stop_at
+
+    def __call__(self, **numbers: int) -> None:
+        self.numbers.append(numbers)
+
+    def check(self) -> None:
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                raise RecoveryError("given up")
+
+
+def progress(told: Told, ticks: float = 0.0) -> Progress:
+    """Progress whose clock goes on by so many seconds whenever it is looked at."""
+    moments = count()
+    return Progress(told, told.check, 3, lambda: next(moments) * ticks)
+
+
+def test_the_files_of_a_version_are_its_data_files_and_its_deletion_vectors_each_once() -> None:
+    vector = {
+        "storageType": "u",
+        "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^",
+        "offset": 1,
+        "sizeInBytes": 40,
+        "cardinality": 1,
+    }
+    bare = {**vector, "pathOrInlineDv": "^-aqEH.-t@S}K{vb[*k^"}
+    inline = {
+        **vector,
+        "storageType": "i",
+        "pathOrInlineDv": "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L",
+    }
+    commit = [
+        '{"commitInfo":{}}',
+        add("p=a%2520b/one.parquet", 7),
+        add("two.parquet", vector=vector),
+        add("three.parquet", vector=vector),
+        add("four.parquet", vector=bare),
+        add("five.parquet", vector=inline),
+    ]
+    name = "deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
+    assert list(files_of(commit)) == [
+        CopiedFile("p=a%20b/one.parquet", 7),
+        CopiedFile("two.parquet", 4),
+        CopiedFile(f"ab/{name}", None),
+        CopiedFile("three.parquet", 4),
+        CopiedFile("four.parquet", 4),
+        CopiedFile(name, None),
+        CopiedFile("five.parquet", 4),
+    ]
+
+
+OUTSIDE = {
+    "a shallow clone's": add("file:/elsewhere/one.parquet"),
+    "an absolute path": add("/elsewhere/one.parquet"),
+    "a bucket's": add("s3a://bucket/one.parquet"),
+    "above the folder": add("../one.parquet"),
+    "an absolute deletion vector": add(
+        "one.parquet", vector={"storageType": "p", "pathOrInlineDv": "file:///elsewhere/v.bin"}
+    ),
+}
+
+
+@pytest.mark.parametrize("line", OUTSIDE.values(), ids=OUTSIDE)
+def test_a_table_with_files_outside_of_its_folder_is_refused(line: str) -> None:
+    with pytest.raises(RequestError, match="shallow clone"):
+        list(files_of([line]))
+
+
+def test_a_table_of_a_feature_that_nobody_knows_is_refused_by_its_name() -> None:
+    check_copyable(
+        "/t",
+        {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["deletionVectors", "clustering"]},
+    )
+    with pytest.raises(RequestError, match=r"uses catalogManaged, and it is not known"):
+        check_copyable(
+            "/t",
+            {"readerFeatures": ["catalogManaged"], "writerFeatures": ["catalogManaged", "domainMetadata"]},
+        )
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> tuple[LocalStorage, LocalStorage, list[CopiedFile]]:
+    source, target = LocalStorage(str(tmp_path / "source")), LocalStorage(str(tmp_path / "target"))
+    for number in range(3):
+        source.create(f"p={number}/f%20{number}.parquet", b"x" * (number + 1))
+    return source, target, [CopiedFile(f"p={number}/f%20{number}.parquet", number + 1) for number in range(3)]
+
+
+def test_a_copy_goes_on_where_it_was_killed_and_takes_nothing_half_for_whole(
+    three: tuple[LocalStorage, LocalStorage, list[CopiedFile]],
+) -> None:
+    source, target, files = three
+    target.create(files[0].name, b"x")
+    target.create(files[2].name, b"xx")  # cut off: what a copy that is no rename would leave
+    done = copy_files(source, target, files, progress(told := Told(), 10))
+    assert (done.files, done.bytes, done.found) == (3, 6, 1)
+    assert [target.read(file.name) for file in files] == [source.read(file.name) for file in files]
+    assert told.numbers[-1] == {"files": 3, "of": 3, "bytes": 6}
+    assert copy_files(source, target, files, progress(Told())).found == 3
+    assert not list(Path(target.root).rglob(".streamkeeper-*"))
+
+
+def test_a_copy_ends_when_its_recovery_is_given_up(
+    three: tuple[LocalStorage, LocalStorage, list[CopiedFile]],
+) -> None:
+    source, target, files = three
+    with pytest.raises(RecoveryError, match="given up"):
+        copy_files(source, target, files, progress(Told(stop_at=1), 10))
+
+
+def test_a_file_that_was_taken_while_it_was_copied_ends_the_copy(
+    three: tuple[LocalStorage, LocalStorage, list[CopiedFile]],
+) -> None:
+    source, target, files = three
+    source.remove(files[1].name)
+    with pytest.raises(RecoveryError, match=r"f%201\.parquet is not there any more"):
+        copy_files(source, target, files, progress(Told()))
+    source.create(files[1].name, b"other")
+    with pytest.raises(RecoveryError, match="has 5 bytes, and the log says 2"):
+        copy_files(source, target, files, progress(Told()))
+
+
+def test_an_entry_makes_a_backup_and_is_read_back_as_it_was_written(world: World) -> None:
+    storage = open_storage(world.settings.state)
+    for name, days in (("b1", 2.0), ("b2", 1.0)):
+        assert backups.enter(storage, entry(name, days)) == entry(name, days)
+    assert backups.enter(storage, entry("b2", 9)) == entry("b2", 1), "the first that was written holds"
+    assert [found.id for found in backups.listed(storage, "events", "events")] == ["b1", "b2"]
+    assert [found.id for found in backups.every(storage)] == ["b1", "b2"]
+    assert backups.find(storage, "events", "events", NEWEST).id == "b2"
+    assert backups.find(storage, "events", "events", "b1") == entry("b1", 2)
+    with pytest.raises(RequestError, match=r"no backup 'b9' of events\.events\. The last ones are: b1, b2"):
+        backups.find(storage, "events", "events", "b9")
+    assert backups.needed_generations(storage) == {"events.clean_events": {1}}
+
+
+RETENTION: dict[str, tuple[dict[str, Any], bool]] = {
+    "none: it stays": ({}, False),
+    "older than its days": ({"kept_days": 4.5}, True),
+    "younger than its days": ({"kept_days": 5.5}, False),
+    "enough newer ones": ({"keep_last": 2}, True),
+    "too few newer ones": ({"keep_last": 3}, False),
+    "too old, but among the last": ({"kept_days": 1.0, "keep_last": 3}, False),
+    "not too old, whatever the newer ones": ({"kept_days": 9.0, "keep_last": 1}, False),
+    "both": ({"kept_days": 1.0, "keep_last": 2}, True),
+    "for longer than years have numbers": ({"kept_days": 9_999_999.0, "keep_last": 1}, False),
+}
+
+
+@pytest.mark.parametrize(("retention", "goes"), RETENTION.values(), ids=RETENTION)
+def test_a_backup_goes_when_neither_its_age_nor_its_rank_keeps_it(
+    world: World, retention: dict[str, Any], goes: bool
+) -> None:
+    storage = open_storage(world.settings.state)
+    for number, made in enumerate((entry("old", 5, **retention), entry("newer", 3), entry("newest", 1))):
+        assert backups.enter(storage, made).id, number
+    found = backups.expired(world.settings, NOW)
+    assert [item.id for item in found] == (["old"] if goes else [])
+    assert not found or found[0].bytes == 4
+
+
+def test_the_newest_backup_of_a_table_never_expires(world: World) -> None:
+    backups.enter(open_storage(world.settings.state), entry("only", 99, kept_days=1.0, keep_last=1))
+    assert backups.expired(world.settings, NOW) == []
+
+
+def test_a_backup_that_an_open_recovery_needs_is_neither_expired_nor_removed(world: World) -> None:
+    storage = open_storage(world.settings.state)
+    for made in (entry("old", 5, kept_days=1.0), entry("new", 1)):
+        backups.enter(storage, made)
+    book = ledger.open(storage, "events", "restore_table-1")
+    book.record("planned", {"request": {"backup": "newest"}, "details": {"backup": "old"}})
+    assert [found.id for found in backups.expired(world.settings, NOW)] == ["old"], (
+        "a plan alone needs nothing"
+    )
+    book.record("approved", {"by": "ada"})
+    assert backups.expired(world.settings, NOW) == []
+    with pytest.raises(RecoveryError, match="needed by restore_table-1"):
+        backups.remove(world.settings, "events", "events", "old")
+    book.record("ended", {})
+    backups.remove(world.settings, "events", "events", "old")
+    assert [found.id for found in backups.listed(storage, "events", "events")] == ["new"]
+
+
+@pytest.mark.parametrize("writes", range(3))
+def test_a_removal_that_was_killed_leaves_nothing_that_looks_whole_and_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    storage = open_storage(world.settings.state)
+    for made in (entry("old", 5), entry("new", 1)):
+        backups.enter(storage, made)
+    files = open_storage(backups.folder(world.settings, "events", "events", "old"))
+    files.create("target/one.parquet", b"x")
+    real, left = LocalStorage.remove, [writes]
+
+    def removing(self: LocalStorage, name: str) -> None:
+        if not left[0]:
+            raise OSError("killed")
+        left[0] -= 1
+        real(self, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStorage, "remove", removing)
+        with pytest.raises(OSError, match="killed"):
+            backups.remove(world.settings, "events", "events", "old")
+    assert [found.id for found in backups.listed(storage, "events", "events")] == ["new"]
+    assert [(found.id, found.why) for found in backups.expired(world.settings, NOW)] == [
+        ("old", "its removal was begun")
+    ]
+    backups.remove(world.settings, "events", "events", "old")
+    assert backups.expired(world.settings, NOW) == []
+    assert files.names() == []
+    assert storage.names("events/tables/events/backups") == ["new.json"]
+
+
+def test_what_a_backup_that_was_given_up_left_behind_is_named_and_can_be_removed(world: World) -> None:
+    storage = open_storage(world.settings.state)
+    for name in ("left", "going-on", "whole"):
+        open_storage(backups.folder(world.settings, "events", "events", name)).create(
+            "target/one.parquet", b"x"
+        )
+        ledger.open(storage, "events", name).record("pin.started", {})
+    ledger.open(storage, "events", "left").record("given_up", {"why": "a test"})
+    backups.enter(storage, entry("whole"))
+    [found] = backups.left_over(world.settings).unfinished
+    assert (found.id, found.table) == ("left", "events")
+    backups.enter(storage, entry("left"))
+    with pytest.raises(RecoveryError, match="was finished since it was planned to go, so it was not removed"):
+        backups.remove(world.settings, found.pipeline, found.table, found.id, unfinished=True)
+    storage.remove("events/tables/events/backups/left.json")
+    backups.remove(world.settings, found.pipeline, found.table, found.id, unfinished=True)
+    assert backups.left_over(world.settings) == LeftOver((), ())
+
+
+def test_a_copy_that_nothing_here_knows_of_is_named_and_never_removed(world: World) -> None:
+    """A state folder that was lost, or another environment's copies: what is needed most is what nobody here
+    remembers.
+    """
+    place = backups.folder(world.settings, "events", "events", "of-another-state")
+    open_storage(place).create("target/one.parquet", b"x")
+    assert backups.left_over(world.settings) == LeftOver((), (place,))
+
+
+# Where flows stood
+
+
+def log(world: World, *transactions: tuple[str, int]) -> None:
+    """Append commits of these (app id, version) to the table's log."""
+    for app_id, version in transactions:
+        commit(world, {"txn": {"appId": app_id, "version": version}})
+
+
+def commit(world: World, action: dict[str, Any]) -> None:
+    folder = world.root / "warehouse" / "events" / "_delta_log"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{len(list(folder.glob('*.json'))):020d}.json").write_text(json.dumps(action) + "\n")
+
+
+def lose(world: World, before: int) -> None:
+    """Remove the oldest commits of the table's log, as Delta does in time."""
+    for number in range(before):
+        (world.root / "warehouse" / "events" / "_delta_log" / f"{number:020d}.json").unlink(missing_ok=True)
+
+
+def stood(world: World, version: int) -> FlowAt:
+    wrote = WritersAt(world.settings.table_path("events"), version)
+    return flow_at(world.home, wrote, wrote.changed_later)
+
+
+def next_generation(
+    world: World, start: StartAt, begun: int | None = None, files: int = 1, number: int = 2
+) -> str:
+    """Decide a generation, the second by the recovery ``r``, and, with ``begun``, let it begin with that seed
+    batch; give its query id.
+    """
+    first = generations.read(world.home, 1)
+    assert first is not None
+    recovery = "r" if number == 2 else f"r{number}"
+    decided = replace(first, previous=number - 1, start=start, recovery=recovery)
+    decided = generations.decide(world.home, generations.with_number(decided, world.home, number))
+    if begun is not None:
+        made = world.begin([world.add_files(files) for _ in range(begun + 1)], begun + 1, 0, number=number)
+        world.home.storage.overwrite(world.home.start(number), to_json({**asdict(made), "seed_batch": begun}))
+    return decided.query_id
+
+
+def test_a_flow_stood_after_the_batch_that_the_version_holds_last(world: World) -> None:
+    world.processed(3)
+    assert [stood(world, version).batch for version in range(4)] == [None, 0, 1, 2]
+    found = stood(world, 2)
+    assert found == FlowAt("events.clean_events", 1, 1, world.query_id, {"events_raw": {"logOffset": 1}})
+    assert stood(world, 0) == FlowAt("events.clean_events", None, None, None)
+
+
+def test_where_a_generation_was_sealed_and_no_recovery_changed_the_table_the_next_one_had_taken_over(
+    world: World,
+) -> None:
+    world.processed(3)
+    second = next_generation(world, StartAt(EARLIEST), begun=1)
+    log(world, (world.query_id, SEAL), ("another/empty_tables", 0))
+    assert stood(world, 3).generation == 1
+    assert stood(world, 4) == FlowAt("events.clean_events", 2, 1, second, {"events_raw": {"logOffset": 1}})
+
+
+CHANGED: dict[str, dict[str, Any]] = {
+    "emptied": {"txn": {"appId": "r/empty_tables", "version": 0}},
+    "a backup put back": {"txn": {"appId": "r/put-back", "version": 1}},
+    "another put in its place": {"txn": {"appId": "r/put_in_place", "version": 1}},
+    "a version put back": {"commitInfo": {"operation": "RESTORE", "userMetadata": past_versions.mark("r")}},
+}
+
+
+@pytest.mark.parametrize("action", CHANGED.values(), ids=CHANGED)
+@pytest.mark.parametrize("begun", [None, 0])
+def test_between_the_seal_and_the_change_of_its_table_a_flow_still_stood_after_its_last_batch(
+    world: World, action: dict[str, Any], begun: int | None
+) -> None:
+    world.processed(3)
+    log(world, (world.query_id, SEAL), ("somebody", 1))
+    commit(world, action)
+    second = next_generation(world, StartAt(EARLIEST), begun)
+    last = FlowAt("events.clean_events", 1, 2, world.query_id, {"events_raw": {"logOffset": 2}})
+    assert [stood(world, version) for version in (3, 4, 5)] == [last, last, last]
+    if begun is None:
+        with pytest.raises(RecoveryError, match="is decided"):
+            stood(world, 6)
+    else:
+        assert stood(world, 6) == FlowAt(
+            "events.clean_events", 2, 0, second, {"events_raw": {"logOffset": 0}}
+        )
+        assert plan_restore(world, version=5).flows[0].start == StartAt(BATCH, generation=1, batch=2)
+
+
+def test_a_generation_that_wrote_nothing_and_was_sealed_stood_where_it_began_until_the_next_change(
+    world: World,
+) -> None:
+    """Version 5 empties the table for generation 2, which is sealed in 6; version 7 empties it again for
+    generation 3.
+    """
+    world.processed(3)
+    log(world, (world.query_id, SEAL), ("r/empty_tables", 0))
+    second = next_generation(world, StartAt(EARLIEST), begun=1)
+    log(world, (second, SEAL), ("r3/empty_tables", 0))
+    third = next_generation(world, StartAt(EARLIEST), begun=0, number=3)
+    found = [stood(world, version) for version in (4, 5, 6, 7)]
+    assert [(at.generation, at.batch) for at in found] == [(1, 2), (2, 1), (2, 1), (3, 0)]
+    assert found[-1].query_id == third
+
+
+def test_where_the_next_generation_has_not_begun_it_is_after_the_last_batch_or_not_known_yet(
+    world: World,
+) -> None:
+    world.processed(3)
+    log(world, (world.query_id, SEAL))
+    assert stood(world, 4).batch == 2
+    next_generation(world, StartAt(EARLIEST))
+    with pytest.raises(RecoveryError, match=r"Generation 2 of events\.clean_events is decided \(earliest\)"):
+        stood(world, 4)
+
+
+def test_what_a_log_does_not_reach_back_to_is_said_and_not_guessed(world: World) -> None:
+    world.processed(3)
+    log(world, ("somebody", 1))
+    lose(world, 4)
+    with pytest.raises(CheckpointError, match="does not reach back far enough"):
+        stood(world, 4)
+    with pytest.raises(RequestError, match="its log holds commits 4 to 4"):
+        stood(world, 3)
+
+
+def test_a_log_that_was_cleaned_tells_what_came_before_a_reset_as_long_as_it_holds_that(world: World) -> None:
+    """Versions 1 to 3 are batches of generation 1, 4 is its seal, 5 and 6 are somebody's, 7 is a batch of
+    generation 2.
+    """
+    world.processed(3)
+    second = next_generation(world, StartAt(EARLIEST), begun=0)
+    log(world, (world.query_id, SEAL), ("somebody", 1), ("somebody", 2), (second, 1))
+    lose(world, 2)
+    assert [(stood(world, version).generation, stood(world, version).batch) for version in (2, 3, 4)] == [
+        (1, 1),
+        (1, 2),
+        (2, 0),
+    ]
+    assert plan_restore(world, version=3).flows[0].start == StartAt(BATCH, generation=1, batch=2)
+    lose(world, 4)
+    assert stood(world, 5).generation == 2, (
+        "the seal is in the log, so that nothing of the next generation came before"
+    )
+    lose(world, 5)
+    with pytest.raises(CheckpointError, match="to tell what its generation 2 had written"):
+        stood(world, 6)
+
+
+def test_a_last_batch_that_was_cleaned_from_the_log_before_the_change_of_the_table_is_not_guessed(
+    world: World,
+) -> None:
+    world.processed(3)
+    log(world, (world.query_id, SEAL), ("r/empty_tables", 0))
+    next_generation(world, StartAt(EARLIEST), begun=0)
+    lose(world, 4)
+    assert stood(world, 5).generation == 2
+    with pytest.raises(CheckpointError, match="does not reach back far enough"):
+        stood(world, 4)
+
+
+def test_a_once_flow_is_done_in_a_version_that_holds_its_last_batch(world: World) -> None:
+    world.declare(CHANGES % ", once=True")
+    world.processed(2)
+    generations.finish(world.home, 1, 1)
+    assert (stood(world, 1).done, stood(world, 2).done) == (False, True)
+
+
+# The recovery
+
+
+def request(world: World, **values: Any) -> BackupRequest:
+    return parse_backup({"table": TABLE, **values}, read_manifest(world.settings), "ada")
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no such table": ({"table": "events.nothing"}, "table is 'events.nothing', which no pipeline declares"),
+    "days below nothing": ({"kept_days": -1}, "kept_days is -1"),
+    "more days than dates have": (
+        {"kept_days": 9_999_999},
+        "kept_days is 9999999; it must be a number of days from 0 to 36,500",
+    ),
+    "days in words": ({"kept_days": "seven"}, "kept_days is 'seven'; it must be of type number"),
+    "a rank of none": ({"keep_last": 0}, "keep_last is 0"),
+    "half a rank": ({"keep_last": 1.5}, "keep_last is 1.5"),
+    "an unknown field": ({"keep": 3}, "Unknown: 'keep'"),
+}
+
+
+@pytest.mark.parametrize(("values", "said"), BAD.values(), ids=BAD)
+def test_a_bad_value_of_the_form_is_refused_with_what_is_allowed(
+    world: World, values: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(RequestError, match="The backup was not planned, and nothing was touched") as caught:
+        request(world, **values)
+    assert said in str(caught.value)
+
+
+def test_a_plan_says_what_is_copied_and_from_where_to_where(world: World) -> None:
+    world.processed(2)
+    folder = world.root / "warehouse" / "events" / "_delta_log"
+    summary = {
+        "numFiles": 5,
+        "tableSizeBytes": 700,
+        "protocol": {"minReaderVersion": 1, "minWriterVersion": 2},
+        "metadata": {"id": "t"},
+    }
+    (folder / f"{2:020d}.crc").write_text(json.dumps(summary))
+    before = world.tree()
+    made = engine.plan(world.settings, KIND, request(world, kept_days=7), "b1")
+    [copy] = made.copies
+    assert (copy.what, copy.bytes, copy.files) == ("target", 700, 5)
+    assert copy.source == world.settings.table_path("events")
+    assert copy.destination == f"{world.settings.warehouse}/__backups/events/events/b1/target"
+    assert plans.from_json(json.loads(json.dumps(plans.to_json(made)))) == made
+    assert world.tree() == before
+
+
+def test_a_table_that_is_not_there_or_locked_is_not_backed_up(world: World) -> None:
+    with pytest.raises(RequestError, match="There is no Delta table at"):
+        engine.plan(world.settings, KIND, request(world), "b1")
+    world.processed(1)
+    recovery_lock.take(world.home.storage, "events", "events", "another")
+    with pytest.raises(TableLocked, match="another works on the table events"):
+        engine.plan(world.settings, KIND, request(world), "b1")
+
+
+def test_the_copy_is_a_table_once_all_of_it_is_there_and_a_backup_once_it_is_entered(world: World) -> None:
+    world.processed(2)
+    table = open_storage(world.settings.table_path("events"))
+    for number in range(2):
+        table.create(f"f{number}.parquet", b"1234")
+    made = engine.propose(
+        world.settings, engine.plan(world.settings, KIND, request(world, keep_last=2), "b1")
+    )
+    engine.approve(world.settings, "events", "b1", "ada")
+    folder = open_storage(made.details["folder"])
+    commit = "\n".join([add("f0.parquet"), add("f1.parquet")])
+    folder.create(backups.commit_file("target"), commit.encode())
+    pinned = {
+        "what": "target",
+        "source": table.root,
+        "path": folder.path("target"),
+        "version": 2,
+        "table_id": "t",
+        "files": 2,
+        "bytes": 8,
+    }
+    checked = {"what": "target", "checksum": asdict(Checksum(4, "9", 1)), "schema": "{}"}
+    evidence = {
+        "streamkeeper_jobs.recover.backup_table:pin": {
+            "tables": [pinned],
+            "flows": [asdict(FlowAt("events.clean_events", 1, 1, "q"))],
+        },
+        "streamkeeper_jobs.recover.backup_table:verify": {"tables": [checked]},
+    }
+
+    def carry_out(step: str) -> dict[str, Any]:
+        return engine.carry_out(world.settings, "events", "b1", step, lambda act, work: evidence[act])
+
+    carry_out("pin")
+    gone = table.read("f1.parquet")
+    table.remove("f1.parquet")
+    with pytest.raises(RecoveryError, match="not there any more"):
+        carry_out("copy")
+    assert folder.read(f"target/{FIRST_COMMIT}") is None, "half a copy is no table"
+    table.create("f1.parquet", gone or b"")
+    [copied] = carry_out("copy")["tables"]
+    assert (copied["files"], copied["bytes"]) == (2, 8)
+    assert folder.read(f"target/{FIRST_COMMIT}") == commit.encode()
+    carry_out("verify")
+    assert backups.listed(world.home.storage, "events", "events") == []
+    carry_out("enter")
+    [found] = backups.listed(world.home.storage, "events", "events")
+    assert (found.id, found.keep_last, found.target.checksum, found.flows[0].batch) == (
+        "b1",
+        2,
+        Checksum(4, "9", 1),
+        1,
+    )
+    assert not engine.give_up(world.settings, "events", "b1", "too late")
+
+
+# Restoring
+
+
+def restore(world: World, **values: Any) -> RestoreRequest:
+    return parse_restore({"table": TABLE, **values}, read_manifest(world.settings), "ada")
+
+
+BAD_RESTORES: dict[str, tuple[dict[str, Any], str]] = {
+    "neither": ({}, "neither a backup nor a version is given"),
+    "both": ({"backup": "b1", "version": 3}, "both a backup ('b1') and a version (3) is given"),
+    "half a version": ({"version": 1.5}, "version is 1.5"),
+    "a version below nothing": ({"version": -1}, "version is -1"),
+    "an unknown state": ({"version": 1, "state": "copied"}, "state is 'copied'; allowed are rebuilt, empty"),
+    "no such table": ({"version": 1, "table": "nothing"}, "which no pipeline declares"),
+}
+
+
+@pytest.mark.parametrize(("values", "said"), BAD_RESTORES.values(), ids=BAD_RESTORES)
+def test_a_bad_value_of_a_restore_is_refused_with_what_is_allowed(
+    world: World, values: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(RequestError, match="The restore was not planned, and nothing was touched") as caught:
+        restore(world, **values)
+    assert said in str(caught.value)
+
+
+def plan_restore(world: World, **values: Any) -> plans.Plan:
+    return engine.plan(world.settings, restore_table.KIND, restore(world, **values), "r1")
+
+
+def test_a_plan_of_a_restore_names_the_backup_what_is_replaced_and_where_each_flow_goes_on(
+    world: World,
+) -> None:
+    world.processed(3)
+    for made in (entry("b1", 2), entry("b2", 1, flows=(stood(world, 2),))):
+        backups.enter(world.home.storage, made)
+    before = world.tree()
+    made = plan_restore(world, backup=NEWEST)
+    assert made.request["backup"] == "b2"
+    [flow] = made.flows
+    assert (flow.generation, flow.next_generation, flow.start) == (
+        1,
+        2,
+        StartAt(BATCH, generation=1, batch=1),
+    )
+    assert [price.repeated.nothing for price in flow.prices] == [True], "the table is put back to before them"
+    assert (made.copies[0].source, made.copies[0].destination) == (
+        "/b/b2/target",
+        world.settings.table_path("events"),
+    )
+    assert made.notes[0].startswith(
+        "Replaced are all rows, columns and properties of events, by the backup b2 of 2026-11-20"
+    )
+    assert made.refusals == ()
+    assert plans.from_json(json.loads(json.dumps(plans.to_json(made)))) == made
+    assert world.tree() == before
+
+
+def test_a_stream_that_reads_the_table_is_a_price_of_a_restore(world: World) -> None:
+    world.processed(3)
+    world.declare(READER, "copies.py")
+    backups.enter(world.home.storage, entry("b1", flows=(stood(world, 2),)))
+    found = plan_restore(world, backup="b1")
+    assert [item.price for item in found.refusals] == [DOWNSTREAM]
+    assert "copies.copy_events fails at the commit that removes rows" in found.refusals[0].message
+    assert plan_restore(world, backup="b1", accept=[DOWNSTREAM]).refusals == ()
+
+
+def test_what_others_wrote_since_is_a_price_of_a_version(world: World) -> None:
+    world.processed(3)
+    log = world.root / "warehouse" / "events" / "_delta_log"
+    newest = delta_log.latest_version(world.settings.table_path("events"))
+    assert newest is not None
+    deleted = [{"commitInfo": {"operation": "DELETE"}}, {"remove": {"path": "x", "dataChange": True}}]
+    (log / f"{newest + 1:020d}.json").write_text("".join(json.dumps(line) + "\n" for line in deleted))
+    (world.root / "warehouse" / "events" / "x").write_text("x")
+    found = plan_restore(world, version=newest)
+    assert [item.price for item in found.refusals] == [LOSS]
+    assert (
+        f"since version {newest} are undone, and nothing brings them back: version {newest + 1} (DELETE)"
+        in found.refusals[0].message
+    )
+    assert plan_restore(world, version=newest, accept=[LOSS]).refusals == ()
+
+
+def test_where_spark_removed_a_batch_the_offsets_that_were_kept_are_gone_on_from(world: World) -> None:
+    start = world.processed(3)
+    kept = stood(world, 1)
+    backups.enter(world.home.storage, entry("b1", flows=(kept,)))
+    for name in ("offsets/0", "commits/0"):
+        world.home.storage.remove(f"{start.checkpoint}/{name}")
+    [flow] = plan_restore(world, backup="b1").flows
+    assert flow.start == StartAt(OFFSETS, offsets={"events_raw": {"logOffset": 0}}, generation=1)
+    assert flow.state == REBUILT
+    backups.enter(world.home.storage, entry("b2", flows=(replace(kept, offsets={}),)))
+    with pytest.raises(
+        RequestError, match=r"Batch 0 of generation 1 of events.clean_events cannot be had any more"
+    ):
+        plan_restore(world, backup="b2")
+
+
+def test_a_query_with_a_watermark_that_must_be_rebuilt_from_kept_offsets_has_a_price(world: World) -> None:
+    start = world.processed(3, operators=("stateStoreSave",))
+    backups.enter(world.home.storage, entry("b1", flows=(replace(stood(world, 1), watermark_ms=5),)))
+    for name in ("offsets/0", "commits/0"):
+        world.home.storage.remove(f"{start.checkpoint}/{name}")
+    assert [refusal.price for refusal in plan_restore(world, backup="b1").refusals] == [UNKNOWN_PRICE]
+    assert plan_restore(world, backup="b1", accept=[UNKNOWN_PRICE]).refusals == ()
+
+
+def test_a_once_flow_that_was_done_stays_done_and_one_that_was_not_runs_again(world: World) -> None:
+    world.declare(CHANGES % ", once=True")
+    world.processed(2)
+    generations.finish(world.home, 1, 1)
+    both = (replace(entry("x").tables[0]), replace(entry("x").tables[0], what="tombstones"))
+    for made in (
+        entry("early", 2, tables=both, flows=(stood(world, 1),)),
+        entry("late", 1, tables=both, flows=(stood(world, 2),)),
+    ):
+        backups.enter(world.home.storage, made)
+    assert [plan_restore(world, backup=name).flows[0].next_generation for name in ("early", "late")] == [
+        2,
+        None,
+    ]
+
+
+def test_a_backup_without_tombstones_is_not_put_back_into_a_table_that_needs_them(world: World) -> None:
+    world.declare(CHANGES % "")
+    world.processed(1)
+    backups.enter(world.home.storage, entry("b1"))
+    with pytest.raises(RequestError, match="The backup b1 holds no tombstones"):
+        plan_restore(world, backup="b1")
+
+
+def test_a_version_that_is_not_there_is_refused_with_what_is(world: World) -> None:
+    world.processed(2)
+    with pytest.raises(RequestError, match=r"has no version 7: its newest is 2"):
+        plan_restore(world, version=7)
+    assert plan_restore(world, version=1).flows[0].start == StartAt(BATCH, generation=1, batch=0)
+
+
+def test_a_flow_that_wrote_nothing_for_as_long_as_the_log_reaches_back_is_only_held(world: World) -> None:
+    world.processed(2)
+    log(world, ("somebody", 1), ("somebody", 2))
+    lose(world, 3)
+    assert plan_restore(world, version=3).flows[0].next_generation is None

@@ -1,0 +1,476 @@
+"""Which version of a table belongs to a batch, where its other flows stood then, and what a way back would
+undo.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamkeeper.delta.log import SEAL
+from streamkeeper.errors import RequestError
+from streamkeeper.flows import generations, past_positions
+from streamkeeper.flows.files import FlowHome, query_id
+from streamkeeper.flows.generations import (
+    AFTER_LAST,
+    BATCH,
+    BESIDE,
+    EARLIEST,
+    REBUILT,
+    Generation,
+    Start,
+    StartAt,
+)
+from streamkeeper.flows.past_positions import Place
+from streamkeeper.recover.restart import side_table
+from streamkeeper.storage import LocalStorage
+from streamkeeper.tables import commit_marks as emptied
+from streamkeeper.tables import past_versions
+
+NOW = "2026-11-21T10:00:00+00:00"
+
+
+@dataclass
+class Log:
+    """A table's log, written commit by commit; ``versions`` by the words that each was written with."""
+
+    path: Path
+    count: int = 0
+    versions: dict[str, int] = field(default_factory=dict)
+
+    def commit(self, *actions: dict[str, Any], operation: str = "WRITE", mark: str | None = None) -> int:
+        (self.path / "_delta_log").mkdir(parents=True, exist_ok=True)
+        info = {"commitInfo": {"operation": operation, **({"userMetadata": mark} if mark else {})}}
+        text = "".join(json.dumps(action) + "\n" for action in (info, *actions))
+        (self.path / "_delta_log" / f"{self.count:020d}.json").write_text(text)
+        self.count += 1
+        return self.count - 1
+
+    def batch(self, flow: str, number: int, batch: int, tombstones: bool = False, **more: Any) -> int:
+        app = query_id(f"shop.{flow}", number) + (past_versions.TOMBSTONES_OF if tombstones else "")
+        added = {"add": {"path": f"{flow}{number}.{batch}", "dataChange": True}}
+        return self.commit({"txn": {"appId": app, "version": batch}}, added, **more)
+
+    def seal(self, flow: str, number: int, tombstones: bool = False) -> int:
+        app = query_id(f"shop.{flow}", number) + (past_versions.TOMBSTONES_OF if tombstones else "")
+        return self.commit({"txn": {"appId": app, "version": SEAL}}, operation="Manual Update")
+
+    def of_recovery(self, end: str, recovery: str = "r2", *actions: dict[str, Any]) -> int:
+        """What a recovery does to a whole table, under a ``txnAppId`` that ends so."""
+        removed = {"remove": {"path": f"{recovery}.{self.count}", "dataChange": True}}
+        return self.commit(
+            {"txn": {"appId": f"{recovery}{end}", "version": 0}}, removed, *actions, operation="DELETE"
+        )
+
+    def lose(self, before: int) -> None:
+        for version in range(before):
+            (self.path / "_delta_log" / f"{version:020d}.json").unlink()
+
+
+@dataclass
+class Shop:
+    """Two flows of one table, known by their generations alone."""
+
+    root: Path
+
+    @property
+    def storage(self) -> LocalStorage:
+        return LocalStorage(str(self.root / "state"))
+
+    def home(self, flow: str) -> FlowHome:
+        return FlowHome(self.storage, "shop", flow)
+
+    @property
+    def homes(self) -> list[FlowHome]:
+        return [self.home("a"), self.home("b")]
+
+    def begin(self, flow: str, number: int, seed: int | None, mode: str = AFTER_LAST) -> None:
+        home = self.home(flow)
+        app = query_id(home.full_name, number)
+        previous = number - 1 or None
+        generations.decide(
+            home, Generation(number, previous, StartAt(mode), REBUILT, app, "", "", NOW, "f", f"r{number}")
+        )
+        generations.begin(home, Start(number, home.checkpoint(number, 1), seed, {}, {}, (), None, 1, NOW))
+
+    def place(self, flow: str, number: int, batch: int) -> Place:
+        home = self.home(flow)
+        generation, start = generations.read(home, number), generations.read_start(home, number)
+        assert generation is not None and start is not None
+        return Place(generation, start, past_positions.Checkpoint(self.storage, start.checkpoint), batch, "")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    made = Shop(tmp_path)
+    made.begin("a", 1, None)
+    made.begin("b", 1, None)
+    return made
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """Versions 1 to 5: a0, b0, a1, b1, a2."""
+    made = Log(tmp_path / "table")
+    made.commit({"metaData": {"id": "t"}}, operation="CREATE TABLE")
+    for flow, batch in (("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2)):
+        made.batch(flow, 1, batch)
+    return made
+
+
+def back(shop: Shop, log: Log, version: int) -> past_versions.PastVersion:
+    return past_versions.look_back("t", str(log.path), version, shop.homes)
+
+
+def stood(past: past_versions.PastVersion) -> dict[str, tuple[StartAt, int]]:
+    return {item.flow.removeprefix("shop."): (item.start, item.undone) for item in past.flows}
+
+
+def after(number: int, batch: int) -> StartAt:
+    return StartAt("batch", generation=number, batch=batch)
+
+
+@pytest.mark.parametrize(("batch", "version"), [(0, 1), (1, 3), (2, 5)])
+def test_the_version_of_a_batch_is_where_the_log_names_it(
+    batch: int, version: int, shop: Shop, log: Log
+) -> None:
+    assert past_versions.version_after(shop.place("a", 1, batch), str(log.path)) == version
+
+
+def test_a_generation_that_has_committed_nothing_of_its_own_stands_before_its_first_batch(
+    shop: Shop, log: Log
+) -> None:
+    log.seal("a", 1)
+    shop.begin("a", 2, seed=0)
+    assert past_versions.version_after(shop.place("a", 2, 0), str(log.path)) == 6
+    log.batch("b", 1, 2)
+    log.batch("a", 2, 1)
+    assert past_versions.version_after(shop.place("a", 2, 0), str(log.path)) == 7
+
+
+def test_a_generation_that_never_committed_anything_ends_where_it_was_sealed(shop: Shop, log: Log) -> None:
+    log.seal("a", 1)
+    shop.begin("a", 2, seed=0)
+    sealed = log.seal("a", 2)
+    shop.begin("a", 3, seed=0)
+    log.batch("a", 3, 1)
+    assert past_versions.version_after(shop.place("a", 2, 0), str(log.path)) == sealed - 1
+
+
+def test_a_batch_that_the_log_does_not_name_any_more_is_refused(shop: Shop, log: Log) -> None:
+    log.lose(3)
+    assert past_versions.version_after(shop.place("a", 1, 1), str(log.path)) == 3
+    with pytest.raises(
+        RequestError, match="names no version for batch 0 of generation 1: it starts at version 3 now"
+    ):
+        past_versions.version_after(shop.place("a", 1, 0), str(log.path))
+
+
+def test_each_flow_stood_at_its_newest_commit_up_to_the_version(shop: Shop, log: Log) -> None:
+    past = back(shop, log, 3)
+    assert stood(past) == {"a": (after(1, 1), 1), "b": (after(1, 0), 1)}
+    assert (past.newest, past.strangers) == (5, ())
+    assert stood(back(shop, log, 5)) == {"a": (after(1, 2), 0), "b": (after(1, 1), 0)}
+
+
+def test_a_flow_that_had_written_nothing_yet_stood_at_its_beginning(shop: Shop, log: Log) -> None:
+    assert stood(back(shop, log, 1)) == {"a": (after(1, 0), 2), "b": (StartAt(EARLIEST), 2)}
+
+
+def test_where_the_log_does_not_reach_back_that_is_not_known(shop: Shop, log: Log) -> None:
+    log.lose(1)
+    (found,) = [item for item in back(shop, log, 1).flows if item.flow == "shop.b"]
+    assert not found.known
+
+
+def test_a_flow_that_was_sealed_stood_where_its_next_generation_began(shop: Shop, log: Log) -> None:
+    sealed = log.seal("b", 1)
+    shop.begin("b", 2, seed=0)
+    third = log.batch("a", 1, 3)
+    log.batch("b", 2, 1)
+    assert stood(back(shop, log, sealed - 1))["b"] == (after(1, 1), 1)
+    assert stood(back(shop, log, third))["b"] == (after(2, 0), 1)
+
+
+def test_after_a_table_was_put_back_a_flow_stands_where_it_was_put_and_not_at_what_was_undone(
+    shop: Shop, log: Log
+) -> None:
+    """b goes back to its batch 0 with the table, and commits nothing before a's next batch."""
+    log.seal("a", 1)
+    log.seal("b", 1)
+    log.commit(operation="RESTORE", mark=past_versions.mark("r1"))
+    shop.begin("a", 2, seed=1)
+    shop.begin("b", 2, seed=0)
+    version = log.batch("a", 2, 2)
+    log.batch("b", 2, 1)
+    past = back(shop, log, version)
+    assert stood(past) == {"a": (after(2, 2), 0), "b": (after(2, 0), 1)}
+    assert back(shop, log, 3).strangers == ()
+
+
+def test_commits_that_are_no_flows_are_named_if_they_changed_rows(shop: Shop, log: Log) -> None:
+    log.commit({"remove": {"path": "x", "dataChange": True}}, operation="DELETE")
+    log.commit(
+        {"remove": {"path": "y", "dataChange": False}},
+        {"add": {"path": "z", "dataChange": False}},
+        operation="OPTIMIZE",
+    )
+    log.commit({"metaData": {"id": "t"}}, operation="SET TBLPROPERTIES")
+    log.commit({"remove": {"path": "y", "dataChange": True}}, operation="RESTORE")
+    assert back(shop, log, 3).strangers == ("version 9 (RESTORE)", "version 6 (DELETE)")
+    assert back(shop, log, 7).strangers == ("version 9 (RESTORE)",)
+
+
+ENDS = (emptied.app_id(""), side_table.app_id(""), "/put-back")
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_a_recovery_did_to_the_whole_table_is_no_strangers(end: str, shop: Shop, log: Log) -> None:
+    log.of_recovery(end)
+    assert back(shop, log, 3).strangers == ()
+    log.of_recovery("/anything")
+    assert back(shop, log, 3).strangers == ("version 7 (DELETE)",)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_until_a_recovery_changed_the_table_a_flow_that_it_sealed_stood_after_its_last_batch(
+    end: str, shop: Shop, log: Log
+) -> None:
+    sealed = [log.seal(flow, 1) for flow in ("a", "b")][-1]
+    at = log.of_recovery(end)
+    shop.begin("a", 2, seed=None, mode=EARLIEST)
+    shop.begin("b", 2, seed=0, mode=BATCH)
+    assert stood(back(shop, log, sealed))["a"][0] == after(1, 2)
+    assert stood(back(shop, log, sealed))["b"][0] == after(1, 1)
+    assert stood(back(shop, log, at)) == {"a": (StartAt(EARLIEST), 0), "b": (after(2, 0), 0)}
+
+
+def test_a_flow_whose_rows_a_recovery_has_changed_goes_back_along_though_it_wrote_nothing_since(
+    shop: Shop, log: Log
+) -> None:
+    for flow in ("a", "b"):
+        log.seal(flow, 1)
+        shop.begin(flow, 2, seed=None, mode=EARLIEST)
+    assert stood(back(shop, log, 5))["b"] == (after(1, 1), 0), "a reset that keeps the table changes none"
+    log.of_recovery("/empty_tables")
+    log.batch("a", 2, 0)
+    assert stood(back(shop, log, 5)) == {"a": (after(1, 2), 1), "b": (after(1, 1), 1)}
+
+
+def test_a_flow_that_goes_on_where_it_was_does_not_go_back_along(shop: Shop, log: Log) -> None:
+    """As where a table is emptied and filled again from its backup."""
+    log.seal("b", 1)
+    log.of_recovery("/empty_tables")
+    shop.begin("b", 2, seed=1)
+    assert stood(back(shop, log, 5))["b"] == (after(1, 1), 0)
+
+
+# --- tombstones
+
+
+@pytest.fixture
+def tombstones(tmp_path: Path) -> Log:
+    """Versions 1 to 3: those of a0, b1, a2."""
+    made = Log(tmp_path / "table__tombstones")
+    made.commit({"metaData": {"id": "t"}}, operation="CREATE TABLE")
+    for flow, batch in (("a", 0), ("b", 1), ("a", 2)):
+        made.batch(flow, 1, batch, tombstones=True)
+    return made
+
+
+@pytest.mark.parametrize(("version", "belongs"), [(0, 0), (1, 1), (2, 1), (3, 1), (4, 2), (5, 3)])
+def test_the_tombstones_go_back_to_those_of_batches_that_the_table_had(
+    version: int, belongs: int, shop: Shop, log: Log, tombstones: Log
+) -> None:
+    past = back(shop, log, version)
+    assert past_versions.tombstones_version(past, str(tombstones.path), shop.homes) == belongs
+
+
+def test_tombstones_of_a_batch_that_never_reached_the_table_go(shop: Shop, log: Log, tombstones: Log) -> None:
+    tombstones.batch("a", 1, 3, tombstones=True)
+    assert past_versions.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == 3
+
+
+def test_tombstones_of_a_batch_that_the_table_had_stay_though_a_batch_was_left_half_done_before_it(
+    shop: Shop, log: Log, tombstones: Log
+) -> None:
+    """a3 is killed between its tombstones and its target, b2 is done, a3 comes again, and then a4."""
+    tombstones.batch("a", 1, 3, tombstones=True)
+    of_b2 = tombstones.batch("b", 1, 2, tombstones=True)
+    b2 = log.batch("b", 1, 2)
+    again = tombstones.batch("a", 1, 3, tombstones=True)
+    a3 = log.batch("a", 1, 3)
+    tombstones.batch("a", 1, 4, tombstones=True)
+    log.batch("a", 1, 4)
+
+    def belongs(to: int) -> int | None:
+        return past_versions.tombstones_version(back(shop, log, to), str(tombstones.path), shop.homes)
+
+    assert [belongs(to) for to in (5, b2, a3)] == [3, of_b2, again]
+
+
+def test_upkeep_of_tombstones_after_the_batches_that_the_table_had_stays(
+    shop: Shop, log: Log, tombstones: Log
+) -> None:
+    forgotten = tombstones.commit({"remove": {"path": "x", "dataChange": True}}, operation="DELETE")
+    compacted = tombstones.commit({"remove": {"path": "y", "dataChange": False}}, operation="OPTIMIZE")
+    assert past_versions.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == compacted
+    tombstones.batch("a", 1, 3, tombstones=True)
+    log.batch("a", 1, 3)
+    assert past_versions.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == compacted
+    assert (
+        past_versions.tombstones_version(back(shop, log, 4), str(tombstones.path), shop.homes)
+        == forgotten - 2
+    )
+
+
+def test_tombstones_that_were_put_back_later_are_not_taken_for_those_of_then(
+    shop: Shop, log: Log, tombstones: Log
+) -> None:
+    """a3 is left half done, r2 puts both tables back and lets a begin again, and b goes on as it was."""
+    ahead = tombstones.batch("a", 1, 3, tombstones=True)
+    of_b2 = tombstones.batch("b", 1, 2, tombstones=True)
+    b2 = log.batch("b", 1, 2)
+    for made in (tombstones, log):
+        made.seal("a", 1, tombstones=made is tombstones)
+        made.commit(operation="RESTORE", mark=past_versions.mark("r2"))
+    shop.begin("a", 2, seed=1, mode=BATCH)
+    of_b3 = tombstones.batch("b", 1, 3, tombstones=True)
+    b3 = log.batch("b", 1, 3)
+    tombstones.batch("a", 2, 2, tombstones=True)
+    log.batch("a", 2, 2)
+
+    def belongs(to: int) -> int | None:
+        return past_versions.tombstones_version(back(shop, log, to), str(tombstones.path), shop.homes)
+
+    assert [belongs(to) for to in (5, b2, b3)] == [ahead - 1, of_b2 + 1, of_b3], (
+        "a seal changes no tombstones"
+    )
+
+
+def test_tombstones_that_were_put_back_with_the_table_are_taken_from_there(
+    shop: Shop, log: Log, tombstones: Log
+) -> None:
+    for made in (log, tombstones):
+        made.commit(operation="RESTORE", mark=past_versions.mark("r1"))
+    shop.begin("a", 2, seed=1)
+    log.seal("a", 1)
+    version = log.batch("a", 2, 2)
+    third = tombstones.batch("a", 2, 2, tombstones=True)
+    tombstones.batch("a", 2, 3, tombstones=True)
+    assert (
+        past_versions.tombstones_version(back(shop, log, version), str(tombstones.path), shop.homes) == third
+    )
+    assert past_versions.tombstones_version(back(shop, log, 3), str(tombstones.path), shop.homes) == 1
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_tombstones_from_before_a_recovery_changed_both_tables_are_those_of_then(
+    end: str, shop: Shop, log: Log, tombstones: Log
+) -> None:
+    """Both are sealed first, the tombstones are changed before the table, and a new generation writes
+    both.
+    """
+    before = [tombstones.seal(flow, 1, tombstones=True) for flow in ("a", "b")][-1]
+    sealed = [log.seal(flow, 1) for flow in ("a", "b")][-1]
+    emptied = tombstones.of_recovery(end)
+    changed = log.of_recovery(end)
+    for flow in ("a", "b"):
+        shop.begin(flow, 2, seed=None, mode=EARLIEST)
+    first = tombstones.batch("a", 2, 0, tombstones=True)
+    version = log.batch("a", 2, 0)
+    tombstones.batch("a", 2, 1, tombstones=True)
+
+    def belongs(to: int) -> int | None:
+        return past_versions.tombstones_version(back(shop, log, to), str(tombstones.path), shop.homes)
+
+    assert [belongs(to) for to in (4, 5, sealed, changed, version)] == [2, before, before, emptied, first]
+
+
+def test_tombstones_that_are_put_in_place_with_batches_of_their_new_flows_are_taken_whole(
+    shop: Shop, log: Log, tombstones: Log
+) -> None:
+    app = query_id("shop.a", 2)
+    for made, writer in ((tombstones, app + past_versions.TOMBSTONES_OF), (log, app)):
+        made.seal("a", 1, tombstones=made is tombstones)
+        last = made.of_recovery("/put_in_place", "r2", {"txn": {"appId": writer, "version": 7}})
+    shop.begin("a", 2, seed=None, mode=BESIDE)
+    put, version = tombstones.count - 1, last
+    log.batch("a", 2, 8)
+    assert past_versions.tombstones_version(back(shop, log, version), str(tombstones.path), shop.homes) == put
+    assert past_versions.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == put - 1
+
+
+def test_tombstones_that_were_put_back_under_a_table_that_stayed_as_it_was_are_taken_from_there(
+    shop: Shop, log: Log, tombstones: Log
+) -> None:
+    """Those of a batch that never reached the table were put back; the table was at its newest version."""
+    ahead = tombstones.batch("a", 1, 3, tombstones=True)
+    log.seal("a", 1)
+    tombstones.commit(operation="RESTORE", mark=past_versions.mark("r2"))
+    shop.begin("a", 2, seed=2, mode=BATCH)
+    third = tombstones.batch("a", 2, 3, tombstones=True)
+    version = log.batch("a", 2, 3)
+    assert (
+        past_versions.tombstones_version(back(shop, log, version), str(tombstones.path), shop.homes) == third
+    )
+    assert past_versions.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == ahead - 1
+
+
+def test_tombstones_whose_log_does_not_reach_back_are_refused(shop: Shop, log: Log, tombstones: Log) -> None:
+    tombstones.lose(2)
+    with pytest.raises(
+        RequestError, match="starts at version 2 now; what belongs to version 1 of t lies before"
+    ):
+        past_versions.tombstones_version(back(shop, log, 1), str(tombstones.path), shop.homes)
+
+
+def test_a_table_without_tombstones_has_no_version_of_them(shop: Shop, log: Log, tmp_path: Path) -> None:
+    assert past_versions.tombstones_version(back(shop, log, 3), str(tmp_path / "none"), shop.homes) is None
+
+
+# --- files that a version needs
+
+
+def vector(name: str, kind: str = "u") -> dict[str, Any]:
+    return {"storageType": kind, "pathOrInlineDv": name, "offset": 1, "sizeInBytes": 34, "cardinality": 1}
+
+
+def test_files_that_a_version_needs_and_that_are_gone_are_found_vectors_too(log: Log) -> None:
+    """The vector's name is the one of Delta's protocol: prefix ab, and a UUID in Z85."""
+    first = log.commit({"add": {"path": "one"}}, {"add": {"path": "a%20b"}})
+    log.commit(
+        {"remove": {"path": "one"}},
+        {"add": {"path": "one", "deletionVector": vector("ab^-aqEH.-t@S}K{vb[*k^")}},
+    )
+    second = log.count - 1
+    log.commit(
+        {"remove": {"path": "one", "deletionVector": vector("ab^-aqEH.-t@S}K{vb[*k^")}},
+        {"remove": {"path": "a%20b"}},
+    )
+    log.commit({"add": {"path": "later"}})
+    log.commit({"remove": {"path": "later"}})
+    path = str(log.path)
+    assert past_versions.lacking_files(path, log.count - 1) == []
+    assert sorted(past_versions.lacking_files(path, first)) == ["a b", "one"]
+    assert sorted(past_versions.lacking_files(path, second)) == [
+        "a b",
+        "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin",
+        "one",
+    ]
+    for name in ("one", "a b"):
+        (log.path / name).write_text("x")
+    assert past_versions.lacking_files(path, first) == []
+
+
+def test_a_recovery_finds_what_it_put_back_itself(log: Log) -> None:
+    log.commit(operation="RESTORE", mark=past_versions.mark("other"))
+    at = log.commit(operation="RESTORE", mark=past_versions.mark("mine"))
+    path = str(log.path)
+    assert past_versions.restored_by(path, "mine", 5) == at
+    assert past_versions.restored_by(path, "mine", at) is None
+    assert past_versions.restored_by(path, "nobody's", 5) is None

@@ -1,0 +1,534 @@
+"""AUTO CDC where something breaks or does not fit: rows, columns, commits, sealed generations, and tombstones
+that grow old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.exceptions import ConcurrentAppendException, ConcurrentTransactionException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+from streamkeeper_jobs.cdc import (
+    Step,
+    app_ids,
+    apply_batch,
+    apply_changes,
+    check_spec,
+    replace_rows,
+    target_schema,
+)
+from streamkeeper_jobs.cdc.tombstones import forget
+from streamkeeper_jobs.spark.delta_table import seal
+
+from streamkeeper.declare.cdc_spec import BOOKKEEPING, CdcSpec
+from streamkeeper.declare.model import Table
+from streamkeeper.delta.log import last_transaction
+from streamkeeper.errors import ChangeRefused, DeclarationError
+from tests.worlds.cdc_world import SCHEMA, SPEC, TABLE, CdcBed, alone
+
+NESTED = (
+    "id INT, at BIGINT, op STRING, tags MAP<STRING, INT>, items ARRAY<STRUCT<sku: STRING, n: INT>>,"
+    " `odd.name` STRUCT<a: INT>"
+)
+
+
+@pytest.fixture
+def make(spark: SparkSession, tmp_path: Path) -> Callable[..., CdcBed]:
+    """Make a target; ``make(spec, schema)`` for another declaration."""
+    return lambda spec=SPEC, schema=SCHEMA: CdcBed(spark, tmp_path, spec, schema).prepare()
+
+
+def names(bed: CdcBed) -> dict[int, str]:
+    return {row["id"]: row["name"] for row in bed.rows()}
+
+
+class Killed(Exception):
+    """Stands for the end of the process between two commits."""
+
+
+@pytest.mark.parametrize("ignore_nulls", [False, True], ids=["whole rows", "ignoring nulls"])
+def test_a_batch_that_was_killed_between_tombstones_and_target_is_applied_again(
+    ignore_nulls: bool, make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed = make(replace(SPEC, ignore_null_updates=ignore_nulls))
+    bed.apply((1, 1, "U", "a", "x"), (2, 1, "U", "b", "x"), (3, 1, "U", "c", "x"))
+    rows = [(1, 5, "D", None, None), (None, 2, "T", None, None), (3, 3, "U", "new", "x")]
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr("streamkeeper_jobs.cdc.scd1.merging", die)
+        patched.setattr("streamkeeper_jobs.cdc.scd1_by_value.merging", die)
+        bed.apply(*rows, batch=1)
+    assert bed.tombstones().count() == 2
+    assert names(bed) == {1: "a", 2: "b", 3: "c"}
+    bed.apply(*rows, batch=1)
+    assert bed.tombstones().count() == 2, "the step was in the tombstones already"
+    assert names(bed) == {3: "new"}
+    bed.apply((1, 4, "U", "late", "x"))
+    assert names(bed) == {3: "new"}
+
+
+@pytest.mark.parametrize("scd_type", [1, 2])
+def test_a_batch_that_was_killed_right_before_it_is_committed_is_applied_again(
+    scd_type: int, make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed = make(replace(SPEC, scd_type=scd_type, apply_as_truncates=None))
+    bed.apply((1, 1, "U", "a", "x"), (2, 1, "U", "b", "x"))
+    before = bed.rows()
+    rows = [(1, 3, "U", "a", "x"), (1, 5, "D", None, None), (2, 2, "U", "c", "x")]
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        # Its data files and deletion vectors are written by then, and nobody points to them.
+        patched.setattr("streamkeeper_jobs.cdc.replace_rows._merge", die)
+        bed.apply(*rows, batch=1)
+    assert bed.rows() == before
+    bed.apply(*rows, batch=1)
+    remembered = bed.tombstones().count()
+    bed.apply(*rows, batch=1)
+    assert bed.tombstones().count() == remembered
+    bed.apply((1, 2, "U", "b", "x"))
+    shown = sorted(
+        (row["id"], row["name"], row.get("__START_AT"), row.get("__END_AT"))
+        for row in bed.rows()
+        if row["id"] == 1
+    )
+    assert shown == ([] if scd_type == 1 else [(1, "a", 1, 2), (1, "a", 3, 5), (1, "b", 2, 3)])
+
+
+def test_every_batch_is_committed_to_the_target_and_an_empty_one_too(make: Callable[..., CdcBed]) -> None:
+    bed = make()
+    for rows in ([], [(1, 2, "D", None, None)], [(1, 1, "U", "late", "x")]):
+        number = bed.apply(*rows)
+        assert last_transaction(bed.tables.target, bed.query_id).version == number
+    assert app_ids(bed.tables, "q") == ((bed.tables.tombstones, "q/tombstones"), (bed.tables.target, "q"))
+    assert bed.rows() == []
+
+
+def test_a_sealed_generation_changes_nothing_even_while_only_its_tombstones_are_sealed(
+    make: Callable[..., CdcBed],
+) -> None:
+    bed = make()
+    bed.apply((1, 1, "U", "a", "x"))
+    (tombstones, their_app), (target, its_app) = app_ids(bed.tables, bed.query_id)
+    seal(bed.spark, tombstones, their_app, lambda: None)
+    bed.apply((1, 2, "D", None, None), (2, 1, "U", "b", "x"))
+    assert names(bed) == {1: "a"}, (
+        "its delete would not have been remembered, so nothing of the batch may be there"
+    )
+    seal(bed.spark, target, its_app, lambda: None)
+    bed.apply((3, 1, "U", "c", "x"))
+    assert names(bed) == {1: "a"}
+
+
+def test_a_batch_that_meets_another_commit_is_applied_again_as_a_whole_with_a_turn_of_its_own(
+    make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed = make()
+    bed.apply((2, 1, "U", "old", "x"))
+    turns: list[str] = []
+    really = replace_rows.Opened.replace
+
+    def meet(*given: Any) -> None:
+        monkeypatch.setattr(replace_rows.Opened, "replace", really)
+        # What a writer would do that takes no turns. Delta refuses whoever comes second.
+        CdcBed(bed.spark, bed.root, query_id="other").apply(
+            (1, 9, "D", None, None), (2, 4, "U", "other", "x")
+        )
+        really(*given)
+
+    @contextmanager
+    def turn():  # type: ignore[no-untyped-def]
+        turns.append("taken")
+        yield
+        turns.append("given back")
+
+    monkeypatch.setattr(replace_rows.Opened, "replace", meet)
+    apply_changes(
+        bed.frame([(1, 5, "U", "a", "x"), (2, 5, "U", "b", "x")]),
+        SPEC,
+        bed.tables,
+        Step(bed.query_id, 1),
+        turn,
+    )
+    assert names(bed) == {2: "b"}, "the delete that the other writer remembered meanwhile was read"
+    assert turns == ["taken", "taken", "given back"]
+
+
+def test_a_seal_that_comes_while_a_batch_is_written_keeps_it_out(
+    make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed = make()
+    bed.apply((1, 1, "U", "a", "x"))
+    really = replace_rows.Opened._mark
+
+    def sealed_meanwhile(*given: Any) -> Any:
+        seal(bed.spark, bed.tables.target, bed.query_id, lambda: None)
+        return really(*given)
+
+    monkeypatch.setattr(replace_rows.Opened, "_mark", sealed_meanwhile)
+    with pytest.raises(ConcurrentTransactionException):
+        bed.apply((1, 2, "U", "b", "x"))
+    assert names(bed) == {1: "a"}
+
+
+@pytest.mark.parametrize(
+    "name", ["delta.enableDeletionVectors", "delta.enableChangeDataFeed", "delta.enableRowTracking"]
+)
+def test_a_table_that_only_merge_can_write_is_written_by_it(
+    name: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    value = str(name != "delta.enableDeletionVectors").lower()
+    bed = CdcBed(spark, tmp_path, replace(SPEC, scd_type=1)).prepare(replace(TABLE, properties={name: value}))
+    bed.apply((1, 1, "U", "a", "x"), (2, 1, "U", "b", "x"))
+    bed.apply((1, 2, "U", "c", "x"), (2, 2, "D", None, None), (3, 1, "U", "d", "x"))
+    assert names(bed) == {1: "c", 3: "d"}
+    if name == "delta.enableChangeDataFeed":
+        reader = (
+            spark.read.format("delta")
+            .option("readChangeFeed", "true")
+            .option("startingVersion", bed.versions() - 1)
+        )
+        feed = reader.load(bed.tables.target)
+        assert {row["_change_type"] for row in feed.collect()} == {
+            "update_preimage",
+            "update_postimage",
+            "delete",
+            "insert",
+        }
+
+
+def test_partitions_column_mapping_and_constraints_hold_where_rows_are_replaced(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = replace(TABLE, partition_cols=("city",), properties={"delta.columnMapping.mode": "name"})
+    bed = CdcBed(spark, tmp_path).prepare(table)
+    spark.sql(f"ALTER TABLE delta.`{bed.tables.target}` ADD CONSTRAINT short CHECK (length(name) < 5)")
+    bed.apply((1, 1, "U", "a", "Ulm"), (2, 1, "U", "b", "Ulm"), (3, 1, "U", "c", "Bonn"))
+    bed.apply((1, 2, "U", "d", "Bonn"), (2, 2, "D", None, None))
+    assert [(row["id"], row["city"]) for row in bed.rows()] == [(1, "Bonn"), (3, "Bonn")]
+    with pytest.raises(Exception, match="DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"):
+        bed.apply((3, 2, "U", "too long", "Bonn"))
+    assert names(bed) == {1: "d", 3: "c"}
+    written = spark.sql(f"DESCRIBE HISTORY delta.`{bed.tables.target}` LIMIT 1").collect()[0]
+    assert (written["operation"], written["operationMetrics"]["numTargetRowsDeleted"]) == ("MERGE", "2")
+
+
+def test_a_conflict_that_does_not_end_is_raised(
+    make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def refuse(*_: object) -> None:
+        tried.append(1)
+        raise ConcurrentAppendException("always")
+
+    monkeypatch.setattr(apply_batch, "_apply_once", refuse)
+    with pytest.raises(ConcurrentAppendException, match="always"):
+        CdcBed(make().spark, Path("/nowhere")).apply()
+    assert len(tried) == apply_batch.TRIES
+
+
+REFUSED = {
+    "a null key": (
+        [(None, 1, "U", "a", "x")],
+        r'1 row of the batch has a null key \(id\) or a null sequence, such as \{"id":null,"at":1',
+    ),
+    "null sequences": (
+        [(1, None, "U", "a", "x"), (2, None, "D", "b", "x"), (3, 1, "U", "c", "x")],
+        "2 rows of the batch have a null key",
+    ),
+    "a truncate without a sequence": ([(None, None, "T", None, None)], "1 row of the batch"),
+}
+
+
+def test_rows_without_key_or_sequence_refuse_the_batch_before_anything_is_written(
+    make: Callable[..., CdcBed],
+) -> None:
+    bed = make()
+    for rows, said in REFUSED.values():
+        with pytest.raises(ChangeRefused, match=said):
+            bed.apply(*rows, batch=0)
+    assert (bed.versions(), bed.tombstones().count()) == (1, 0)
+    bed.apply((1, 1, "U", "a", "x"), batch=0)
+    assert names(bed) == {1: "a"}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [SPEC, replace(SPEC, ignore_null_updates=True), replace(SPEC, scd_type=2, apply_as_truncates=None)],
+)
+def test_maps_arrays_and_odd_names_are_stored_and_tied_rows_of_them_compared(
+    spec: CdcSpec, make: Callable[..., CdcBed]
+) -> None:
+    bed = make(spec, NESTED)
+    bed.apply((1, 1, "U", {"b": 1, "a": 2}, [("s", 1)], (1,)))
+    bed.apply((1, 1, "U", {"a": 3}, [("s", 1)], (1,)), (2, 1, "U", {}, [], None))
+    by_id = {row["id"]: row for row in bed.rows()}
+    assert by_id[1]["tags"] == {"a": 3}, "its first entry, by key, is larger"
+    assert (by_id[2]["tags"], by_id[2]["items"], by_id[2]["odd.name"]) == ({}, [], None)
+
+
+@pytest.mark.parametrize(
+    "spec", [SPEC, replace(SPEC, scd_type=2, apply_as_truncates=None, ignore_null_updates=True)]
+)
+def test_a_null_variant_is_smaller_than_any_other(spec: CdcSpec, make: Callable[..., CdcBed]) -> None:
+    bed = make(spec, "id INT, at BIGINT, op STRING, v VARIANT")
+
+    for number, text in enumerate(("1", "2")):
+        texts = bed.spark.createDataFrame([(text,), (None,)], "text STRING")
+        rows = texts.selectExpr("1 AS id", "CAST(1 AS BIGINT) AS at", "'U' AS op", "parse_json(text) AS v")
+        apply_changes(rows, spec, bed.tables, Step(bed.query_id, number), alone)
+    assert [row["text"] for row in bed.table().selectExpr("to_json(v) AS text").collect()] == ["2"]
+
+
+def test_several_sequence_columns_are_compared_in_order_and_a_literal_comes_first(
+    make: Callable[..., CdcBed],
+) -> None:
+    schema = "id INT, day DATE, n FLOAT, op STRING, name STRING"
+    spec = replace(SPEC, sequence_by=("day", "n"), except_column_list=("op", "day", "n"))
+    bed = make(spec, schema)
+    day, next_day = datetime(2026, 1, 1).date(), datetime(2026, 1, 2).date()
+    newer, older = (1, next_day, 1.5, "U", "new"), (1, day, 9.0, "U", "old")
+    bed.apply(newer, older, (2, day, 2.0, "U", "late"), (2, day, 10.0, "U", "later"))
+    snapshot = CdcBed(
+        bed.spark, bed.root, CdcSpec(("id",), (), 0), "id INT, name STRING", "snapshot"
+    ).prepare()
+    snapshot.apply((1, "first"), (3, "first"))
+    bed.apply((None, day, 1.0, "T", None))
+    assert names(bed) == {1: "new", 2: "later"}
+
+
+def test_the_sequence_of_a_truncate_keeps_its_time_zone(make: Callable[..., CdcBed]) -> None:
+    bed = make(SPEC, "id INT, at TIMESTAMP, op STRING, name STRING")
+    moment = datetime(2026, 10, 25, 0, 30, tzinfo=timezone.utc)
+    bed.apply(*((number, moment + timedelta(hours=number), "U", str(number)) for number in range(4)))
+    bed.apply((None, moment + timedelta(hours=2), "T", None))
+    bed.apply((9, moment + timedelta(hours=1, minutes=59), "U", "too old"))
+    assert sorted(names(bed)) == [2, 3]
+
+
+def test_new_columns_and_fields_are_added_behind_the_others_and_the_bookkeeping_stays_last(
+    make: Callable[..., CdcBed],
+) -> None:
+    spec = replace(SPEC, scd_type=2, apply_as_truncates=None)
+    bed = make(spec, "id INT, at BIGINT, op STRING, where STRUCT<city: STRING>")
+    bed.apply((1, 1, "U", ("Ulm",)))
+    wider = CdcBed(
+        bed.spark,
+        bed.root,
+        spec,
+        "id INT, at INT, op STRING, more STRING, where STRUCT<city: STRING, zip: INT>",
+        "wider",
+    )
+    wider.prepare().prepare()
+    assert bed.table().columns == ["id", "where", "more", "__START_AT", "__END_AT", BOOKKEEPING]
+    wider.apply((1, 2, "U", "m", ("Ulm", 3)), (1, 3, "U", "m", ("Ulm", 3)))
+    bed.apply((1, 4, "U", ("Bonn",)))
+    found = sorted(bed.rows(), key=lambda row: row["__START_AT"])
+    assert [(row["more"], row["where"]["zip"]) for row in found] == [(None, None), ("m", 3), (None, None)]
+
+
+OTHERS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "other keys": ({"keys": ("name",)}, SCHEMA, "has the keys id, and the flow declares name"),
+    "another SCD type": (
+        {"scd_type": 2, "apply_as_truncates": None},
+        SCHEMA,
+        "is of SCD type 1, and the flow declares 2",
+    ),
+    "other nulls": (
+        {"ignore_null_updates": True},
+        SCHEMA,
+        "ignore_null_updates false, and the flow declares true",
+    ),
+    "another type": (
+        {},
+        "id INT, at BIGINT, op STRING, name DATE",
+        "has name of type string, and the flow gives date",
+    ),
+    "a wider key": ({}, "id BIGINT, at BIGINT, op STRING", "has id of type int, and the flow gives bigint"),
+    "another order": (
+        {},
+        "id INT, at TIMESTAMP, op STRING",
+        "is ordered by bigint, and sequence_by gives timestamp",
+    ),
+}
+
+
+def test_a_flow_that_does_not_fit_its_table_is_refused_before_anything_is_touched(
+    make: Callable[..., CdcBed],
+) -> None:
+    bed = make()
+    for changed, schema, said in OTHERS.values():
+        with pytest.raises(DeclarationError, match=said):
+            CdcBed(bed.spark, bed.root, replace(SPEC, **changed), schema).prepare()
+    bed.spark.range(1).write.format("delta").save(str(bed.root / "plain" / "customers"))
+    with pytest.raises(DeclarationError, match="no AUTO CDC flow made it"):
+        CdcBed(bed.spark, bed.root / "plain").prepare()
+    with pytest.raises(DeclarationError, match="partitioned by day, which its flow does not store"):
+        CdcBed(bed.spark, bed.root / "other").prepare(Table("t", None, {}, ("day",), TABLE.where))
+    assert bed.versions() == 1
+    assert not (bed.root / "other").exists()
+
+
+def test_other_tracked_columns_are_refused_since_versions_that_are_shown_would_go(
+    make: Callable[..., CdcBed],
+) -> None:
+    history = replace(SPEC, scd_type=2, apply_as_truncates=None)
+    bed = make(history)
+    bed.apply((1, 1, "U", "a", "x"), (1, 3, "U", "a", "y"))
+    shown = bed.rows()
+    named, unnamed = (
+        replace(history, track_history_column_list=("name",)),
+        replace(history, track_history_except_column_list=("City", "name")),
+    )
+    with pytest.raises(
+        DeclarationError,
+        match=r"tracks all columns in its history, and the flow declares only name\. Versions",
+    ):
+        CdcBed(bed.spark, bed.root, named).prepare()
+    assert (bed.rows(), bed.versions()) == (shown, 2)
+    earlier = f"ALTER TABLE delta.`{bed.tables.target}` UNSET TBLPROPERTIES ('streamkeeper.trackedHistory')"
+    bed.spark.sql(earlier)
+    CdcBed(bed.spark, bed.root, unnamed).prepare()
+    with pytest.raises(
+        DeclarationError, match="tracks all but city, name in its history, and the flow declares all columns"
+    ):
+        bed.prepare()
+    before = bed.versions()
+    CdcBed(
+        bed.spark,
+        bed.root,
+        replace(unnamed, track_history_except_column_list=("NAME", "city")),
+        SCHEMA + ", more INT",
+    ).prepare()
+    assert bed.versions() == before + 1, "the column alone was added"
+
+
+def test_a_target_whose_tombstones_are_gone_is_refused(make: Callable[..., CdcBed]) -> None:
+    bed = make()
+    Path(bed.tables.tombstones).rename(bed.root / "elsewhere")
+    with pytest.raises(DeclarationError, match=r"tombstones .* are gone.*Restore both tables together"):
+        bed.prepare()
+    CdcBed(bed.spark, bed.root / "x", SPEC, SCHEMA.replace("id INT", "id STRING")).prepare()
+    (bed.root / "x" / "customers__tombstones").rename(bed.tables.tombstones)
+    with pytest.raises(DeclarationError, match="have another key than the table"):
+        bed.prepare()
+
+
+MISFITS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "an unknown key": (
+        {"keys": ("who",)},
+        SCHEMA,
+        "keys names the column who, which is not there. The columns are id, at",
+    ),
+    "a key of several values": (
+        {"keys": ("name",)},
+        "name ARRAY<INT>, at INT, op STRING",
+        "keys names the column name of type array<int>",
+    ),
+    "an unknown sequence": ({"sequence_by": ("when",)}, SCHEMA, "sequence_by names the column when"),
+    "a sequence without an order": (
+        {},
+        "id INT, at MAP<INT, INT>, op STRING",
+        "sequence_by names the column at of type map",
+    ),
+    "a reserved name": ({}, SCHEMA + ", __start_at INT", "keeps for itself. Rename it"),
+    "a key that is not stored": (
+        {"except_column_list": ("id",)},
+        SCHEMA,
+        "keys names id, which column_list or except",
+    ),
+    "an unknown column in a list": (
+        {"except_column_list": ("nope",)},
+        SCHEMA,
+        "except_column_list names the column nope",
+    ),
+    "a condition that does not parse": (
+        {"apply_as_deletes": "op ="},
+        SCHEMA,
+        "apply_as_deletes is 'op =', which is no condition",
+    ),
+    "a condition over an unknown column": (
+        {"apply_as_truncates": "nope = 1"},
+        SCHEMA,
+        "apply_as_truncates is 'nope = 1', which is no",
+    ),
+    "a condition that is none": (
+        {"apply_as_deletes": "upper(op)"},
+        SCHEMA,
+        "which gives string. Give a condition",
+    ),
+    "a column of no type": ({}, SCHEMA + ", nothing VOID", "The column nothing has no type"),
+}
+
+
+@pytest.mark.parametrize(("changed", "schema", "said"), MISFITS.values(), ids=MISFITS)
+def test_a_declaration_that_does_not_fit_its_source_is_refused(
+    changed: dict[str, Any], schema: str, said: str, spark: SparkSession
+) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        check_spec(StructType.fromDDL(schema), replace(SPEC, **changed))
+
+
+def test_the_target_has_what_is_stored_in_the_sources_order_and_the_bookkeeping_last() -> None:
+    schema = StructType.fromDDL("a INT, ID INT NOT NULL, b STRING, at INT, n INT")
+    listed = CdcSpec(("id",), ("at", "n"), column_list=("B", "id"), scd_type=2)
+    assert (
+        target_schema(schema, listed).simpleString()
+        == "struct<ID:int,b:string,__START_AT:struct<at:int,n:int>,__END_AT:struct<at:int,n:int>,__streamkeeper:struct<sequence:struct<at:int,n:int>>>"
+    )
+    literal = CdcSpec(("id",), (), 0, except_column_list=("a", "n", "at"), ignore_null_updates=True)
+    assert (
+        target_schema(schema, literal).simpleString()
+        == "struct<ID:int,b:string,__streamkeeper:struct<sequence:bigint,columns:map<string,bigint>>>"
+    )
+
+
+def test_tombstones_are_forgotten_that_are_older_than_the_retention_and_no_others(
+    make: Callable[..., CdcBed],
+) -> None:
+    bed = make()
+    bed.apply((1, 5, "D", None, None), (None, 2, "T", None, None))
+    first = bed.tombstones().agg({"written_at": "max"}).collect()[0][0].astimezone()
+    bed.apply((2, 5, "D", None, None))
+    assert forget(bed.spark, bed.tables, first, alone) == 0, "what was written right then stays"
+    assert forget(bed.spark, bed.tables, first + timedelta(microseconds=1), alone) == 2
+    assert forget(bed.spark, bed.tables, first + timedelta(microseconds=1), alone) == 0
+    bed.apply((1, 1, "U", "forgotten", "x"), (2, 4, "U", "remembered", "x"))
+    assert names(bed) == {1: "forgotten"}
+    with pytest.raises(ValueError, match="without a time zone"):
+        forget(bed.spark, bed.tables, datetime(2026, 1, 1), alone)
+
+
+def test_versions_stay_as_they_are_shown_when_the_sibling_has_forgotten_what_they_come_from(
+    make: Callable[..., CdcBed],
+) -> None:
+    bed = make(replace(SPEC, scd_type=2, apply_as_truncates=None))
+    bed.apply((1, 1, "U", "a", "x"), (1, 4, "U", "a", "x"), (1, 6, "D", None, None))
+    forget(bed.spark, bed.tables, datetime.now(timezone.utc) + timedelta(days=1), alone)
+    bed.apply((1, 2, "U", "b", "x"), (1, 9, "U", "c", "x"))
+    shown = [(row["name"], row["__START_AT"], row["__END_AT"]) for row in bed.rows()]
+    assert sorted(shown, key=lambda one: one[1]) == [("a", 1, 2), ("b", 2, 4), ("a", 4, 6), ("c", 9, None)]
+
+
+def test_a_batch_leaves_neither_settings_nor_blocks_behind(make: Callable[..., CdcBed]) -> None:
+    bed = make()
+    bed.apply((1, 1, "U", "a", "x"), (2, 1, "D", None, None))
+    bed.apply((2, 2, "U", "b", "x"))
+    context: Any = bed.spark.sparkContext._jsc
+    left = {str(rdd.name()) for rdd in context.getPersistentRDDs().values()}
+    assert all(name.startswith("Delta Table State") for name in left), "Delta keeps its snapshots by itself"
+    for name in ("write.txnAppId", "write.txnVersion", "merge.materializeSource"):
+        assert bed.spark.conf.get(f"spark.databricks.delta.{name}", None) in (None, "auto")

@@ -1,0 +1,97 @@
+"""AUTO CDC and the columns that rows are found by: what may be said of them, and values that would not be
+found again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from streamkeeper_jobs.cdc import Step, apply_changes
+
+from streamkeeper.declare.cdc_spec import CdcSpec
+from streamkeeper.errors import ChangeRefused
+from tests.worlds.cdc_world import SPEC, TABLE, CdcBed, alone
+
+HISTORY = replace(SPEC, scd_type=2, apply_as_truncates=None)
+
+BY_HAND = (
+    "ALTER COLUMN id COMMENT 'of the customer'",
+    "ALTER COLUMN id SET DEFAULT 7",
+    "ALTER COLUMN __streamkeeper.sequence COMMENT 'of the change'",
+    "ALTER COLUMN name COMMENT 'of the customer'",
+)
+
+
+@pytest.mark.parametrize("spec", [SPEC, HISTORY], ids=["SCD type 1", "SCD type 2"])
+def test_what_is_said_of_a_column_by_hand_keeps_no_flow_from_its_table(
+    spec: CdcSpec, spark: SparkSession, tmp_path: Path
+) -> None:
+    bed = CdcBed(spark, tmp_path, spec).prepare(
+        replace(TABLE, properties={"delta.feature.allowColumnDefaults": "supported"})
+    )
+    bed.apply((1, 1, "U", "a", "x"), (2, 1, "U", "b", "x"))
+    for said in BY_HAND:
+        spark.sql(f"ALTER TABLE delta.`{bed.tables.target}` {said}")
+    bed.prepare()
+    bed.apply((1, 2, "U", "c", "x"), (2, 2, "D", None, None))
+    bed.apply((2, 1, "U", "late", "x"))
+    assert [row["name"] for row in bed.rows() if row.get("__END_AT") is None] == ["c"]
+
+
+@pytest.mark.parametrize("keys", [("id",), ("n", "id")], ids=["first", "second"])
+def test_a_text_key_that_is_not_utf_8_refuses_the_batch(
+    keys: tuple[str, ...], spark: SparkSession, tmp_path: Path
+) -> None:
+    """Delta keeps the bounds of its files as JSON, which cannot hold such a text: the row would not be found
+    again.
+    """
+    bed = CdcBed(
+        spark, tmp_path, replace(SPEC, keys=keys), "id STRING, n INT, at BIGINT, op STRING, name STRING"
+    ).prepare()
+    bed.apply(("ü", 1, 1, "U", "a"), ("𝄞", 1, 1, "U", "a"))
+    rows = bed.frame([("good", 1, 2, "U", "b"), ("C3", 1, 2, "U", "b")])
+    broken = rows.withColumn("id", F.expr("IF(id = 'C3', CAST(X'C3' AS STRING), id)"))
+    with pytest.raises(
+        ChangeRefused,
+        match=(
+            r"1 row of the batch has a null key \(.*\), a key that is not valid UTF-8 \(id\), or a null"
+            r" sequence"
+        ),
+    ):
+        apply_changes(broken, bed.spec, bed.tables, Step(bed.query_id, 1), alone)
+    bed.apply(("ü", 1, 2, "U", "c"), ("𝄞", 1, 2, "D", None))
+    assert [(row["id"], row["name"]) for row in bed.rows()] == [("ü", "c")]
+
+
+def test_an_empty_text_in_a_key_that_the_table_is_partitioned_by_refuses_the_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Delta keeps it as null (delta-io/delta#2100), by which no row is found."""
+    spec, schema = (
+        replace(SPEC, keys=("region", "id")),
+        "region STRING, id STRING, at BIGINT, op STRING, name STRING",
+    )
+    bed = CdcBed(spark, tmp_path, spec, schema).prepare(replace(TABLE, partition_cols=("region",)))
+    with pytest.raises(
+        ChangeRefused,
+        match=r"1 row of the batch .* an empty text in a key .* as null \(region\), or a null sequence",
+    ):
+        bed.apply(("", "1", 1, "U", "a"), ("north", "", 1, "U", "a"), batch=0)
+    bed.apply(("north", "", 1, "U", "a"), batch=0)
+    bed.apply(("north", "", 2, "U", "b"))
+    assert [row["name"] for row in bed.rows()] == ["b"]
+
+
+def test_an_empty_text_in_a_column_that_the_table_is_partitioned_by_is_null_in_any_cut(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    changes = ((1, 1, "U", "a", ""), (1, 2, "U", "a", None), (1, 3, "U", "a", ""))
+    for number, batches in enumerate(([changes], [[one] for one in changes])):
+        bed = CdcBed(spark, tmp_path / str(number), HISTORY).prepare(replace(TABLE, partition_cols=("city",)))
+        for batch in batches:
+            bed.apply(*batch)
+        assert bed.rows() == [{"id": 1, "name": "a", "city": None, "__START_AT": 1, "__END_AT": None}]

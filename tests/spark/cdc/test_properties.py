@@ -1,0 +1,131 @@
+"""Any order, any cut into batches, any repetition, any interleaving of two flows, whole batches or batches
+that were left half done: always the table that the oracle computes from the set.
+
+One example holds many keys, each with a history of its own, because a batch costs seconds whatever it holds.
+``STREAMKEEPER_EXAMPLES`` asks for more of them than one each.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from streamkeeper.declare.cdc_spec import END_AT, START_AT, CdcSpec
+from tests import cdc_oracle
+from tests.generated import GENERATED
+from tests.worlds.cdc_world import SPEC, CdcBed, change, in_order, killed_before_the_target
+
+COLUMNS = ("id", "at", "op", "name", "address")
+STORED = ("id", "name", "address")
+SCHEMA = "id INT, at BIGINT, op STRING, name STRING, address STRUCT<city: STRING, zip: INT>"
+KEYS, CHANGES, LATEST = 150, 7, 9
+
+Source = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One batch of one of the two flows. One that is ``half_done`` is killed between its tombstones and its
+    target.
+    """
+
+    flow: int
+    batch: int
+    rows: list[Source]
+    half_done: bool = False
+
+
+VERSIONS = replace(SPEC, scd_type=2, apply_as_truncates=None)
+SPECS: dict[str, CdcSpec] = {
+    "type 1": SPEC,
+    "type 1, ignoring nulls": replace(SPEC, ignore_null_updates=True),
+    "type 2": VERSIONS,
+    "type 2, tracking one column": replace(VERSIONS, track_history_column_list=("name",)),
+    "type 2, ignoring nulls, not tracking one": replace(
+        VERSIONS, ignore_null_updates=True, track_history_except_column_list=("name",)
+    ),
+}
+
+
+def history(random: Random, *, truncates: bool) -> list[Source]:
+    """Make the changes of all keys: few sequences and few values, so that they tie, repeat and come back."""
+    made: list[Source] = []
+    for key in range(KEYS):
+        for _ in range(random.randint(1, CHANGES)):
+            at, op = random.randint(0, LATEST), random.choice("UUUUD")
+            address = random.choice(
+                [None, (random.choice([None, "Ulm", "Bonn"]), random.choice([None, 1, 2]))]
+            )
+            made.append((key, at, op, random.choice([None, "a", "b"]), address))
+    if truncates:
+        made += [(None, random.randint(0, LATEST // 2), "T", None, None) for _ in range(random.randint(0, 2))]
+    return made
+
+
+def deliveries(random: Random, rows: list[Source]) -> list[Delivery]:
+    """Shuffle, give some rows twice, cut at random, share out between two flows, and let some batches come
+    again, after one of the other flow if that comes next: one batch that is left half done, and others that
+    are done and not marked so in their checkpoint.
+    """
+    sent = rows + random.sample(rows, len(rows) // 10)
+    random.shuffle(sent)
+    cuts = sorted(random.sample(range(1, len(sent)), random.randint(2, 3)))
+    parts = [sent[start:end] for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
+    flows, half_done = [random.randint(0, 1) for _ in parts], random.randrange(len(parts) - 1)
+    flows[half_done + 1] = 1 - flows[half_done]
+    made: list[Delivery] = []
+    again: list[Delivery] = []
+    for place, (flow, part) in enumerate(zip(flows, parts, strict=True)):
+        delivery = Delivery(flow, flows[:place].count(flow), part)
+        made += [replace(delivery, half_done=place == half_done), *again]
+        comes_again = [delivery] if place == half_done or random.random() < 0.3 else []
+        others_next = flow not in flows[place + 1 : place + 2] and place + 1 < len(flows)
+        again = comes_again if others_next else []
+        made += [] if others_next else comes_again
+    return made
+
+
+def wanted(spec: CdcSpec, rows: list[Source]) -> list[dict[str, Any]]:
+    changes = [change([as_dict(item) for item in row], COLUMNS, STORED) for row in rows]
+    if spec.scd_type == 1:
+        return in_order(cdc_oracle.newest(changes, spec.ignore_null_updates))
+    tracked = spec.track_history_column_list
+    if spec.track_history_except_column_list:
+        tracked = tuple(name for name in STORED if name not in spec.track_history_except_column_list)
+    found = cdc_oracle.versions(changes, tracked, spec.ignore_null_updates)
+    return in_order({**row, START_AT: start, END_AT: end} for row, start, end in found)
+
+
+def as_dict(item: Any) -> Any:
+    return dict(zip(("city", "zip"), item, strict=True)) if isinstance(item, tuple) else item
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_the_table_is_what_the_set_of_changes_comes_to(
+    spec: CdcSpec, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    @GENERATED
+    @given(seed=st.integers(0, 2**32))
+    def holds(seed: int) -> None:
+        random = Random(seed)
+        rows = history(random, truncates=spec.apply_as_truncates is not None)
+        flows = two_flows(spark, tmp_path_factory.mktemp("any order"), spec)
+        for delivery in deliveries(random, rows):
+            with killed_before_the_target() if delivery.half_done else nullcontext():
+                flows[delivery.flow].apply(*delivery.rows, batch=delivery.batch)
+        assert flows[0].rows() == wanted(spec, rows), f"seed {seed}"
+
+    holds()
+
+
+def two_flows(spark: SparkSession, root: Path, spec: CdcSpec) -> tuple[CdcBed, CdcBed]:
+    first = CdcBed(spark, root, spec, SCHEMA, "one").prepare()
+    return first, CdcBed(spark, root, spec, SCHEMA, "other").prepare()

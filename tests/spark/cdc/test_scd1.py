@@ -1,0 +1,102 @@
+"""SCD type 1: each case is a key with a history of its own; all of them share the batches of one table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from streamkeeper_jobs.cdc import scd1, scd1_by_value
+
+from streamkeeper.declare.cdc_spec import CdcSpec
+from tests.worlds.cdc_world import SPEC, CdcBed
+
+U, D = "U", "D"
+Batch = list[tuple[int, str, str | None]]
+
+CASES: dict[str, tuple[list[Batch], str | None]] = {
+    "an insert makes a row": ([[(1, U, "a")]], "a"),
+    "an update replaces it": ([[(1, U, "a")], [(2, U, "b")]], "b"),
+    "of one batch the newest change counts": ([[(2, U, "b"), (3, U, "c"), (1, U, "a")]], "c"),
+    "an update that is late changes nothing": ([[(2, U, "b")], [(1, U, "a")]], "b"),
+    "an update without a row makes one": ([[(5, U, "e")]], "e"),
+    "a null replaces a value": ([[(1, U, "a")], [(2, U, None)]], "null"),
+    "a delete removes the row": ([[(1, U, "a")], [(2, D, None)]], None),
+    "a delete that is late leaves the newer row": ([[(3, U, "c")], [(2, D, None)]], "c"),
+    "a delete without a row is remembered": ([[(2, D, None)], [(1, U, "a")]], None),
+    "a row comes back after its delete": ([[(1, U, "a"), (2, D, None)], [(3, U, "c")]], "c"),
+    "a delete in the same batch as its older upsert": ([[(1, U, "a"), (2, D, None)], []], None),
+    "an old upsert after delete and new row": ([[(2, D, None)], [(3, U, "c")], [(1, U, "a")]], "c"),
+    "two deletes, the later one counts": ([[(4, D, None)], [(2, D, None)], [(3, U, "c")]], None),
+    "at one sequence a delete beats an upsert that was there": ([[(2, U, "b")], [(2, D, None)]], None),
+    "at one sequence a delete beats an upsert that comes": ([[(2, D, None)], [(2, U, "b")]], None),
+    "at one sequence a delete beats an upsert beside it": (
+        [[(2, U, "b"), (2, D, None)], [(1, U, "a")]],
+        None,
+    ),
+    "at one sequence the larger row counts, early": ([[(2, U, "z")], [(2, U, "b")]], "z"),
+    "at one sequence the larger row counts, late": ([[(2, U, "b")], [(2, U, "z")]], "z"),
+    "at one sequence the larger row counts, together": ([[(2, U, "b"), (2, U, "z"), (2, U, None)]], "z"),
+    "at one sequence a value counts more than a null": ([[(2, U, "b")], [(2, U, None)]], "b"),
+    "a repeated change changes nothing": ([[(1, U, "a"), (1, U, "a")], [(1, U, "a")]], "a"),
+    "a delete between two upserts of a batch": (
+        [[(1, U, "a"), (2, D, None), (3, U, "c")], [(2, U, "b")]],
+        "c",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+    bed = CdcBed(spark, tmp_path_factory.mktemp("newest")).prepare()
+    histories = [batches for batches, _ in CASES.values()]
+    for number in range(max(len(batches) for batches in histories)):
+        rows = [
+            (case, at, op, name, "x")
+            for case, batches in enumerate(histories)
+            if number < len(batches)
+            for at, op, name in batches[number]
+        ]
+        bed.apply(*rows)
+    return {row["id"]: row for row in bed.rows()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_newest_change_of_a_key_is_its_row(case: str, found: dict[int, dict[str, Any]]) -> None:
+    number, wanted = list(CASES).index(case), CASES[case][1]
+    row = found.get(number)
+    assert (row and (row["name"] or "null")) == wanted
+
+
+def test_a_truncate_removes_what_is_older_whenever_it_comes(spark: SparkSession, tmp_path: Path) -> None:
+    bed = CdcBed(spark, tmp_path).prepare()
+    bed.apply((1, 1, "U", "old", "x"), (2, 5, "U", "same", "x"), (3, 9, "U", "new", "x"))
+    bed.apply((None, 5, "T", None, None), (4, 4, "U", "old", "x"), (5, 5, "U", "same", "x"))
+    assert [row["id"] for row in bed.rows()] == [2, 3, 5]
+    bed.apply((1, 4, "U", "late", "x"), (6, 6, "U", "new", "x"), (7, 2, "D", None, None))
+    assert [row["id"] for row in bed.rows()] == [2, 3, 5, 6]
+    bed.apply((None, 3, "T", None, None))
+    assert [row["id"] for row in bed.rows()] == [2, 3, 5, 6], "an older truncate changes nothing"
+
+
+def test_a_batch_that_comes_again_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    bed = CdcBed(spark, tmp_path).prepare()
+    bed.apply((1, 1, "U", "a", "x"), (2, 1, "D", None, None))
+    before = bed.versions()
+    bed.apply((1, 2, "U", "never", "x"), batch=0)
+    assert bed.versions() == before
+    assert bed.rows() == [{"id": 1, "name": "a", "city": "x"}]
+
+
+@pytest.mark.parametrize("spec", [SPEC, replace(SPEC, ignore_null_updates=True)], ids=["ties", "by value"])
+def test_a_batch_of_more_rows_than_are_sent_around_comes_to_the_same(
+    spec: CdcSpec, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (scd1_by_value, scd1):
+        monkeypatch.setattr(module, "BROADCAST_ROWS", 0)
+    bed = CdcBed(spark, tmp_path, spec).prepare()
+    bed.apply((1, 1, "U", "a", "x"), (2, 1, "U", "b", "x"), (3, 1, "U", "c", "x"))
+    bed.apply((1, 1, "U", "z", "x"), (2, 2, "U", "d", "x"), (3, 2, "D", None, None), (4, 1, "U", "e", "x"))
+    assert {row["id"]: row["name"] for row in bed.rows()} == {1: "z", 2: "d", 4: "e"}

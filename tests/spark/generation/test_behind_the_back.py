@@ -1,0 +1,153 @@
+"""What happens behind a flow's back: late drivers, state folders put back or removed, tables replaced,
+sources renamed.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.errors import CheckpointError
+from streamkeeper.flows import leases
+from streamkeeper.flows.generations import OFFSETS, StartAt
+from tests.oracle import all_rows
+from tests.worlds.flow_world import NAME, SCHEMA, Flowbed, pipeline
+
+Make = Callable[..., Flowbed]
+STATELESS = pipeline(view="")
+
+
+def test_what_a_late_driver_commits_after_the_seal_and_before_the_next_begins_is_still_read(
+    make_bed: Make,
+) -> None:
+    """The sink skips the late batch in silence and the old checkpoint commits it: that commit is no proof
+    that its rows were written.
+    """
+    bed = make_bed(STATELESS)
+    bed.arrive(1)
+    assert bed.run() is Outcome.STOPPED
+    bed.reset(StartAt(OFFSETS, offsets={"events_raw": {"logOffset": 7}}))
+    assert bed.run() is Outcome.PARKED, "it sealed generation 1, and could not begin"
+    bed.arrive(2)
+    run_late(bed)
+    assert bed.checkpoint(1).last_commit() == 1
+    bed.reset(previous=1)
+    bed.arrive(3)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(all_rows(bed.events))
+    assert bed.start(3).evidence["last_commit"] == 0
+
+
+def remove_the_state(bed: Flowbed) -> None:
+    shutil.rmtree(bed.settings.state)
+
+
+def put_back_the_state_of_before_the_second_batch(bed: Flowbed) -> None:
+    shutil.rmtree(bed.settings.state)
+    (bed.root / "copy").rename(bed.settings.state)
+
+
+def put_back_the_state_of_before_a_reset(bed: Flowbed) -> None:
+    bed.reset()
+    assert bed.run() is Outcome.STOPPED
+    put_back_the_state_of_before_the_second_batch(bed)
+
+
+def remove_the_table(bed: Flowbed) -> None:
+    shutil.rmtree(bed.table)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (remove_the_state, "has planned none after its start"),
+        (put_back_the_state_of_before_the_second_batch, "has planned none after 0"),
+        (put_back_the_state_of_before_a_reset, "shut out: a later generation was begun"),
+        (remove_the_table, "has none of generation 1"),
+    ],
+)
+def test_a_checkpoint_and_a_table_that_disagree_park_the_flow_before_it_reads_a_row(
+    make_bed: Make, harm: Callable[[Flowbed], None], said: str
+) -> None:
+    bed = make_bed(STATELESS)
+    bed.arrive(1)
+    assert bed.run() is Outcome.STOPPED
+    shutil.copytree(bed.settings.state, bed.root / "copy")
+    bed.arrive(2)
+    assert bed.run() is Outcome.STOPPED
+    harm(bed)
+    bed.arrive(3)
+    assert bed.run() is Outcome.PARKED
+    assert said in bed.park().details["message"]
+    assert bed.park().reason == "its checkpoint and its table cannot both be right"
+    assert 2 not in bed.checkpoint(1).offset_batches()
+
+
+def test_a_source_under_another_name_parks_the_flow_before_it_is_read_from_its_beginning(
+    make_bed: Make,
+) -> None:
+    bed = make_bed(STATELESS)
+    bed.arrive(1)
+    assert bed.run() is Outcome.STOPPED
+    bed.declare(STATELESS.replace("events_raw", "raw_events"))
+    bed.arrive(2)
+    assert bed.run() is Outcome.PARKED
+    assert "declares no events_raw any more, and raw_events instead" in bed.park().details["message"]
+    bed.holds(bed.events[:1])
+    bed.declare(STATELESS)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(all_rows(bed.events))
+
+
+def test_a_source_that_became_another_kind_under_its_old_name_parks_the_flow_before_a_row_is_read(
+    make_bed: Make,
+) -> None:
+    bed = make_bed(STATELESS)
+    bed.arrive(1)
+    assert bed.run() is Outcome.STOPPED
+    told = bed.root / "told"
+    bed.spark.sql(f"CREATE TABLE delta.`{told}` ({SCHEMA}) USING delta")
+    source = f'dp.create_source("events_raw", format="delta", path="{told}")'
+    bed.declare(re.sub(r"dp\.create_source\(.*\)", source, STATELESS))
+    assert bed.run() is Outcome.PARKED
+    message = bed.park().details["message"]
+    assert f"The source events_raw of {NAME} was another kind of source up to batch 0" in message
+    assert "reset_checkpoint from earliest, latest, a timestamp or explicit offsets" in message
+    assert bed.park().details["recovery"] == "reset_checkpoint"
+    bed.declare(STATELESS)
+    bed.arrive(2)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(all_rows(bed.events))
+
+
+def test_a_driver_that_lost_its_lease_parks_nothing_when_it_fails(bed: Flowbed) -> None:
+    from streamkeeper_jobs.driver.driver import _fail
+
+    bed.arrive(1)
+    assert bed.run() is Outcome.STOPPED
+    lost = leases.current(bed.home)
+    assert lost is not None
+    beat = leases.read_heartbeat(bed.home, lost.epoch)
+    assert beat is not None
+    leases.acquire(bed.home, 1, bed.settings.lease_term)
+    assert (
+        _fail(bed.home, bed.flow(), lost, CheckpointError("offsets/3 is missing"), beat) is Outcome.LEASE_LOST
+    )
+    assert bed.home.owners() == []
+
+
+def run_late(bed: Flowbed) -> None:
+    """Run generation 1's query once more, as a driver does that was thought gone: no lease, no hold, no look
+    at what was decided.
+    """
+    from streamkeeper_jobs.stream.data_frame import flow_frame
+    from streamkeeper_jobs.stream.query import writer_of
+
+    frame = flow_frame(bed.spark, bed.flow(), {})
+    writer_of(frame, "late", bed.checkpoint(1).path(), None).format("delta").start(
+        str(bed.table)
+    ).awaitTermination()

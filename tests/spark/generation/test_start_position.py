@@ -1,0 +1,257 @@
+"""From where a generation reads: which old offset belongs to which source, and how a start goes on after what
+a backup kept. No JVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamkeeper.checkpoint import Checkpoint, write_initial_offsets
+from streamkeeper.declare.model import DELTA, KAFKA, Source, Where
+from streamkeeper.delta.history import History, offset_before
+from streamkeeper.errors import RecoveryError
+from streamkeeper.flows.generations import AFTER_LAST, OFFSETS, REBUILT, Generation, Start, StartAt
+from streamkeeper.flows.position import Standing
+from streamkeeper.recover.requests.form import LOSS
+from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics, history_of
+from streamkeeper.storage import LocalStorage
+
+TABLE_ID = "7c0ffee0-0000-4000-8000-000000000001"
+STOOD: Offsets = {"orders": {"0": 6, "1": 3}}
+HELD = Topics({"orders": {"0": Held(0, 10), "1": Held(0, 3)}}, {"orders": "id-1"})
+WIDENED = Topics({"orders": {**HELD.held["orders"], "2": Held(0, 5)}, "more": {"0": Held(4, 9)}}, HELD.ids)
+EXPIRED = Topics({"orders": {"0": Held(8, 10), "1": Held(0, 3)}}, HELD.ids)
+ANEW = Topics(HELD.held, {"orders": "id-2"})
+
+
+def source(name: str, kind: str = "json", **options: str) -> Source:
+    return Source(name, kind, f"/data/{name}", "id INT", options, Where("p.py", 1))
+
+
+@pytest.mark.parametrize(
+    ("declared", "found", "version", "keys"),
+    [
+        pytest.param(["a", "b"], ["b", "a"], 2, {"a": "a", "b": "b"}, id="by name, in any order"),
+        pytest.param(
+            ["a", "new"],
+            ["a", "gone"],
+            2,
+            {"a": "a"},
+            id="a new one has none, and one that is gone is not given to it",
+        ),
+        pytest.param(["a", "b"], ["0", "1"], 1, {"a": "0", "b": "1"}, id="by order"),
+        pytest.param(["a", "b"], ["0"], 1, {"a": "0"}, id="one more than the log has"),
+        pytest.param(["a"], ["0", "1"], 1, {"a": "0"}, id="one less than the log has"),
+    ],
+)
+def test_a_source_finds_its_old_offset(
+    declared: list[str], found: list[str], version: int, keys: dict[str, str]
+) -> None:
+    from streamkeeper_jobs.generation.start_position import source_keys
+
+    assert source_keys(tuple(map(source, declared)), found, version) == keys
+
+
+@dataclass
+class Seen:
+    """What the looks of a driver find: the same topics and the same table for every source."""
+
+    held: Topics = HELD
+    table: History = field(default_factory=lambda: History("/data/source", TABLE_ID, 0, 4))
+
+    def topics(self, source: Source) -> Topics:
+        return self.held
+
+    def history(self, source: Source) -> History:
+        return self.table
+
+    def first_read(self, source: Source) -> int | None:
+        return None
+
+
+def begun(folder: Path) -> Standing:
+    """A generation that read topics from their first record, and whose checkpoint has none of its batches any
+    more.
+    """
+    storage = LocalStorage(str(folder))
+    storage.create("c/sources/raw/0", write_initial_offsets({"orders": {"0": 0, "1": 0}}))
+    start = Start(
+        1,
+        "c",
+        None,
+        {},
+        {},
+        (),
+        None,
+        1,
+        "2026-11-21T10:00:00+00:00",
+        {"topics": {"raw": {"orders": "id-1"}}},
+    )
+    return Standing(decided(StartAt(AFTER_LAST)), start, Checkpoint(storage, "c"), None, None, sealed=True)
+
+
+def decided(start: StartAt, *accepted: str) -> Generation:
+    return Generation(
+        2, 1, start, REBUILT, "q2", "a test", "a test", "2026-11-21T10:00:00+00:00", "f", accepted=accepted
+    )
+
+
+def kept(offsets: Mapping[str, Any]) -> StartAt:
+    """Start after the offsets that a backup kept of generation 1."""
+    return StartAt(OFFSETS, offsets=dict(offsets), generation=1)
+
+
+@pytest.mark.parametrize(
+    ("held", "accepted", "offsets", "said"),
+    [
+        pytest.param(HELD, (), STOOD, "", id="as it was"),
+        pytest.param(
+            WIDENED,
+            (),
+            {"orders": {"0": 6, "1": 3, "2": 0}, "more": {"0": 4}},
+            "source raw has new partitions, read from their first record: orders/2, more",
+            id="wider, and one topic more",
+        ),
+        pytest.param(
+            EXPIRED,
+            (LOSS,),
+            {"orders": {"0": 8, "1": 3}},
+            "holds nothing before 8 any more",
+            id="a loss that was accepted",
+        ),
+        pytest.param(
+            ANEW,
+            (LOSS,),
+            HELD.earliest,
+            "was deleted and made anew (its id was id-1",
+            id="made anew, and that accepted",
+        ),
+    ],
+)
+def test_topics_are_gone_on_in_after_kept_offsets_as_after_a_batch(
+    tmp_path: Path, held: Topics, accepted: tuple[str, ...], *, offsets: Offsets, said: str
+) -> None:
+    from streamkeeper_jobs.generation.start_kafka import KafkaOrigin
+    from streamkeeper_jobs.generation.start_position import find_origin
+
+    found = find_origin(
+        decided(kept({"raw": STOOD}), *accepted), (source("raw", KAFKA),), begun(tmp_path), Seen(held)
+    )  # type: ignore[arg-type]
+    origin = found.sources["raw"]
+    assert isinstance(origin, KafkaOrigin)
+    assert (origin.offsets, said in " ".join(found.notes)) == (offsets, True)
+
+
+def test_a_topic_that_is_not_read_any_more_is_left_and_a_source_that_was_not_read_begins(
+    tmp_path: Path,
+) -> None:
+    from streamkeeper_jobs.generation.start_kafka import KafkaOrigin
+    from streamkeeper_jobs.generation.start_position import find_origin
+
+    start = kept({"raw": {**STOOD, "gone": {"0": 7}}, "left": {"logOffset": 2}})
+    found = find_origin(decided(start), (source("raw", KAFKA), source("new")), begun(tmp_path), Seen())  # type: ignore[arg-type]
+    assert found.sources.keys() == {"raw"}
+    assert isinstance(origin := found.sources["raw"], KafkaOrigin)
+    assert origin.offsets == STOOD
+    for said in (
+        "source new is new: read from its beginning",
+        "source left is not read any more",
+        "does not read the topic gone any more",
+    ):
+        assert said in found.notes or any(said in note for note in found.notes)
+
+
+@pytest.mark.parametrize("held", [EXPIRED, ANEW], ids=["expired", "made anew"])
+def test_records_that_are_gone_after_kept_offsets_are_refused_where_nobody_accepted_that(
+    tmp_path: Path, held: Topics
+) -> None:
+    from streamkeeper_jobs.generation.start_position import find_origin
+
+    with pytest.raises(
+        RecoveryError, match=r"The source raw cannot go on from its position: .*Nothing was changed"
+    ):
+        find_origin(decided(kept({"raw": STOOD})), (source("raw", KAFKA),), begun(tmp_path), Seen(held))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("held", [WIDENED, EXPIRED], ids=["wider", "expired"])
+def test_offsets_that_a_person_gave_must_fit_whatever_was_accepted(tmp_path: Path, held: Topics) -> None:
+    from streamkeeper_jobs.generation.start_position import find_origin
+
+    typed = StartAt(OFFSETS, offsets={"raw": STOOD})
+    with pytest.raises(RecoveryError, match="The offsets of source raw cannot be used"):
+        find_origin(decided(typed, LOSS), (source("raw", KAFKA),), begun(tmp_path), Seen(held))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("table", "offset", "goes_on"),
+    [
+        (
+            History("/data/source", TABLE_ID, 3, 4, (3,)),
+            offset_before(TABLE_ID, 1),
+            offset_before(TABLE_ID, 3),
+        ),
+        (History("/data/source", TABLE_ID, 0, 4), offset_before("another", 1), None),
+    ],
+    ids=["cleaned up", "made anew"],
+)
+def test_a_table_is_gone_on_in_after_a_kept_offset_with_a_loss_that_was_accepted(
+    tmp_path: Path, table: History, offset: dict[str, Any], goes_on: dict[str, Any] | None
+) -> None:
+    from streamkeeper_jobs.generation.start_position import find_origin
+
+    start, sources, where = kept({"raw": offset}), (source("raw", DELTA),), begun(tmp_path)
+    with pytest.raises(RecoveryError, match="The source raw cannot go on from its position"):
+        find_origin(decided(start), sources, where, Seen(table=table))  # type: ignore[arg-type]
+    found = find_origin(decided(start, LOSS), sources, where, Seen(table=table))  # type: ignore[arg-type]
+    assert getattr(found.sources.get("raw"), "offset", None) == goes_on
+    with pytest.raises(RecoveryError, match="The offset of source raw cannot be used"):
+        typed = StartAt(OFFSETS, offsets={"raw": offset})
+        find_origin(decided(typed, LOSS), sources, where, Seen(table=table))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("offset", "initial", "held"),
+    [
+        pytest.param(
+            STOOD,
+            {"orders": {"0": 1, "1": 0}},
+            Topics({"orders": {"0": Held(4, 10), "1": Held(2, 3)}}),
+            id="history expired",
+        ),
+        pytest.param(
+            STOOD,
+            {"orders": {"0": 6, "1": 0}},
+            EXPIRED,
+            id="of a partition in which nothing was read yet, too",
+        ),
+        pytest.param(
+            STOOD, {"orders": {"0": 0, "1": 0}}, WIDENED, id="a topic that came when some of it had expired"
+        ),
+        pytest.param(STOOD, None, EXPIRED, id="nobody knows where it was first read from"),
+        pytest.param(STOOD, {"orders": {"0": 0, "1": 0}}, ANEW, id="made anew"),
+    ],
+)
+def test_what_was_never_read_is_no_history_of_which_a_rebuilt_state_would_lack_a_part(
+    offset: Offsets, initial: Offsets | None, held: Topics
+) -> None:
+    """The very number that a plan gives (prices_kafka.with_state): else the driver would refuse what the plan
+    did not ask for.
+    """
+    from streamkeeper_jobs.generation.start_kafka import after_last
+
+    origin, _ = after_last(
+        source("raw", KAFKA), offset, initial, held, ids={"orders": "id-1"}, accepted=(LOSS,)
+    )
+    assert origin.offsets is not None
+    known = {} if held is ANEW else offset
+    assert origin.gone == history_of(initial if initial is not None else held.earliest, known, held)[1]
+    assert all(
+        origin.initial[topic][part] <= origin.replay_from[topic][part] <= after
+        for topic, parts in origin.offsets.items()
+        for part, after in parts.items()
+    )

@@ -1,0 +1,365 @@
+"""Checkpoints of plain Spark jobs, which know nothing of Streamkeeper, become flows' first generations:
+nothing is lost, nothing twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.cli.inspecting import inspect_place
+from streamkeeper.delta import log as delta_log
+from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.errors import RecoveryError, StorageError
+from streamkeeper.flows import generations, past_positions
+from streamkeeper.flows.files import query_id
+from streamkeeper.flows.generations import ADOPTED
+from streamkeeper.manifest.manifest import write_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds.adopt import KIND
+from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.requests.adopt import parse_adopt
+from streamkeeper.recover.requests.form import REPEATS, UNKNOWN_PRICE
+from streamkeeper.storage import LocalStorage
+from tests.oracle import all_rows, first_per
+from tests.worlds.checkpoint_samples import confs
+from tests.worlds.flow_world import NAME, SCHEMA, Flowbed, pipeline
+from tests.worlds.source_world import DEDUPE, UNION, DeltaBed
+
+Make = Callable[..., Flowbed]
+Query = Callable[[DataFrame], DataFrame]
+PLAIN = {
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution": "false",
+    "spark.sql.streaming.offsetLog.formatVersion": "1",
+}
+"""As Spark is without Streamkeeper's settings."""
+ROCKS = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    )
+}
+COUNTS = """
+from pyspark.sql import functions as F
+from streamkeeper import pipelines as dp
+
+dp.create_source("events_raw", format="json", path="{data}/events", schema="SCHEMA", options={"maxFilesPerTrigger": 1})
+dp.create_streaming_table("events")
+
+@dp.append_flow(name="clean_events", target="events", sources=["events_raw"], trigger="200 milliseconds")
+def clean_events(events):
+    counted = events.withWatermark("event_time", "10 seconds").groupBy(F.window("event_time", "10 seconds")).count()
+    return counted.select(F.col("window.start").cast("string").alias("start"), "count")
+""".replace("SCHEMA", SCHEMA)
+
+
+def deduped(events: DataFrame) -> DataFrame:
+    return events.dropDuplicates(["event_id"])
+
+
+def counted(events: DataFrame) -> DataFrame:
+    windows = (
+        events.withWatermark("event_time", "10 seconds").groupBy(F.window("event_time", "10 seconds")).count()
+    )
+    return windows.select(F.col("window.start").cast("string").alias("start"), "count")
+
+
+def run_old_job(bed: Flowbed, query: Query = deduped, more: dict[str, str] | None = None) -> Path:
+    """Run somebody's job over all that is there, as they would have written it, and give its checkpoint."""
+    folder = bed.root / "old job" / "checkpoint"
+    with confs(bed.spark, {**PLAIN, **(more or {})}):
+        writer = (
+            query(files_of(bed))
+            .writeStream.format("delta")
+            .option("checkpointLocation", str(folder))
+            .trigger(availableNow=True)
+        )
+        writer.start(str(bed.table)).awaitTermination()
+    return folder
+
+
+def files_of(bed: Flowbed, folder: str = "events") -> DataFrame:
+    return (
+        bed.spark.readStream.schema(SCHEMA)
+        .option("maxFilesPerTrigger", 1)
+        .json(str(bed.root / "data" / folder))
+    )
+
+
+def plan(bed: Flowbed, folder: Path, **values: Any) -> Plan:
+    manifest = write_manifest(bed.settings)
+    given = {"flow": NAME, "checkpoint": str(folder), "old_job_is_stopped": True, **values}
+    return engine.plan(bed.settings, KIND, parse_adopt(given, manifest, "ada"), "r1")
+
+
+def adopt(bed: Flowbed, folder: Path, until: str = "release", **values: Any) -> dict[str, Any]:
+    """Carry an adoption out as far as a step, and give the evidence of the rehearsal; the checkpoint must
+    stay as it is, to the byte.
+    """
+    from streamkeeper_jobs.recover.steps import perform
+
+    before = tree(folder)
+    made = plan(bed, folder, **values)
+    assert made.refusals == ()
+    engine.propose(bed.settings, made)
+    engine.approve(bed.settings, "events", "r1", "ada")
+    evidence: dict[str, Any] = {}
+    for step in made.steps[: made.steps.index(until) + 1]:
+        evidence[step] = engine.carry_out(
+            bed.settings, "events", "r1", step, lambda act, work: perform(bed.spark, act, work)
+        )
+    assert tree(folder) == before
+    assert bed.home.storage.names(f"{bed.home.root}/checkpoints") == [], "the rehearsal's copy is gone"
+    return evidence.get("rehearse", {})
+
+
+def tree(folder: Path) -> dict[str, str]:
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
+
+
+def went_on(bed: Flowbed, folder: Path, batch: int, ruled_by: str = "checkpoint") -> None:
+    """See that generation 1 began after a batch of the old query, which is shut out, under an id of its
+    own.
+    """
+    start, old = bed.start(1), Checkpoint(LocalStorage(str(folder)), "").query_id()
+    assert (start.seed_batch, start.evidence["ruled_by"], start.evidence["adopted"]) == (
+        batch,
+        ruled_by,
+        str(folder),
+    )
+    assert delta_log.last_transaction(str(bed.table), old).sealed
+    assert bed.checkpoint(1).query_id() == query_id(NAME, 1) != old
+    assert bed.checkpoint(1).problems() == ()
+    newest = bed.checkpoint(1).offset_batches()[-1]
+    assert (bed.checkpoint(1).offsets(newest).version, list(bed.checkpoint(1).offsets(newest).sources)) == (
+        2,
+        ["events_raw"],
+    )
+
+
+def first_of_each(bed: Flowbed) -> list[Any]:
+    return first_per(bed.events, ["event_id"])
+
+
+def forget_last_commit(folder: Path, batch: int) -> None:
+    for name in (str(batch), f".{batch}.crc"):
+        (folder / "commits" / name).unlink()
+
+
+def forget_in_table(bed: Flowbed, version: int) -> None:
+    """Take a table's newest commit away, as if the job had died before it."""
+    for name in (
+        f"{version:020d}.json",
+        f".{version:020d}.json.crc",
+        f"{version:020d}.crc",
+        f".{version:020d}.crc.crc",
+    ):
+        (bed.table / "_delta_log" / name).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("store", [{}, ROCKS], ids=["HDFS-backed", "RocksDB"])
+def test_a_job_that_keeps_state_goes_on_exactly(make_bed: Make, store: dict[str, str]) -> None:
+    """Offset log v1, sources without names; the state knows what came before, and rows of before do not come
+    again.
+    """
+    bed = make_bed(pipeline(files=1))
+    for numbers in ((1, 2), (2, 3), (3, 4)):
+        bed.arrive(*numbers)
+    folder = run_old_job(bed, more=store)
+    assert (folder / "offsets" / "2").read_text().startswith("v1\n")
+    bed.arrive(1, 4, 5)
+    assert adopt(bed, folder)["operators"] == ["dedupe"]
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(first_of_each(bed))
+    went_on(bed, folder, batch=2)
+    bed.arrive(5, 6)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(first_of_each(bed))
+    assert bed.home.generations() == [1]
+    found = inspect_place(lambda: bed.settings, NAME, True)[1]
+    assert f"adopted         {folder}, query" in found
+    assert "start adopted; state copied" in found
+    assert past_positions.at_batch(bed.home, str(bed.table), 1, 2).batch == 2, (
+        "a rewind goes back to where it was adopted"
+    )
+
+
+@pytest.mark.parametrize("in_table", [True, False], ids=["in the table", "not in the table"])
+@pytest.mark.parametrize("query", [deduped, lambda events: events], ids=["with state", "without state"])
+def test_the_batch_in_flight_comes_once(make_bed: Make, query: Query, in_table: bool) -> None:
+    stateless = query is not deduped
+    bed = make_bed(pipeline(view="", files=1) if stateless else pipeline(files=1))
+    for numbers in ((1, 2), (2, 3), (3, 4)):
+        bed.arrive(*numbers)
+    folder = run_old_job(bed, query, {"spark.sql.shuffle.partitions": "3"})
+    forget_last_commit(folder, 2)
+    if not in_table:
+        newest = delta_log.latest_version(str(bed.table))
+        assert newest is not None
+        forget_in_table(bed, newest)
+        bed.spark.sql("SELECT 1").collect()
+        _forget_cached(bed)
+    bed.arrive(1, 4, 5)
+    adopt(bed, folder)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(all_rows(bed.events) if stateless else first_of_each(bed))
+    went_on(bed, folder, batch=2 if in_table else 1, ruled_by="sink" if in_table else "checkpoint")
+
+
+def _forget_cached(bed: Flowbed) -> None:
+    """Let Delta read the table's log anew: it was changed behind its back."""
+    jvm: Any = bed.spark._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+def test_an_aggregation_goes_on_with_its_open_windows(make_bed: Make) -> None:
+    bed = make_bed(COUNTS)
+    for numbers in ((1, 2, 12), (13, 24), (14, 35)):
+        bed.arrive(*numbers)
+    folder = run_old_job(bed, counted, ROCKS)
+    before = {row["start"][-8:]: row["count"] for row in bed.rows()}
+    bed.arrive(36, 37, 60)
+    bed.arrive(61)
+    assert adopt(bed, folder)["operators"] == ["stateStoreSave"]
+    assert bed.run() is Outcome.STOPPED
+    found = [(row["start"][-8:], row["count"]) for row in bed.rows()]
+    assert len(found) == len(dict(found)), "no window comes twice"
+    assert before.items() <= dict(found).items()
+    assert sum(dict(found).values()) == 9, "all but the two events of the last window, which is open"
+
+
+def test_sources_of_two_kinds_get_the_flows_names_in_whatever_order_the_old_job_read_them(
+    delta: Callable[..., DeltaBed],
+) -> None:
+    source = delta(**{**UNION, "flow": f"events.unionByName(files){DEDUPE}"})
+    bed = source.bed
+    source.arrive(1, 2)
+    source.arrive(3)
+    bed.arrive(3, 4, folder="files")
+    (bed.root / "data" / "events").mkdir(exist_ok=True)
+
+    def union(_: DataFrame) -> DataFrame:
+        table = bed.spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(source.path)
+        return deduped(files_of(bed, "files").unionByName(table))
+
+    folder = run_old_job(bed, union)
+    assert plan(bed, folder).flows[0].start.sources == {"0": "files", "1": "raw"}
+    source.arrive(2, 5)
+    bed.arrive(5, 6, folder="files")
+    adopt(bed, folder)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(first_of_each(bed))
+    assert set(bed.start(1).positions) == {"files", "raw"}
+
+
+def test_what_the_old_job_still_sends_adds_nothing(make_bed: Make) -> None:
+    bed = make_bed(pipeline(view="", files=1))
+    bed.arrive(1)
+    folder = run_old_job(bed, lambda events: events)
+    adopt(bed, folder)
+    bed.arrive(2)
+    assert bed.run() is Outcome.STOPPED
+    run_old_job(bed, lambda events: events)
+    bed.arrive(3)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(bed.events)
+
+
+@pytest.mark.parametrize(
+    ("query", "view", "said"),
+    [
+        (deduped, "", "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA"),
+        (
+            lambda events: events,
+            '.dropDuplicates(["event_id"])',
+            "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
+        ),
+        (deduped, '.dropDuplicates(["user_id"])', "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE"),
+        (lambda events: events, '.withColumn("more", events.n)', "gives the columns more, which the table"),
+    ],
+    ids=["state removed", "state added", "another key", "another column"],
+)
+def test_a_declaration_that_does_not_fit_is_found_before_anything_is_changed(
+    make_bed: Make, query: Query, view: str, said: str
+) -> None:
+    bed = make_bed(pipeline(view=view, files=1))
+    bed.arrive(1, 2)
+    folder = run_old_job(bed, query)
+    version = delta_log.latest_version(str(bed.table))
+    with pytest.raises(RecoveryError, match=said) as error:
+        adopt(bed, folder)
+    assert "Nothing was changed." in str(error.value)
+    assert delta_log.latest_version(str(bed.table)) == version
+    assert engine.give_up(bed.settings, "events", "r1", "it does not fit")
+    assert (bed.home.generations(), bed.home.owners()) == ([], [])
+    assert bed.home.storage.names(f"{bed.home.root}/checkpoints") == []
+
+
+def test_a_job_that_still_runs_is_found_by_the_rehearsal(make_bed: Make) -> None:
+    bed = make_bed(pipeline(view="", files=1))
+    bed.arrive(1)
+    folder = run_old_job(bed, lambda events: events)
+    adopt(bed, folder, until="plan_again")
+    bed.arrive(2)
+    run_old_job(bed, lambda events: events)
+    with pytest.raises(RecoveryError, match=r"moved on from batch 0 .* the old job still runs"):
+        adopt(bed, folder, until="see_still")
+    assert bed.home.generations() == []
+
+
+def test_a_driver_that_failed_after_the_seal_is_followed_by_one_that_finds_the_same(make_bed: Make) -> None:
+    """What the old job committed to its checkpoint after it was shut out is not in the table, and is read by
+    the flow.
+    """
+    from streamkeeper_jobs.generation import begin
+
+    bed = make_bed(pipeline(view="", files=1))
+    bed.arrive(1)
+    folder = run_old_job(bed, lambda events: events)
+    adopt(bed, folder)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(begin, "copy_from", _fail)
+        assert bed.run() is Outcome.FAILED
+    bed.arrive(2)
+    run_old_job(bed, lambda events: events)
+    assert Checkpoint(LocalStorage(str(folder)), "").last_commit() == 1
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(bed.events)
+    went_on(bed, folder, batch=0)
+
+
+def _fail(*_: Any) -> Any:
+    raise StorageError("the disk is full")
+
+
+def test_a_job_that_wrote_by_foreach_batch_goes_on_where_its_checkpoint_stands(make_bed: Make) -> None:
+    bed = make_bed(pipeline(view="", files=1))
+    bed.arrive(1)
+    bed.arrive(2)
+    folder = bed.root / "old job" / "checkpoint"
+    with confs(bed.spark, PLAIN):
+        writer = (
+            files_of(bed).writeStream.option("checkpointLocation", str(folder)).trigger(availableNow=True)
+        )
+        writer.foreachBatch(
+            lambda rows, _: rows.write.format("delta").mode("append").save(str(bed.table))
+        ).start().awaitTermination()
+    assert [item.price for item in plan(bed, folder).refusals] == [UNKNOWN_PRICE]
+    forget_last_commit(folder, 1)
+    assert [item.price for item in plan(bed, folder).refusals] == [UNKNOWN_PRICE, REPEATS]
+    bed.arrive(3)
+    adopt(bed, folder, accept=[UNKNOWN_PRICE, REPEATS])
+    assert bed.run() is Outcome.STOPPED
+    bed.holds([bed.events[0], bed.events[1], bed.events[1], bed.events[2]])
+    decided = generations.read(bed.home, 1)
+    assert decided is not None and decided.start.mode == ADOPTED

@@ -1,0 +1,136 @@
+"""A full refresh beside, whatever the flow reads and keeps: Kafka, Delta, state in RocksDB, a table whose
+columns are mapped by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from streamkeeper.drivers.exit_codes import Outcome
+from tests.oracle import all_rows, first_per
+from tests.spark.recover.test_full_refresh_beside import DONE, KIND, NAME, after_round, distinct, steps
+from tests.spark.stream.test_shapes import PROVIDER, ROCKS, with_conf
+from tests.worlds.backup_world import Recoverer
+from tests.worlds.flow_world import Flowbed, pipeline
+from tests.worlds.source_world import DEDUPE, DeltaBed, KafkaBed
+
+ROCKS_DB = with_conf(pipeline(), **{PROVIDER: ROCKS})
+
+
+@pytest.fixture(params=["kafka", "delta"])
+def source(request: pytest.FixtureRequest) -> KafkaBed | DeltaBed:
+    made: KafkaBed | DeltaBed = request.getfixturevalue(request.param)(view=DEDUPE)
+    return made
+
+
+def refresh(
+    at_work: Recoverer, patch: pytest.MonkeyPatch, meanwhile: Callable[[], object], **asked: Any
+) -> dict[str, Any]:
+    """Refresh beside, killed at the commit's very end; something happens after the first round of reading,
+    and more before the hold.
+    """
+    assert at_work.plan(KIND, NAME, table="events.events", behind=0, **asked).refusals == ()
+    with patch.context() as patched:
+        after_round(1, meanwhile, patched)
+        told: dict[str, Any] = steps(at_work, "lock", "build")["build"]
+    steps(at_work, "hold", "plan_again")
+    at_work.step_killed_at_its_end(NAME, "put_in_place")
+    steps(at_work, *DONE)
+    return told
+
+
+def test_from_kafka_and_from_delta_while_more_arrives(
+    source: KafkaBed | DeltaBed, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The declaration changed, so the new table has other rows; the old flow goes on while it is built, and
+    what both read comes once.
+    """
+    bed = source.bed
+    source.arrive(1, 2, 3, 4, 5)
+    source.arrive(3, 6)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(distinct(bed))
+    source.declare(view=f'{DEDUPE}.where("n > 1")')
+
+    def goes_on() -> None:
+        source.arrive(6, 7, 8)
+        assert bed.run() is Outcome.STOPPED
+        bed.holds(distinct(bed))
+        source.arrive(8, 9)
+
+    told = refresh(Recoverer(spark, bed.settings, "events"), monkeypatch, goes_on)
+    assert told["rounds"] == 3
+    bed.holds(distinct(bed, above=1))
+    source.arrive(9, 10, 1)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(distinct(bed, above=1))
+    assert bed.start(2).checkpoint.rpartition("/")[2].startswith("beside-"), (
+        "it goes on where the table was built"
+    )
+
+
+def test_a_kafka_topic_that_is_widened_meanwhile(
+    kafka: Callable[..., KafkaBed], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = kafka()
+    source.arrive(1, 2, 3)
+    assert source.bed.run() is Outcome.STOPPED
+
+    def widen() -> None:
+        source.widen(3)
+        source.arrive(4, 5, partition=2)
+
+    refresh(Recoverer(spark, source.bed.settings, "events"), monkeypatch, widen)
+    source.arrive(6, 7, partition=2)
+    assert source.bed.run() is Outcome.STOPPED
+    source.bed.holds(all_rows(source.bed.events))
+
+
+def test_state_in_rocksdb_goes_on_with_what_was_read_beside(
+    make_bed: Callable[..., Flowbed], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed = make_bed(ROCKS_DB)
+    spark.conf.set(PROVIDER, ROCKS)  # a driver's own application has it by its declaration
+    try:
+        bed.arrive(1, 2, 3)
+        bed.arrive(3, 4)
+        assert bed.run() is Outcome.STOPPED
+        refresh(Recoverer(spark, bed.settings, "events"), monkeypatch, lambda: bed.arrive(4, 5))
+        bed.arrive(5, 6, 1)
+        assert bed.run() is Outcome.STOPPED
+        bed.holds(first_per(bed.events, ["event_id"]))
+        state = Path(bed.settings.state) / bed.start(2).checkpoint / "state"
+        assert list(state.rglob("*.zip")), "RocksDB keeps it"
+    finally:
+        spark.conf.unset(PROVIDER)
+
+
+def test_columns_mapped_by_name_stay_so_after_one_was_renamed_and_one_dropped(
+    bed: Flowbed, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table's fields have other names in its files; the files that are put in place were written under
+    the same mapping.
+    """
+    bed.arrive(1, 2, 3)
+    assert bed.run() is Outcome.STOPPED
+    table = f"delta.`{bed.table}`"
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    spark.sql(f"ALTER TABLE {table} ADD COLUMN spare STRING")
+    spark.sql(f"ALTER TABLE {table} DROP COLUMN spare")
+    spark.sql(f"ALTER TABLE {table} RENAME COLUMN n TO number")
+    bed.declare(pipeline(flow='events.withColumnRenamed("n", "number")'))
+    bed.arrive(3, 4)
+    assert bed.run() is Outcome.STOPPED
+    refresh(Recoverer(spark, bed.settings, "events"), monkeypatch, lambda: bed.arrive(4, 5))
+    bed.arrive(5, 6)
+    assert bed.run() is Outcome.STOPPED
+    wanted = [(event["event_id"], event["n"]) for event in first_per(bed.events, ["event_id"])]
+    found = spark.read.format("delta").load(str(bed.table)).select("event_id", "number").collect()
+    assert sorted(tuple(row) for row in found) == sorted(wanted)
+    properties = spark.sql(f"DESCRIBE DETAIL {table}").first()["properties"]  # type: ignore[index]
+    assert properties["delta.columnMapping.mode"] == "name"

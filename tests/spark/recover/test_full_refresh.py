@@ -1,0 +1,233 @@
+"""A full refresh on real tables, and the job that carries out a recovery's steps in Spark: killed anywhere,
+the end is the oracle's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from streamkeeper_jobs.recover import full_refresh as emptying
+from streamkeeper_jobs.recover.steps import perform
+from streamkeeper_jobs.spark.delta_commit import carrying
+
+from streamkeeper.delta import log as delta_log
+from streamkeeper.drivers import submit
+from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.flows import generations, ledger
+from streamkeeper.flows.generations import BATCH, StartAt
+from streamkeeper.flows.ledger import Ledger
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds import full_refresh, restore_table
+from streamkeeper.recover.kinds.restore_table import RestoreRequest
+from streamkeeper.recover.plans.kind import Work
+from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
+from streamkeeper.tables import commit_marks
+from streamkeeper.tables.backups import TOMBSTONES
+from tests.killing import Killed, dying
+from tests.oracle import first_per
+from tests.worlds.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, upsert
+from tests.worlds.flow_world import Flowbed, pipeline
+
+STEPS = full_refresh.KIND.step_names
+UNTIL_RELEASED = STEPS[:-1]
+
+
+def approve(settings: Settings, table: str, *accept: str) -> None:
+    """Plan the refresh ``r1`` of a table, and approve it."""
+    request = full_refresh.RefreshRequest(table, accept, by="ada")
+    made = engine.plan(settings, full_refresh.KIND, request, "r1")
+    assert made.refusals == ()
+    engine.propose(settings, made)
+    engine.approve(settings, made.pipeline, "r1", "ada")
+
+
+def carry_out(settings: Settings, spark: SparkSession, pipeline: str, *steps: str) -> dict[str, Any]:
+    evidence: dict[str, Any] = {}
+    for step in steps:
+        evidence = engine.carry_out(
+            settings, pipeline, "r1", step, lambda act, work: perform(spark, act, work)
+        )
+    return evidence
+
+
+def rows_of(spark: SparkSession, path: str) -> int:
+    return int(spark.read.format("delta").load(path).count())
+
+
+def test_a_refreshed_table_is_what_the_new_declaration_makes_of_all_events(bed: Flowbed) -> None:
+    bed.arrive(1, 2, 3)
+    bed.arrive(3, 4)
+    assert bed.run() is Outcome.STOPPED
+    bed.declare(pipeline(view='.dropDuplicates(["event_id"]).where("n > 1")'))
+    bed.arrive(4, 5)
+    approve(bed.settings, "events.events")
+    before = delta_log.latest_version(str(bed.table))
+    [emptied_table] = carry_out(bed.settings, bed.spark, "events", "hold", "plan_again", "empty_tables")[
+        "tables"
+    ]
+    assert emptied_table["version_before"] == before, "before the seals, too"
+    assert rows_of(bed.spark, str(bed.table)) == 0
+    carry_out(bed.settings, bed.spark, "events", *UNTIL_RELEASED[3:])
+    assert bed.run() is Outcome.STOPPED
+    bed.holds([event for event in first_per(bed.events, ["event_id"]) if event["n"] > 1])
+    assert bed.start(2).seed_batch is None
+    assert before is not None
+    for version in (before, before + 1):  # the newest of generation 1, and its seal
+        [flow] = back_to(bed.settings, "events.events", version).flows
+        assert flow.start == StartAt(BATCH, generation=1, batch=bed.checkpoint(1).last_commit())
+    bed.arrive(5, 6)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds([event for event in first_per(bed.events, ["event_id"]) if event["n"] > 1])
+
+
+def back_to(settings: Settings, table: str, version: int) -> Plan:
+    """Plan to put a version of a table back, which loses nothing of anybody's."""
+    found = engine.plan(settings, restore_table.KIND, RestoreRequest(table, version=version, by="ada"), "r2")
+    assert found.refusals == ()
+    return found
+
+
+def test_both_flows_of_a_table_by_key_are_refreshed_together_killed_in_the_middle_of_every_part(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The once flow runs again, and what a delete of before kept away is kept away again, though its
+    tombstone went.
+    """
+    bed = CustomersBed.make(tmp_path / "a bed", spark)
+    bed.take_snapshot(1, 2, 3)
+    bed.change(upsert(1, 5), delete(2, 6), upsert(5, 7))
+    assert (bed.run(INCREMENTAL), bed.run(SNAPSHOT)) == (Outcome.STOPPED, Outcome.DONE)
+    approve(bed.settings, "customers.customers")
+    carry_out(bed.settings, spark, "customers", "hold", "plan_again")
+    table, tombstones = bed.settings.table_path("customers"), bed.settings.tombstones_path("customers")
+    deleted, filled = rows_of(spark, tombstones), delta_log.latest_version(table)
+    assert deleted > 0 and filled is not None
+    parts = [
+        (emptying, "_check_may_be_emptied", 2, False),
+        (emptying, "shut_flows_out", 1, True),
+        (emptying, "_empty", 1, True),
+        (Ledger, "record", 2, True),  # started, progress
+        (emptying, "_empty", 2, True),
+    ]
+    for target, name, at, after in parts:
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            dying(target, name, at, patch, after=after)
+            carry_out(bed.settings, spark, "customers", "empty_tables")
+    given_up = engine.give_up(bed.settings, "customers", "r1", "rejected")
+    assert not given_up, "half of it is emptied"
+    before = (delta_log.latest_version(table), delta_log.latest_version(tombstones))
+    carry_out(bed.settings, spark, "customers", "empty_tables")
+    assert (delta_log.latest_version(table), delta_log.latest_version(tombstones)) == before, (
+        "nothing is emptied twice"
+    )
+    assert (rows_of(spark, table), rows_of(spark, tombstones)) == (0, 0)
+    carry_out(bed.settings, spark, "customers", *UNTIL_RELEASED[3:])
+    bed.change(upsert(3, 9))
+    assert (bed.run(SNAPSHOT), bed.run(INCREMENTAL)) == (Outcome.DONE, Outcome.STOPPED)
+    bed.is_exact()
+    assert generations.finished(bed.home(SNAPSHOT)) == 2
+    [then] = [
+        item
+        for item in back_to(bed.settings, "customers.customers", filled).details["tables"]
+        if item["what"] == TOMBSTONES
+    ]
+    assert (
+        spark.read.format("delta").option("versionAsOf", then["from_version"]).load(tombstones).count()
+        == deleted
+    )
+
+
+def test_a_table_that_takes_appends_only_since_the_plan_is_refused_before_anything_is_changed(
+    bed: Flowbed,
+) -> None:
+    bed.arrive(1)
+    assert bed.run() is Outcome.STOPPED
+    approve(bed.settings, "events.events")
+    carry_out(bed.settings, bed.spark, "events", "hold", "plan_again")
+    bed.spark.sql(f"ALTER TABLE delta.`{bed.table}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
+    with pytest.raises(RecoveryError, match=r"has the property delta.appendOnly.*Nothing was changed"):
+        carry_out(bed.settings, bed.spark, "events", "empty_tables")
+    assert engine.give_up(bed.settings, "events", "r1", "rejected")
+    bed.arrive(2)
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(bed.events)
+
+
+def test_a_late_commit_under_the_same_mark_is_skipped_by_delta(bed: Flowbed) -> None:
+    bed.arrive(1, 2)
+    assert bed.run() is Outcome.STOPPED
+    emptying._empty(bed.spark, str(bed.table), "r1", None)
+    bed.spark.read.json(
+        str(bed.root / "data" / "events"), schema="event_id STRING, user_id INT, n INT, event_time TIMESTAMP"
+    ).write.format("delta").mode("append").save(str(bed.table))
+    with carrying(bed.spark, commit_marks.app_id("r1"), 0):
+        bed.spark.sql(f"DELETE FROM delta.`{bed.table}`")
+    bed.holds(bed.events)
+
+
+@pytest.mark.parametrize(
+    "act",
+    ["os:getcwd", "streamkeeper_jobs.recover.full_refresh:nothing", "streamkeeper_jobs.recover.full_refresh"],
+)
+def test_a_step_that_names_no_function_of_a_job_is_refused(
+    act: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    book = ledger.open(open_storage(str(tmp_path)), "events", "r1")
+    plan = engine.Plan("full_refresh", "r1", "events", (), {}, (), STEPS, "now")
+    with pytest.raises(RequestError, match=r"which is no function of streamkeeper_jobs"):
+        perform(
+            spark,
+            act,
+            Work(
+                Settings.from_environment({"STREAMKEEPER_STATE": str(tmp_path)}), plan, book, "empty_tables"
+            ),
+        )
+
+
+def test_the_job_is_killed_at_its_start_and_run_again_and_what_is_done_is_found_done(bed: Flowbed) -> None:
+    bed.arrive(1, 2)
+    assert bed.run() is Outcome.STOPPED
+    approve(bed.settings, "events.events")
+    carry_out(bed.settings, bed.spark, "events", "hold", "plan_again")
+    command = submit.recovery_command(bed.settings, "events", "r1", "empty_tables")
+    environment = {**os.environ, **submit.environment(bed.settings)}
+    book = ledger.open(bed.home.storage, "events", "r1")
+    with (bed.root / "job.log").open("wb") as log:
+        first = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        try:
+            deadline = time.monotonic() + 120
+            while book.find("empty_tables.started") is None:
+                assert time.monotonic() < deadline and first.poll() is None, (
+                    bed.root / "job.log"
+                ).read_text()
+                time.sleep(0.02)
+        finally:
+            os.killpg(first.pid, signal.SIGKILL)
+            first.wait()
+    assert book.find("empty_tables.done") is None
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr[-4000:]
+    assert rows_of(bed.spark, str(bed.table)) == 0
+    ends = {
+        "empty_tables": (0, "empty_tables: {'tables'"),
+        "verify_progress": (1, "comes after release"),
+        "nothing": (2, "no step"),
+    }
+    for step, (code, said) in ends.items():
+        job = [sys.executable, str(submit.RECOVERY_JOB), *submit.recovery_arguments("events", "r1", step)]
+        done = subprocess.run(job, env=environment, capture_output=True, text=True, check=False)
+        assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr
+    assert [event.event for event in book.events()].count("empty_tables.started") == 2, (
+        "what is done is not started again"
+    )

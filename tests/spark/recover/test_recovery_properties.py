@@ -1,0 +1,221 @@
+"""Recovery × source × kind of query while the source moves on: whatever comes when, and is cut how, the table
+ends as the oracle's.
+
+One example is a flow of its own: events arrive, batches run, and recoveries are planned and carried out, with
+more events between their steps. ``STREAMKEEPER_EXAMPLES`` asks for more of them than one each, which then go
+through all recoveries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.flows import generations
+from streamkeeper.manifest.manifest import write_manifest
+from streamkeeper.recover import engine as recoveries
+from tests.generated import GENERATED
+from tests.oracle import Row, all_rows, first_per
+from tests.worlds.backup_world import Recoverer
+from tests.worlds.flow_world import DEDUPE, NAME, Flowbed, pipeline
+from tests.worlds.source_world import DeltaBed, KafkaBed
+
+TABLE = "events.events"
+KEYED = (
+    'dp.create_auto_cdc_flow(name="clean_events", target="events", source="{view}", keys=["user_id"],'
+    ' sequence_by="n")\n'
+)
+ANYWHERE = (
+    "reset_checkpoint",
+    "rewind",
+    "restore_table",
+    "full_refresh",
+    "full_refresh_with_backup",
+    "full_refresh_beside",
+)
+OF_KEYS = ("backfill", "rewind, table kept", *ANYWHERE)
+
+
+def newest_per_user(events: Sequence[Row]) -> list[Row]:
+    """AUTO CDC by user and number: the newest event of each user."""
+    found: dict[Any, Row] = {}
+    for event in events:
+        if event["user_id"] not in found or found[event["user_id"]]["n"] <= event["n"]:
+            found[event["user_id"]] = event
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class Query:
+    """A kind of query: what comes after its source, what the table must hold, and which recoveries leave it
+    exact.
+
+    The ``first`` of its recoveries comes in its first example; more examples go through them in turn.
+    """
+
+    view: str
+    oracle: Callable[[Sequence[Row]], list[Row]]
+    recoveries: tuple[str, ...] = ANYWHERE
+    first: int = 0
+    keyed: bool = False
+
+
+QUERIES = {
+    "stateless": Query("", all_rows),
+    "dropDuplicates": Query(DEDUPE, lambda events: first_per(events, ["event_id"]), first=2),
+    "AUTO CDC": Query("", newest_per_user, OF_KEYS, keyed=True),
+}
+
+
+@dataclass
+class Moving:
+    """A flow whose source moves on. ``arrive`` writes events into it."""
+
+    bed: Flowbed
+    arrive: Callable[..., Any]
+    query: Query
+    random: Random
+    events: int = 0
+    planned: int = 0
+    did: list[str] = field(default_factory=list)
+
+    @property
+    def at_work(self) -> Recoverer:
+        return Recoverer(self.bed.spark, self.bed.settings, "events")
+
+    def comes(self) -> None:
+        """Let some events arrive: new ones, and some that were there before."""
+        new = list(range(self.events, self.events + self.random.randint(1, 5)))
+        self.events += len(new)
+        again = self.random.sample(range(self.events), self.random.randint(0, 2)) if self.query.view else []
+        numbers = dict.fromkeys([*new, *again])
+        self.arrive(*numbers)
+        self.did.append(f"arrive {list(numbers)}")
+
+    def run(self) -> None:
+        self.did.append("run")
+        assert self.bed.run() is Outcome.STOPPED, self.did
+
+    def recover(self, recovery: str) -> None:
+        """Plan a recovery and carry it out; events arrive between any two of its steps."""
+        self.planned += 1
+        kind = recovery.partition(",")[0]
+        name = recoveries.recovery_id(kind, str(self.planned))
+        self.did.append(recovery)
+        values = self._values(recovery)
+        write_manifest(self.bed.settings)
+        for step in self.at_work.plan(kind, name, **values).steps:
+            if self.random.random() < 0.2:
+                self.comes()
+            if step != "verify_progress":
+                self.at_work.step(name, step)
+
+    def _values(self, recovery: str) -> dict[str, Any]:
+        if recovery == "restore_table":
+            self.at_work.backup(f"b{self.planned}", TABLE)
+            self.comes()
+            if self.random.random() < 0.7:
+                self.run()
+        values: dict[str, Callable[[], dict[str, Any]]] = {
+            "reset_checkpoint": lambda: {"flow": NAME},
+            "rewind": lambda: {"flow": NAME, "batch": self._batch(), "target": "restored"},
+            "rewind, table kept": lambda: {"flow": NAME, "batch": self._batch()},
+            "restore_table": lambda: {"table": TABLE, "backup": "newest"},
+            "full_refresh": lambda: {"table": TABLE},
+            "full_refresh_beside": lambda: {"table": TABLE},
+            "full_refresh_with_backup": lambda: {
+                "table": TABLE,
+                "fill_from": "backup" if self.query.keyed else "sources",
+            },
+            "backfill": lambda: {"flow": NAME, "chunk": 2},
+        }
+        return values[recovery]()
+
+    def _batch(self) -> str:
+        """Give any batch that the present generation has committed after what it began with."""
+        newest = generations.latest(self.bed.home)
+        assert newest is not None
+        start, checkpoint = self.bed.start(newest.number), self.bed.checkpoint(newest.number)
+        last = checkpoint.last_commit()
+        assert last is not None
+        return f"{newest.number}/{self.random.randint(min((start.seed_batch or -1) + 1, last), last)}"
+
+    def is_exact(self) -> None:
+        try:
+            self.bed.holds(self.query.oracle(self.bed.events))
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.did}") from error
+
+
+def declared(text: str, query: Query, view: str) -> str:
+    """Give a pipeline whose flow is the query's."""
+    return text[: text.index("@dp.append_flow")] + KEYED.format(view=view) if query.keyed else text
+
+
+def files(root: Path, spark: SparkSession, query: Query, random: Random) -> Moving:
+    bed = Flowbed.make(
+        root, spark, declared(pipeline(view=query.view, files=random.randint(1, 3)), query, "distinct_events")
+    )
+    return Moving(bed, bed.arrive, query, random)
+
+
+def delta(root: Path, spark: SparkSession, query: Query, random: Random) -> Moving:
+    made = DeltaBed.make(
+        root, spark, view=query.view, options=f'"maxFilesPerTrigger": {random.randint(1, 3)}'
+    )
+    made.bed.declare(declared((root / "pipelines" / "events.py").read_text(), query, "parsed"))
+    return Moving(made.bed, made.arrive, query, random)
+
+
+def goes_through(moving: Moving, recovery: str) -> None:
+    """Let a flow run, and a recovery come at some moment; then all that came meanwhile is read, and more."""
+    moving.comes()
+    moving.run()
+    moving.comes()
+    if moving.random.random() < 0.7:
+        moving.run()
+    if moving.random.random() < 0.5:
+        moving.comes()
+    moving.recover(recovery)
+    if moving.random.random() < 0.5:
+        moving.run()
+        moving.is_exact()
+    moving.comes()
+    moving.run()
+    moving.is_exact()
+
+
+@pytest.mark.parametrize("source", [files, delta], ids=["files", "delta"])
+@pytest.mark.parametrize("query", QUERIES)
+def test_whatever_comes_when_the_table_ends_as_the_oracle_s(
+    query: str, source: Callable[..., Moving], spark: SparkSession, tmp_path: Path
+) -> None:
+    places = count(int(source is delta))
+
+    @GENERATED
+    @given(seed=st.integers(0, 2**32))
+    def holds(seed: int) -> None:
+        place = next(places)
+        moving = source(
+            tmp_path / f"bed {place}", spark, QUERIES[query], Random(f"{seed} {source.__name__} {query}")
+        )
+        goes_through(
+            moving, moving.query.recoveries[(moving.query.first + place) % len(moving.query.recoveries)]
+        )
+
+    holds()
+
+
+def test_a_topic_that_moves_on_is_gone_back_in_and_its_table_put_back(kafka: Callable[..., KafkaBed]) -> None:
+    flow = kafka(view=DEDUPE)
+    goes_through(Moving(flow.bed, flow.arrive, QUERIES["dropDuplicates"], Random(1)), "rewind")

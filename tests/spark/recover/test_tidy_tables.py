@@ -1,0 +1,211 @@
+"""OPTIMIZE and VACUUM of real tables: fewer files, the same rows, and the past that must stay."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+from streamkeeper_jobs.recover import tidy_tables
+from streamkeeper_jobs.recover.tidy_tables import tidy_all
+from streamkeeper_jobs.sinks.writers_turn import jvm_process
+
+from streamkeeper.flows.files import TableTurns
+from streamkeeper.flows.leases import Process
+from streamkeeper.recover.kinds.tidy_tables import TableTidy
+from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
+from streamkeeper.tables import recovery_lock, running_vacuums
+from streamkeeper.tables.writers_turn import Holder, WritersTurn, read
+from streamkeeper.times import now
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings.from_environment(
+        {"STREAMKEEPER_STATE": str(tmp_path / "state"), "STREAMKEEPER_WAREHOUSE": str(tmp_path / "warehouse")}
+    )
+
+
+def write_small_files(spark: SparkSession, path: str, files: int, **properties: str) -> None:
+    for number in range(files):
+        writer = spark.range(number * 10, number * 10 + 10).coalesce(1).write.format("delta").mode("append")
+        writer.options(**properties).save(path)
+
+
+def files_of(spark: SparkSession, path: str) -> int:
+    return int(DeltaTable.forPath(spark, path).detail().collect()[0]["numFiles"])
+
+
+def said_of(capsys: pytest.CaptureFixture[str], path: str) -> dict[str, object]:
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    [found] = [line for line in lines if line["path"] == path]
+    return dict(found)
+
+
+def test_small_files_are_put_together_and_no_row_changes(
+    spark: SparkSession, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = settings.table_path("events")
+    write_small_files(spark, path, 6)
+    rows = sorted(row.id for row in spark.read.format("delta").load(path).collect())
+    assert tidy_all(spark, settings, (TableTidy("events", "events", (path,), False, 168.0),))
+    assert files_of(spark, path) == 1
+    assert sorted(row.id for row in spark.read.format("delta").load(path).collect()) == rows
+    found = said_of(capsys, path)
+    assert (found["files_added"], found["files_removed"], found["vacuumed"]) == (1, 6, 168.0)
+    assert len(list(Path(path).glob("*.parquet"))) == 7, "the old files are younger than the retention"
+
+
+def test_the_tables_own_longer_retention_rules(
+    spark: SparkSession, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = settings.table_path("events")
+    write_small_files(spark, path, 2)
+    spark.sql(
+        f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 30"
+        " days')"
+    )
+    assert tidy_all(spark, settings, (TableTidy("events", "events", (path,), False, 168.0),))
+    assert said_of(capsys, path)["vacuumed"] == 720.0
+
+
+def test_a_table_that_fails_costs_no_other(
+    spark: SparkSession, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken, good = settings.table_path("broken"), settings.table_path("good")
+    for path in (broken, good):
+        write_small_files(spark, path, 2)
+    (Path(broken) / "_delta_log" / f"{1:020d}.json").write_text("no commit\n")
+    tidies = tuple(TableTidy("p", Path(path).name, (path,), False, None) for path in (broken, good))
+    assert not tidy_all(spark, settings, tidies)
+    assert f"{broken} could not be tidied" in capsys.readouterr().out
+    assert files_of(spark, good) == 1
+
+
+def test_a_table_that_is_left_alone_is_not_touched(spark: SparkSession, settings: Settings) -> None:
+    path = settings.table_path("events")
+    write_small_files(spark, path, 2)
+    assert tidy_all(
+        spark, settings, (TableTidy("events", "events", (path,), False, None, (), "a recovery works on it"),)
+    )
+    assert files_of(spark, path) == 2
+
+
+@pytest.mark.parametrize("begins", ["before", "between"])
+def test_a_recovery_that_began_since_the_plan_has_the_table_to_itself(
+    spark: SparkSession,
+    settings: Settings,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    begins: str,
+) -> None:
+    path = settings.table_path("events")
+    write_small_files(spark, path, 3)
+    real = tidy_tables._vacuum
+
+    def begin(*arguments: Any) -> dict[str, Any]:
+        recovery_lock.take(open_storage(settings.state), "events", "events", "r1")
+        return real(*arguments)
+
+    if begins == "before":
+        recovery_lock.take(open_storage(settings.state), "events", "events", "r1")
+    else:
+        monkeypatch.setattr(tidy_tables, "_vacuum", begin)
+    assert tidy_all(spark, settings, (TableTidy("events", "events", (path,), False, 168.0),))
+    found = said_of(capsys, path)
+    if begins == "before":
+        assert found == {"path": path, "left_alone": "the recovery r1 works on it"}
+        assert files_of(spark, path) == 3
+    else:
+        assert (found["files_added"], found["vacuumed"], found["why"]) == (
+            1,
+            None,
+            "the recovery r1 works on it",
+        )
+    done = {row.operation for row in DeltaTable.forPath(spark, path).history().select("operation").collect()}
+    assert done == ({"WRITE"} if begins == "before" else {"WRITE", "OPTIMIZE"})
+
+
+def test_compaction_waits_for_its_turn_and_gives_it_back(spark: SparkSession, settings: Settings) -> None:
+    path = settings.table_path("customers")
+    write_small_files(spark, path, 3)
+    turns = TableTurns(open_storage(settings.state), "customers", "customers")
+    flow = Holder("apply", 1, 1, "query", Process.current(), jvm_process(spark), now())
+    writer = WritersTurn(turns, flow, 60.0, check=lambda: None, shut_out=lambda holder: None, wait=time.sleep)
+    tidy = TableTidy("customers", "customers", (path,), True, None)
+    done: list[bool] = []
+    waiting = threading.Thread(target=lambda: done.append(tidy_all(spark, settings, (tidy,))))
+    with writer():
+        waiting.start()
+        waiting.join(3)
+        assert waiting.is_alive(), "it waits while a batch is under way"
+        assert files_of(spark, path) == 3
+    waiting.join(120)
+    assert done == [True]
+    assert files_of(spark, path) == 1
+    last = turns.numbers()[-1]
+    assert read(turns, last) is None, "the turn was given back"
+
+
+def test_compaction_shuts_no_flow_out(
+    spark: SparkSession, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A holder elsewhere that is silent cannot be proven gone: the flows deal with it, by sealing; tidying
+    leaves the table.
+    """
+    path = settings.table_path("customers")
+    write_small_files(spark, path, 2)
+    turns = TableTurns(open_storage(settings.state), "customers", "customers")
+    elsewhere = replace(Process.current(), host="elsewhere", boot_id="another")
+    flow = Holder("apply", 1, 1, "query", elsewhere, None, now())
+    other = WritersTurn(turns, flow, 60.0, check=lambda: None, shut_out=lambda holder: None, wait=time.sleep)
+    with other():
+        short = replace(settings, lease_term=0.5, heartbeat_interval=0.1)
+        assert not tidy_all(spark, short, (TableTidy("customers", "customers", (path,), True, None),))
+    assert "cannot be proven gone" in capsys.readouterr().out
+    assert files_of(spark, path) == 2
+
+
+def test_a_table_that_declares_optimized_writes_gets_few_files_a_batch(
+    spark: SparkSession, settings: Settings
+) -> None:
+    """Pinned, since docs/tables.md leans on it: open Delta honours the property, with one more shuffle before
+    each write.
+    """
+    counts = {}
+    for name, optimized in (("plain", "false"), ("optimized", "true")):
+        path = settings.table_path(name)
+        builder = (
+            DeltaTable.create(spark)
+            .location(path)
+            .addColumn("id", "BIGINT")
+            .property("delta.autoOptimize.optimizeWrite", optimized)
+        )
+        builder.execute()
+        spark.range(0, 80, 1, 8).write.format("delta").mode("append").save(path)
+        counts[name] = files_of(spark, path)
+    assert counts == {"plain": 8, "optimized": 1}
+
+
+def test_a_vacuum_is_noted_while_it_is_under_way(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, state = settings.table_path("events"), open_storage(settings.state)
+    write_small_files(spark, path, 2)
+    real, seen = DeltaTable.vacuum, list[str | None]()
+
+    def vacuum(table: DeltaTable, hours: float) -> Any:
+        seen.append(running_vacuums.under_way(state, "events", "events"))
+        return real(table, hours)
+
+    monkeypatch.setattr(DeltaTable, "vacuum", vacuum)
+    assert tidy_all(spark, settings, (TableTidy("events", "events", (path,), False, 168.0),))
+    assert [found is not None for found in seen] == [True]
+    assert running_vacuums.under_way(state, "events", "events") is None

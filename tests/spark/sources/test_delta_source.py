@@ -1,0 +1,429 @@
+"""Flows that read a Delta table: exact from table to table, and reset to exactly where they were decided to
+start.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamkeeper.delta.history import offset_before, require_history
+from streamkeeper.delta.log import latest_version
+from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.flows.generations import EARLIEST, EMPTY, LATEST, OFFSETS, REBUILT, TIMESTAMP, StartAt
+from tests.oracle import all_rows, counted, first_per
+from tests.worlds.flow_world import event
+from tests.worlds.source_world import DEDUPE, JOIN, UNION, WITHIN, DeltaBed
+
+Make = Callable[..., DeltaBed]
+
+
+def run(delta: DeltaBed) -> None:
+    assert delta.bed.run() is Outcome.STOPPED
+
+
+def test_every_row_is_written_once_over_several_batches_and_starts(delta: Make) -> None:
+    flow = delta()
+    flow.arrive(*range(1, 8), files=3)
+    run(flow)
+    flow.arrive(8, 9, files=2)
+    flow.arrive(10)
+    run(flow)
+    flow.bed.holds(all_rows(flow.bed.events))
+    checkpoint = flow.bed.checkpoint(1)
+    offset = checkpoint.offsets(checkpoint.offset_batches()[-1]).sources["raw"]
+    history = require_history(flow.path, "raw")
+    assert offset == offset_before(history.table_id or "", 3), "the shape that a new checkpoint is given"
+
+
+def test_the_table_may_come_later_than_the_flow(delta: Make) -> None:
+    flow = delta()
+    run(flow)
+    flow.arrive(1)
+    run(flow)
+    flow.bed.holds([event(1)])
+
+
+@pytest.mark.parametrize("arrived", [0, 2], ids=["caught up", "behind"])
+def test_after_the_last_processed_loses_nothing_and_repeats_nothing(delta: Make, arrived: int) -> None:
+    flow = delta()
+    flow.arrive(*range(1, 5), files=2)
+    run(flow)
+    flow.arrive(5, 6)
+    run(flow)
+    for number in range(arrived):
+        flow.arrive(10 + number)
+    flow.declare(view='.where("n > 0")')
+    flow.bed.reset()
+    run(flow)
+    flow.arrive(7)
+    run(flow)
+    flow.bed.holds(all_rows(flow.bed.events))
+
+
+def test_a_batch_that_only_the_sink_has_counts_as_processed_within_a_version_too(delta: Make) -> None:
+    """Four files of one commit come in four batches; the checkpoint loses its last commit but one, as by a
+    kill between the two commits.
+    """
+    flow = delta()
+    flow.arrive(1)
+    run(flow)
+    flow.arrive(*range(2, 10), files=4)
+    run(flow)
+    checkpoint = flow.bed.checkpoint(1)
+    for number in (number for number in checkpoint.commit_batches() if number > 2):
+        for name in (
+            f"commits/{number}",
+            f"commits/.{number}.crc",
+            f"offsets/{number}",
+            f"offsets/.{number}.crc",
+        ):
+            Path(checkpoint.path(name)).unlink()
+    offset = checkpoint.offsets(2).sources["raw"]
+    assert offset["index"] >= 0, "it stands within a version"
+    kept = flow.bed.table / "_delta_log"
+    for version in range(
+        3, (latest_version(str(flow.bed.table)) or 0) + 1
+    ):  # the table gets back to batch 2 as well
+        (kept / f"{version:020d}.json").unlink()
+        (kept / f".{version:020d}.json.crc").unlink(missing_ok=True)
+        (kept / f"{version:020d}.crc").unlink(missing_ok=True)
+    (Path(checkpoint.path("commits")) / "2").unlink()
+    (Path(checkpoint.path("commits")) / ".2.crc").unlink()
+    flow.bed.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    flow.bed.reset()
+    run(flow)
+    flow.bed.holds(all_rows(flow.bed.events))
+    assert flow.bed.start(2).evidence["ruled_by"] == "sink"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "state", "added"),
+    [
+        pytest.param("", DEDUPE, REBUILT, [], id="deduplication added, rebuilt: known keys stay out"),
+        pytest.param(
+            "", DEDUPE, EMPTY, [event(2)], id="deduplication added, empty: a known key comes once more"
+        ),
+        pytest.param(DEDUPE, WITHIN, REBUILT, [], id="within a watermark, rebuilt"),
+        pytest.param(DEDUPE, "", REBUILT, [event(2)], id="deduplication removed"),
+    ],
+)
+def test_another_query_starts_with_the_state_that_was_decided(
+    delta: Make, before: str, after: str, state: str, added: list[dict[str, Any]]
+) -> None:
+    flow = delta(view=before)
+    flow.arrive(*range(1, 4), files=2)
+    run(flow)
+    flow.arrive(4, 5, 6)
+    run(flow)
+    flow.declare(view=after)
+    flow.bed.reset(state=state)
+    flow.arrive(2, 7)
+    run(flow)
+    flow.bed.holds([*flow.bed.events[:6], event(7), *added])
+
+
+@pytest.mark.parametrize("state", [EMPTY, REBUILT])
+def test_latest_reads_only_what_is_committed_after_the_new_generation_began(delta: Make, state: str) -> None:
+    flow = delta(view=DEDUPE)
+    flow.arrive(1)
+    run(flow)
+    flow.arrive(2, 3)
+    flow.bed.reset(StartAt(LATEST), state=state)
+    run(flow)
+    flow.arrive(3, 4)
+    run(flow)
+    flow.bed.holds([event(1), event(4), *([event(3)] if state == EMPTY else [])])
+
+
+def test_earliest_reads_the_whole_table_again(delta: Make) -> None:
+    flow = delta()
+    flow.arrive(1, 2)
+    flow.arrive(3)
+    run(flow)
+    flow.bed.reset(StartAt(EARLIEST))
+    run(flow)
+    flow.bed.holds([*flow.bed.events, *flow.bed.events])
+
+
+def test_a_timestamp_reads_the_versions_committed_at_it_or_later(delta: Make) -> None:
+    flow = delta()
+    for number in (1, 2, 3):
+        flow.arrive(number)
+    run(flow)
+    moment = int((flow.log / f"{1:020d}.json").stat().st_mtime * 1000)
+    flow.bed.reset(StartAt(TIMESTAMP, timestamp_ms=moment))
+    run(flow)
+    flow.bed.holds([*flow.bed.events, event(2), event(3)])
+
+
+def test_an_explicit_offset_counts_what_is_up_to_it_as_processed(delta: Make) -> None:
+    flow = delta()
+    for number in (1, 2, 3):
+        flow.arrive(number)
+    run(flow)
+    table_id = require_history(flow.path, "raw").table_id or ""
+    flow.bed.reset(StartAt(OFFSETS, offsets={"raw": offset_before(table_id, 2)}))
+    run(flow)
+    flow.bed.holds([*flow.bed.events, event(3)])
+    flow.bed.reset(StartAt(OFFSETS, offsets={"raw": offset_before("another", 2)}))
+    assert flow.bed.run() is Outcome.PARKED
+    assert (
+        "The offset of source raw cannot be used: the table was made anew"
+        in flow.bed.park().details["message"]
+    )
+
+
+def test_an_initial_snapshot_that_was_read_half_goes_on_there(delta: Make) -> None:
+    """The first start reads the table as it is, one file a batch; its checkpoint is put back to the middle of
+    that.
+    """
+    flow = delta()
+    flow.arrive(*range(1, 9), files=4)
+    flow.declare(view='.where("n > 0")', options='"maxFilesPerTrigger": 2')
+    run(flow)
+    checkpoint = flow.bed.checkpoint(1)
+    first = checkpoint.offsets(0).sources["raw"]
+    assert first["isStartingVersion"] is True
+    flow.bed.reset(StartAt(OFFSETS, offsets={"raw": first}))
+    run(flow)
+    times = counted(flow.bed.rows(), ["n"])
+    again = [number for (number,), count in times.items() if count == 2]
+    assert len(again) == 4, "two of the four files, of two rows each, were still to come"
+    flow.bed.holds([*flow.bed.events, *map(event, again)])
+
+
+def test_a_table_that_was_made_anew_parks_the_flow_until_the_loss_is_accepted(delta: Make) -> None:
+    flow = delta()
+    flow.arrive(1, 2)
+    run(flow)
+    shutil.rmtree(flow.path)
+    for number in (11, 12, 13):
+        flow.arrive(number)
+    assert flow.bed.run() is Outcome.PARKED
+    assert "the table was made anew: its id was" in flow.bed.park().details["message"]
+    assert flow.bed.park().details["recovery"] == "reset_checkpoint"
+    flow.bed.reset(accepted=("loss",))
+    run(flow)
+    flow.bed.holds(all_rows(flow.bed.events))
+
+
+def test_commits_that_were_cleaned_up_unread_park_the_flow_until_their_loss_is_accepted(delta: Make) -> None:
+    flow = delta()
+    flow.arrive(1)
+    run(flow)
+    for number in range(2, 15):
+        flow.arrive(number)
+    flow.bed.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    assert list(flow.log.glob("*.checkpoint*")), (
+        "Delta made a checkpoint, from which the table can be read without the commits before"
+    )
+    for version in range(9):
+        for name in (f"{version:020d}.json", f".{version:020d}.json.crc", f"{version:020d}.crc"):
+            (flow.log / name).unlink(missing_ok=True)
+    assert flow.bed.run() is Outcome.PARKED
+    assert "version 1 is to be read next, and the log starts at 9 now" in flow.bed.park().details["message"]
+    flow.bed.reset(accepted=("loss",))
+    run(flow)
+    flow.bed.holds([event(1), *(event(number) for number in range(10, 15))])
+
+
+def test_files_that_vacuum_took_unread_park_the_flow(delta: Make) -> None:
+    flow = delta()
+    flow.arrive(1)
+    run(flow)
+    flow.arrive(2)
+    flow.arrive(3)
+    flow.sql("OPTIMIZE {table}")
+    flow.bed.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    try:
+        flow.sql("VACUUM {table} RETAIN 0 HOURS")
+    finally:
+        flow.bed.spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
+    assert flow.bed.run() is Outcome.PARKED
+    assert (
+        "files of versions from 1 on were removed, as by VACUUM, before they were read"
+        in flow.bed.park().details["message"]
+    )
+
+
+def test_changed_rows_park_the_flow_until_it_says_what_to_do_with_them(delta: Make) -> None:
+    flow = delta()
+    flow.arrive(1, 2)
+    run(flow)
+    flow.sql("DELETE FROM {table} WHERE n = 1")
+    flow.arrive(3)
+    assert flow.bed.run() is Outcome.PARKED
+    park = flow.bed.park().details
+    assert (park["condition"], park["recovery"], park["classed"]) == (
+        "DELTA_SOURCE_TABLE_IGNORE_CHANGES",
+        None,
+        "needs correction",
+    )
+    flow.declare(options='"skipChangeCommits": True')
+    run(flow)
+    flow.bed.holds(all_rows(flow.bed.events))
+
+
+def test_a_change_data_feed_gives_each_change_once_across_a_reset(delta: Make) -> None:
+    shape = '.selectExpr("concat(event_id, _change_type) AS event_id", "user_id", "n")'
+    flow = delta(options='"readChangeFeed": True', view=shape)
+    flow.bed.spark.sql(
+        f"CREATE TABLE delta.`{flow.path}` (event_id STRING, user_id INT, n INT, event_time TIMESTAMP) USING"
+        " delta TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
+    )
+    flow.arrive(1, 2)
+    run(flow)
+    flow.sql("UPDATE {table} SET user_id = 100 WHERE n = 1")
+    run(flow)
+    flow.declare(options='"readChangeFeed": True', view=shape + '.where("n > 0")')
+    flow.bed.reset()
+    flow.sql("DELETE FROM {table} WHERE n = 2")
+    run(flow)
+    assert sorted(row["event_id"] for row in flow.bed.rows()) == sorted(
+        ["e1insert", "e2insert", "e1update_preimage", "e1update_postimage", "e2delete"]
+    )
+
+
+def test_a_schema_that_moves_on_is_followed_by_the_log_in_the_generations_own_checkpoint(delta: Make) -> None:
+    flow = delta(parameters="track_schema=True, ", view='.select("event_id", "user_id", "n")')
+    flow.arrive(1)
+    run(flow)
+    flow.sql("ALTER TABLE {table} ADD COLUMN more STRING")
+    flow.sql("INSERT INTO {table} VALUES ('e2', 2, 2, timestamp'2026-01-01T00:00:02Z', 'x')")
+    flow.bed.events.append(event(2))
+    assert flow.bed.run() is Outcome.RESTART
+    run(flow)
+    flow.bed.reset()
+    flow.sql("INSERT INTO {table} VALUES ('e3', 3, 3, timestamp'2026-01-01T00:00:03Z', 'x')")
+    flow.bed.events.append(event(3))
+    run(flow)
+    flow.bed.holds(all_rows(flow.bed.events))
+    for number in (1, 2):
+        assert any(
+            name.startswith("_schema_log") for name in flow.bed.checkpoint(number).names("sources/raw")
+        )
+
+
+def test_a_union_with_files_goes_on_in_both(delta: Make) -> None:
+    flow = delta()
+    flow.arrive(1, 2, 3)
+    run(flow)
+    flow.bed.arrive(10, 11, folder="files")
+    flow.declare(**UNION)
+    flow.bed.reset()
+    flow.arrive(4)
+    run(flow)
+    flow.bed.holds(all_rows(flow.bed.events))
+    flow.declare(**{**UNION, "flow": UNION["flow"] + DEDUPE})
+    flow.bed.reset()
+    flow.arrive(1, 5)
+    flow.bed.arrive(10, 12, folder="files")
+    run(flow)
+    flow.bed.holds(first_per(flow.bed.events, ["event_id"]))
+
+
+def test_a_join_with_files_keeps_matching_across_a_reset(delta: Make) -> None:
+    flow = delta(**JOIN)
+    flow.arrive(1, 2, 3)
+    flow.bed.arrive(2, folder="files")
+    run(flow)
+    flow.bed.holds([event(2)])
+    flow.declare(**{**JOIN, "flow": JOIN["flow"] + '.dropDuplicates(["event_id"])'})
+    flow.bed.reset()
+    flow.bed.arrive(1, 2, folder="files")
+    flow.arrive(4)
+    run(flow)
+    flow.bed.arrive(4, folder="files")
+    run(flow)
+    flow.bed.holds([event(2), event(1), event(4)])
+
+
+def test_windows_that_were_emitted_are_not_emitted_again_and_none_is_lost(delta: Make) -> None:
+    windows = (
+        '.withWatermark("event_time", "10 seconds").groupBy(F.window("event_time", "10 seconds")).agg({})'
+    )
+    plain = 'F.count("*").cast("int").alias("user_id")'
+    shape = '.selectExpr("cast(window.start as string) event_id", "user_id", "n")'
+    flow = delta(view=windows.format(f'{plain}, F.max("n").alias("n")') + shape)
+    for number in (1, 5, 12, 25, 33):
+        flow.arrive(number)
+        run(flow)
+    assert sorted(row["user_id"] for row in flow.bed.rows()) == [1, 2]
+    flow.declare(view=windows.format(f'{plain}, F.max("n").alias("n"), F.sum("n").alias("s")') + shape)
+    flow.bed.reset()
+    for number in (38, 65, 66):
+        flow.arrive(number)
+    run(flow)
+    assert {row["event_id"][-2:]: row["user_id"] for row in flow.bed.rows()} == {
+        "00": 2,
+        "10": 1,
+        "20": 1,
+        "30": 2,
+    }
+    assert len(flow.bed.rows()) == 4
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [("latest", [4]), ("version:1", [2, 3, 4]), ("timestamp:2026-01-01T00:00:00Z", [1, 2, 3, 4])],
+    ids=["latest", "a version", "a moment before all"],
+)
+def test_the_first_generation_starts_where_its_source_says(
+    delta: Make, start: str, expected: list[int]
+) -> None:
+    flow = delta()
+    for number in (1, 2, 3):
+        flow.arrive(number)
+    flow.declare(parameters=f"start={start!r}, ")
+    run(flow)
+    flow.arrive(4)
+    run(flow)
+    flow.bed.holds([event(number) for number in expected])
+
+
+def test_what_lies_before_the_declared_start_is_no_state_of_the_first_generation(delta: Make) -> None:
+    flow = delta()
+    flow.arrive(1)
+    flow.declare(parameters="start='latest', ", view=DEDUPE)
+    run(flow)
+    flow.arrive(1, 2)
+    run(flow)
+    flow.bed.holds([event(1), event(2)])
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["it had read", "it had read nothing"])
+def test_what_lies_before_the_declared_start_is_no_state_of_a_later_generation_either(
+    delta: Make, read: bool
+) -> None:
+    flow = delta()
+    flow.arrive(1)
+    flow.declare(parameters="start='latest', ")
+    run(flow)
+    if read:
+        flow.arrive(2)
+        run(flow)
+    flow.declare(parameters="start='latest', ", view=DEDUPE)
+    flow.bed.reset()
+    flow.arrive(1, 2, 3)
+    run(flow)
+    flow.bed.holds([event(1), event(2), event(3)])
+
+
+def test_a_table_of_the_warehouse_is_read_by_its_name(delta: Make) -> None:
+    flow = delta()
+    text = (
+        (flow.bed.root / "pipelines" / "events.py")
+        .read_text()
+        .replace('path="{data}/source"', 'table="source"')
+    )
+    flow.bed.declare(text)
+    flow.arrive(1)
+    (flow.bed.root / "warehouse").mkdir()
+    Path(flow.path).rename(flow.bed.root / "warehouse" / "source")
+    run(flow)
+    flow.bed.holds([event(1)])

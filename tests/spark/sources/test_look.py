@@ -1,0 +1,66 @@
+"""What a plan says of ages and of compacted topics comes true, with Spark and with a real broker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.flows.generations import AFTER_LAST, StartAt
+from streamkeeper.manifest.environment import opened
+from streamkeeper.recover.kinds import reset_checkpoint
+from streamkeeper.recover.plans.plan import FlowPlan, Refusal
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.sources.kafka import client as kafka_client
+from tests.worlds.flow_world import NAME, Flowbed, pipeline
+from tests.worlds.source_world import DEDUPE, KafkaBed
+
+
+def plan(bed: Flowbed) -> tuple[FlowPlan, tuple[Refusal, ...]]:
+    return reset_checkpoint.plan_flow(bed.settings, bed.flow(), ResetRequest((NAME,), StartAt(AFTER_LAST)))
+
+
+def with_age(age: str) -> str:
+    return pipeline(view="", files=20).replace(
+        '"maxFilesPerTrigger": 20', f'"maxFilesPerTrigger": 20, "maxFileAge": "{age}"'
+    )
+
+
+def test_a_file_that_is_too_old_is_skipped_by_every_generation_and_counted(
+    make_bed: Callable[..., Flowbed],
+) -> None:
+    bed = make_bed(with_age("1h"))
+    newest = bed.arrive(1, 2)
+    assert bed.run() is Outcome.STOPPED
+    late, moment = bed.arrive(3, 4, 5), newest.stat().st_mtime - 7200
+    os.utime(late, (moment, moment))
+    (lost,) = [price.lost for price in plan(bed)[0].prices]
+    assert (lost.files, lost.rows, [item.price for item in plan(bed)[1]]) == (1, 3, ["loss"])
+    assert bed.run() is Outcome.STOPPED
+    bed.reset()
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(bed.events[:2])
+    bed.declare(with_age("3h"))
+    assert plan(bed)[1] == ()
+    bed.reset()
+    assert bed.run() is Outcome.STOPPED
+    bed.holds(bed.events)
+
+
+def test_a_compacted_topic_is_known_by_its_brokers_configuration(kafka: Callable[..., KafkaBed]) -> None:
+    flow = kafka(view=DEDUPE)
+    flow.arrive(1, 2)
+    assert flow.bed.run() is Outcome.STOPPED
+    source = opened(flow.bed.flow().pipeline.sources[0], flow.bed.settings)
+    assert kafka_client.look_at(source).policies == {flow.topic: "delete"}
+    assert plan(flow.bed)[1] == ()
+    policy = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    topic = ConfigResource(ConfigResource.Type.TOPIC, flow.topic, incremental_configs=[policy])
+    for future in flow.admin.incremental_alter_configs([topic]).values():
+        future.result(30)
+    assert kafka_client.look_at(source).compacted == (flow.topic,)
+    planned, refused = plan(flow.bed)
+    assert [item.price for item in refused] == ["missing-history"]
+    assert f"topic {flow.topic} is compacted" in str(planned.prices[0].gone.rows_unknown)

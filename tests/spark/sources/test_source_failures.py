@@ -1,0 +1,117 @@
+"""What Spark and Delta really raise where a Kafka topic or a Delta table fails a query that runs, and how
+each is classed.
+
+A flow's own driver finds most of it before it starts its query (test_kafka_source.py, test_delta_source.py);
+here is what comes in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import DataFrame
+
+from streamkeeper.drivers.failures import Failure, FailureClass, classify
+from tests.worlds import checkpoint_samples as samples
+from tests.worlds.source_world import DeltaBed, KafkaBed
+
+Kafka = Callable[..., KafkaBed]
+Delta = Callable[..., DeltaBed]
+
+
+def drain(flow: KafkaBed | DeltaBed, frame: DataFrame) -> None:
+    samples.drain(frame, flow.bed.root / "checkpoint")
+
+
+def failure_of(provoke: Callable[[], None]) -> Failure:
+    from streamkeeper_jobs.spark.exceptions import causes_of
+
+    with pytest.raises(Exception) as raised:
+        provoke()
+    return classify(causes_of(raised.value))
+
+
+def records(flow: KafkaBed) -> DataFrame:
+    reader = (
+        flow.bed.spark.readStream.name("raw").format("kafka").option("kafka.bootstrap.servers", flow.brokers)
+    )
+    return reader.option("subscribe", flow.topic).option("startingOffsets", "earliest").load()
+
+
+def expired(flow: KafkaBed) -> None:
+    flow.arrive(4, 6, 8)
+    flow.expire(0, 3)
+
+
+def made_anew(flow: KafkaBed) -> None:
+    flow.delete()
+    flow.create()
+    flow.arrive(3)
+
+
+def widened_and_expired(flow: KafkaBed) -> None:
+    flow.widen(3)
+    flow.arrive(10, 11, partition=2)
+    flow.expire(2, 1)
+
+
+@pytest.mark.parametrize("happens", [expired, made_anew, widened_and_expired])
+def test_what_kafka_lost_needs_a_recovery(kafka: Kafka, happens: Callable[[KafkaBed], None]) -> None:
+    flow = kafka()
+    flow.arrive(1, 2)
+    drain(flow, records(flow).select("value"))
+    happens(flow)
+    failure = failure_of(lambda: drain(flow, records(flow).select("value")))
+    assert (failure.condition or "").startswith("KAFKA_DATA_LOSS"), failure
+    assert (failure.classed, failure.recovery) == (FailureClass.NEEDS_RECOVERY, "reset_checkpoint")
+
+
+def test_a_declared_start_that_leaves_a_partition_out_needs_a_correction(kafka: Kafka) -> None:
+    flow = kafka()
+    flow.arrive(1, 2)
+    flow.declare(parameters=f"start={{{flow.topic!r}: {{'0': 1}}}}, ")
+    flow.bed.run()
+    park = flow.bed.park().details
+    assert (park["classed"], park["recovery"]) == ("needs correction", None), park
+
+
+def rows(flow: DeltaBed, **options: str) -> DataFrame:
+    return flow.bed.spark.readStream.name("raw").format("delta").options(**options).load(flow.path)
+
+
+def deleted(flow: DeltaBed) -> None:
+    flow.sql("DELETE FROM {table}")
+
+
+def updated(flow: DeltaBed) -> None:
+    flow.sql("UPDATE {table} SET n = 100 WHERE n = 1")
+
+
+@pytest.mark.parametrize("happens", [deleted, updated])
+def test_changed_rows_of_a_table_need_a_correction(delta: Delta, happens: Callable[[DeltaBed], None]) -> None:
+    flow = delta()
+    flow.arrive(1, 2)
+    drain(flow, rows(flow))
+    happens(flow)
+    failure = failure_of(lambda: drain(flow, rows(flow)))
+    assert failure.condition in ("DELTA_SOURCE_TABLE_IGNORE_CHANGES", "DELTA_SOURCE_IGNORE_DELETE"), failure
+    assert (failure.classed, failure.recovery) == (FailureClass.NEEDS_CORRECTION, None)
+
+
+def test_a_renamed_column_needs_somebody_to_say_that_the_flow_is_ready(delta: Delta) -> None:
+    flow = delta(parameters="track_schema=True, ", view='.select("event_id")')
+    flow.bed.spark.sql(
+        f"CREATE TABLE delta.`{flow.path}` (event_id STRING, user_id INT, n INT, event_time TIMESTAMP) USING"
+        " delta TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+    )
+    flow.arrive(1)
+    said = [flow.bed.run().name]
+    flow.sql("ALTER TABLE {table} RENAME COLUMN n TO number")
+    said += [flow.bed.run().name for _ in range(3)]
+    assert said == ["STOPPED", "RESTART", "PARKED", "HELD"]
+    assert (
+        flow.bed.park()
+        .details["condition"]
+        .startswith("DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION")
+    )

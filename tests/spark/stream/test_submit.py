@@ -1,0 +1,75 @@
+"""The command and the settings that a driver is submitted with."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from streamkeeper.declare.model import AppendFlow, Pipeline, Where
+from streamkeeper.drivers import submit
+from streamkeeper.errors import DeclarationError
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.settings import Settings
+
+FLOW = AppendFlow("clean_events", "events", ("raw",), "code", "1 second", {}, Where("events.py", 12))
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    for name in ("b.jar", "a.jar"):
+        (tmp_path / name).touch()
+    return replace(Settings.from_environment({}), jars=tmp_path)
+
+
+def test_the_command_is_spark_submit_with_the_job_last(settings: Settings) -> None:
+    flow = Flow(Pipeline("events", "events.py", ""), FLOW, "fingerprint")
+    command = submit.command(settings, flow, available_now=True)
+    assert command[0].endswith("spark-submit")
+    assert command[1:5] == ["--master", "local[2]", "--name", "events.clean_events"]
+    assert command[-4:] == [str(submit.JOB), "--flow", "events.clean_events", "--available-now"]
+    assert "spark.sql.streaming.offsetLog.formatVersion=2" in command
+    assert submit.JOB.is_file()
+
+
+def test_jars_are_on_the_class_path_of_one_machine_and_shipped_to_a_cluster(settings: Settings) -> None:
+    here = submit.spark_settings(settings, FLOW)
+    assert here["spark.driver.extraClassPath"] == f"{settings.jars}/*"
+    assert here["spark.sql.shuffle.partitions"] == "2"
+    there = submit.spark_settings(settings, FLOW, "spark://master:7077")
+    assert there["spark.jars"] == f"{settings.jars}/a.jar,{settings.jars}/b.jar"
+    assert "spark.sql.shuffle.partitions" not in there
+
+
+def test_what_a_flow_declares_comes_after_the_defaults_and_beside_what_is_needed(settings: Settings) -> None:
+    declared = {
+        "spark.ui.enabled": "true",
+        "spark.sql.extensions": "com.example.More",
+        "spark.driver.extraClassPath": "/more.jar",
+    }
+    given = submit.spark_settings(settings, replace(FLOW, spark_conf=declared))
+    assert given["spark.ui.enabled"] == "true"
+    assert given["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension,com.example.More"
+    assert given["spark.driver.extraClassPath"] == f"/more.jar:{settings.jars}/*"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*submit.OURS, "spark.sql.streaming.checkpointLocation", "spark.databricks.delta.write.txnVersion"],
+)
+def test_a_flow_cannot_set_what_exactness_depends_on(settings: Settings, name: str) -> None:
+    with pytest.raises(
+        DeclarationError, match=rf"events\.py, line 12: the flow clean_events sets {name}.*Leave them out"
+    ):
+        submit.spark_settings(settings, replace(FLOW, spark_conf={name: "x"}))
+
+
+def test_the_environment_makes_the_driver_use_this_python_and_these_settings(settings: Settings) -> None:
+    given = submit.environment(settings, {"PATH": "/usr/bin", "PYTHONPATH": "/mine"})
+    assert Settings.from_environment(given) == settings
+    assert given["PYSPARK_PYTHON"] == sys.executable
+    assert given["PATH"] == f"{Path(sys.executable).parent}{os.pathsep}/usr/bin"
+    assert given["PYTHONPATH"].endswith(f"{os.pathsep}/mine")

@@ -1,0 +1,342 @@
+"""A flow to try things on: folders of its own, event files, a pipeline file that changes, drivers in this
+process and in others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.drivers import submit
+from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.flows import generations, holds, leases
+from streamkeeper.flows.files import FlowHome, query_id
+from streamkeeper.flows.generations import AFTER_LAST, REBUILT, Generation, Start, StartAt
+from streamkeeper.manifest.import_file import fingerprint, load_pipeline
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.storage import open_storage
+from streamkeeper.times import now
+from tests.oracle import counted
+
+FIRST_FILE = 1_780_000_000
+NAME = "events.clean_events"
+COLUMNS = ("event_id", "user_id", "n")
+SCHEMA = "event_id STRING, user_id INT, n INT, event_time TIMESTAMP"
+
+PIPELINE = """
+from pyspark.sql import functions as F
+from streamkeeper import pipelines as dp
+
+dp.create_source("events_raw", format="json", path="{{data}}/events", {schema}options={{"maxFilesPerTrigger": {files}}})
+{more}
+
+@dp.temporary_view(sources=["events_raw"])
+def distinct_events(events):
+    return events{view}
+
+dp.create_streaming_table("events")
+
+@dp.append_flow(name="clean_events", target="events", sources={sources}, trigger="200 milliseconds")
+def clean_events({parameters}):
+    return {flow}
+"""
+DEDUPE = '.dropDuplicates(["event_id"])'
+
+
+def pipeline(  # noqa: PLR0917 - each has a default and is given by name
+    view: str = DEDUPE,
+    schema: str | None = SCHEMA,
+    files: int = 2,
+    more: str = "",
+    sources: Sequence[str] = ("distinct_events",),
+    parameters: str = "events",
+    flow: str = "events",
+) -> str:
+    """Write the pipeline file of a test; ``view`` is what comes after ``events``."""
+    declared = f'schema="{schema}", ' if schema else ""
+    return PIPELINE.format(
+        view=view,
+        schema=declared,
+        files=files,
+        more=more,
+        sources=list(sources),
+        parameters=parameters,
+        flow=flow,
+    )
+
+
+def event(number: int, user: int | None = None, event_id: str | None = None) -> dict[str, Any]:
+    """Make an event; everything in it follows from its number, so that a repeated event equals the first."""
+    return {
+        "event_id": event_id or f"e{number}",
+        "user_id": number % 7 if user is None else user,
+        "n": number,
+        "event_time": f"2026-01-01T{number // 3600 % 24:02d}:{number // 60 % 60:02d}:{number % 60:02d}Z",
+    }
+
+
+@dataclass
+class Flowbed:
+    """One flow in folders of its own. ``events`` are all that were written, in their order."""
+
+    root: Path
+    spark: SparkSession
+    settings: Settings
+    events: list[dict[str, Any]] = field(default_factory=list)
+    _files: int = 0
+
+    @classmethod
+    def make(cls, root: Path, spark: SparkSession, text: str | None = None) -> Flowbed:
+        """Make the folders and the pipeline file."""
+        for name in ("pipelines", "data/events"):
+            (root / name).mkdir(parents=True)
+        settings = quick_settings(root)
+        bed = cls(root, spark, settings)
+        bed.declare(text or pipeline())
+        return bed
+
+    @property
+    def home(self) -> FlowHome:
+        return FlowHome(open_storage(self.settings.state), "events", "clean_events")
+
+    @property
+    def table(self) -> Path:
+        return self.root / "warehouse" / "events"
+
+    def declare(self, text: str) -> None:
+        """Write the pipeline file, whole."""
+        aside = self.root / "events.py.new"
+        aside.write_text(text)
+        aside.replace(self.root / "pipelines" / "events.py")
+
+    def arrive(self, *numbers: int, folder: str = "events", **same: Any) -> Path:
+        """Write one file of events, atomically."""
+        made = [event(number, **same) for number in numbers]
+        self._files += 1
+        target = self.root / "data" / folder / f"{self._files:04d}.json"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        aside = target.with_name(f".{target.name}")
+        aside.write_text("".join(json.dumps(item) + "\n" for item in made))
+        # Spark reads files in the order of their times; those of files written at once would be equal.
+        os.utime(aside, (FIRST_FILE + self._files, FIRST_FILE + self._files))
+        aside.replace(target)
+        self.events += made
+        return target
+
+    def fingerprint(self) -> str:
+        loaded = load_pipeline(self.settings.pipelines / "events.py", self.settings.data)
+        flow = loaded.flow("clean_events")
+        assert flow is not None
+        return fingerprint(loaded, flow)
+
+    def flow(self) -> Flow:
+        loaded = load_pipeline(self.settings.pipelines / "events.py", self.settings.data)
+        flow = loaded.flow("clean_events")
+        assert flow is not None
+        return Flow(loaded, flow, fingerprint(loaded, flow))
+
+    def run(self, name: str = NAME) -> Outcome:
+        """Run a driver in this process until all that is there is done."""
+        from streamkeeper_jobs.driver.application import run
+
+        return run(self.settings, [name], available_now=True)
+
+    @contextmanager
+    def running(self) -> Iterator[Future[Outcome]]:
+        """Run a driver in a thread of this process until the block stops it, or ends: then a hold does. Its
+        result is how it ended.
+        """
+        from streamkeeper_jobs.driver.application import run
+
+        with ThreadPoolExecutor(1) as pool:
+            ended = pool.submit(run, self.settings, [NAME])
+            try:
+                yield ended
+            finally:
+                if not ended.done():
+                    holds.put(self.home, holds.person("test"), "the test is over", "test")
+                ended.result(180)
+
+    def rows(self) -> list[dict[str, Any]]:
+        frame = self.spark.read.format("delta").load(str(self.table))
+        return [row.asDict() for row in frame.collect()]
+
+    def holds(self, expected: Sequence[Mapping[str, Any]], columns: Sequence[str] = COLUMNS) -> None:
+        """Assert that the table holds exactly these rows, by some columns."""
+        found, wanted = counted(self.rows(), columns), counted(expected, columns)
+        assert found == wanted, f"too many: {_minus(found, wanted)}; too few: {_minus(wanted, found)}"
+
+    def start(self, number: int) -> Start:
+        found = generations.read_start(self.home, number)
+        assert found is not None, f"generation {number} did not begin"
+        return found
+
+    def checkpoint(self, number: int) -> Checkpoint:
+        return Checkpoint(self.home.storage, self.start(number).checkpoint)
+
+    def reset(
+        self,
+        start: StartAt | None = None,
+        state: str = REBUILT,
+        accepted: tuple[str, ...] = (),
+        **changes: Any,
+    ) -> Generation:
+        """Decide the next generation, as a recovery's step would, and take a park away."""
+        before = generations.latest(self.home)
+        assert before is not None
+        began = generations.read_start(self.home, before.number)
+        decided = Generation(
+            number=before.number + 1,
+            previous=before.number,
+            start=start or StartAt(AFTER_LAST),
+            state=state,
+            query_id=query_id(NAME, before.number + 1),
+            why="a test",
+            by="a test",
+            at=now(),
+            fingerprint=self.fingerprint(),
+            recovery="test-recovery",
+            schemas=began.schemas if began else {},
+            accepted=accepted,
+        )
+        decided = replace(decided, **changes)
+        generations.decide(self.home, decided)
+        holds.release(self.home, holds.PARK)
+        return decided
+
+    def park(self) -> holds.Hold:
+        found = holds.parked(self.home)
+        assert found is not None, "the flow is not parked"
+        return found
+
+    @contextmanager
+    def driver(self, *arguments: str, name: str = NAME) -> Iterator[Driver]:
+        """Run a driver as a real process of spark-submit, in a process group of its own, which ends with the
+        block.
+        """
+        command = [*submit.command(self.settings, self.flow()), *arguments]
+        command[command.index("--flow") + 1] = name
+        self.log = self.root / f"driver-{time.monotonic_ns()}.log"
+        with running_driver(self.settings, command, self.log) as driver:
+            yield driver
+
+
+@dataclass
+class Driver:
+    """A driver's processes: spark-submit's JVM, and the Python process below it."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal the whole group."""
+        os.killpg(self.process.pid, number)
+
+    def let_jvm_go_on(self) -> None:
+        """Let a stopped group go on, all but the driver's own Python: its JVM may have been stopped while it
+        waited for a child.
+
+        (Hadoop's local file system sets a file's mode by running chmod.)
+        """
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                group = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[2])
+                program = (folder / "cmdline").read_bytes().split(b"\0")[0]
+                if group == self.process.pid and not Path(program.decode()).name.startswith("python"):
+                    os.kill(int(folder.name), signal.SIGCONT)
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it has ended
+
+    def kill(self) -> None:
+        """End the whole group at once, as ``kill -9`` does, if it is still there."""
+        if self.process.poll() is None:
+            self.signal(signal.SIGCONT)
+            self.signal(signal.SIGKILL)
+        self.process.wait()
+
+    def wait(self, timeout: float = 180) -> int:
+        """Wait until it ends by itself; give its exit code."""
+        return self.process.wait(timeout)
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def until(self, condition: Callable[[], object], timeout: float = 180, poll: float = 0.05) -> None:
+        """Wait until a condition holds while the driver lives."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert self.process.poll() is None, (
+                f"the driver ended with {self.process.returncode}:\n{self.said()[-4000:]}"
+            )
+            assert time.monotonic() < deadline, f"waited {timeout} s in vain:\n{self.said()[-4000:]}"
+            time.sleep(poll)
+
+
+def quick_settings(root: Path) -> Settings:
+    """Give settings whose folders lie below ``root``, and whose terms are short."""
+    return Settings(
+        pipelines=root / "pipelines",
+        state=str(root / "state"),
+        warehouse=str(root / "warehouse"),
+        data=str(root / "data"),
+        jars=PROJECT / ".cache" / "jars",
+        lease_term=2.0,
+        heartbeat_interval=0.2,
+    )
+
+
+@contextmanager
+def running_driver(settings: Settings, command: Sequence[str], log: Path) -> Iterator[Driver]:
+    """Run a driver's command in a process group of its own, which ends with the block."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **submit.environment(settings)},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    driver = Driver(process, log)
+    try:
+        yield driver
+    finally:
+        driver.kill()
+
+
+def wait_until(condition: Callable[[], object], timeout: float = 120) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout} s in vain"
+        time.sleep(0.05)
+
+
+def refused_loudly(driver: Driver) -> bool:
+    """Whether the sink refused a batch of a driver's because its query was sealed while that batch was under
+    way.
+    """
+    return "ConcurrentTransactionException" in driver.said()
+
+
+def heartbeat(bed: Flowbed) -> leases.Heartbeat | None:
+    """Read the last heartbeat of the flow's present driver."""
+    lease = leases.current(bed.home)
+    return leases.read_heartbeat(bed.home, lease.epoch) if lease else None
+
+
+def _minus(left: Mapping[Any, int], right: Mapping[Any, int]) -> dict[Any, int]:
+    return {key: count - right.get(key, 0) for key, count in left.items() if count > right.get(key, 0)}
