@@ -7,8 +7,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG
+from streamkeeper_airflow import forms
 from streamkeeper_airflow.operate.hold_tasks import HOLD, HoldFlows, StopDrivers
-from streamkeeper_airflow.recovery import forms
 
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.requests.hold_flows import hold_form

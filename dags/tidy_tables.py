@@ -7,8 +7,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 from airflow.sdk import DAG
+from streamkeeper_airflow import forms
 from streamkeeper_airflow.operate.tidying import PlanTidying, TidyTables
-from streamkeeper_airflow.recovery import forms
 
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.kinds.tidy_tables import tidy_form

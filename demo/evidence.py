@@ -16,9 +16,9 @@ from typing import Any
 
 from demo.tables import read_rows
 from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.sources.files.listing import plain_path
 
 Row = tuple[int, str, str, str]
 SOURCE = "customers_cdc"

@@ -7,10 +7,12 @@ counted without looking into the lines.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote, urlparse
 
 from streamkeeper.checkpoint.log_entries import FileEntry, damaged, parse_file_entry
 from streamkeeper.errors import CheckpointError
@@ -209,3 +211,13 @@ def _head_and_tail(storage: Storage, name: str, size: int = _TAIL) -> tuple[byte
         head = file.read(size)
         file.seek(max(0, file.seek(0, 2) - size))
         return head, file.read()
+
+
+def plain_path(uri: str) -> str:
+    """Give the path that a checkpoint's files log means: ``file:///data/a%20b.json`` is ``/data/a b.json``;
+    other schemes keep their host. Local paths come out as Spark writes them: no ``//``, no ``..``.
+    """
+    parsed = urlparse(uri)
+    if parsed.scheme in ("", "file"):
+        return os.path.normpath(unquote(parsed.path) if parsed.scheme else uri)
+    return f"{parsed.scheme.replace('s3a', 's3')}://{parsed.netloc}{unquote(parsed.path)}"

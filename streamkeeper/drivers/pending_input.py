@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint, FileEntry
+from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import DELTA, KAFKA, Source
 from streamkeeper.declare.offsets import misfit_of
 from streamkeeper.delta.history import commits, read_history
@@ -25,7 +26,7 @@ from streamkeeper.errors import NotAskable, SourceError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.sources.files.listing import iterate_files, plain_path
+from streamkeeper.sources.files.listing import iterate_files
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import Offsets, records_between
 

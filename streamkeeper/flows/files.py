@@ -35,7 +35,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from streamkeeper.declare.model import OUR_FOLDERS
-from streamkeeper.storage import Storage
+from streamkeeper.settings import Settings
+from streamkeeper.storage import Storage, open_storage
 
 CLOCK = "manifests/clock"
 """The file whose modification time, right after it was written, is the storage's time."""
@@ -224,3 +225,9 @@ def query_id(full_name: str, generation: int) -> str:
 def kept_flows(storage: Storage, pipeline: str) -> Iterator[FlowHome]:
     """Give all flows of a pipeline that something is kept of, whether they are declared or not."""
     return (FlowHome(storage, pipeline, name) for name in storage.names(pipeline) if name not in OUR_FOLDERS)
+
+
+def open_home(settings: Settings, flow: str) -> FlowHome:
+    """Give the names of a flow's files. ``flow`` is ``pipeline.flow``."""
+    pipeline, _, name = flow.partition(".")
+    return FlowHome(open_storage(settings.state), pipeline, name)

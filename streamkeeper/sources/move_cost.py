@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from streamkeeper.checkpoint import files_log
 from streamkeeper.declare.model import DELTA, KAFKA, Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, StartAt
@@ -72,13 +73,13 @@ def price_from(source: Source, move: Move) -> SourcePrice:
 
 def _with_files(source: Source, move: Move, price: SourcePrice, offset: Any, then: Any) -> SourcePrice:
     listed = {
-        file_listing.plain_path(entry.path): entry.timestamp_ms
+        files_log.plain_path(entry.path): entry.timestamp_ms
         for entry in processed_files(move.place.standing, source, then, everything=False)
     }
     since = {
         path: entry.timestamp_ms
         for entry in processed_files(move.standing, source, offset, everything=move.position is None)
-        if (path := file_listing.plain_path(entry.path)) not in listed
+        if (path := files_log.plain_path(entry.path)) not in listed
     }
     present = file_listing.list_files(source)
     others = (

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 
 from streamkeeper.flows.backfill_flow import is_backfill
 from streamkeeper.flows.files import FlowHome, kept_flows
-from streamkeeper.recover.restart.side_table import is_beside
+from streamkeeper.flows.side_flow import is_beside
 from streamkeeper.storage import Storage
 
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import DELTA, Source
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.plans.plan import Refusal
 from streamkeeper.recover.requests.form import DOWNSTREAM, LOSS, PRICES
 from streamkeeper.settings import Settings
-from streamkeeper.sources.files.listing import plain_path
 
 
 def readers(settings: Settings, manifest: Manifest, path: str) -> Iterator[tuple[Flow, Source]]:

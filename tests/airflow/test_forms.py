@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk import Context
 from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import ParamValidationError
-from streamkeeper_airflow.recovery import forms
+from streamkeeper_airflow import forms
 
 from streamkeeper.recover.requests.form import FormField
 

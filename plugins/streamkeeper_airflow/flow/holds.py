@@ -7,17 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamkeeper.flows import holds
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import open_home
 from streamkeeper.flows.holds import PARK, Hold
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
-
-
-def open_home(settings: Settings, flow: str) -> FlowHome:
-    """Give the names of a flow's files. ``flow`` is ``pipeline.flow``."""
-    pipeline, _, name = flow.partition(".")
-    return FlowHome(open_storage(settings.state), pipeline, name)
 
 
 def blocking(settings: Settings, flow: str) -> list[Hold]:

@@ -18,7 +18,7 @@ from streamkeeper.drivers.crash_loops import Failures
 from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import SettingsError
 from streamkeeper.flows import generations, holds, leases
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.leases import Life
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.kinds.reset_checkpoint import RECOVERY as RESET
@@ -29,7 +29,7 @@ from streamkeeper_airflow.flow import submit as submitting
 from streamkeeper_airflow.flow.drivers import Attached, Driver, Ending, Submitted
 from streamkeeper_airflow.flow.gate import HoldTrigger
 from streamkeeper_airflow.flow.heartbeat import Heart, name_of
-from streamkeeper_airflow.flow.holds import all_held, open_home
+from streamkeeper_airflow.flow.holds import all_held
 from streamkeeper_airflow.flow.log_tail import LogTail
 from streamkeeper_airflow.flow.park_message import describe_park, describe_retried
 from streamkeeper_airflow.flow.retries import (

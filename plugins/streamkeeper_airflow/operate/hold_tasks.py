@@ -12,11 +12,11 @@ from airflow.sdk.exceptions import AirflowFailException
 from streamkeeper.drivers import stopping
 from streamkeeper.errors import RequestError, StreamkeeperError
 from streamkeeper.flows import holds
+from streamkeeper.flows.files import open_home
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.requests import hold_flows
 from streamkeeper.settings import Settings
-from streamkeeper_airflow.flow.holds import open_home
-from streamkeeper_airflow.recovery import forms
+from streamkeeper_airflow import forms
 
 HOLD = "hold"
 

@@ -23,11 +23,10 @@ from streamkeeper.declare.model import Notifier, Pipeline
 from streamkeeper.drivers import alerts, progress
 from streamkeeper.drivers.alerts import Alert, AlertKind, Step
 from streamkeeper.errors import StreamkeeperError
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
 from streamkeeper.times import now
-from streamkeeper_airflow.flow.holds import open_home
 
 NOTIFIER_SECONDS = 60
 """How long a notifier may take: requests of the http provider have no limit of their own."""

@@ -15,8 +15,8 @@ from streamkeeper.errors import RequestError
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.kinds import tidy_tables
 from streamkeeper.settings import PROJECT, Settings
+from streamkeeper_airflow import forms
 from streamkeeper_airflow.flow.submit import CONNECTION
-from streamkeeper_airflow.recovery import forms
 
 JOB = PROJECT / "spark_jobs" / "run_tidying.py"
 

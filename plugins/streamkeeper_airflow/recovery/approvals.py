@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from streamkeeper.recover import engine
 from streamkeeper.recover.steps.shared import PLAN_AGAIN
 from streamkeeper.settings import Settings
-from streamkeeper_airflow.recovery import forms
+from streamkeeper_airflow import forms
 
 PLAN = "plan"
 

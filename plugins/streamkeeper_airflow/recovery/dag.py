@@ -20,7 +20,7 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans.kind import Kind, StepKind, kind
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
-from streamkeeper_airflow.recovery import forms
+from streamkeeper_airflow import forms
 from streamkeeper_airflow.recovery.approvals import ASKS, PlanApproval, WorsePriceApproval
 from streamkeeper_airflow.recovery.tasks import (
     GiveUp,

@@ -24,8 +24,8 @@ from streamkeeper.recover.requests.form import APPROVAL, DRY_RUN
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.redaction import secrets_in
 from streamkeeper.settings import Settings
+from streamkeeper_airflow import forms
 from streamkeeper_airflow.flow.submit import CONNECTION
-from streamkeeper_airflow.recovery import forms
 from streamkeeper_airflow.recovery.alerts import (
     is_last_try,
     tell_failed,

@@ -23,7 +23,7 @@ from streamkeeper_jobs.cdc.scd2 import apply_history
 from streamkeeper_jobs.cdc.steps import CdcTables, Step, Turn
 from streamkeeper_jobs.spark.delta_commit import partitions_of, table_at
 from streamkeeper_jobs.spark.delta_table import last_written
-from streamkeeper_jobs.stream.job import say
+from streamkeeper_jobs.spark.log import say
 
 TRIES = 5
 """How often a batch is tried that others' commits get in the way of: an OPTIMIZE, or a writer that takes no

@@ -14,16 +14,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.errors import ChangeRefused, DeclarationError
 from streamkeeper_jobs.cdc.columns import Layout, field_of, holds, sequence_type, stored_fields
-from streamkeeper_jobs.cdc.expressions import (
-    all_of,
-    column,
-    conformed,
-    literal,
-    portable,
-    struct_of,
-    whole_number,
-)
+from streamkeeper_jobs.cdc.expressions import all_of, conformed, literal, portable, struct_of, whole_number
 from streamkeeper_jobs.cdc.steps import CdcTables, Step
+from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.jvm import classes
 
 UPSERT, DELETE, TRUNCATE = "upsert", "delete", "truncate"

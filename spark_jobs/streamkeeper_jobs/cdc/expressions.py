@@ -32,16 +32,6 @@ _YEAR_1, _YEAR_9999 = -719_162, 2_932_896
 """The first and the last day that Python can have, since 1970."""
 
 
-def column(*path: str) -> Column:
-    """Give a column, or a field of a struct, by its names as they are."""
-    return F.col(quoted(*path))
-
-
-def quoted(*path: str) -> str:
-    """Quote a column's path for SQL."""
-    return ".".join(f"`{name.replace('`', '``')}`" for name in path)
-
-
 def orderable(dtype: DataType) -> bool:
     """Say whether Spark can compare values of a type."""
     match dtype:

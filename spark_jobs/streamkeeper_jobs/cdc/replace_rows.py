@@ -13,8 +13,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from streamkeeper_jobs.cdc.expressions import column
 from streamkeeper_jobs.cdc.steps import Step
+from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import files_read, resolved
 from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
 from streamkeeper_jobs.spark.jvm import Classes, classes, python_list, scala_object, scala_seq

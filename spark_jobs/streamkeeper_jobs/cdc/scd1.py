@@ -31,8 +31,9 @@ from streamkeeper_jobs.cdc.events import (
     unusable_of_group,
     within,
 )
-from streamkeeper_jobs.cdc.expressions import all_of, column, orderable, ordered, struct_of
+from streamkeeper_jobs.cdc.expressions import all_of, orderable, ordered, struct_of
 from streamkeeper_jobs.cdc.replace_rows import PLACE, Opened, opened
+from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import append, assigned, merging, table_at
 
 TARGET, CHANGE = "target", "change"

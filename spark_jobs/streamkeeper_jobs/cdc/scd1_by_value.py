@@ -29,7 +29,7 @@ from streamkeeper_jobs.cdc.events import (
     nearby,
     unusable_of_group,
 )
-from streamkeeper_jobs.cdc.expressions import column, orderable, ordered
+from streamkeeper_jobs.cdc.expressions import orderable, ordered
 from streamkeeper_jobs.cdc.replace_rows import PLACE, Opened
 from streamkeeper_jobs.cdc.scd1 import (
     CHANGE,
@@ -46,6 +46,7 @@ from streamkeeper_jobs.cdc.scd1 import (
     with_last_truncate,
 )
 from streamkeeper_jobs.cdc.values import Path, Value, together, values_of
+from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import assigned, merging, table_at
 
 VALUE = "value"

@@ -32,10 +32,11 @@ from streamkeeper_jobs.cdc.events import (
     unusable_of_group,
     within,
 )
-from streamkeeper_jobs.cdc.expressions import column, orderable, ordered
+from streamkeeper_jobs.cdc.expressions import orderable, ordered
 from streamkeeper_jobs.cdc.replace_rows import PLACE, Opened
 from streamkeeper_jobs.cdc.scd1 import CHANGE, TARGET, commit_nothing, open_target, same_key
 from streamkeeper_jobs.cdc.values import Value, merged, together, values_of
+from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import assigned, merging, table_at
 
 KNOWN, SHOWN, GUESSED = 3, 2, 1

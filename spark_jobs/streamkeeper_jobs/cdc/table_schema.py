@@ -26,9 +26,10 @@ from streamkeeper_jobs.cdc.columns import (
     target_schema,
 )
 from streamkeeper_jobs.cdc.events import AT, KEY, KIND, ROW
-from streamkeeper_jobs.cdc.expressions import quoted, whole_numbers
+from streamkeeper_jobs.cdc.expressions import whole_numbers
 from streamkeeper_jobs.cdc.steps import CdcTables, Turn
 from streamkeeper_jobs.cdc.tombstones import tombstones_schema
+from streamkeeper_jobs.spark.columns import quoted
 from streamkeeper_jobs.spark.delta_commit import table_at
 from streamkeeper_jobs.spark.jvm import classes
 from streamkeeper_jobs.spark.session import spark_url

@@ -32,9 +32,10 @@ from streamkeeper_jobs.cdc.events import (
     nearby,
     within,
 )
-from streamkeeper_jobs.cdc.expressions import all_of, column, literal, ordered, portable
+from streamkeeper_jobs.cdc.expressions import all_of, literal, ordered, portable
 from streamkeeper_jobs.cdc.steps import CdcTables, Turn, tombstones_app
 from streamkeeper_jobs.cdc.values import values_of
+from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import append_within, files_read, resolved, table_at
 from streamkeeper_jobs.spark.delta_table import delta_log_of, last_written
 from streamkeeper_jobs.spark.jvm import classes, python_list, scala_seq

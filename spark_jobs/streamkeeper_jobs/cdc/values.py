@@ -11,7 +11,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, StructField, StructType
 
-from streamkeeper_jobs.cdc.expressions import column, orderable, ordered, quoted
+from streamkeeper_jobs.cdc.expressions import orderable, ordered
+from streamkeeper_jobs.spark.columns import column, quoted
 
 Path = tuple[str, ...]
 

@@ -49,9 +49,9 @@ from streamkeeper_jobs.driver.driver import (
     watch_over,
 )
 from streamkeeper_jobs.driver.waiting_flows import Bystanders
+from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.session import SharedApplication, open_session
 from streamkeeper_jobs.stream.declaration_watch import Declaration
-from streamkeeper_jobs.stream.job import say
 from streamkeeper_jobs.stream.watch import Watch
 
 

@@ -48,11 +48,12 @@ from streamkeeper_jobs.generation.begin import begin, learn_schemas
 from streamkeeper_jobs.generation.consistency import check_agreement, check_sources
 from streamkeeper_jobs.generation.source_history import check_histories
 from streamkeeper_jobs.generation.take_over import own_generation
+from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.exceptions import causes_of
+from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators
 from streamkeeper_jobs.stream.batch_header import pin_state_partitions
 from streamkeeper_jobs.stream.declaration_watch import Declaration
-from streamkeeper_jobs.stream.job import Job, say
 from streamkeeper_jobs.stream.query import RunsOn, ended, follow
 from streamkeeper_jobs.stream.watch import NothingYet, Reason, Stopped, Watch
 

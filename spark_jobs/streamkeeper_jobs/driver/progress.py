@@ -9,7 +9,8 @@ import time
 from pyspark.sql.streaming.query import StreamingQuery
 
 from streamkeeper.flows.generations import Start
-from streamkeeper_jobs.stream.job import Job, say
+from streamkeeper_jobs.sinks.job import Job
+from streamkeeper_jobs.spark.log import say
 
 LINE_SECONDS = 60.0
 _NOT_YET = "Initializing"

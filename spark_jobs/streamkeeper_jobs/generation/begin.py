@@ -16,10 +16,11 @@ from streamkeeper_jobs.generation.seal_earlier import evidence, seal_earlier, st
 from streamkeeper_jobs.generation.seed import NewCheckpoint, keep_schema_logs, plant
 from streamkeeper_jobs.generation.start_position import find_origin
 from streamkeeper_jobs.generation.take_over import copy_from
+from streamkeeper_jobs.sinks.job import Job
+from streamkeeper_jobs.sources.look import Looks
+from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators
-from streamkeeper_jobs.stream.job import Job, say
 from streamkeeper_jobs.stream.ledger_note import note_in_ledger
-from streamkeeper_jobs.stream.look import Looks
 from streamkeeper_jobs.stream.readers import infer_schema, is_empty, is_there
 from streamkeeper_jobs.stream.watch import NothingYet, Order, Reason, Stopped
 

@@ -15,8 +15,8 @@ from streamkeeper.delta.log import SEAL
 from streamkeeper.errors import RecoveryError, SinkDisagrees
 from streamkeeper.flows.generations import Generation, Start
 from streamkeeper_jobs.generation.start_position import source_keys
+from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.delta_table import last_written
-from streamkeeper_jobs.stream.job import Job
 from streamkeeper_jobs.stream.watch import Order, Reason, Stopped
 
 _WAYS = (

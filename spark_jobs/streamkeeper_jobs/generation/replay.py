@@ -22,8 +22,9 @@ from streamkeeper.flows.generations import Generation
 from streamkeeper.flows.rebuild_status import REBUILDING
 from streamkeeper.storage import read_json, to_json
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
+from streamkeeper_jobs.sinks.job import Job
+from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.stream.batch_header import pin_state_partitions
-from streamkeeper_jobs.stream.job import Job, say
 from streamkeeper_jobs.stream.ledger_note import note_in_ledger
 
 LEDGER_SECONDS = 10.0

@@ -17,8 +17,8 @@ from streamkeeper.flows.files import FlowHome, query_id
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, BATCH, EARLIEST, OFFSETS, Generation, Start
 from streamkeeper.flows.position import Standing
 from streamkeeper.recover.requests.form import REPEATS
+from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.delta_table import last_written, seal, shut_out
-from streamkeeper_jobs.stream.job import Job
 
 
 @dataclass(frozen=True)

@@ -28,15 +28,15 @@ from streamkeeper.flows.generations import AFTER_LAST, BATCH, REBUILT, Generatio
 from streamkeeper.flows.position import Standing
 from streamkeeper.sources.replay_steps import Bound, cut_offsets, spread
 from streamkeeper_jobs.generation.copy_checkpoint import copy_file, schema_logs
-from streamkeeper_jobs.generation.files_log_writer import FilesLog, write_in_steps
 from streamkeeper_jobs.generation.replay import Replay, Step, carry_out
 from streamkeeper_jobs.generation.source_history import check_history
-from streamkeeper_jobs.generation.start_delta import DeltaOrigin, delta_ends
-from streamkeeper_jobs.generation.start_kafka import KafkaOrigin
 from streamkeeper_jobs.generation.start_position import FilesOrigin, Origin, RateOrigin
+from streamkeeper_jobs.sinks.job import Job
+from streamkeeper_jobs.sources.files_log_writer import FilesLog, write_in_steps
+from streamkeeper_jobs.sources.look import Looks
+from streamkeeper_jobs.sources.start_delta import DeltaOrigin, delta_ends
+from streamkeeper_jobs.sources.start_kafka import KafkaOrigin
 from streamkeeper_jobs.stream.batch_header import pin_state_partitions, session_header
-from streamkeeper_jobs.stream.job import Job
-from streamkeeper_jobs.stream.look import Looks
 from streamkeeper_jobs.stream.query import run_muted
 from streamkeeper_jobs.stream.readers import base_url
 

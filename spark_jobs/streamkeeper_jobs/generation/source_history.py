@@ -16,13 +16,14 @@ from streamkeeper.declare.model import DELTA, KAFKA, Source
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import Generation, Start
 from streamkeeper.recover.requests.form import MISSING_HISTORY
-from streamkeeper_jobs.generation import start_delta, start_kafka
-from streamkeeper_jobs.generation.start_delta import DeltaOrigin
-from streamkeeper_jobs.generation.start_kafka import KafkaOrigin
 from streamkeeper_jobs.generation.start_position import FilesOrigin, Origin, SourceOrigin
+from streamkeeper_jobs.sinks.job import Job
+from streamkeeper_jobs.sources import start_delta, start_kafka
+from streamkeeper_jobs.sources.look import Looks
+from streamkeeper_jobs.sources.start_delta import DeltaOrigin
+from streamkeeper_jobs.sources.start_kafka import KafkaOrigin
+from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.session import spark_url
-from streamkeeper_jobs.stream.job import Job, say
-from streamkeeper_jobs.stream.look import Looks
 from streamkeeper_jobs.stream.readers import hadoop_path
 
 ANY_LOSS = ()

@@ -22,10 +22,10 @@ from streamkeeper.flows.generations import (
     Generation,
 )
 from streamkeeper.flows.position import Standing
-from streamkeeper_jobs.generation import start_delta, start_kafka
-from streamkeeper_jobs.generation.start_delta import DeltaOrigin
-from streamkeeper_jobs.generation.start_kafka import KafkaOrigin
-from streamkeeper_jobs.stream.look import Looks
+from streamkeeper_jobs.sources import start_delta, start_kafka
+from streamkeeper_jobs.sources.look import Looks
+from streamkeeper_jobs.sources.start_delta import DeltaOrigin
+from streamkeeper_jobs.sources.start_kafka import KafkaOrigin
 
 
 @dataclass(frozen=True)

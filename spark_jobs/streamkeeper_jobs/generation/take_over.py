@@ -20,9 +20,10 @@ from streamkeeper.flows.position import Standing
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
 from streamkeeper_jobs.generation.seed import NewCheckpoint
 from streamkeeper_jobs.generation.start_position import source_keys
+from streamkeeper_jobs.sinks.job import Job
+from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.stream.batch_header import pin_state_partitions
 from streamkeeper_jobs.stream.in_flight import pin_partitions
-from streamkeeper_jobs.stream.job import Job, say
 from streamkeeper_jobs.stream.query import run_muted
 
 

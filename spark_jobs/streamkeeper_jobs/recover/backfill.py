@@ -33,9 +33,9 @@ from streamkeeper.tables.backups import TARGET, TOMBSTONES
 from streamkeeper_jobs.cdc.columns import SEQUENCE as AT
 from streamkeeper_jobs.cdc.events import KEY
 from streamkeeper_jobs.cdc.events import KIND as KIND_OF_CHANGE
-from streamkeeper_jobs.cdc.expressions import column
 from streamkeeper_jobs.driver.derived_flow import FOR_NOW, Tell, drive_aside
 from streamkeeper_jobs.driver.driver import declared_in, find
+from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.kafka_topics import look_at
 from streamkeeper_jobs.spark.session import open_session, spark_url
 

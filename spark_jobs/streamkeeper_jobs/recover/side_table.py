@@ -13,15 +13,14 @@ from pyspark.sql import SparkSession
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.drivers.submit import spark_settings
 from streamkeeper.errors import RecoveryError
-from streamkeeper.flows import generations, holds, leases
+from streamkeeper.flows import generations, holds, leases, side_flow
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.position import last_begun
+from streamkeeper.flows.side_flow import SideHome
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
-from streamkeeper.recover.restart import side_table
-from streamkeeper.recover.restart.side_table import SideHome
 from streamkeeper_jobs.driver.derived_flow import drive_aside
 from streamkeeper_jobs.driver.driver import declared_in, find
 from streamkeeper_jobs.spark.jvm import classes
@@ -47,11 +46,11 @@ def builders(work: Work, plan: Plan) -> list[Builder]:
     (table,) = plan.tables
     _, file = find(work.settings, plan.flows[0].flow)
     pipeline = load_pipeline(file, work.settings.data)
-    planned = {side_table.name_of(flow.name, plan.recovery_id): flow for flow in plan.flows}
+    planned = {side_flow.name_of(flow.name, plan.recovery_id): flow for flow in plan.flows}
     changed = [
         flow.flow for flow in plan.flows if declared_in(pipeline, flow.name).fingerprint != flow.fingerprint
     ]
-    flows = side_table.derive(work.settings, pipeline, table, plan.recovery_id)
+    flows = side_flow.derive(work.settings, pipeline, table, plan.recovery_id)
     if changed or planned.keys() != {flow.name for flow in flows}:
         raise RecoveryError(
             f"What is declared of {', '.join(changed) or table} changed since the plan was made. The table"
@@ -62,7 +61,7 @@ def builders(work: Work, plan: Plan) -> list[Builder]:
     return [
         Builder(
             flow,
-            side_table.side_home(homes[flow.name], plan.recovery_id),
+            side_flow.side_home(homes[flow.name], plan.recovery_id),
             homes[flow.name],
             planned[flow.name],
         )

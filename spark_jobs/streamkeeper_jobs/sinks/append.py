@@ -16,7 +16,7 @@ from streamkeeper_jobs.spark.stateful_operators import check_appends
 from streamkeeper_jobs.stream.query import writer_of
 
 if TYPE_CHECKING:
-    from streamkeeper_jobs.stream.job import Job
+    from streamkeeper_jobs.sinks.job import Job
 
 
 class AppendSink:

@@ -20,8 +20,9 @@ from streamkeeper.errors import DeclarationError, SettingsError
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.redaction import redact_text
 from streamkeeper_jobs.cdc.columns import check_spec, holds, sequence_type
+from streamkeeper_jobs.sinks.job import Job
+from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.stream.data_frame import flow_frame
-from streamkeeper_jobs.stream.job import Job, say
 from streamkeeper_jobs.stream.readers import infer_schema, is_there
 from streamkeeper_jobs.stream.watch import NothingYet
 

@@ -15,7 +15,7 @@ from streamkeeper.flows.generations import Generation
 from streamkeeper_jobs.sinks.append import AppendSink
 
 if TYPE_CHECKING:
-    from streamkeeper_jobs.stream.job import Job
+    from streamkeeper_jobs.sinks.job import Job
 
 
 class Sink(Protocol):

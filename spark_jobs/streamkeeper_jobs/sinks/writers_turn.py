@@ -22,7 +22,7 @@ from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.stream.watch import Order, Reason, Stopped
 
 if TYPE_CHECKING:
-    from streamkeeper_jobs.stream.job import Job
+    from streamkeeper_jobs.sinks.job import Job
 
 AppIds = Callable[[str], tuple[tuple[str, str], ...]]
 """Gives the tables and ids that a query id commits under."""

@@ -10,7 +10,7 @@ from typing import Any
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from streamkeeper_jobs.cdc.expressions import quoted
+from streamkeeper_jobs.spark.columns import quoted
 from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
 from streamkeeper_jobs.spark.jvm import classes, python_list, scala_seq
 from streamkeeper_jobs.spark.session import spark_url, with_settings

@@ -19,7 +19,7 @@ from streamkeeper.declare.checkpoint_window import reach
 from streamkeeper.declare.model import NAME, AutoCdcFlow
 from streamkeeper.delta.log import exists
 from streamkeeper.errors import RequestError
-from streamkeeper.flows import generations, ledger
+from streamkeeper.flows import generations, ledger, side_flow
 from streamkeeper.flows.backfill_flow import is_backfill
 from streamkeeper.flows.files import FlowHome, kept_flows
 from streamkeeper.manifest.manifest import Manifest
@@ -188,7 +188,7 @@ def plan(
     )
     removals: list[dict[str, Any]] = []
     notes: list[str] = []
-    for name in (name for name in kept if not side_table.is_beside(name)):
+    for name in (name for name in kept if not side_flow.is_beside(name)):
         home = FlowHome(storage, pipeline.name, name)
         if name in declared or name not in request.forget_flows:
             removals += _of_flow(home, around, notes)

@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from itertools import permutations
 from typing import Any
 
-from streamkeeper.checkpoint import Checkpoint, OffsetEntry
+from streamkeeper.checkpoint import Checkpoint, OffsetEntry, files_log
 from streamkeeper.declare.model import DELTA, KAFKA, Source
 from streamkeeper.declare.offsets import check_fits, describe
 from streamkeeper.delta.history import read_history
 from streamkeeper.errors import RequestError
 from streamkeeper.manifest.environment import variables
-from streamkeeper.sources.files import listing as file_listing
 
 _MOST = 6
 """Sources up to which every way to name them is tried."""
@@ -102,10 +101,10 @@ def _misfit_of_files(checkpoint: Checkpoint, key: str, offset: Any, source: Sour
     again.
     """
     assert source.path is not None, "a files source has a path"
-    base = file_listing.plain_path(_GLOB.split(source.path, maxsplit=1)[0])
+    base = files_log.plain_path(_GLOB.split(source.path, maxsplit=1)[0])
     inside = base if _GLOB.search(source.path) else f"{base.rstrip('/')}/"
     for entry in checkpoint.files_log(key).newest_entries(int(offset["logOffset"])):
-        path = file_listing.plain_path(entry.path)
+        path = files_log.plain_path(entry.path)
         if path != base and not path.startswith(inside):
             return f"{key} has read {path}, and {source.name} reads {source.path}"
     return None

@@ -17,17 +17,14 @@ The mark is the end of the recovery's id.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
-from streamkeeper.declare.model import Pipeline, Source
 from streamkeeper.delta.copy_files import check_copyable
 from streamkeeper.delta.summary import MAPPED, UNMAPPED, check_rows_may_go, mapping_of
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations, leases, ledger
 from streamkeeper.flows.files import FlowHome, TableTurns
-from streamkeeper.manifest.import_file import fingerprint
-from streamkeeper.manifest.manifest import Flow
+from streamkeeper.flows.side_flow import _FOLDER, mark_of, name_of, side_home
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.settings import Settings
@@ -43,52 +40,12 @@ DEFINITIONS = (KEPT, DECLARED)
 properties, constraints), or as the pipeline declares it.
 """
 
-_MARK = "__beside_"
-_FOLDER = "beside-"
-_LEFT_OUT = frozenset(("cleansource", "sourcearchivedir"))
-"""Options of a source that remove or move what was read: the present flows may not have read it yet."""
-
-
-def mark_of(recovery_id: str) -> str:
-    """Give the mark by which all that a recovery builds is known."""
-    return recovery_id[-8:]
-
-
-def name_of(name: str, recovery_id: str) -> str:
-    """Give what a table or a flow is called beside."""
-    return f"{name}{_MARK}{mark_of(recovery_id)}"
-
-
-def is_beside(flow: str) -> bool:
-    """Say whether a flow's name is that of one that builds a table beside another."""
-    return _MARK in flow
-
 
 def app_id(recovery_id: str) -> str:
     """Give the ``txnAppId`` under which a recovery puts its tables in place: the same commit is never made
     twice.
     """
     return f"{recovery_id}{past_versions.PUT_IN_PLACE}"
-
-
-@dataclass(frozen=True)
-class SideHome(FlowHome):
-    """Where a flow that builds beside is kept. ``owner`` is the declared flow, among whose checkpoints its
-    own lie; ``mark`` the mark.
-    """
-
-    owner: str
-    mark: str
-
-    def checkpoint(self, number: int, epoch: int) -> str:
-        return f"{self.pipeline}/{self.owner}/checkpoints/{_FOLDER}{self.mark}-{number:06d}-{epoch:06d}"
-
-
-def side_home(home: FlowHome, recovery_id: str) -> SideHome:
-    """Give where the flow is kept that builds beside for a declared one."""
-    return SideHome(
-        home.storage, home.pipeline, name_of(home.flow, recovery_id), home.flow, mark_of(recovery_id)
-    )
 
 
 def unit_beside(settings: Settings, unit: Mapping[str, str], table: str, recovery_id: str) -> dict[str, str]:
@@ -98,27 +55,6 @@ def unit_beside(settings: Settings, unit: Mapping[str, str], table: str, recover
     name = name_of(table, recovery_id)
     paths = {TARGET: settings.table_path(name), TOMBSTONES: settings.tombstones_path(name)}
     return {what: paths[what] for what in unit}
-
-
-def derive(settings: Settings, pipeline: Pipeline, table: str, recovery_id: str) -> list[Flow]:
-    """Give the flows that build a table beside: those that write it, with the same sources, views and
-    semantics, into another table.
-
-    They read their sources from the beginning, wherever those are declared to start, as a full refresh does,
-    and remove nothing there.
-
-    :param pipeline: imported, with its functions.
-    """
-    name = name_of(table, recovery_id)
-    tables = tuple(replace(item, name=name) for item in pipeline.tables if item.name == table)
-    flows = tuple(
-        replace(flow, name=name_of(flow.name, recovery_id), target=name)
-        for flow in pipeline.flows
-        if flow.target == table
-    )
-    sources = tuple(_from_the_beginning(source, settings) for source in pipeline.sources)
-    beside = replace(pipeline, tables=tables, flows=flows, sources=sources, shared_driver=False)
-    return [Flow(beside, flow, fingerprint(beside, flow)) for flow in flows]
 
 
 def check_replaceable(path: str, protocol: dict[str, Any], metadata: dict[str, Any], definition: str) -> None:
@@ -202,9 +138,3 @@ def _checkpoints(home: FlowHome, recovery_id: str) -> list[str]:
     starts = (generations.read_start(home, number) for number in home.generations())
     used = {start.checkpoint for start in starts if start is not None}
     return [f"{folder}/{name}" for name in names if f"{folder}/{name}" not in used]
-
-
-def _from_the_beginning(source: Source, settings: Settings) -> Source:
-    kept = {name: value for name, value in source.options.items() if name.lower() not in _LEFT_OUT}
-    path = settings.table_path(source.table) if source.table is not None else source.path
-    return replace(source, options=kept, path=path, table=None, start="earliest")

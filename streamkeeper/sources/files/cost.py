@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from streamkeeper.checkpoint import FileEntry
+from streamkeeper.checkpoint import FileEntry, files_log
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import CheckpointError, RequestError
@@ -77,7 +77,7 @@ def price_of(
     changed: set[str] = set()
     try:
         for entry in processed_files(standing, source, offset, everything=position is None):
-            path = file_listing.plain_path(entry.path)
+            path = files_log.plain_path(entry.path)
             processed[path], times[path] = entry.batch, entry.timestamp_ms
             if path in present and present[path].modified_ms != entry.timestamp_ms:
                 changed.add(path)
@@ -112,7 +112,7 @@ def under_other_names(
     for name, offset in position.items():
         if name in keys and check_fits(source.format, offset) is None and offset is not None:
             for item in standing.checkpoint.files_log(name).entries(offset["logOffset"]):
-                path = file_listing.plain_path(item.path)
+                path = files_log.plain_path(item.path)
                 if path in present:
                     yield path, item.batch
 

@@ -17,8 +17,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote, unquote, urlparse
+from urllib.parse import quote
 
+from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import StorageError
 from streamkeeper.recover.plans.plan import Amount
@@ -58,16 +59,6 @@ def iterate_files(source: Source) -> Iterator[SourceFile]:
     found = _remote_files(source.path) if remote else _local_files(plain_path(source.path))
     wanted = next((value for key, value in source.options.items() if key.lower() == "pathglobfilter"), None)
     return (file for file in found if wanted is None or _matches(file.path, wanted))
-
-
-def plain_path(uri: str) -> str:
-    """Give the path that a checkpoint's files log means: ``file:///data/a%20b.json`` is ``/data/a b.json``;
-    other schemes keep their host. Local paths come out as Spark writes them: no ``//``, no ``..``.
-    """
-    parsed = urlparse(uri)
-    if parsed.scheme in ("", "file"):
-        return os.path.normpath(unquote(parsed.path) if parsed.scheme else uri)
-    return f"{parsed.scheme.replace('s3a', 's3')}://{parsed.netloc}{unquote(parsed.path)}"
 
 
 def file_uri(path: str) -> str:

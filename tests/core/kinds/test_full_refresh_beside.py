@@ -13,7 +13,7 @@ import pytest
 
 from streamkeeper.delta.identity_columns import with_later_marks, without_marks
 from streamkeeper.errors import RecoveryError, RequestError
-from streamkeeper.flows import generations, leases, ledger
+from streamkeeper.flows import generations, leases, ledger, side_flow
 from streamkeeper.flows.generations import BESIDE, StartAt
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import read_manifest
@@ -251,7 +251,7 @@ def test_the_flows_that_build_are_the_declared_ones_under_other_names_and_remove
     )
     world.declare(text)
     pipeline = load_pipeline(world.settings.pipelines / "events.py", world.settings.data)
-    flows = side_table.derive(world.settings, pipeline, "events", RECOVERY)
+    flows = side_flow.derive(world.settings, pipeline, "events", RECOVERY)
     assert [(flow.name, flow.declaration.target) for flow in flows] == [
         (f"clean_events__beside_{MARK}", f"events__beside_{MARK}"),
         (f"more_events__beside_{MARK}", f"events__beside_{MARK}"),
@@ -292,7 +292,7 @@ def built(world: World) -> None:
     left.
     """
     make_table(world, f"events__beside_{MARK}")
-    side = side_table.side_home(world.home, RECOVERY)
+    side = side_flow.side_home(world.home, RECOVERY)
     world.home.storage.overwrite(f"{side.checkpoint(1, 1)}/metadata", b"{}")
     generations.decide(side, generations.first(side, "f"))
     leases.leave(side, leases.acquire(side, 1, 0.6), "done")
@@ -334,7 +334,7 @@ def test_clean_up_finds_what_a_recovery_that_is_over_has_left_and_touches_none_t
 def test_checkpoints_that_a_flow_goes_on_with_stay_and_a_living_driver_loses_nothing(stands: World) -> None:
     made = approved(stands)
     built(stands)
-    side = side_table.side_home(stands.home, RECOVERY)
+    side = side_flow.side_home(stands.home, RECOVERY)
     stands.home.storage.overwrite(f"{side.checkpoint(2, 2)}/metadata", b"{}")
     lease = leases.acquire(side, 1, 0.6)
     before = stands.tree()

@@ -136,8 +136,8 @@ def kept(offsets: Mapping[str, Any]) -> StartAt:
 def test_topics_are_gone_on_in_after_kept_offsets_as_after_a_batch(
     tmp_path: Path, held: Topics, accepted: tuple[str, ...], *, offsets: Offsets, said: str
 ) -> None:
-    from streamkeeper_jobs.generation.start_kafka import KafkaOrigin
     from streamkeeper_jobs.generation.start_position import find_origin
+    from streamkeeper_jobs.sources.start_kafka import KafkaOrigin
 
     found = find_origin(
         decided(kept({"raw": STOOD}), *accepted), (source("raw", KAFKA),), begun(tmp_path), Seen(held)
@@ -150,8 +150,8 @@ def test_topics_are_gone_on_in_after_kept_offsets_as_after_a_batch(
 def test_a_topic_that_is_not_read_any_more_is_left_and_a_source_that_was_not_read_begins(
     tmp_path: Path,
 ) -> None:
-    from streamkeeper_jobs.generation.start_kafka import KafkaOrigin
     from streamkeeper_jobs.generation.start_position import find_origin
+    from streamkeeper_jobs.sources.start_kafka import KafkaOrigin
 
     start = kept({"raw": {**STOOD, "gone": {"0": 7}}, "left": {"logOffset": 2}})
     found = find_origin(decided(start), (source("raw", KAFKA), source("new")), begun(tmp_path), Seen())  # type: ignore[arg-type]
@@ -242,7 +242,7 @@ def test_what_was_never_read_is_no_history_of_which_a_rebuilt_state_would_lack_a
     """The very number that a plan gives (prices_kafka.with_state): else the driver would refuse what the plan
     did not ask for.
     """
-    from streamkeeper_jobs.generation.start_kafka import after_last
+    from streamkeeper_jobs.sources.start_kafka import after_last
 
     origin, _ = after_last(
         source("raw", KAFKA), offset, initial, held, ids={"orders": "id-1"}, accepted=(LOSS,)

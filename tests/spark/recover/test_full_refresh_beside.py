@@ -26,7 +26,7 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers import submit
 from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import RecoveryError
-from streamkeeper.flows import generations, ledger
+from streamkeeper.flows import generations, ledger, side_flow
 from streamkeeper.recover import engine
 from streamkeeper.recover.restart import side_table as besides
 from streamkeeper.tables import recovery_lock
@@ -245,7 +245,7 @@ def test_the_job_is_killed_while_it_builds_and_what_is_given_up_leaves_nothing(
     assert bed.run() is Outcome.STOPPED
     at_work.plan(KIND, NAME, table="events.events")
     at_work.step(NAME, "lock")
-    side = besides.side_home(bed.home, NAME)
+    side = side_flow.side_home(bed.home, NAME)
     command = submit.recovery_command(bed.settings, "events", NAME, "build")
     with (bed.root / "job.log").open("wb") as log:
         job = subprocess.Popen(
@@ -283,7 +283,7 @@ def test_the_job_is_killed_while_it_builds_and_what_is_given_up_leaves_nothing(
     assert bed.home.generations() == [1], "the flow has noticed nothing"
 
 
-def last_batch(side: besides.SideHome) -> int | None:
+def last_batch(side: side_flow.SideHome) -> int | None:
     start = generations.read_start(side, 1)
     return Checkpoint(side.storage, start.checkpoint).last_commit() if start is not None else None
 

@@ -19,9 +19,9 @@ from streamkeeper.delta.history import History, require_history
 from streamkeeper.flows import generations
 from streamkeeper.flows.generations import ADOPTED, EARLIEST
 from streamkeeper.sources.kafka.offsets import Offsets, Topics
+from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark import kafka_topics
 from streamkeeper_jobs.spark.delta_table import delta_log_of
-from streamkeeper_jobs.stream.job import Job
 from streamkeeper_jobs.stream.query import run_muted
 from streamkeeper_jobs.stream.readers import is_there, read_stream
 

@@ -14,11 +14,8 @@ from streamkeeper.flows.leases import Lease
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 from streamkeeper_jobs.sinks.sink import Sink, sink_of
-from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.stream.data_frame import flow_frame
 from streamkeeper_jobs.stream.watch import Watch
-
-__all__ = ["Job", "say"]
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamkeeper.checkpoint import FileEntry, write_files_log
+from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import Source
-from streamkeeper.sources.files.listing import iterate_files, plain_path
+from streamkeeper.sources.files.listing import iterate_files
 from streamkeeper.sources.replay_steps import Bound, cut_files, own_files
 from streamkeeper.storage import LocalStorage, Storage
 

@@ -1,0 +1,82 @@
+"""A flow beside a flow: the same declaration under another name, whose generations build a table beside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from streamkeeper.declare.model import Pipeline, Source
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.manifest.import_file import fingerprint
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.settings import Settings
+
+_MARK = "__beside_"
+
+
+_FOLDER = "beside-"
+
+
+_LEFT_OUT = frozenset(("cleansource", "sourcearchivedir"))
+"""Options of a source that remove or move what was read: the present flows may not have read it yet."""
+
+
+def mark_of(recovery_id: str) -> str:
+    """Give the mark by which all that a recovery builds is known."""
+    return recovery_id[-8:]
+
+
+def name_of(name: str, recovery_id: str) -> str:
+    """Give what a table or a flow is called beside."""
+    return f"{name}{_MARK}{mark_of(recovery_id)}"
+
+
+def is_beside(flow: str) -> bool:
+    """Say whether a flow's name is that of one that builds a table beside another."""
+    return _MARK in flow
+
+
+@dataclass(frozen=True)
+class SideHome(FlowHome):
+    """Where a flow that builds beside is kept. ``owner`` is the declared flow, among whose checkpoints its
+    own lie; ``mark`` the mark.
+    """
+
+    owner: str
+    mark: str
+
+    def checkpoint(self, number: int, epoch: int) -> str:
+        return f"{self.pipeline}/{self.owner}/checkpoints/{_FOLDER}{self.mark}-{number:06d}-{epoch:06d}"
+
+
+def side_home(home: FlowHome, recovery_id: str) -> SideHome:
+    """Give where the flow is kept that builds beside for a declared one."""
+    return SideHome(
+        home.storage, home.pipeline, name_of(home.flow, recovery_id), home.flow, mark_of(recovery_id)
+    )
+
+
+def derive(settings: Settings, pipeline: Pipeline, table: str, recovery_id: str) -> list[Flow]:
+    """Give the flows that build a table beside: those that write it, with the same sources, views and
+    semantics, into another table.
+
+    They read their sources from the beginning, wherever those are declared to start, as a full refresh does,
+    and remove nothing there.
+
+    :param pipeline: imported, with its functions.
+    """
+    name = name_of(table, recovery_id)
+    tables = tuple(replace(item, name=name) for item in pipeline.tables if item.name == table)
+    flows = tuple(
+        replace(flow, name=name_of(flow.name, recovery_id), target=name)
+        for flow in pipeline.flows
+        if flow.target == table
+    )
+    sources = tuple(_from_the_beginning(source, settings) for source in pipeline.sources)
+    beside = replace(pipeline, tables=tables, flows=flows, sources=sources, shared_driver=False)
+    return [Flow(beside, flow, fingerprint(beside, flow)) for flow in flows]
+
+
+def _from_the_beginning(source: Source, settings: Settings) -> Source:
+    kept = {name: value for name, value in source.options.items() if name.lower() not in _LEFT_OUT}
+    path = settings.table_path(source.table) if source.table is not None else source.path
+    return replace(source, options=kept, path=path, table=None, start="earliest")
