@@ -9,7 +9,6 @@ that the flow's query goes on with.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,11 +16,9 @@ from pathlib import Path
 from streamkeeper.checkpoint import Checkpoint, write_offsets
 from streamkeeper.checkpoint.log_entries import PARTITIONS, parse_offsets
 from streamkeeper.delta.log import Transactions
-from streamkeeper.errors import CheckpointError, RecoveryError
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.errors import CheckpointError
 from streamkeeper.flows.generations import EARLIEST, REBUILT, Generation, Start, StartAt
 from streamkeeper.flows.position import Standing
-from streamkeeper.recover.plans.plan import FlowPlan
 from streamkeeper.storage import open_storage
 
 EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
@@ -66,41 +63,6 @@ class AdoptedCheckpoint(Checkpoint):
 
     def _key(self, name: str) -> str:
         return next((key for key, known in self.names_by_key.items() if known == name), name)
-
-
-def check_still(checkpoint: Checkpoint, planned: FlowPlan) -> None:
-    """Make sure that a checkpoint is as it was planned upon.
-
-    :raises RecoveryError: it is not.
-    """
-    before = (planned.position["last_commit"], planned.position["planned"])
-    now = (checkpoint.last_commit(), max(checkpoint.offset_batches(), default=None))
-    if now != before:
-        raise RecoveryError(
-            f"The checkpoint at {planned.start.checkpoint} moved on from batch {before[0]} (planned:"
-            f" {before[1]}) to {now[0]} (planned: {now[1]}) since it was planned upon: the old job still"
-            " runs. Nothing was changed. Stop it, and plan the adoption anew."
-        )
-
-
-def rehearsals(home: FlowHome, planned: FlowPlan, recovery: str) -> str:
-    """Give what the names of the folders begin with that a recovery rehearses in, each attempt at it in one
-    of its own.
-
-    They are named as attempts to begin the generation are, of an epoch that no driver has, so what a kill
-    leaves goes with those.
-    """
-    assert planned.next_generation is not None, "an adoption is a flow's next generation"
-    ours = int(hashlib.sha256(recovery.encode()).hexdigest()[:12], 16)
-    return f"{home.checkpoint(planned.next_generation, 0)}{ours:015d}"
-
-
-def remove_rehearsals(home: FlowHome, planned: FlowPlan, recovery: str) -> None:
-    """Remove what a recovery rehearsed in: a JVM that is left of an attempt fails then."""
-    folder, _, prefix = rehearsals(home, planned, recovery).rpartition("/")
-    for name in home.storage.names(folder):
-        if name.startswith(prefix):
-            home.storage.remove(f"{folder}/{name}")
 
 
 def normal_place(place: str) -> str:

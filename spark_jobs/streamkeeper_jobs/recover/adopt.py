@@ -13,6 +13,7 @@ from streamkeeper.flows import adopted_checkpoint
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.recover.plans.kind import Work
+from streamkeeper.recover.restart import adoption_rehearsal
 from streamkeeper_jobs.driver.driver import declared_in, find
 from streamkeeper_jobs.recover.dry_run import Rehearsal, rehearse
 
@@ -25,7 +26,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     """
     planned = work.plan.flows[0]
     checkpoint = adopted_checkpoint.open_adopted(planned.start)
-    adopted_checkpoint.check_still(checkpoint, planned)
+    adoption_rehearsal.check_still(checkpoint, planned)
     home, file = find(work.settings, planned.flow)
     flow = declared_in(load_pipeline(file, work.settings.data), home.flow)
     if flow.fingerprint != planned.fingerprint:
@@ -34,12 +35,12 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
             f" {flow.fingerprint}). Nothing was changed. Give this recovery up (streamkeeper abandon"
             f" {work.plan.recovery_id}) and plan anew."
         )
-    adopted_checkpoint.remove_rehearsals(home, planned, work.plan.recovery_id)
+    adoption_rehearsal.remove_rehearsals(home, planned, work.plan.recovery_id)
     attempt = sum(event.event == f"{work.step}.started" for event in work.book.events())
-    folder = f"{adopted_checkpoint.rehearsals(home, planned, work.plan.recovery_id)}{attempt:03d}"
+    folder = f"{adoption_rehearsal.rehearsals(home, planned, work.plan.recovery_id)}{attempt:03d}"
     rehearsal = Rehearsal(
         home, opened_flow(flow, work.settings), checkpoint, int(planned.position["batch"]), folder, work
     )
     found = rehearse(spark, work.settings, rehearsal)
-    adopted_checkpoint.check_still(checkpoint, planned)
+    adoption_rehearsal.check_still(checkpoint, planned)
     return {"checkpoint": planned.start.checkpoint, **found}

@@ -18,14 +18,7 @@ from streamkeeper.declare.offsets import describe
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations
-from streamkeeper.flows.adopted_checkpoint import (
-    AdoptedCheckpoint,
-    check_still,
-    normal_place,
-    open_adopted,
-    remove_rehearsals,
-    standing_of,
-)
+from streamkeeper.flows.adopted_checkpoint import AdoptedCheckpoint, normal_place, open_adopted, standing_of
 from streamkeeper.flows.files import FlowHome, kept_flows
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, COPIED, EMPTY, StartAt
 from streamkeeper.flows.position import Standing
@@ -38,6 +31,7 @@ from streamkeeper.recover.requests.adopt import AdoptRequest, adopt_form, parse_
 from streamkeeper.recover.requests.form import LOSS, PRICES, REPEATS, UNKNOWN_PRICE
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart.adopted_sources import match_sources
+from streamkeeper.recover.restart.adoption_rehearsal import check_still, remove_rehearsals
 from streamkeeper.recover.restart.flow_now import flow_home, is_safe_to_repeat
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings

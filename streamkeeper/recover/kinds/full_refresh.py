@@ -22,6 +22,7 @@ from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import reset_checkpoint
+from streamkeeper.recover.plans.consent import price_of_others, price_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import NONE, Amount, FlowPlan, Plan, Refusal, SourcePrice, in_words
 from streamkeeper.recover.requests.form import (
@@ -45,7 +46,7 @@ from streamkeeper.sources.cost import price_of, refusals_of
 from streamkeeper.tables import other_writers
 from streamkeeper.tables.commit_marks import is_emptied
 from streamkeeper.tables.other_writers import Strangers
-from streamkeeper.tables.readers import price_of_others, price_of_readers, what_readers_feel
+from streamkeeper.tables.readers import what_readers_feel
 from streamkeeper.times import now
 
 RECOVERY = "full_refresh"

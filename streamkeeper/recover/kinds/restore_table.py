@@ -22,6 +22,7 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import REBUILT, STATES
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds.backup_table import unit_of
+from streamkeeper.recover.plans.consent import price_of_readers, price_of_strangers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import (
@@ -44,7 +45,7 @@ from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups, past_versions
 from streamkeeper.tables.backups import NEWEST, TARGET, TOMBSTONES, Backup
 from streamkeeper.tables.flows_at_version import FlowAt, WritersAt, flow_at
-from streamkeeper.tables.readers import price_of_readers, price_of_strangers, what_readers_feel
+from streamkeeper.tables.readers import what_readers_feel
 from streamkeeper.times import now
 
 RECOVERY = "restore_table"

@@ -21,6 +21,7 @@ from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import reset_checkpoint
+from streamkeeper.recover.plans.consent import price_of_readers, price_of_strangers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
@@ -44,7 +45,7 @@ from streamkeeper.recover.steps.verify_files import verify_files
 from streamkeeper.settings import Settings
 from streamkeeper.tables import past_versions
 from streamkeeper.tables.past_versions import PastVersion, Stood
-from streamkeeper.tables.readers import price_of_readers, price_of_strangers, what_readers_feel
+from streamkeeper.tables.readers import what_readers_feel
 from streamkeeper.times import now
 
 RECOVERY = "rewind"

@@ -42,7 +42,7 @@ from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.adopt import parse_adopt
 from streamkeeper.recover.requests.form import LOSS, REPEATS, UNKNOWN_PRICE
-from streamkeeper.recover.restart import adopted_sources
+from streamkeeper.recover.restart import adopted_sources, adoption_rehearsal
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import LocalStorage
 from streamkeeper.tables import recovery_lock
@@ -600,7 +600,7 @@ def test_before_the_decision_an_adoption_is_given_up_and_leaves_nothing(world: W
     carry_out(world, "rehearse", "hold", "plan_again", "see_still")
     left = f"{world.home.root}/checkpoints/000001-000000"
     world.home.storage.create(
-        f"{adopted_checkpoint.rehearsals(world.home, planned.flows[0], 'r1')}001/metadata", b"{}"
+        f"{adoption_rehearsal.rehearsals(world.home, planned.flows[0], 'r1')}001/metadata", b"{}"
     )
     world.home.storage.create(f"{left}{'7' * 18}/metadata", b"{}")
     assert engine.give_up(world.settings, "events", "r1", "it does not fit")
