@@ -1,15 +1,20 @@
 """Which tests go together where the suite runs in several processes: a file's, and all that share the one
 Airflow of a run.
+
+And the seeds of the properties, which are new in each run and shown at its end.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+
+from tests.worlds.seeds import next_seed
 
 END_TO_END = "tests/end_to_end/"
 
@@ -32,6 +37,29 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return END_TO_END if nodeid.startswith(END_TO_END) else nodeid.partition("::")[0]
+
+
+@pytest.fixture
+def seed(record_property: Callable[[str, object], None]) -> int:
+    """A new seed in each run, shown at its end."""
+    made = next_seed()
+    record_property("seed", made)
+    return made
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show with which seeds the properties were tried."""
+    reports = [
+        report
+        for found in terminalreporter.stats.values()
+        for report in found
+        if getattr(report, "when", "") == "call"
+    ]
+    told = [(report.nodeid, dict(report.user_properties).get("seed")) for report in reports]
+    lines = [f"{test}: STREAMKEEPER_SEED={seed}" for test, seed in told if seed is not None]
+    if lines:
+        terminalreporter.section("seeds")
+        terminalreporter.write_line("\n".join(lines))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:

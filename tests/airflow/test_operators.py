@@ -55,6 +55,7 @@ def park(home: FlowHome, fingerprint: str) -> holds.Hold:
 
 def test_a_driver_that_stopped_in_good_order_is_a_success(operator: FlowOperator, home: FlowHome) -> None:
     operator._conclude(home, ending=Ending(Outcome.STOPPED, "exit code 0"), context=RUN)
+    assert (home.owners(), crash_loops.read(home)) == ([], None), "neither parked nor counted as a failure"
 
 
 def test_a_driver_that_found_a_hold_is_skipped_and_not_a_failure(

@@ -35,6 +35,7 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage, to_json
 from streamkeeper.times import now
+from tests.worlds.suites import long_but
 
 FLOW = "first.first_flow"
 SMALL_DRIVER = Path(__file__).with_name("small_driver.py")
@@ -366,7 +367,19 @@ CASES: dict[str, Callable[[Bed], None]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_a_flow_goes(case: Callable[[Bed], None], bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+FAST = (
+    "running, its task lost → next try → attached",
+    "running → killed → taken over at once",
+    "held → release → running",
+    "parked → another declaration → running",
+    "declared → two starts at once → one driver",
+    "running → fails again and again → crash loop",
+)
+"""What ``make test`` runs; two of them go through the hold and the park on their way."""
+
+
+@pytest.mark.parametrize("name", long_but(CASES, *FAST))
+def test_a_flow_goes(name: str, bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMKEEPER_SUPERVISOR_TIMEOUT", "600")
-    case(bed)
+    CASES[name](bed)
+    assert bed.home.epochs() or bed.alerts, "a driver was started, or people are told why not"

@@ -15,6 +15,8 @@ from tests.chaos.arena import Arena, arena
 from tests.chaos.choosing import Blow, Moment, Round, Victim
 from tests.chaos.rounds import play
 
+pytestmark = pytest.mark.long
+
 SEED = 7
 MARK = uuid.uuid4().hex
 

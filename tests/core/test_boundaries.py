@@ -5,6 +5,7 @@ too.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,45 @@ def violations(room: str, file: str, source: str) -> list[str]:
             if name.startswith("streamkeeper.manifest.import_file")
         ]
     return sorted(set(found))
+
+
+def from_tests(file: str, source: str) -> list[str]:
+    """Return the imports of a test's file by another: they run its fixtures' modules twice, and bind two
+    files that should stand alone.
+    """
+    return sorted(
+        {
+            f"{file}:{line} imports {name}"
+            for line, name in imports(source)
+            if re.search(r"(^|\.)test_\w+\.", f"{name}.")
+        }
+    )
+
+
+def test_helpers_are_imported_from_no_test_file() -> None:
+    found = [
+        item
+        for file in files("tests")
+        for item in from_tests(str(file.relative_to(PROJECT)), file.read_text())
+    ]
+    assert files("tests"), "the tests are there"
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from tests.core.kinds.test_reset_checkpoint import plan",
+        "import tests.spark.driver.test_killed",
+        "from test_x import y",
+    ],
+)
+def test_a_helper_from_a_test_file_is_found_with_its_place(statement: str) -> None:
+    assert from_tests("tests/core/test_y.py", f"def f():\n    {statement}") == [
+        "tests/core/test_y.py:2 imports"
+        f" {statement.replace(' import ', '.').removeprefix('from ').removeprefix('import ')}"
+    ]
+    assert from_tests("tests/core/test_y.py", "from tests.worlds.asked import ASKED") == []
 
 
 @pytest.mark.parametrize("room", FORBIDDEN)

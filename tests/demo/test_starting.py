@@ -62,10 +62,6 @@ def taken() -> Iterator[int]:
         yield int(other.getsockname()[1])
 
 
-def test_nothing_stands_in_the_way_where_all_is_there(settings: Settings, java: Path) -> None:
-    check_ready(settings, FREE)
-
-
 def test_a_taken_port_is_refused_and_a_free_one_is_named(settings: Settings, java: Path, taken: int) -> None:
     with pytest.raises(
         NotReady, match=f"Port {taken} is taken by another program.*make demo PORT=[0-9]+"
@@ -104,7 +100,9 @@ def test_all_that_is_wrong_is_said_at_once(settings: Settings, java: Path, taken
         check_ready(settings, taken)
 
 
-def test_looking_at_the_folders_leaves_nothing_in_them(settings: Settings, java: Path) -> None:
+def test_nothing_stands_in_the_way_where_all_is_there_and_the_look_leaves_nothing_in_the_folders(
+    settings: Settings, java: Path
+) -> None:
     check_ready(settings, FREE)
     assert list(Path(settings.state).iterdir()) == []
 

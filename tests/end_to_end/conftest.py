@@ -1,5 +1,5 @@
-"""One real Airflow with one real flow for all end-to-end tests: started once, ended with everything that it
-started.
+"""One real Airflow for all end-to-end tests, started once, and a flow of its own for each file; ended with
+everything that they started.
 """
 
 from __future__ import annotations
@@ -8,32 +8,27 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from demo.airflow_api import wait_until
 from demo.airflow_service import AirflowService
 from demo.generator import Generator
+from streamkeeper.flows import holds
+from streamkeeper.flows.files import FlowHome
 from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.storage import open_storage
 from tests.airflow.listeners import Inbox, mail_server, webhook
 from tests.end_to_end.browser import Person
-from tests.end_to_end.world import TOKEN_SECONDS, World
+from tests.end_to_end.world import ENDING, TOKEN_SECONDS, World
 from tests.events_producer import Producer
 from tests.postgres import airflow_database
 
-ORDER = (
-    "test_story.py",
-    "test_requests.py",
-    "test_recoveries.py",
-    "test_every_recovery.py",
-    "test_supervision.py",
-    "test_adoption.py",
-    "test_once.py",
-    "test_together.py",
-)
-YEARLY = 'dp.schedule("reset_checkpoint", flow="clean_events", cron="30 5 29 2 *", name="yearly")'
-SCHEDULE = "schedule__events__yearly"
+SCHEDULED = 'dp.schedule("reset_checkpoint", flow="clean_events", cron="30 5 29 2 *", name="yearly")'
 """A recovery by the clock, at a time that hardly ever comes: its DAG is triggered by hand."""
+TESTER = holds.person("tester")
 TIMES = {
     "AIRFLOW__EXECUTION_API__JWT_EXPIRATION_TIME": str(TOKEN_SECONDS),
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
@@ -45,45 +40,61 @@ is parsed unless it is asked for.
 """
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tell the story first among the tests of this folder: it begins with a flow that never ran. All others
-    stay where they are.
-    """
-    here = Path(__file__).parent
-    places = [
-        place for place, item in enumerate(items) if item.path.parent == here and item.path.name in ORDER
-    ]
-    told = sorted((items[place] for place in places), key=lambda item: ORDER.index(item.path.name))
-    for place, item in zip(places, told, strict=True):
-        items[place] = item
-
-
 LIVES = pytest.StashKey[ExitStack]()
 
 
+def declared(pipeline: str) -> str:
+    """Give the pipeline of the events under another name, with a table and a folder of its own."""
+    text = (PROJECT / "tests" / "pipelines" / "events.py").read_text()
+    return f"{text}\n\n{SCHEDULED}\n".replace('"events"', f'"{pipeline}"').replace(
+        "{data}/events", f"{{data}}/{pipeline}"
+    )
+
+
 @pytest.fixture(scope="session")
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A running Airflow, a flow on it, and a generator that writes new events."""
+def airflow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A running Airflow with a flow that rests: a file of DAGs that has none is not parsed again when it is
+    asked for.
+    """
     root = tmp_path_factory.mktemp("world")
-    pipelines = root / "pipelines"
-    pipelines.mkdir()
-    declared = (PROJECT / "tests" / "pipelines" / "events.py").read_text()
-    (pipelines / "events.py").write_text(f"{declared}\n\n{YEARLY}\n")
+    (root / "pipelines").mkdir()
     places = {name: str(root / name.lower()) for name in ("STATE", "WAREHOUSE", "DATA", "PIPELINES")}
     settings = Settings.from_environment(
         {**os.environ, **{f"STREAMKEEPER_{name}": place for name, place in places.items()}}
     )
-    producer = Producer(Path(settings.data) / "events")
+    (root / "pipelines" / "resting.py").write_text(declared("resting"))
+    holds.put(
+        FlowHome(open_storage(settings.state), "resting", "clean_events"),
+        TESTER,
+        "others have the machine",
+        "tester",
+    )
+    lives = ExitStack()
+    request.config.stash[LIVES] = lives
+    mail, hook = lives.enter_context(mail_server()), lives.enter_context(webhook())
+    extra = {**TIMES, **_connections(mail, hook), **lives.enter_context(airflow_database())}
+    service = lives.enter_context(AirflowService(root / "airflow", settings, extra=extra))
+    return World(settings, service, Generator(Producer(Path(settings.data) / "resting")), mail, hook)
+
+
+@pytest.fixture(scope="module")
+def world(request: pytest.FixtureRequest, airflow: World) -> Iterator[World]:
+    """The running Airflow, and of a file that has a ``NAME`` a flow of its own that new events arrive for."""
+    name = getattr(request.module, "NAME", None)
+    if name is None:
+        yield airflow
+        return
+    producer = Producer(Path(airflow.settings.data) / name)
     producer.write(1)
-    with ExitStack() as lives:
-        request.config.stash[LIVES] = lives
-        mail, hook = lives.enter_context(mail_server()), lives.enter_context(webhook())
-        extra = {**TIMES, **_connections(mail, hook), **lives.enter_context(airflow_database())}
-        service = lives.enter_context(AirflowService(root / "airflow", settings, extra=extra))
-        generator = Generator(producer, every=5)
-        generator.start()
-        lives.callback(generator.stop)
-        yield World(settings, service, generator, mail, hook)
+    made = replace(airflow, pipeline=name, generator=Generator(producer, every=5))
+    made.declare(name, declared(name))
+    made.generator.start()
+    made.await_offered()
+    yield made
+    made.generator.stop()
+    holds.put(made.home, TESTER, "the next tests have the machine", "tester")
+    wait_until(lambda: made.look().state != "running" or None, ENDING, "its driver has ended")
+    made.withdraw(name)
 
 
 @pytest.hookimpl(trylast=True)

@@ -18,8 +18,9 @@ from demo.tables import TableWatch
 from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.files import FlowHome
 from tests.end_to_end import plain_job
-from tests.end_to_end.test_once import arrive
-from tests.end_to_end.world import ENDING, STARTING, World
+from tests.end_to_end.world import ENDING, STARTING, World, arrive
+
+pytestmark = pytest.mark.long
 
 FLOW, ADOPT, TABLE = "guests.clean_guests", "adopt", "guests"
 PIPELINE = """

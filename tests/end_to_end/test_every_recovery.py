@@ -12,15 +12,16 @@ import pytest
 
 from demo import evidence
 from demo.airflow_api import ApiError, wait_until
-from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.delta import log as delta_log
-from streamkeeper.flows import generations, ledger
+from streamkeeper.flows import ledger
 from streamkeeper.recover.plans.kind import KINDS, kind
 from tests import events_evidence
 from tests.chaos.striking import titled
-from tests.end_to_end.world import ENDING, FLOW, World
+from tests.end_to_end.world import ENDING, World
+from tests.worlds.suites import long_after
 
-TABLE = "events.events"
+NAME = "every"
+FLOW, TABLE = f"{NAME}.clean_events", f"{NAME}.{NAME}"
 GOOD: dict[str, dict[str, Any]] = {
     "reset_checkpoint": {"flow": FLOW},
     "rewind": {"flow": FLOW, "accept": ["repeats"]},
@@ -30,7 +31,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "full_refresh_with_backup": {"table": TABLE, "fill_from": "sources"},
     "full_refresh_beside": {"table": TABLE, "behind": 3},
     "backfill": {"flow": FLOW, "accept": ["repeats"], "chunk": 5},
-    "clean_up": {"pipeline": "events", "keep_days": 7},
+    "clean_up": {"pipeline": NAME, "keep_days": 7},
 }
 """Values that fit, for each recovery; what only the running flow can tell is added by the test."""
 BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -83,13 +84,12 @@ SET_APART = {"adopt": "tests/end_to_end/test_adoption.py"}
 """Kinds that cannot be asked of a flow that runs, and where a good request of theirs is tried. Bad ones are
 tried here.
 """
-IN_TURN: tuple[tuple[str, dict[str, Any]], ...] = (
+CARRIED_OUT: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("full_refresh_with_backup", {}),
     ("backup_table", {}),
-    ("backfill", {}),
     ("restore_table", {"version": None, "backup": "newest"}),
     ("rewind", {"target": "restored"}),
     ("clean_up", {}),
-    ("full_refresh_with_backup", {}),
 )
 """What is carried out here, with values beside those of ``GOOD``; the others are below, and in test_story.py
 and test_adoption.py.
@@ -104,28 +104,21 @@ def test_every_kind_of_recovery_is_asked_for() -> None:
 def standing(world: World) -> World:
     """A flow that runs, on a generation that has committed a batch."""
     world.await_flow("running")
-    wait_until(lambda: last_batch(world), ENDING, "the flow has committed a batch")
+    wait_until(world.last_batch, ENDING, "the flow has committed a batch")
     return world
-
-
-def last_batch(world: World) -> str | None:
-    """Give the last batch that the newest generation has committed, as the form of a rewind takes it."""
-    newest = generations.latest(world.home)
-    start = generations.read_start(world.home, newest.number) if newest is not None else None
-    last = Checkpoint(world.home.storage, start.checkpoint).last_commit() if start is not None else None
-    return None if start is None or last is None else f"{start.number}/{last}"
 
 
 def asked(world: World, name: str) -> dict[str, Any]:
     """Give values that fit as the flow and its table are now."""
     values = dict(GOOD[name])
     if name == "rewind":
-        values["batch"] = last_batch(world)
+        values["batch"] = world.last_batch()
     if name == "restore_table":
         values["version"] = delta_log.latest_version(world.table)
     return values
 
 
+@pytest.mark.long
 def test_a_dry_run_of_every_recovery_shows_its_plan_and_changes_nothing(standing: World) -> None:
     before = standing.footprint()
     runs = {
@@ -135,7 +128,7 @@ def test_a_dry_run_of_every_recovery_shows_its_plan_and_changes_nothing(standing
     for name, run in runs.items():
         assert standing.api.wait_for_run(name, run, 3 * ENDING) == "success", name
         plan = standing.api.xcom(name, run, "plan")
-        assert (plan["kind"], plan["pipeline"], plan["dry_run"]) == (name, "events", True)
+        assert (plan["kind"], plan["pipeline"], plan["dry_run"]) == (name, NAME, True)
         assert plan["markdown"].startswith(f"### {name} of ")
         assert "asked by admin" in plan["markdown"] and "Reason: to see." in plan["markdown"]
         steps = {
@@ -147,12 +140,25 @@ def test_a_dry_run_of_every_recovery_shows_its_plan_and_changes_nothing(standing
     assert standing.footprint() == before
 
 
-@pytest.mark.parametrize(("name", "values"), IN_TURN)
-def test_it_is_carried_out_with_nobody_asked(name: str, values: dict[str, Any], standing: World) -> None:
-    """Each after the other on one table, so that each finds what the others left: what the backfill repeats,
-    the restore takes back.
-    """
-    world = standing
+@pytest.mark.parametrize(("name", "values"), long_after(1, CARRIED_OUT))
+def test_it_is_carried_out_with_nobody_asked_and_the_table_is_exact(
+    name: str, values: dict[str, Any], standing: World
+) -> None:
+    if values.get("backup") == "newest":
+        carry_out(standing, "backup_table")
+    carry_out(standing, name, **values)
+    is_exact(standing)
+
+
+@pytest.mark.long
+def test_what_a_backfill_repeats_is_gone_after_a_full_refresh(standing: World) -> None:
+    carry_out(standing, "backfill")
+    carry_out(standing, "full_refresh")
+    is_exact(standing)
+
+
+def carry_out(world: World, name: str, **values: Any) -> None:
+    """Carry out a recovery with nobody asked: all its steps come to their end, and the flow goes on."""
     given = {**asked(world, name), **values}
     run = world.api.trigger(name, {**given, "approval": False, "reason": "every one"})
     over = world.api.wait_for_run(name, run, 4 * ENDING)
@@ -170,10 +176,10 @@ def test_it_is_carried_out_with_nobody_asked(name: str, values: dict[str, Any], 
     ]
     assert (world.home.owners(), world.footprint()["lock"]) == ([], None)
     world.await_flow("running")
-    world.another_file()
-    wait_until(lambda: last_batch(world), ENDING, "the flow goes on")
+    wait_until(world.last_batch, ENDING, "the flow goes on")
 
 
+@pytest.mark.long
 def test_values_that_do_not_fit_are_refused_by_every_recovery_in_words_and_change_nothing(
     standing: World,
 ) -> None:
@@ -193,6 +199,7 @@ def test_values_that_do_not_fit_are_refused_by_every_recovery_in_words_and_chang
     assert standing.footprint() == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "step"), [("full_refresh", "empty_tables"), ("full_refresh_beside", "build")]
 )
@@ -229,16 +236,12 @@ def test_a_recovery_whose_task_and_then_all_of_airflow_is_killed_in_a_step_comes
     )
 
 
-def test_after_all_of_them_the_table_is_what_the_oracle_says(standing: World) -> None:
-    """It was built from its sources last, as the flow is declared by now."""
-    world = standing
+def is_exact(world: World) -> None:
+    """Let one more file arrive and be read; the table must have each event of all files once."""
+    world.another_file()
     paths = world.await_all_processed()
-    once, as_they_come = (paths, ()) if ".dropDuplicates" in world.pipeline_file.read_text() else ((), paths)
     assert (
-        evidence.differences(
-            events_evidence.expected(once, as_they_come), events_evidence.actual(world.table)
-        )
-        == []
+        evidence.differences(events_evidence.expected(paths, ()), events_evidence.actual(world.table)) == []
     )
 
 
@@ -246,7 +249,7 @@ def ends_of(world: World, recovery: str) -> list[str]:
     """Give what the ledger tells of a recovery, without the beginnings, the progress and the failures of its
     steps.
     """
-    events = [event.event for event in ledger.open(world.home.storage, "events", recovery).events()]
+    events = [event.event for event in ledger.open(world.home.storage, NAME, recovery).events()]
     return [
         event
         for event in events
@@ -264,7 +267,7 @@ def starts(world: World, recovery: str, step: str, times: int) -> None:
     """Wait until a step was started so often."""
 
     def look() -> bool | None:
-        events = [event.event for event in ledger.open(world.home.storage, "events", recovery).events()]
+        events = [event.event for event in ledger.open(world.home.storage, NAME, recovery).events()]
         return True if events.count(f"{step}.started") >= times or f"{step}.done" in events else None
 
     wait_until(look, ENDING, f"{step} is started {times} times", interval=0.05)

@@ -4,16 +4,15 @@ runs it again.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from demo.airflow_api import ApiError, wait_until
 from demo.tables import TableWatch
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
-from tests.end_to_end.world import ENDING, RESET, STARTING, World
+from tests.end_to_end.world import ENDING, RESET, STARTING, World, arrive
+
+pytestmark = pytest.mark.long
 
 FLOW, DAG = "members.members_snapshot", "flow__members__members_snapshot"
 PIPELINE = """
@@ -28,14 +27,6 @@ dp.create_auto_cdc_flow(name="members_snapshot", target="members", source="membe
 @pytest.fixture
 def home(world: World) -> FlowHome:
     return FlowHome(world.home.storage, "members", "members_snapshot")
-
-
-def arrive(world: World, name: str, *numbers: int, folder: str = "members") -> None:
-    into = Path(world.settings.data) / folder
-    into.mkdir(parents=True, exist_ok=True)
-    aside = into / f".{name}"
-    aside.write_text("".join(json.dumps({"id": number, "name": f"n{number}"}) + "\n" for number in numbers))
-    aside.rename(into / name)
 
 
 def states(world: World) -> list[str] | None:

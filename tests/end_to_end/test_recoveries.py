@@ -10,12 +10,16 @@ import pytest
 
 from demo.airflow_api import ApiError
 from streamkeeper.delta import log as delta_log
-from tests.end_to_end.conftest import SCHEDULE
 from tests.end_to_end.world import ENDING, RESET, World
+
+pytestmark = pytest.mark.long
+
+NAME = "recoveries"
+SCHEDULE = f"schedule__{NAME}__yearly"
 
 REFRESH = "full_refresh"
 FORM: dict[str, Any] = {
-    "table": "events.events",
+    "table": f"{NAME}.{NAME}",
     "infer_schemas": False,
     "accept": [],
     "approval": False,
@@ -33,8 +37,8 @@ def standing(world: World) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        pytest.param({"table": "events.nothing"}, "no pipeline declares", id="unknown table"),
-        pytest.param({"tabel": "events.events"}, "Unknown: 'tabel'", id="unknown key"),
+        pytest.param({"table": f"{NAME}.nothing"}, "no pipeline declares", id="unknown table"),
+        pytest.param({"tabel": f"{NAME}.{NAME}"}, "Unknown: 'tabel'", id="unknown key"),
         pytest.param({"accept": ["everything"]}, "allowed are loss", id="unknown price"),
     ],
 )

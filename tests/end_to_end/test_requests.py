@@ -14,7 +14,12 @@ from demo.airflow_api import ApiError
 from streamkeeper.flows import holds, ledger
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import recovery_lock
-from tests.end_to_end.world import ENDING, FLOW, RESET, World
+from tests.end_to_end.world import ENDING, RESET, World
+
+pytestmark = pytest.mark.long
+
+NAME = "requests"
+FLOW = f"{NAME}.clean_events"
 
 SKIPPED_BY_REJECTION = {
     "hold",
@@ -71,7 +76,7 @@ def in_the_future() -> str:
     ("values", "words"),
     [
         pytest.param(
-            {"flow": "events.nobody"}, ["There is no flow 'events.nobody'", FLOW], id="unknown flow"
+            {"flow": f"{NAME}.nobody"}, ["There is no flow 'requests.nobody'", FLOW], id="unknown flow"
         ),
         pytest.param({"flow": "../../etc/passwd"}, ["no flow's name"], id="a name with dots and slashes"),
         pytest.param({"flow": "events'; drop table"}, ["no flow's name"], id="a name with quotes and spaces"),
@@ -122,14 +127,14 @@ def test_what_does_not_fit_fails_the_plan_in_words_and_changes_nothing(
 
 
 def test_a_table_that_another_recovery_works_on_is_left_to_it(world: World) -> None:
-    recovery_lock.take(world.home.storage, "events", "events", "someone-else")
+    recovery_lock.take(world.home.storage, NAME, NAME, "someone-else")
     try:
         before = world.footprint()
         said = world.failure_of(world.api.trigger(RESET, world.form(approval=False)), "plan")
-        assert "The recovery someone-else works on the table events" in said
+        assert "The recovery someone-else works on the table requests" in said
         assert world.footprint() == before
     finally:
-        recovery_lock.give_back(world.home.storage, "events", "events", "someone-else")
+        recovery_lock.give_back(world.home.storage, NAME, NAME, "someone-else")
 
 
 def test_of_two_recoveries_of_one_flow_at_once_one_is_done_and_the_other_leaves_nothing(world: World) -> None:
@@ -177,7 +182,7 @@ def test_a_price_that_got_worse_under_the_hold_is_asked_about_once_more(world: W
     assert world.api.answer(RESET, run, "approve_again", "Approve", ENDING) == "success"
     assert world.api.wait_for_run(RESET, run, ENDING) == "success"
     recovery = world.api.xcom(RESET, run, "plan")["recovery"]
-    said = ledger.open(world.home.storage, "events", recovery).find(shared_steps.APPROVED_AGAIN)
+    said = ledger.open(world.home.storage, NAME, recovery).find(shared_steps.APPROVED_AGAIN)
     assert said is not None
     assert said.evidence["by"] == "admin"
     assert world.home.owners() == [holds.person("ada")]

@@ -6,20 +6,18 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 from pathlib import Path
-from urllib.parse import quote
 
 from demo import evidence
 from demo.airflow_api import wait_until
 from demo.tables import TableWatch
-from streamkeeper.flows import holds
+from streamkeeper.flows import leases
 from tests import events_evidence
-from tests.end_to_end.browser import Person
-from tests.end_to_end.world import DAG, ENDING, FLOW, RESET, STARTING, World
+from tests.end_to_end.world import ENDING, RESET, STARTING, World, without_deduplication
 
-DEDUPLICATION = re.compile(r"^\s*\.dropDuplicates\(.*\n", re.MULTILINE)
+NAME = "story"
+FLOW, DAG = f"{NAME}.clean_events", f"flow__{NAME}__clean_events"
 
 
 def wait_for_more_rows(world: World) -> int:
@@ -32,13 +30,15 @@ def wait_for_more_rows(world: World) -> int:
     )
 
 
-def run_at_its_gate(world: World) -> str | None:
-    """Give the id of the newest run, if its gate waits without a slot."""
-    newest = str(world.api.runs(DAG, limit=1)[0]["dag_run_id"])
-    return newest if world.api.tasks(DAG, newest)["gate"]["state"] == "deferred" else None
+def test_a_flow_runs_outlives_its_task_breaks_is_parked_and_is_brought_back_exactly(world: World) -> None:
+    a_flow_runs_by_itself_and_its_table_grows(world)
+    a_driver_outlives_its_task_and_the_next_try_attaches_to_it(world)
+    a_bad_change_parks_the_flow_and_the_run_says_what_broke_and_what_fits(world)
+    a_reset_with_approval_brings_it_back_exactly(world)
+    the_table_is_what_the_oracle_says(world)
 
 
-def test_a_flow_runs_by_itself_and_its_table_grows(world: World) -> None:
+def a_flow_runs_by_itself_and_its_table_grows(world: World) -> None:
     world.await_flow("running", generation=1, batch=1)
     wait_for_more_rows(world)
     [run] = world.api.runs(DAG)
@@ -46,11 +46,13 @@ def test_a_flow_runs_by_itself_and_its_table_grows(world: World) -> None:
     assert world.api.tasks(DAG, run["dag_run_id"])["gate"]["state"] == "success"
 
 
-def test_a_driver_outlives_its_task_and_the_next_try_attaches_to_it(world: World) -> None:
+def a_driver_outlives_its_task_and_the_next_try_attaches_to_it(world: World) -> None:
     """The task's process is killed the hard way: no second driver may be started beside the first."""
     before = world.await_flow("running", generation=1, batch=1)
     [run] = world.api.runs(DAG)
-    [note] = (world.service.home / "logs" / "drivers").rglob("*.pid")
+    lease = leases.current(world.home)
+    assert lease is not None
+    note = Path(f"{lease.log}.pid")
     supervisor = int(
         Path(f"/proc/{json.loads(note.read_text())['pid']}/stat").read_text().rsplit(")", 1)[1].split()[1]
     )
@@ -66,9 +68,9 @@ def test_a_driver_outlives_its_task_and_the_next_try_attaches_to_it(world: World
     wait_for_more_rows(world)
 
 
-def test_a_bad_change_parks_the_flow_and_the_run_says_what_broke_and_what_fits(world: World) -> None:
+def a_bad_change_parks_the_flow_and_the_run_says_what_broke_and_what_fits(world: World) -> None:
     world.await_flow("running", generation=1, batch=1)
-    world.declare("events", DEDUPLICATION.sub("", world.pipeline_file.read_text()))
+    world.declare(NAME, without_deduplication(world))
     park = world.await_parked()
     assert park.details["sql_state"] == "42K03"
     failed = wait_until(
@@ -81,51 +83,10 @@ def test_a_bad_change_parks_the_flow_and_the_run_says_what_broke_and_what_fits(w
         assert f"The flow {FLOW} stopped: a stateful operation (dropDuplicates" in said
         assert "SQLSTATE 42K03" in said
         assert f"{world.service.url}/dags/reset_checkpoint" in said
-    wait_until(lambda: run_at_its_gate(world), ENDING, "the next run waits at its gate")
+    wait_until(world.run_at_its_gate, ENDING, "the next run waits at its gate")
 
 
-def test_the_parked_run_says_so_on_its_page(world: World, person: Person) -> None:
-    failed = next(run for run in world.api.runs(DAG) if run["state"] == "failed")
-    person.visit(f"/dags/{DAG}/runs/{quote(failed['dag_run_id'])}")
-    person.read(f"The flow {FLOW} stopped")
-    person.see("button[aria-label='Edit note']").click()
-    assert "SQLSTATE 42K03" in person.read("Its form:")
-    person.picture("parked")
-
-
-def test_the_form_shows_its_fields_and_what_is_missing_and_triggers_what_is_right(
-    world: World, person: Person
-) -> None:
-    person.visit(f"/dags/{RESET}")
-    person.see("[data-testid=trigger-dag-button]").click()
-    assert "This field is required" in person.read("Flow")
-    assert not person.see("[data-testid=trigger-dag-submit]").is_enabled()
-    for section, titles in {
-        "Position": ["Start", "Timestamp", "Offsets"],
-        "State": ["State", "Infer schemas again"],
-        "Approval": ["Accepted price", "Ask for approval", "Only plan", "Reason"],
-    }.items():
-        person.open_section(section)
-        for title in titles:
-            person.read(title)
-    person.switch("dry_run")
-    person.open_section("Run Parameters")
-    person.choose("flow", FLOW)
-    person.open_section("Position")
-    person.read("After the last processed")
-    person.picture("form")
-    person.see("[data-testid=trigger-dag-submit]").click()
-    [run] = wait_until(lambda: world.api.runs(RESET) or None, ENDING, "the run that the form triggered")
-    assert world.api.wait_for_run(RESET, run["dag_run_id"], ENDING) == "success"
-    assert (run["conf"]["flow"], run["conf"]["start_from"], run["conf"]["dry_run"]) == (
-        FLOW,
-        "after-last",
-        True,
-    )
-    assert world.home.generations() == [1]
-
-
-def test_a_reset_with_approval_brings_it_back_exactly(world: World) -> None:
+def a_reset_with_approval_brings_it_back_exactly(world: World) -> None:
     run = world.api.trigger(RESET, world.form(reason="dropDuplicates was removed on purpose"))
     world.api.wait_for_task(RESET, run, "approve", ("awaiting_input",), ENDING)
     question = world.api.question(RESET, run, "approve")
@@ -141,18 +102,8 @@ def test_a_reset_with_approval_brings_it_back_exactly(world: World) -> None:
     world.await_flow("running", generation=2, batch=1)
 
 
-def test_the_table_is_what_the_oracle_says(world: World) -> None:
+def the_table_is_what_the_oracle_says(world: World) -> None:
     paths = world.await_all_processed()
     before = evidence.read_handover(world.home, 2, events_evidence.SOURCE).old
     wanted = events_evidence.expected(before, sorted(paths - set(before)))
     assert evidence.differences(wanted, events_evidence.actual(world.table)) == []
-
-
-def test_a_person_s_hold_stops_the_driver_and_the_next_run_waits_at_its_gate(world: World) -> None:
-    world.await_flow("running")
-    holds.put(world.home, holds.person("tester"), "a look at the table", "tester")
-    world.await_flow("held")
-    waiting = wait_until(lambda: run_at_its_gate(world), ENDING, "a run waits at its gate")
-    holds.release(world.home, holds.person("tester"))
-    world.api.wait_for_task(DAG, waiting, "run", ("running",), ENDING)
-    assert "person-tester, by tester" in world.api.log(DAG, waiting, "gate")

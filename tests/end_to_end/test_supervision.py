@@ -12,7 +12,12 @@ from demo.airflow_api import wait_until
 from streamkeeper.drivers import supervision
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.leases import Life
-from tests.end_to_end.world import DAG, ENDING, FLOW, STARTING, TOKEN_SECONDS, World
+from tests.end_to_end.world import ENDING, STARTING, TOKEN_SECONDS, World
+
+pytestmark = pytest.mark.long
+
+NAME = "supervision"
+FLOW, DAG = f"{NAME}.clean_events", f"flow__{NAME}__clean_events"
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +82,7 @@ def test_hold_flows_stops_it_and_release_flows_starts_it_again(world: World) -> 
     holds.put(world.home, holds.person("ada"), "me too", "ada")
     run = trigger(world, "release_flows", flows=[FLOW])
     assert world.api.xcom("release_flows", run, "release") == {FLOW: ["person-ada"]}
-    trigger(world, "release_flows", pipeline="events", owner="ada")
+    trigger(world, "release_flows", pipeline=NAME, owner="ada")
     assert world.await_flow("running").epoch == (before or 0) + 1
 
 
@@ -111,3 +116,13 @@ def test_a_driver_outlives_all_of_airflow_and_the_next_try_attaches_and_shows_it
     assert world.await_flow("running").epoch == before.epoch
     seen = supervision.read(world.home)
     wait_until(lambda: supervision.read(world.home) != seen or None, ENDING, "the task watches")
+
+
+def test_a_person_s_hold_stops_the_driver_and_the_next_run_waits_at_its_gate(world: World) -> None:
+    world.await_flow("running")
+    holds.put(world.home, holds.person("tester"), "a look at the table", "tester")
+    world.await_flow("held")
+    waiting = wait_until(world.run_at_its_gate, ENDING, "a run waits at its gate")
+    holds.release(world.home, holds.person("tester"))
+    world.api.wait_for_task(DAG, waiting, "run", ("running",), ENDING)
+    assert "person-tester, by tester" in world.api.log(DAG, waiting, "gate")

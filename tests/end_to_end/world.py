@@ -1,13 +1,15 @@
-"""What the end-to-end tests work on: a running Airflow, a flow, and where to look."""
+"""What the end-to-end tests work on: a running Airflow, a flow of each file's own, and where to look."""
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from demo import evidence
-from demo.airflow_api import AirflowApi, wait_until
+from demo.airflow_api import AirflowApi, ApiError, wait_until
 from demo.airflow_service import AirflowService
 from demo.generator import Generator
 from streamkeeper.checkpoint import Checkpoint
@@ -16,13 +18,14 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.holds import Hold
 from streamkeeper.flows.status import FlowStatus
 from streamkeeper.manifest.manifest import Flow, read_manifest
+from streamkeeper.recover.plans.kind import KINDS
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock
 from tests import events_evidence
 from tests.airflow.listeners import Inbox
 
-FLOW, DAG, RESET = "events.clean_events", "flow__events__clean_events", "reset_checkpoint"
+RESET = "reset_checkpoint"
 STARTING, ENDING = 420.0, 420.0
 """Seconds: a driver's start and a recovery's tasks take well under a minute on a machine that is not busy,
 and minutes on one that is.
@@ -33,13 +36,16 @@ TOKEN_SECONDS = 60
 
 @dataclass(frozen=True)
 class World:
-    """What the tests work on."""
+    """What the tests of a file work on. ``pipeline`` is the file's own, and so are its flow, its table and
+    its folder of data.
+    """
 
     settings: Settings
     service: AirflowService
     generator: Generator
     mail: Inbox
     hook: Inbox
+    pipeline: str = "resting"
 
     @property
     def api(self) -> AirflowApi:
@@ -47,21 +53,57 @@ class World:
 
     @property
     def pipeline_file(self) -> Path:
-        return self.settings.pipelines / "events.py"
+        return self.settings.pipelines / f"{self.pipeline}.py"
 
     @property
     def home(self) -> FlowHome:
-        return FlowHome(open_storage(self.settings.state), "events", "clean_events")
+        return FlowHome(open_storage(self.settings.state), self.pipeline, "clean_events")
 
     @property
     def table(self) -> str:
-        return self.settings.table_path("events")
+        return self.settings.table_path(self.pipeline)
 
     def flow(self) -> Flow:
-        return read_manifest(self.settings).find(FLOW)
+        return read_manifest(self.settings).find(f"{self.pipeline}.clean_events")
 
     def look(self) -> FlowStatus:
         return status.look(self.home.storage, self.flow())
+
+    @property
+    def dag(self) -> str:
+        """The id of the flow's DAG."""
+        return f"flow__{self.pipeline}__clean_events"
+
+    def run_at_its_gate(self) -> str | None:
+        """Give the id of the newest run, if its gate waits without a slot."""
+        newest = str(self.api.runs(self.dag, limit=1)[0]["dag_run_id"])
+        return newest if self.api.tasks(self.dag, newest)["gate"]["state"] == "deferred" else None
+
+    def last_batch(self) -> str | None:
+        """Give the last batch that the newest generation has committed, as the form of a rewind takes it."""
+        newest = generations.latest(self.home)
+        start = generations.read_start(self.home, newest.number) if newest is not None else None
+        last = Checkpoint(self.home.storage, start.checkpoint).last_commit() if start is not None else None
+        return None if start is None or last is None else f"{start.number}/{last}"
+
+    def await_offered(self) -> None:
+        """Wait until the form of every recovery offers the pipeline. Where a file is being parsed, Airflow
+        forgets who asked for it.
+        """
+
+        def look() -> bool | None:
+            try:
+                forms = [str(self.api.call("GET", f"/dags/{name}/details")["params"]) for name in KINDS]
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+                forms = [""]
+            if all(f"'{self.pipeline}" in form for form in forms):
+                return True
+            self.api.parse_again()
+            return None
+
+        wait_until(look, STARTING, f"every form offers {self.pipeline}", interval=2.0)
 
     def declare(self, pipeline: str, text: str) -> None:
         """Write a pipeline's file, whole, and let Airflow parse its DAGs for it."""
@@ -106,7 +148,7 @@ class World:
         give these files.
         """
         self.generator.stop()
-        paths = evidence.present(f"{self.settings.data}/events")
+        paths = evidence.present(f"{self.settings.data}/{self.pipeline}")
         start = generations.read_start(self.home, self.home.generations()[-1])
         assert start is not None, "the newest generation has begun"
         checkpoint = Checkpoint(self.home.storage, start.checkpoint)
@@ -125,7 +167,7 @@ class World:
                 number: generations.read(self.home, number) for number in self.home.generations()
             },
             "holds": self.home.owners(),
-            "lock": recovery_lock.holder(storage, pipeline, "events"),
+            "lock": recovery_lock.holder(storage, pipeline, pipeline),
             "recoveries": ledger.recoveries(storage, pipeline),
         }
 
@@ -134,7 +176,7 @@ class World:
         defaults.
         """
         defaults = {
-            "flow": FLOW,
+            "flow": f"{self.pipeline}.clean_events",
             "flows": [],
             "start_from": "after-last",
             "timestamp": None,
@@ -156,3 +198,18 @@ class World:
             name: item["state"] for name, item in self.api.tasks(RESET, run).items()
         }
         return self.api.log(RESET, run, task, found["try_number"])
+
+
+def arrive(world: World, name: str, *numbers: int, folder: str = "members") -> None:
+    into = Path(world.settings.data) / folder
+    into.mkdir(parents=True, exist_ok=True)
+    aside = into / f".{name}"
+    aside.write_text("".join(json.dumps({"id": number, "name": f"n{number}"}) + "\n" for number in numbers))
+    aside.rename(into / name)
+
+
+def without_deduplication(world: World) -> str:
+    """Give the file's pipeline as somebody changes it who does not know that its checkpoint will not fit any
+    more.
+    """
+    return re.sub(r"^\s*\.dropDuplicates\(.*\n", "", world.pipeline_file.read_text(), flags=re.MULTILINE)

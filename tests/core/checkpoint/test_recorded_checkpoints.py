@@ -34,22 +34,23 @@ def test_every_offset_and_commit_is_written_again_byte_for_byte(name: str) -> No
         assert write_commit(checkpoint.commit(batch)) == checkpoint.read(f"commits/{batch}")
 
 
-@pytest.mark.parametrize(
-    "file",
-    [file for file in RECORDED.rglob("sources/*/*") if file.is_file() and b"batchId" in file.read_bytes()],
-)
-def test_every_file_of_a_files_log_is_written_again_byte_for_byte(file: Path) -> None:
-    entries = [parse_file_entry(line, str(file)) for line in file.read_text().split("\n")[1:]]
-    assert b"".join(write_files_log(entries)) == file.read_bytes()
+def test_every_file_of_a_files_log_is_written_again_byte_for_byte() -> None:
+    files = [
+        file for file in RECORDED.rglob("sources/*/*") if file.is_file() and b"batchId" in file.read_bytes()
+    ]
+    assert files
+    entries = {
+        file: [parse_file_entry(line, str(file)) for line in file.read_text().split("\n")[1:]]
+        for file in files
+    }
+    assert [file for file in files if b"".join(write_files_log(entries[file])) != file.read_bytes()] == []
 
 
-@pytest.mark.parametrize(
-    "twin", list(RECORDED.rglob(".*.crc")), ids=lambda twin: str(twin.relative_to(RECORDED))
-)
-def test_every_checksum_is_the_one_that_hadoop_wrote(twin: Path) -> None:
-    content = twin.with_name(twin.name[1:-4]).read_bytes()
-    assert fits(content, twin.read_bytes())
-    assert checksum(content) == twin.read_bytes()
+def test_every_checksum_is_the_one_that_hadoop_wrote() -> None:
+    contents = {twin: twin.with_name(twin.name[1:-4]).read_bytes() for twin in RECORDED.rglob(".*.crc")}
+    assert len(contents) > 100
+    assert [twin for twin, content in contents.items() if not fits(content, twin.read_bytes())] == []
+    assert [twin for twin, content in contents.items() if checksum(content) != twin.read_bytes()] == []
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from streamkeeper.recover.kinds import full_refresh
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
-from tests.core.recover.test_recoveries import carry_out, drive, plan
+from tests.worlds.recoveries import carry_out, drive, plan
 from tests.worlds.small_world import EVENTS, World
 
 FLOW = "events.clean_events"
@@ -379,7 +379,7 @@ class Driver:
         self.calls += 1
         assert not self.world.home.owners(), "the flow is free to run when its driver starts"
         if self.code == Outcome.STOPPED:
-            drive(self.world)
+            drive(self.world.home)
         return self.code
 
 

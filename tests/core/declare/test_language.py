@@ -6,24 +6,17 @@ from __future__ import annotations
 
 import json
 import re
-import textwrap
 from pathlib import Path
 
 import pytest
 
 from streamkeeper import pipelines as dp
 from streamkeeper.declare.cdc_spec import CdcSpec
-from streamkeeper.declare.model import (
-    AutoCdcFlow,
-    Pipeline,
-    pipeline_from_json,
-    pipeline_to_json,
-    without_code,
-)
+from streamkeeper.declare.model import AutoCdcFlow, pipeline_from_json, pipeline_to_json, without_code
 from streamkeeper.errors import DeclarationError
-from streamkeeper.manifest.import_file import fingerprint, load_pipeline
+from streamkeeper.manifest.import_file import fingerprint
+from tests.worlds.pipelines import TAIL, load
 
-HEAD = "from streamkeeper import pipelines as dp\n"
 GOOD = """
 dp.create_source("raw", format="json", path="{data}/raw", schema="id INT", options={"maxFilesPerTrigger": 5, "multiLine": True})
 dp.create_streaming_table("t", comment="c", table_properties={"delta.appendOnly": True}, partition_cols=["day"])
@@ -36,18 +29,6 @@ def seen(raw):
 def f(seen):
     return seen
 """
-TAIL = """
-dp.create_streaming_table("t")
-@dp.append_flow(target="t", sources=["raw"])
-def f(raw):
-    return raw
-"""
-
-
-def load(folder: Path, body: str, name: str = "p.py") -> Pipeline:
-    file = folder / name
-    file.write_text(HEAD + textwrap.dedent(body))
-    return load_pipeline(file, "/data")
 
 
 def test_a_pipeline_is_what_its_file_declares(tmp_path: Path) -> None:

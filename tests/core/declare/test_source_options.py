@@ -15,7 +15,7 @@ from streamkeeper.errors import DeclarationError, SettingsError
 from streamkeeper.manifest.environment import opened, variables
 from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.settings import Settings
-from tests.core.declare.test_language import TAIL, load
+from tests.worlds.pipelines import TAIL, load
 
 BROKER = {"kafka.bootstrap.servers": "broker:9092"}
 KAFKA = {**BROKER, "subscribe": "orders"}

@@ -27,19 +27,9 @@ from streamkeeper.recover.requests.form import DOWNSTREAM, LOSS, UNKNOWN_PRICE
 from streamkeeper.recover.restart import put_back, side_table
 from streamkeeper.storage import to_json
 from streamkeeper.tables import commit_marks, other_writers, past_versions
-from tests.core.recover.test_engine import SEVERAL, of
+from tests.worlds.pipelines import READER, SEVERAL
+from tests.worlds.recoveries import of
 from tests.worlds.small_world import CHANGES, EVENTS, World
-
-READER = """
-from streamkeeper import pipelines as dp
-
-dp.create_source("their_events", format="delta", table="events"%s)
-dp.create_streaming_table("after")
-
-@dp.append_flow(name="after_events", target="after", sources=["their_events"])
-def after_events(raw):
-    return raw
-"""
 
 
 @pytest.fixture

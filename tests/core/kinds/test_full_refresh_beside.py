@@ -25,8 +25,8 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.form import DOWNSTREAM, LOSS
 from streamkeeper.recover.restart import side_table
 from streamkeeper.recover.steps import clean_up as clean_up_steps
-from tests.core.kinds.test_full_refresh import READER
-from tests.core.recover.test_engine import SEVERAL, of
+from tests.worlds.pipelines import READER, SEVERAL
+from tests.worlds.recoveries import of
 from tests.worlds.small_world import CHANGES, EVENTS, World
 
 RECOVERY = "full_refresh_beside-x-0badcafe"

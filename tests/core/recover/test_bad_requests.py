@@ -73,27 +73,30 @@ def of(name: str) -> list[FormField]:
     return list(kind(name).form(Manifest("", (), {}, {})))
 
 
-CASES = [
-    pytest.param(name, field.name, value, id=f"{name} {field.name} {str(value)[:20]!r}")
-    for name in sorted(KINDS)
-    for field in of(name)
-    for value in bad_values(field)
-]
-
-
-@pytest.mark.parametrize(("name", "field", "value"), CASES)
+@pytest.mark.parametrize("name", sorted(KINDS))
 def test_a_value_that_does_not_fit_its_field_is_refused_with_field_and_value(
-    name: str, field: str, value: object, manifest: Manifest
+    name: str, manifest: Manifest
 ) -> None:
-    with pytest.raises(RequestError) as refused:
+    cases = [(field.name, value) for field in of(name) for value in bad_values(field)]
+    assert cases
+    assert [wrong for field, value in cases if (wrong := wrong_refusal(name, field, value, manifest))] == []
+
+
+def wrong_refusal(name: str, field: str, value: object, manifest: Manifest) -> str | None:
+    """Say what is wrong with how a value is refused; None where it is right."""
+    case = f"{field} = {str(value)[:40]!r}"
+    try:
         kind(name).parse({**good(name, manifest), field: value}, manifest, "ada")
+    except RequestError as error:
+        refused = str(error)
+    except Exception as error:  # noqa: BLE001 - told with its case, so that the other cases are tried too
+        return f"{case} raises {error!r}"
+    else:
+        return f"{case} is not refused"
     (asked,) = [item for item in kind(name).form(manifest) if item.name == field]
-    lines = [line for line in str(refused.value).splitlines() if field in line or repr(value)[:200] in line]
-    assert lines, f"a line about {field}: {refused.value}"
-    said = "\n".join(lines)
-    assert any(found in said for found in (repr(value), repr(str(value)), str(value))), (
-        f"what was found: {said}"
-    )
+    said = "\n".join(line for line in refused.splitlines() if field in line or repr(value)[:200] in line)
+    if not any(found in said for found in (repr(value), repr(str(value)), str(value))):
+        return f"{case}: what was found is not said: {refused}"
     allowed = (
         "must be",
         "allowed ",
@@ -103,7 +106,11 @@ def test_a_value_that_does_not_fit_its_field_is_refused_with_field_and_value(
         "leave it empty",
         *(asked.enum or ()),
     )
-    assert any(word in said.lower() for word in allowed), f"what is allowed: {said}"
+    return (
+        None
+        if any(word in said.lower() for word in allowed)
+        else f"{case}: what is allowed is not said: {said}"
+    )
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError, TableLocked
-from streamkeeper.flows import generations, holds, leases, ledger
+from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import Start, StartAt
-from streamkeeper.flows.leases import Heartbeat, Lease, Process
+from streamkeeper.flows.generations import StartAt
 from streamkeeper.flows.ledger import Ledger
 from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.recover import engine
@@ -28,25 +27,12 @@ from streamkeeper.recover.requests.form import FormField, approval_fields, price
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest, parse_reset
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
-from streamkeeper.storage import to_json
 from streamkeeper.tables import recovery_lock
 from streamkeeper.times import now
+from tests.worlds.pipelines import SEVERAL
+from tests.worlds.recoveries import drive, of
 from tests.worlds.small_world import EVENTS, World
 
-SEVERAL = (
-    EVENTS
-    + """
-dp.create_streaming_table("aside")
-
-@dp.append_flow(name="more_events", target="events", sources=["events_raw"])
-def more_events(raw):
-    return raw
-
-@dp.append_flow(name="aside_events", target="aside", sources=["events_raw"])
-def aside_events(raw):
-    return raw
-"""
-)
 NAMES = ("clean_events", "more_events", "aside_events")
 FLOWS = tuple(f"events.{name}" for name in NAMES)
 
@@ -64,10 +50,6 @@ def several(world: World) -> World:
     world.add_files(2)
     world.park()
     return world
-
-
-def of(world: World, name: str) -> World:
-    return replace(world, name=name, table="aside" if name.startswith("aside") else "events")
 
 
 def homes(world: World) -> list[FlowHome]:
@@ -97,25 +79,6 @@ def carry_out(world: World, *steps: str, recovery: str = "r1", **more: Any) -> d
     for step in steps:
         evidence = engine.carry_out(world.settings, "events", recovery, step, **more)
     return evidence
-
-
-def drive(home: FlowHome) -> None:
-    """Be a flow's driver, if nothing forbids it: begin the generation that is decided, and look at the
-    sources.
-    """
-    generation = generations.latest(home)
-    assert generation is not None
-    if home.owners() or generations.read_start(home, generation.number):
-        return
-    epoch = (home.epochs() or [0])[-1] + 1
-    lease = Lease(epoch, Process.current(), generation.number, "then")
-    home.storage.create(home.lease(epoch), to_json(asdict(lease)))
-    generations.begin(
-        home,
-        Start(generation.number, home.checkpoint(generation.number, 1), 0, {}, {}, (), None, epoch, "then"),
-    )
-    leases.beat(home, Heartbeat(epoch, 1, "running", generation.number, "then", batch=1, triggers=1))
-    leases.leave(home, lease, "done")
 
 
 def end_state(world: World) -> dict[str, Any]:

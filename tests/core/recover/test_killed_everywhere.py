@@ -24,10 +24,11 @@ from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock
 from streamkeeper.tables.backups import commit_file
-from tests.core.recover.test_engine import drive
-from tests.core.recover.test_two_recoveries import ASKED, SET_APART
 from tests.killing import Killed, Mortal
+from tests.worlds.asked import ASKED, SET_APART
+from tests.worlds.recoveries import drive
 from tests.worlds.small_world import World
+from tests.worlds.suites import long_but
 
 NOT_PLAYED = {"full_refresh_beside": "tests/spark/recover/test_full_refresh_beside.py"}
 """Kinds whose steps in Spark are more than can be played here, and where they are killed instead."""
@@ -139,7 +140,10 @@ def put_back(world: World, kept: Path) -> None:
         shutil.copytree(kept / name, world.root / name)
 
 
-@pytest.mark.parametrize("name", sorted(set(ASKED) - set(NOT_PLAYED)))
+@pytest.mark.parametrize(
+    "name",
+    long_but(sorted(set(ASKED) - set(NOT_PLAYED)), "reset_checkpoint", "restore_table", "full_refresh"),
+)
 def test_a_recovery_that_is_killed_after_any_change_and_run_again_comes_to_the_same_end(
     name: str, stands: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,26 +8,25 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from streamkeeper.errors import LeaseHeld, PlanRefused, RecoveryError, RequestError, TableLocked
 from streamkeeper.flows import generations, holds, leases, ledger
-from streamkeeper.flows.generations import Start, StartAt
-from streamkeeper.flows.leases import Heartbeat, Lease, Process
+from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
-from streamkeeper.recover.plans.plan import Plan, Refusal
+from streamkeeper.recover.plans.plan import Refusal
 from streamkeeper.recover.requests.form import LOSS, REPEATS
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.steps import shared as shared_steps
-from streamkeeper.storage import LocalStorage, to_json
+from streamkeeper.storage import LocalStorage
 from streamkeeper.tables import recovery_lock
+from tests.worlds.recoveries import FLOW, carry_out, drive, plan
 from tests.worlds.small_world import CHANGES, EVENTS, World
 
-FLOW = "events.clean_events"
 STEPS = KIND.step_names
 UNTIL_RELEASED = STEPS[: STEPS.index("release") + 1]
 
@@ -39,50 +38,6 @@ def parked(world: World) -> World:
     world.add_files(2)
     world.park()
     return world
-
-
-def plan(world: World, start: str = "after-last", recovery: str = "r1", **request: Any) -> Plan:
-    made = engine.plan(
-        world.settings, KIND, ResetRequest((FLOW,), StartAt(start), by="ada", **request), recovery
-    )
-    engine.propose(world.settings, made)
-    engine.approve(world.settings, "events", recovery, "ada")
-    return made
-
-
-def carry_out(world: World, *steps: str, recovery: str = "r1") -> dict[str, Any]:
-    """Carry out some steps, and give the evidence of the last one; what it says of the one flow or table is
-    laid flat.
-    """
-    evidence: dict[str, Any] = {}
-    for step in steps:
-        evidence = engine.carry_out(world.settings, "events", recovery, step)
-    return {
-        **evidence,
-        **evidence.get("flows", {}).get(FLOW, {}),
-        **evidence.get("tables", {}).get("events", {}),
-    }
-
-
-def drive(world: World) -> None:
-    """Be the flow's driver, if nothing forbids it: begin the generation that is decided, and commit a
-    batch.
-    """
-    generation = generations.latest(world.home)
-    assert generation is not None
-    if world.home.owners():
-        return
-    epoch = (world.home.epochs() or [0])[-1] + 1
-    lease = Lease(epoch, Process.current(), generation.number, "then")
-    world.home.storage.create(world.home.lease(epoch), to_json(asdict(lease)))
-    generations.begin(
-        world.home,
-        Start(
-            generation.number, world.home.checkpoint(generation.number, 1), 0, {}, {}, (), None, epoch, "then"
-        ),
-    )
-    leases.beat(world.home, Heartbeat(epoch, 1, "running", generation.number, "then", batch=1, triggers=1))
-    leases.leave(world.home, lease, "done")
 
 
 def end_state(world: World) -> dict[str, Any]:
@@ -124,7 +79,7 @@ def test_a_reset_decides_the_next_generation_and_leaves_nothing_else_behind(park
     assert engine.is_open(parked.settings, "events", "r1")
     assert parked.home.owners() == ["park", "recovery-r1"]
     carry_out(parked, *UNTIL_RELEASED[1:])
-    drive(parked)
+    drive(parked.home)
     evidence = carry_out(parked, "verify_progress")
     assert (evidence["batch"], evidence["triggers"]) == (1, 1)
     found = end_state(parked)
@@ -182,7 +137,7 @@ def killed_at(world: World, at: int, after: bool) -> bool:
         code = 8
         try:
             carry_out(world, *UNTIL_RELEASED)
-            drive(world)
+            drive(world.home)
             carry_out(world, "verify_progress")
             code = 0
         finally:
@@ -209,7 +164,7 @@ def test_a_reset_that_is_killed_at_any_change_and_run_again_comes_to_the_same_en
         if not killed_at(parked, at, after):
             break
         carry_out(parked, *UNTIL_RELEASED)
-        drive(parked)
+        drive(parked.home)
         carry_out(parked, "verify_progress")
         assert end_state(parked) == expected, f"killed at change {at}"
     assert at > len(STEPS) * 2, "every step's start and end was among the changes"
@@ -443,7 +398,7 @@ def test_no_progress_is_an_error_that_says_where_to_look(
     carry_out(parked, *UNTIL_RELEASED)
     with pytest.raises(RecoveryError, match=r"made no progress in 0.1 s.*run this step again"):
         carry_out(parked, "verify_progress")
-    drive(parked)
+    drive(parked.home)
     assert carry_out(parked, "verify_progress")["batch"] == 1
 
 

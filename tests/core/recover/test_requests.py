@@ -261,7 +261,10 @@ def test_everything_that_is_wrong_is_said_at_once(known: Manifest) -> None:
 
 def test_a_moment_just_past_is_fine_by_the_real_clock(known: Manifest) -> None:
     moment = datetime.now(timezone.utc) - timedelta(seconds=1)
-    parse_reset({"flow": FLOW, "start_from": "timestamp", "timestamp": moment.isoformat()}, known, "ada")
+    request = parse_reset(
+        {"flow": FLOW, "start_from": "timestamp", "timestamp": moment.isoformat()}, known, "ada"
+    )
+    assert request.start.timestamp_ms == int(moment.timestamp() * 1000)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans import schedules
 from streamkeeper.recover.requests.backfill import parse_backfill
 from streamkeeper.recover.requests.reset_checkpoint import parse_reset
-from tests.core.recover.test_engine import SEVERAL
+from tests.worlds.pipelines import SEVERAL
 from tests.worlds.small_world import EVENTS, World
 
 HERE = Where("events.py", 9)

@@ -22,23 +22,9 @@ from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import LocalStorage
 from streamkeeper.tables import recovery_lock
 from tests.killing import Killed
+from tests.worlds.asked import ASKED, SET_APART
 from tests.worlds.small_world import World
 
-FLOW, TABLE = "events.clean_events", "events.events"
-ASKED: dict[str, dict[str, Any]] = {
-    "reset_checkpoint": {"flow": FLOW},
-    "rewind": {"flow": FLOW, "batch": "1", "accept": ["repeats"]},
-    "backup_table": {"table": TABLE},
-    "restore_table": {"table": TABLE, "version": 2, "accept": ["loss", "repeats"]},
-    "full_refresh": {"table": TABLE, "accept": ["loss"]},
-    "full_refresh_with_backup": {"table": TABLE, "accept": ["loss"]},
-    "full_refresh_beside": {"table": TABLE, "accept": ["loss"]},
-    "backfill": {"flow": FLOW, "accept": ["repeats"]},
-    "clean_up": {"pipeline": "events"},
-}
-"""What is asked of each kind: all of them of the same table."""
-SET_APART = {"adopt": "tests/core/kinds/test_adopt.py"}
-"""Kinds that cannot be asked of a flow that has begun, and where they are tried instead."""
 LOCKS_NONE = {"backup_table", "clean_up"}
 """Kinds whose plan goes on beside others: a backup looks when it pins its versions, a clean-up leaves what is
 locked for another day.

@@ -16,7 +16,7 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups
-from tests.core.tables.test_backups import entry
+from tests.worlds.backups import entry
 from tests.worlds.small_world import World
 
 FLOW = "events.clean_events"

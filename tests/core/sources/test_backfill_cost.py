@@ -19,9 +19,9 @@ from streamkeeper.recover.plans.plan import Amount, Plan
 from streamkeeper.recover.requests.form import REPEATS
 from streamkeeper.sources.delta.statistics import rows_of
 from streamkeeper.sources.kafka.offsets import Topics
-from tests.core.delta.test_history import PROTOCOL, Table, add
-from tests.core.sources.test_cost import DELTA, HELD, KAFKA, STOOD, Ask, at, begun, broker
+from tests.worlds.delta_logs import PROTOCOL, Table, add
 from tests.worlds.small_world import READER, World
+from tests.worlds.source_prices import DELTA, HELD, KAFKA, STOOD, Ask, at, begun, broker
 
 __all__ = ["broker"]
 FLOW = "events.clean_events"

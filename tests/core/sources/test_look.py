@@ -25,8 +25,9 @@ from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.sources import replay_steps
 from streamkeeper.sources.files.options import FileOptions
 from streamkeeper.sources.kafka.offsets import Held, Topics
-from tests.core.delta.test_history import Table
-from tests.core.sources.test_cost import (
+from tests.worlds.delta_logs import Table
+from tests.worlds.small_world import EVENTS, World
+from tests.worlds.source_prices import (
     DELTA,
     HELD,
     KAFKA,
@@ -41,7 +42,6 @@ from tests.core.sources.test_cost import (
     refused,
     table,
 )
-from tests.worlds.small_world import EVENTS, World
 
 __all__ = ["broker", "table"]
 FLOW = "events.clean_events"

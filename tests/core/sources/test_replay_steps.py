@@ -44,6 +44,7 @@ def test_files_are_cut_by_bytes_and_number(sizes: list[int], least: int, ends: l
     assert cut_files(sizes, SMALL, least) == ends
 
 
+@pytest.mark.long
 @given(st.lists(st.integers(0, 200), max_size=40))
 def test_every_step_is_bounded_and_together_they_are_all(sizes: list[int]) -> None:
     ends = cut_files(sizes, SMALL)
@@ -95,6 +96,7 @@ def test_records_are_cut_by_their_number_in_all_partitions_alike(
     assert cut_offsets(first, end, 10) == expected
 
 
+@pytest.mark.long
 @given(
     st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=4), st.integers(1, 20)
 )

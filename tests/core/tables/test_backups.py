@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from datetime import datetime, timedelta, timezone
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -35,12 +34,12 @@ from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.requests.form import DOWNSTREAM, LOSS, UNKNOWN_PRICE
 from streamkeeper.storage import LocalStorage, open_storage, to_json
 from streamkeeper.tables import backups, past_versions, recovery_lock
-from streamkeeper.tables.backups import NEWEST, Backup, Checksum, LeftOver, TableBackup
+from streamkeeper.tables.backups import NEWEST, Checksum, LeftOver
 from streamkeeper.tables.flows_at_version import FlowAt, WritersAt, flow_at
+from tests.worlds.backups import NOW, entry
 from tests.worlds.small_world import CHANGES, READER, World
 
 TABLE = "events.events"
-NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 
 
 def add(path: str, size: int = 4, vector: dict[str, Any] | None = None) -> str:
@@ -53,15 +52,6 @@ def add(path: str, size: int = 4, vector: dict[str, Any] | None = None) -> str:
                 **({"deletionVector": vector} if vector else {}),
             }
         }
-    )
-
-
-def entry(name: str, days_old: float = 0, **changes: Any) -> Backup:
-    table = TableBackup("target", "/w/events", f"/b/{name}/target", 3, "id", 1, 4, Checksum(2, "7", 5), "{}")
-    at = (NOW - timedelta(days=days_old)).isoformat(timespec="seconds")
-    return replace(
-        Backup(name, "events", "events", at, "ada", (table,), (FlowAt("events.clean_events", 1, 2, "q"),)),
-        **changes,
     )
 
 

@@ -53,6 +53,7 @@ def test_changes_and_the_snapshot_make_one_table_whichever_comes_first(bed: Cust
     bed.is_exact()
 
 
+@pytest.mark.long
 def test_a_once_flow_is_not_done_before_there_is_anything_to_read(bed: CustomersBed) -> None:
     assert bed.run(SNAPSHOT) is Outcome.STOPPED
     assert generations.finished(bed.home(SNAPSHOT)) is None
@@ -62,6 +63,7 @@ def test_a_once_flow_is_not_done_before_there_is_anything_to_read(bed: Customers
     bed.is_exact()
 
 
+@pytest.mark.long
 def test_a_reset_runs_a_once_flow_again(bed: CustomersBed) -> None:
     bed.take_snapshot(1)
     assert bed.run(SNAPSHOT) is Outcome.DONE
@@ -74,6 +76,7 @@ def test_a_reset_runs_a_once_flow_again(bed: CustomersBed) -> None:
     assert generations.finished(bed.home(SNAPSHOT)) == 2
 
 
+@pytest.mark.long
 def test_42k03_parks_the_incremental_flow_alone_and_its_reset_is_exact_while_the_snapshot_stays_done(
     bed: CustomersBed,
 ) -> None:
@@ -97,6 +100,7 @@ def test_42k03_parks_the_incremental_flow_alone_and_its_reset_is_exact_while_the
     assert bed.home(SNAPSHOT).generations() == [1]
 
 
+@pytest.mark.long
 def test_a_change_that_cannot_be_applied_parks_the_flow_and_a_corrected_view_lets_it_go_on(
     bed: CustomersBed,
 ) -> None:
@@ -116,6 +120,7 @@ def test_a_change_that_cannot_be_applied_parks_the_flow_and_a_corrected_view_let
     bed.is_exact(bed.events[:2])
 
 
+@pytest.mark.long
 def test_what_does_not_fit_its_source_parks_the_flow_with_its_place(bed: CustomersBed) -> None:
     bed.declare(PIPELINE.replace('sequence_by="sequenceNum"', 'sequence_by="seq"'))
     bed.change(upsert(1, 1))
@@ -127,6 +132,7 @@ def test_what_does_not_fit_its_source_parks_the_flow_with_its_place(bed: Custome
     assert not Path(bed.table).exists(), "nothing was touched"
 
 
+@pytest.mark.long
 def test_two_drivers_at_once_take_turns(bed: CustomersBed) -> None:
     """The snapshot comes in several batches, and changes come all the while: every batch of either waits for
     the other's.
@@ -153,6 +159,7 @@ def test_two_drivers_at_once_take_turns(bed: CustomersBed) -> None:
     assert bed.turns.numbers()[-1] >= 6
 
 
+@pytest.mark.long
 def test_flows_that_share_a_driver_take_turns_too(bed: CustomersBed) -> None:
     shared = PIPELINE.replace("    once=True,\n", "").replace(
         "dp.create_source(", "dp.configure_pipeline(shared_driver=True)\ndp.create_source(", 1
@@ -165,6 +172,7 @@ def test_flows_that_share_a_driver_take_turns_too(bed: CustomersBed) -> None:
     assert bed.turns.numbers()[-1] >= 4, "each made its table in a turn, and wrote a batch in one"
 
 
+@pytest.mark.long
 def test_both_drivers_are_killed_at_once(bed: CustomersBed) -> None:
     """The first time as soon as there is a batch, the second time two batches later; what the dead had of the
     turn goes to the next.
@@ -193,6 +201,7 @@ def test_both_drivers_are_killed_at_once(bed: CustomersBed) -> None:
     bed.is_exact()
 
 
+@pytest.mark.long
 def test_kill_9_between_tombstones_and_target_and_between_target_and_checkpoint(bed: CustomersBed) -> None:
     """After each kill the next driver goes on with the very batch; the last time the flow is reset
     instead.
@@ -236,6 +245,7 @@ def caught(driver: Driver, table: str) -> None:
     driver.kill()
 
 
+@pytest.mark.long
 def test_a_holder_of_the_turn_that_cannot_be_proven_dead_is_shut_out_and_goes_on_in_a_generation_of_its_own(
     bed: CustomersBed,
 ) -> None:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from streamkeeper_jobs.cdc import scd1, tombstones
 
 from tests.worlds.cdc_world import SPEC, CdcBed, killed_before_the_target
+from tests.worlds.suites import long_after
 
 SEQUENCES: dict[str, tuple[str, Callable[[int], Any]]] = {
     "decimals": ("at DECIMAL(38, 6)", lambda n: Decimal(f"{10**30 + n}.000001")),
@@ -45,7 +46,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return files
 
 
-@pytest.mark.parametrize(("columns", "at"), SEQUENCES.values(), ids=SEQUENCES)
+@pytest.mark.parametrize(("columns", "at"), long_after(1, SEQUENCES.values()), ids=SEQUENCES)
 def test_a_stored_delete_ends_what_is_not_newer_whatever_the_sequences_are(
     columns: str, at: Callable[[int], Any], read: list[int], spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_no_file_of_deletes_is_read_that_is_older_than_all_of_the_batch(
     assert [row["id"] for row in bed.rows()] == [2, 3]
 
 
+@pytest.mark.long
 def test_beside_a_truncate_all_deletes_are_looked_up(
     read: list[int], spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -97,6 +99,7 @@ def test_beside_a_truncate_all_deletes_are_looked_up(
     assert [row["id"] for row in bed.rows()] == [2], "the key whose row was looked for is ended already"
 
 
+@pytest.mark.long
 def test_deletes_of_a_writer_that_takes_no_turn_are_found_if_they_are_there_before_the_batchs_own(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

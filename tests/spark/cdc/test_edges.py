@@ -32,6 +32,7 @@ from streamkeeper.declare.model import Table
 from streamkeeper.delta.log import last_transaction
 from streamkeeper.errors import ChangeRefused, DeclarationError
 from tests.worlds.cdc_world import SCHEMA, SPEC, TABLE, CdcBed, alone
+from tests.worlds.suites import long_after
 
 NESTED = (
     "id INT, at BIGINT, op STRING, tags MAP<STRING, INT>, items ARRAY<STRUCT<sku: STRING, n: INT>>,"
@@ -53,7 +54,7 @@ class Killed(Exception):
     """Stands for the end of the process between two commits."""
 
 
-@pytest.mark.parametrize("ignore_nulls", [False, True], ids=["whole rows", "ignoring nulls"])
+@pytest.mark.parametrize("ignore_nulls", long_after(1, [False, True]), ids=["whole rows", "ignoring nulls"])
 def test_a_batch_that_was_killed_between_tombstones_and_target_is_applied_again(
     ignore_nulls: bool, make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_batch_that_was_killed_between_tombstones_and_target_is_applied_again(
     assert names(bed) == {3: "new"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scd_type", [1, 2])
 def test_a_batch_that_was_killed_right_before_it_is_committed_is_applied_again(
     scd_type: int, make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch
@@ -132,6 +134,7 @@ def test_a_sealed_generation_changes_nothing_even_while_only_its_tombstones_are_
     assert names(bed) == {1: "a"}
 
 
+@pytest.mark.long
 def test_a_batch_that_meets_another_commit_is_applied_again_as_a_whole_with_a_turn_of_its_own(
     make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +169,7 @@ def test_a_batch_that_meets_another_commit_is_applied_again_as_a_whole_with_a_tu
     assert turns == ["taken", "taken", "given back"]
 
 
+@pytest.mark.long
 def test_a_seal_that_comes_while_a_batch_is_written_keeps_it_out(
     make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +188,8 @@ def test_a_seal_that_comes_while_a_batch_is_written_keeps_it_out(
 
 
 @pytest.mark.parametrize(
-    "name", ["delta.enableDeletionVectors", "delta.enableChangeDataFeed", "delta.enableRowTracking"]
+    "name",
+    long_after(1, ["delta.enableDeletionVectors", "delta.enableChangeDataFeed", "delta.enableRowTracking"]),
 )
 def test_a_table_that_only_merge_can_write_is_written_by_it(
     name: str, spark: SparkSession, tmp_path: Path
@@ -225,6 +230,7 @@ def test_partitions_column_mapping_and_constraints_hold_where_rows_are_replaced(
     assert (written["operation"], written["operationMetrics"]["numTargetRowsDeleted"]) == ("MERGE", "2")
 
 
+@pytest.mark.long
 def test_a_conflict_that_does_not_end_is_raised(
     make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,6 +271,7 @@ def test_rows_without_key_or_sequence_refuse_the_batch_before_anything_is_writte
     assert names(bed) == {1: "a"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "spec",
     [SPEC, replace(SPEC, ignore_null_updates=True), replace(SPEC, scd_type=2, apply_as_truncates=None)],
@@ -280,6 +287,7 @@ def test_maps_arrays_and_odd_names_are_stored_and_tied_rows_of_them_compared(
     assert (by_id[2]["tags"], by_id[2]["items"], by_id[2]["odd.name"]) == ({}, [], None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "spec", [SPEC, replace(SPEC, scd_type=2, apply_as_truncates=None, ignore_null_updates=True)]
 )
@@ -310,6 +318,7 @@ def test_several_sequence_columns_are_compared_in_order_and_a_literal_comes_firs
     assert names(bed) == {1: "new", 2: "later"}
 
 
+@pytest.mark.long
 def test_the_sequence_of_a_truncate_keeps_its_time_zone(make: Callable[..., CdcBed]) -> None:
     bed = make(SPEC, "id INT, at TIMESTAMP, op STRING, name STRING")
     moment = datetime(2026, 10, 25, 0, 30, tzinfo=timezone.utc)
@@ -382,6 +391,7 @@ def test_a_flow_that_does_not_fit_its_table_is_refused_before_anything_is_touche
     assert not (bed.root / "other").exists()
 
 
+@pytest.mark.long
 def test_other_tracked_columns_are_refused_since_versions_that_are_shown_would_go(
     make: Callable[..., CdcBed],
 ) -> None:
@@ -512,6 +522,7 @@ def test_tombstones_are_forgotten_that_are_older_than_the_retention_and_no_other
         forget(bed.spark, bed.tables, datetime(2026, 1, 1), alone)
 
 
+@pytest.mark.long
 def test_versions_stay_as_they_are_shown_when_the_sibling_has_forgotten_what_they_come_from(
     make: Callable[..., CdcBed],
 ) -> None:
@@ -523,6 +534,7 @@ def test_versions_stay_as_they_are_shown_when_the_sibling_has_forgotten_what_the
     assert sorted(shown, key=lambda one: one[1]) == [("a", 1, 2), ("b", 2, 4), ("a", 4, 6), ("c", 9, None)]
 
 
+@pytest.mark.long
 def test_a_batch_leaves_neither_settings_nor_blocks_behind(make: Callable[..., CdcBed]) -> None:
     bed = make()
     bed.apply((1, 1, "U", "a", "x"), (2, 1, "D", None, None))

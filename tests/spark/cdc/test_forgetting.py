@@ -32,6 +32,7 @@ from tests.worlds.backup_world import Recoverer
 from tests.worlds.cdc_world import SPEC, CdcBed, alone
 from tests.worlds.customers_world import SNAPSHOT, CustomersBed, delete, upsert
 from tests.worlds.flow_world import quick_settings
+from tests.worlds.suites import long_after
 
 VERSIONS = replace(SPEC, scd_type=2, apply_as_truncates=None, track_history_column_list=("name",))
 IGNORING = replace(VERSIONS, ignore_null_updates=True)
@@ -77,6 +78,7 @@ def test_the_newest_old_change_of_a_key_is_kept_for_late_changes_after_it(bed: C
     assert (shown(bed, 1), shown(bed, 2)) == (comes_to, comes_to)
 
 
+@pytest.mark.long
 def test_nothing_is_kept_of_a_key_whose_newest_old_change_is_a_delete(bed: CdcBed) -> None:
     bed.apply((1, 1, "U", "a", "x"), (1, 2, "U", "a", "y"), (1, 3, "D", None, None))
     forget(bed.spark, bed.tables, now(bed), alone)
@@ -86,6 +88,7 @@ def test_nothing_is_kept_of_a_key_whose_newest_old_change_is_a_delete(bed: CdcBe
     assert shown(bed, 1) == [("a", "y", 1, 3), ("b", "q", 4, 5), ("c", "z", 5, None)]
 
 
+@pytest.mark.long
 def test_each_value_that_a_late_change_lacks_is_still_known(spark: SparkSession, tmp_path: Path) -> None:
     bed = CdcBed(spark, tmp_path, IGNORING).prepare()
     bed.apply(
@@ -139,6 +142,7 @@ def clean_up(spark: SparkSession, tmp_path: Path) -> CleanUp:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("begins", ["before the turn", "while it is waited for"])
 def test_a_recovery_that_began_since_the_plan_has_the_tombstones_to_itself(
     clean_up: CleanUp, monkeypatch: pytest.MonkeyPatch, begins: str
@@ -161,6 +165,7 @@ def test_a_recovery_that_began_since_the_plan_has_the_tombstones_to_itself(
     assert clean_up.lock == "r1"
 
 
+@pytest.mark.long
 def test_no_recovery_begins_while_a_table_forgets(clean_up: CleanUp, monkeypatch: pytest.MonkeyPatch) -> None:
     holders: list[str | None] = []
 
@@ -202,7 +207,7 @@ def it_goes_back_with_its_table(bed: CustomersBed, at_work: Recoverer) -> None:
     assert bed.run() is Outcome.STOPPED
 
 
-@pytest.mark.parametrize("moved", [it_stood_still, it_goes_back_with_its_table])
+@pytest.mark.parametrize("moved", long_after(1, [it_stood_still, it_goes_back_with_its_table]))
 def test_a_deleted_row_does_not_come_back_where_a_flow_reads_what_came_within_the_retention(
     shop: CustomersBed, moved: Callable[[CustomersBed, Recoverer], None]
 ) -> None:

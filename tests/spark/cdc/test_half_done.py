@@ -18,6 +18,7 @@ from streamkeeper_jobs.spark.delta_table import seal
 from streamkeeper.declare.cdc_spec import END_AT, START_AT, CdcSpec
 from streamkeeper.delta.log import last_transaction, latest_version
 from tests.worlds.cdc_world import SPEC, CdcBed, alone, killed_before_the_target
+from tests.worlds.suites import long_after
 
 VERSIONS = replace(SPEC, scd_type=2, apply_as_truncates=None)
 HALF_DONE = ((2, 1, "D", None, None), (1, 3, "U", "a", "x"))
@@ -63,6 +64,7 @@ def test_a_batch_that_comes_again_remembers_what_is_hidden_by_then(
     assert shown(one) == COMES_TO
 
 
+@pytest.mark.long
 def test_a_batch_that_meets_another_commit_remembers_what_is_hidden_by_then(
     flows: Callable[..., tuple[CdcBed, CdcBed]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +84,9 @@ def test_a_batch_that_meets_another_commit_remembers_what_is_hidden_by_then(
 
 
 @pytest.mark.parametrize(
-    "spec", [SPEC, VERSIONS, replace(VERSIONS, ignore_null_updates=True)], ids=["1", "2", "2, ignoring nulls"]
+    "spec",
+    long_after(1, [SPEC, VERSIONS, replace(VERSIONS, ignore_null_updates=True)]),
+    ids=["1", "2", "2, ignoring nulls"],
 )
 def test_a_batch_that_comes_again_writes_no_tombstones_where_nothing_came_between(
     spec: CdcSpec, flows: Callable[..., tuple[CdcBed, CdcBed]]
@@ -97,6 +101,7 @@ def test_a_batch_that_comes_again_writes_no_tombstones_where_nothing_came_betwee
         assert latest_version(one.tables.tombstones) == before
 
 
+@pytest.mark.long
 def test_a_batch_whose_tombstones_were_put_back_in_between_writes_them_again(
     flows: Callable[..., tuple[CdcBed, CdcBed]],
 ) -> None:
@@ -111,6 +116,7 @@ def test_a_batch_whose_tombstones_were_put_back_in_between_writes_them_again(
     assert one.rows() == []
 
 
+@pytest.mark.long
 def test_what_is_appended_again_carries_the_step_so_that_recoveries_know_whose_it_is(
     flows: Callable[..., tuple[CdcBed, CdcBed]],
 ) -> None:
@@ -123,6 +129,7 @@ def test_what_is_appended_again_carries_the_step_so_that_recoveries_know_whose_i
     assert last_transaction(path, app_id, at_most=1).version == 0
 
 
+@pytest.mark.long
 def test_a_generation_that_is_sealed_before_its_batch_comes_again_changes_nothing(
     flows: Callable[..., tuple[CdcBed, CdcBed]],
 ) -> None:
@@ -136,6 +143,7 @@ def test_a_generation_that_is_sealed_before_its_batch_comes_again_changes_nothin
     assert (latest_version(one.tables.tombstones), shown(one)) == (before, was)
 
 
+@pytest.mark.long
 def test_a_seal_that_comes_while_tombstones_are_appended_again_keeps_them_out(
     flows: Callable[..., tuple[CdcBed, CdcBed]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ BY_HAND = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", [SPEC, HISTORY], ids=["SCD type 1", "SCD type 2"])
 def test_what_is_said_of_a_column_by_hand_keeps_no_flow_from_its_table(
     spec: CdcSpec, spark: SparkSession, tmp_path: Path
@@ -42,7 +43,9 @@ def test_what_is_said_of_a_column_by_hand_keeps_no_flow_from_its_table(
     assert [row["name"] for row in bed.rows() if row.get("__END_AT") is None] == ["c"]
 
 
-@pytest.mark.parametrize("keys", [("id",), ("n", "id")], ids=["first", "second"])
+@pytest.mark.parametrize(
+    "keys", [("id",), pytest.param(("n", "id"), marks=pytest.mark.long)], ids=["first", "second"]
+)
 def test_a_text_key_that_is_not_utf_8_refuses_the_batch(
     keys: tuple[str, ...], spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -67,6 +70,7 @@ def test_a_text_key_that_is_not_utf_8_refuses_the_batch(
     assert [(row["id"], row["name"]) for row in bed.rows()] == [("ü", "c")]
 
 
+@pytest.mark.long
 def test_an_empty_text_in_a_key_that_the_table_is_partitioned_by_refuses_the_batch(
     spark: SparkSession, tmp_path: Path
 ) -> None:

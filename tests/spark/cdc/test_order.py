@@ -50,6 +50,7 @@ def test_a_snapshot_that_comes_first_makes_the_table_as_the_changes_are_ordered(
     customers.is_exact()
 
 
+@pytest.mark.long
 def test_a_snapshot_waits_while_nobody_can_say_how_the_changes_are_ordered(
     customers: CustomersBed, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_snapshot_waits_while_nobody_can_say_how_the_changes_are_ordered(
     customers.is_exact()
 
 
+@pytest.mark.long
 def test_a_snapshot_says_that_it_waits_for_changes_whose_flow_cannot_run(
     customers: CustomersBed, capsys: pytest.CaptureFixture[str]
 ) -> None:

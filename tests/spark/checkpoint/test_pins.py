@@ -77,6 +77,7 @@ def test_the_seal_shuts_out_the_native_sinks_late_batch_and_no_other_query(bed: 
     assert len(bed.rows()) == 2
 
 
+@pytest.mark.long
 def test_what_a_sealed_query_wrote_last_is_found_in_the_tables_checkpoints_when_its_commits_are_gone(
     bed: Flowbed,
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from streamkeeper.drivers.exit_codes import Outcome
 from tests.oracle import counted
 from tests.worlds.flow_world import DEDUPE, Flowbed, pipeline
+from tests.worlds.suites import long_after
 
 Make = Callable[..., Flowbed]
 WITHIN = '.withWatermark("event_time", "1 hour").dropDuplicatesWithinWatermark(["event_id"])'
@@ -20,23 +21,32 @@ WITHIN = '.withWatermark("event_time", "1 hour").dropDuplicatesWithinWatermark([
 
 @pytest.mark.parametrize(
     ("before", "after", "condition"),
-    [
-        pytest.param(
-            DEDUPE, "", "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA", id="deduplication removed"
-        ),
-        pytest.param(
-            "", DEDUPE, "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY", id="deduplication added"
-        ),
-        pytest.param(
-            DEDUPE, '.dropDuplicates(["user_id"])', "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE", id="other key"
-        ),
-        pytest.param(
-            WITHIN,
-            DEDUPE,
-            "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
-            id="other kind of deduplication",
-        ),
-    ],
+    long_after(
+        1,
+        [
+            pytest.param(
+                DEDUPE,
+                "",
+                "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
+                id="deduplication removed",
+            ),
+            pytest.param(
+                "", DEDUPE, "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY", id="deduplication added"
+            ),
+            pytest.param(
+                DEDUPE,
+                '.dropDuplicates(["user_id"])',
+                "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
+                id="other key",
+            ),
+            pytest.param(
+                WITHIN,
+                DEDUPE,
+                "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
+                id="other kind of deduplication",
+            ),
+        ],
+    ),
 )
 def test_a_change_of_the_query_that_its_checkpoint_cannot_take_parks_the_flow(
     make_bed: Make, before: str, after: str, condition: str
@@ -94,7 +104,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGE)
+@pytest.mark.parametrize("name", long_after(1, DAMAGE))
 def test_a_damaged_checkpoint_parks_the_flow_with_what_is_wrong(bed: Flowbed, name: str) -> None:
     harm, said = DAMAGE[name]
     for number in range(5):

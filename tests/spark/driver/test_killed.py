@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
+
+import pytest
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers import submit
@@ -19,9 +19,9 @@ from streamkeeper.flows import generations, leases
 from streamkeeper.flows.files import query_id
 from streamkeeper.storage import to_json
 from tests.oracle import all_rows, first_per
+from tests.worlds.drivers import batch_of, kill_after_the_sinks_commit
 from tests.worlds.flow_world import (
     NAME,
-    Driver,
     Flowbed,
     event,
     heartbeat,
@@ -75,6 +75,7 @@ def test_kill_9_in_mid_batch_and_between_the_sinks_commit_and_the_checkpoints(ma
     )
 
 
+@pytest.mark.long
 def test_an_orphan_of_the_sealed_generation_that_writes_late_adds_nothing(make_bed: Make) -> None:
     """The orphan is stopped in mid-batch, and its lease rewritten as another host's, since on this one it is
     proven alive.
@@ -108,6 +109,7 @@ def test_an_orphan_of_the_sealed_generation_that_writes_late_adds_nothing(make_b
     bed.holds(all_rows(bed.events))
 
 
+@pytest.mark.long
 def test_a_rebuild_that_is_killed_is_begun_again_by_the_next_driver_in_a_folder_of_its_own(
     make_bed: Make,
 ) -> None:
@@ -130,6 +132,7 @@ def test_a_rebuild_that_is_killed_is_begun_again_by_the_next_driver_in_a_folder_
     bed.holds([*bed.events[:3], event(3)])
 
 
+@pytest.mark.long
 def test_of_two_drivers_started_at_once_exactly_one_runs(bed: Flowbed) -> None:
     bed.arrive(1)
     command = [sys.executable, str(submit.JOB), "--flow", NAME, "--available-now"]
@@ -166,6 +169,7 @@ def test_the_driver_ends_by_a_hold_with_exit_code_0_and_the_next_is_held(bed: Fl
     assert "person-ann, by ann" in held.said()
 
 
+@pytest.mark.long
 def test_sigterm_to_the_driver_lets_the_batch_end_and_leaves_the_lease(bed: Flowbed) -> None:
     bed.arrive(1)
     with bed.driver() as driver:
@@ -179,6 +183,7 @@ def test_sigterm_to_the_driver_lets_the_batch_end_and_leaves_the_lease(bed: Flow
     assert bed.checkpoint(1).offset_batches() == bed.checkpoint(1).commit_batches()
 
 
+@pytest.mark.long
 def test_the_driver_fails_and_says_so_when_its_jvm_dies(bed: Flowbed) -> None:
     bed.arrive(1)
     command = [sys.executable, str(submit.JOB), "--flow", NAME]
@@ -194,11 +199,6 @@ def test_the_driver_fails_and_says_so_when_its_jvm_dies(bed: Flowbed) -> None:
     )
 
 
-def batch_of(bed: Flowbed) -> int | None:
-    found = heartbeat(bed)
-    return found.batch if found else None
-
-
 def planned(bed: Flowbed, batch: int) -> bool:
     return batch in bed.checkpoint(1).offset_batches()
 
@@ -206,35 +206,6 @@ def planned(bed: Flowbed, batch: int) -> bool:
 def folder_of(bed: Flowbed) -> str:
     """The checkpoint folder of the present driver's epoch for the newest generation."""
     return bed.home.checkpoint(bed.home.generations()[-1], bed.home.epochs()[-1])
-
-
-def kill_after_the_sinks_commit(
-    bed: Flowbed, driver: Driver, arrive: Callable[[int], object] | None = None
-) -> None:
-    """Stop the driver when a commit appears in the sink; kill it if the checkpoint has not its own yet, else
-    go on and try again.
-
-    :param arrive: puts an event into the flow's source; a file of it by default.
-    """
-    for attempt in range(30):
-        before = delta_log.latest_version(str(bed.table))
-        (arrive or bed.arrive)(100 + attempt)
-        deadline = time.monotonic() + 60
-        while delta_log.latest_version(str(bed.table)) == before:
-            assert time.monotonic() < deadline, driver.said()[-3000:]
-        driver.signal(signal.SIGSTOP)
-        committed = bed.checkpoint(1).last_commit()
-        if committed != bed.checkpoint(1).offset_batches()[-1]:
-            driver.signal(signal.SIGKILL)
-            driver.process.wait()
-            return
-        driver.signal(signal.SIGCONT)
-        driver.until(partial(has_said, bed, committed))
-    raise AssertionError("30 batches, and none was caught between the two commits")
-
-
-def has_said(bed: Flowbed, batch: int | None) -> bool:
-    return batch_of(bed) == batch
 
 
 def say_it_is_on_another_host(bed: Flowbed) -> None:

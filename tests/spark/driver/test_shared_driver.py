@@ -150,6 +150,7 @@ def test_two_flows_fill_two_tables_in_one_application(make_bed: Make) -> None:
     assert [home(bed, name).epochs() for name in BOTH] == [[1, 2], [1, 2]]
 
 
+@pytest.mark.long
 def test_two_flows_append_to_one_table_that_neither_finds_there(make_bed: Make) -> None:
     bed = make_bed(shared(flow("left", "events"), flow("right", "events"), tables=("events",)))
     for number in range(1, 4):
@@ -195,6 +196,7 @@ def test_nothing_is_started_where_every_flow_is_held(make_bed: Make) -> None:
     assert [home(bed, name).epochs() for name in BOTH] == [[], []]
 
 
+@pytest.mark.long
 def test_nothing_is_started_beside_another_driver_of_one_of_the_flows(
     make_bed: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -236,6 +238,7 @@ def test_a_flow_that_needs_recovery_is_parked_alone_the_other_goes_on_and_a_rese
     check(bed, "rights", right)
 
 
+@pytest.mark.long
 def test_a_corrected_declaration_of_a_parked_flow_and_a_new_flow_end_a_driver_that_runs_without_them(
     make_bed: Make,
 ) -> None:
@@ -253,6 +256,7 @@ def test_a_corrected_declaration_of_a_parked_flow_and_a_new_flow_end_a_driver_th
         assert ended.result(120) is Outcome.STOPPED
 
 
+@pytest.mark.long
 def test_each_flow_has_a_session_of_its_own(make_bed: Make) -> None:
     """Both keep state; their numbers of partitions are pinned by their checkpoints, and differ."""
     three, five = ({"spark.sql.shuffle.partitions": count} for count in (3, 5))
@@ -271,6 +275,7 @@ def test_each_flow_has_a_session_of_its_own(make_bed: Make) -> None:
     assert {name: len(parts) for name, parts in kept.items()} == {LEFT: 3, RIGHT: 5}
 
 
+@pytest.mark.long
 def test_kill_9_both_recover_in_fair_pools_of_their_own_and_sigterm_ends_both_in_good_order(
     make_bed: Make,
 ) -> None:
@@ -438,6 +443,7 @@ def test_what_only_an_application_can_have_must_be_the_same_for_all_its_flows(
     assert load_pipeline(file, "/data").flow("left") is not None
 
 
+@pytest.mark.long
 def test_the_application_has_what_its_flows_declare_alike_and_takes_turns(make_bed: Make) -> None:
     alike = {"spark.executor.memory": "1g", "spark.sql.ansi.enabled": "false"}
     bed = make_bed(

@@ -15,6 +15,8 @@ from streamkeeper.storage import LocalStorage
 from tests.oracle import first_per
 from tests.worlds.flow_world import Flowbed, pipeline
 
+pytestmark = pytest.mark.long
+
 Make = Callable[..., Flowbed]
 IGNORED = ("heartbeats/", "lease/")
 """What a driver writes all the time, and before it begins anything."""

@@ -15,7 +15,9 @@ from streamkeeper.errors import CheckpointError
 from streamkeeper.flows import leases
 from streamkeeper.flows.generations import OFFSETS, StartAt
 from tests.oracle import all_rows
+from tests.worlds.drivers import run_late
 from tests.worlds.flow_world import NAME, SCHEMA, Flowbed, pipeline
+from tests.worlds.suites import long_after
 
 Make = Callable[..., Flowbed]
 STATELESS = pipeline(view="")
@@ -63,12 +65,15 @@ def remove_the_table(bed: Flowbed) -> None:
 
 @pytest.mark.parametrize(
     ("harm", "said"),
-    [
-        (remove_the_state, "has planned none after its start"),
-        (put_back_the_state_of_before_the_second_batch, "has planned none after 0"),
-        (put_back_the_state_of_before_a_reset, "shut out: a later generation was begun"),
-        (remove_the_table, "has none of generation 1"),
-    ],
+    long_after(
+        1,
+        [
+            (remove_the_state, "has planned none after its start"),
+            (put_back_the_state_of_before_the_second_batch, "has planned none after 0"),
+            (put_back_the_state_of_before_a_reset, "shut out: a later generation was begun"),
+            (remove_the_table, "has none of generation 1"),
+        ],
+    ),
 )
 def test_a_checkpoint_and_a_table_that_disagree_park_the_flow_before_it_reads_a_row(
     make_bed: Make, harm: Callable[[Flowbed], None], said: str
@@ -87,6 +92,7 @@ def test_a_checkpoint_and_a_table_that_disagree_park_the_flow_before_it_reads_a_
     assert 2 not in bed.checkpoint(1).offset_batches()
 
 
+@pytest.mark.long
 def test_a_source_under_another_name_parks_the_flow_before_it_is_read_from_its_beginning(
     make_bed: Make,
 ) -> None:
@@ -103,6 +109,7 @@ def test_a_source_under_another_name_parks_the_flow_before_it_is_read_from_its_b
     bed.holds(all_rows(bed.events))
 
 
+@pytest.mark.long
 def test_a_source_that_became_another_kind_under_its_old_name_parks_the_flow_before_a_row_is_read(
     make_bed: Make,
 ) -> None:
@@ -124,6 +131,7 @@ def test_a_source_that_became_another_kind_under_its_old_name_parks_the_flow_bef
     bed.holds(all_rows(bed.events))
 
 
+@pytest.mark.long
 def test_a_driver_that_lost_its_lease_parks_nothing_when_it_fails(bed: Flowbed) -> None:
     from streamkeeper_jobs.driver.driver import _fail
 
@@ -138,16 +146,3 @@ def test_a_driver_that_lost_its_lease_parks_nothing_when_it_fails(bed: Flowbed) 
         _fail(bed.home, bed.flow(), lost, CheckpointError("offsets/3 is missing"), beat) is Outcome.LEASE_LOST
     )
     assert bed.home.owners() == []
-
-
-def run_late(bed: Flowbed) -> None:
-    """Run generation 1's query once more, as a driver does that was thought gone: no lease, no hold, no look
-    at what was decided.
-    """
-    from streamkeeper_jobs.stream.data_frame import flow_frame
-    from streamkeeper_jobs.stream.query import writer_of
-
-    frame = flow_frame(bed.spark, bed.flow(), {})
-    writer_of(frame, "late", bed.checkpoint(1).path(), None).format("delta").start(
-        str(bed.table)
-    ).awaitTermination()

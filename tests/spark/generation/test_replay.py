@@ -19,6 +19,7 @@ from tests.killing import Killed
 from tests.oracle import first_per
 from tests.worlds.flow_world import Flowbed, heartbeat, pipeline
 from tests.worlds.source_world import DEDUPE, DeltaBed, KafkaBed
+from tests.worlds.suites import long_after
 
 Make = Callable[..., Flowbed]
 BY_USER = '.dropDuplicates(["user_id"])'
@@ -87,7 +88,7 @@ def test_a_history_of_files_is_replayed_step_by_step(
 
 
 @pytest.mark.usefixtures("small_steps")
-@pytest.mark.parametrize("moment", ["before the step", "after the step"])
+@pytest.mark.parametrize("moment", long_after(1, ["before the step", "after the step"]))
 def test_a_replay_that_was_cut_off_goes_on_after_its_last_step(
     make_bed: Make, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
@@ -129,6 +130,7 @@ def test_a_replay_that_was_cut_off_goes_on_after_its_last_step(
     assert bed.start(2).seed_batch == 3
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small_steps")
 def test_another_declaration_does_not_go_on_with_the_state_of_the_one_before(
     make_bed: Make, monkeypatch: pytest.MonkeyPatch
@@ -164,6 +166,7 @@ def test_another_declaration_does_not_go_on_with_the_state_of_the_one_before(
     bed.holds([*bed.events[:7], bed.events[8]])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small_steps")
 def test_a_history_of_records_is_replayed_step_by_step(kafka: Callable[..., KafkaBed]) -> None:
     flow = kafka(options='"maxOffsetsPerTrigger": 2')
@@ -180,6 +183,7 @@ def test_a_history_of_records_is_replayed_step_by_step(kafka: Callable[..., Kafk
     assert ends == [{flow.topic: {"0": 4, "1": 4}}, {flow.topic: {"0": 5, "1": 5}}]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("options", ["", '"readChangeFeed": True'], ids=["table", "change feed"])
 def test_a_table_as_it_was_is_replayed_step_by_step(delta: Callable[..., DeltaBed], options: str) -> None:
@@ -198,6 +202,7 @@ def test_a_table_as_it_was_is_replayed_step_by_step(delta: Callable[..., DeltaBe
     assert told(flow.bed)[-1]["rows"] == 9
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small_steps")
 def test_commits_since_a_declared_start_are_replayed_step_by_step(delta: Callable[..., DeltaBed]) -> None:
     flow = delta(parameters='start="version:1", ')
@@ -214,6 +219,7 @@ def test_commits_since_a_declared_start_are_replayed_step_by_step(delta: Callabl
     assert flow.bed.start(2).seed_batch == 2
 
 
+@pytest.mark.long
 def test_a_driver_that_is_killed_is_followed_by_one_that_goes_on(
     make_bed: Make, spark: SparkSession, small_steps: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

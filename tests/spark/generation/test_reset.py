@@ -25,6 +25,7 @@ from streamkeeper.flows.generations import (
 )
 from tests.oracle import all_rows, counted, first_per
 from tests.worlds.flow_world import NAME, SCHEMA, Flowbed, event, pipeline
+from tests.worlds.suites import long_after
 
 Make = Callable[..., Flowbed]
 STATELESS = pipeline(view="")
@@ -109,7 +110,7 @@ def test_earliest_reads_all_again_into_the_same_table(make_bed: Make) -> None:
     assert bed.start(2).seed_batch is None
 
 
-@pytest.mark.parametrize("state", [EMPTY, REBUILT])
+@pytest.mark.parametrize("state", long_after(1, [EMPTY, REBUILT]))
 def test_latest_reads_only_what_comes_after_the_new_generation_began(bed: Flowbed, state: str) -> None:
     bed.arrive(1)
     run(bed)
@@ -123,6 +124,7 @@ def test_latest_reads_only_what_comes_after_the_new_generation_began(bed: Flowbe
     bed.holds([event(1), *skipped_and_known])
 
 
+@pytest.mark.long
 def test_latest_of_nothing_reads_all_that_comes(make_bed: Make) -> None:
     bed = make_bed(STATELESS)
     run(bed)
@@ -155,12 +157,15 @@ def test_explicit_offsets_count_what_is_up_to_them_as_processed(make_bed: Make) 
 
 @pytest.mark.parametrize(
     ("offsets", "said"),
-    [
-        ({}, "without an offset are events_raw"),
-        ({"events_raw": {"logOffset": 0}, "other": {"logOffset": 0}}, "not of the flow are other"),
-        ({"events_raw": {"logOffset": 7}}, "ends with batch 0"),
-        ({"events_raw": 7}, "position of source events_raw cannot be used"),
-    ],
+    long_after(
+        1,
+        [
+            ({}, "without an offset are events_raw"),
+            ({"events_raw": {"logOffset": 0}, "other": {"logOffset": 0}}, "not of the flow are other"),
+            ({"events_raw": {"logOffset": 7}}, "ends with batch 0"),
+            ({"events_raw": 7}, "position of source events_raw cannot be used"),
+        ],
+    ),
     ids=["a source is missing", "an unknown source", "beyond the log", "another kind of offset"],
 )
 def test_offsets_that_do_not_fit_park_the_flow_and_leave_the_old_generation_as_it_is(
@@ -181,30 +186,35 @@ def test_offsets_that_do_not_fit_park_the_flow_and_leave_the_old_generation_as_i
 
 @pytest.mark.parametrize(
     ("before", "after", "state", "added"),
-    [
-        pytest.param(pipeline(), BY_USER, REBUILT, [event(3)], id="other key, rebuilt: known users stay out"),
-        pytest.param(
-            pipeline(),
-            BY_USER,
-            EMPTY,
-            [event(8), event(3)],
-            id="other key, empty: known users come once more",
-        ),
-        pytest.param(
-            STATELESS,
-            pipeline(),
-            REBUILT,
-            [event(8), event(3)],
-            id="deduplication added, rebuilt: known ids stay out",
-        ),
-        pytest.param(
-            STATELESS,
-            pipeline(),
-            EMPTY,
-            [event(8), event(3), event(1)],
-            id="deduplication added, empty: a known id comes once more",
-        ),
-    ],
+    long_after(
+        2,
+        [
+            pytest.param(
+                pipeline(), BY_USER, REBUILT, [event(3)], id="other key, rebuilt: known users stay out"
+            ),
+            pytest.param(
+                pipeline(),
+                BY_USER,
+                EMPTY,
+                [event(8), event(3)],
+                id="other key, empty: known users come once more",
+            ),
+            pytest.param(
+                STATELESS,
+                pipeline(),
+                REBUILT,
+                [event(8), event(3)],
+                id="deduplication added, rebuilt: known ids stay out",
+            ),
+            pytest.param(
+                STATELESS,
+                pipeline(),
+                EMPTY,
+                [event(8), event(3), event(1)],
+                id="deduplication added, empty: a known id comes once more",
+            ),
+        ],
+    ),
 )
 def test_another_stateful_query_starts_with_the_state_that_was_decided(
     make_bed: Make, before: str, after: str, state: str, added: list[dict[str, Any]]
@@ -227,7 +237,7 @@ def test_another_stateful_query_starts_with_the_state_that_was_decided(
     assert bed.start(2).operators == ("dedupe",)
 
 
-@pytest.mark.parametrize("happened", ["gone", "written anew"])
+@pytest.mark.parametrize("happened", long_after(1, ["gone", "written anew"]))
 def test_a_rebuild_without_its_history_is_refused_unless_accepted(bed: Flowbed, happened: str) -> None:
     gone = bed.arrive(1, 2)
     bed.arrive(3)
@@ -276,6 +286,7 @@ def test_a_new_source_is_read_from_its_beginning_and_one_that_is_gone_is_dropped
     assert bed.start(3).evidence["notes"] == ["source events_raw is not read any more"]
 
 
+@pytest.mark.long
 def test_a_new_source_of_a_stateful_query_is_read_from_its_beginning(make_bed: Make) -> None:
     both = {"more": SECOND, "sources": ["distinct_events", "second"], "parameters": "events, second"}
     bed = make_bed()
@@ -335,6 +346,7 @@ def test_windows_that_were_emitted_are_not_emitted_again_and_none_is_lost(make_b
     }
 
 
+@pytest.mark.long
 def test_a_rate_source_goes_on_with_its_next_second(make_bed: Make) -> None:
     rate = """dp.create_source("ticks", format="rate", options={"rowsPerSecond": 5})"""
     flow = """ticks.selectExpr("cast(value as string) event_id", "cast(value as int) user_id", "cast(value as int) n")"""
@@ -362,6 +374,7 @@ def test_a_generation_after_one_that_never_began_starts_where_the_last_that_did_
     assert bed.start(3).evidence["sealed"] == [1, 2]
 
 
+@pytest.mark.long
 def test_what_a_passed_over_generation_wrote_behind_the_back_of_a_plan_does_not_come_again(
     make_bed: Make,
 ) -> None:
@@ -381,6 +394,7 @@ def test_what_a_passed_over_generation_wrote_behind_the_back_of_a_plan_does_not_
     assert bed.start(3).evidence["generation"] == 2
 
 
+@pytest.mark.long
 def test_a_passed_over_generation_that_wrote_is_in_the_way_of_an_explicit_start(bed: Flowbed) -> None:
     bed.arrive(1)
     run(bed)
@@ -392,6 +406,7 @@ def test_a_passed_over_generation_that_wrote_is_in_the_way_of_an_explicit_start(
     assert "began it since and wrote batch" in bed.park().details["message"]
 
 
+@pytest.mark.long
 def test_after_a_generation_that_was_to_start_from_latest_and_never_began_there_is_no_position(
     bed: Flowbed,
 ) -> None:
@@ -403,6 +418,7 @@ def test_after_a_generation_that_was_to_start_from_latest_and_never_began_there_
     assert "never began, so it has no position" in bed.park().details["message"]
 
 
+@pytest.mark.long
 def test_generations_of_generations_stay_exact(bed: Flowbed) -> None:
     for number in range(1, 6):
         bed.declare(pipeline(view=f'.dropDuplicates(["event_id"]).where("n != {number + 100}")'))
@@ -443,12 +459,15 @@ def test_the_recoverys_ledger_says_what_was_sealed_and_where_the_generation_bega
 
 @pytest.mark.parametrize(
     ("harm", "start", "outcome"),
-    [
-        ("offsets", AFTER_LAST, Outcome.PARKED),
-        ("offsets", EARLIEST, Outcome.STOPPED),
-        ("sources/events_raw", AFTER_LAST, Outcome.PARKED),
-        ("metadata", AFTER_LAST, Outcome.STOPPED),
-    ],
+    long_after(
+        1,
+        [
+            ("offsets", AFTER_LAST, Outcome.PARKED),
+            ("offsets", EARLIEST, Outcome.STOPPED),
+            ("sources/events_raw", AFTER_LAST, Outcome.PARKED),
+            ("metadata", AFTER_LAST, Outcome.STOPPED),
+        ],
+    ),
 )
 def test_a_damaged_checkpoint_is_only_in_the_way_where_it_is_needed(
     bed: Flowbed, harm: str, start: str, outcome: Outcome

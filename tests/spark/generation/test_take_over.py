@@ -23,6 +23,7 @@ from streamkeeper.flows.generations import AFTER_LAST, COPIED
 from streamkeeper.storage import to_json
 from tests.oracle import all_rows, first_per
 from tests.worlds.flow_world import DEDUPE, NAME, Flowbed, heartbeat, pipeline, refused_loudly, wait_until
+from tests.worlds.suites import long_after
 
 Make = Callable[..., Flowbed]
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -42,6 +43,7 @@ def first_of_each(events: list[dict[str, Any]]) -> list[Any]:
     return first_per(events, ["event_id"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "sink_only", [False, True], ids=["the checkpoint has the last batch", "only the sink has the last batch"]
 )
@@ -66,7 +68,9 @@ def test_a_stateful_flow_goes_on_exactly_in_the_copy(make_bed: Make, store: str,
 
 
 @pytest.mark.parametrize(
-    "sink_only", [False, True], ids=["the checkpoint has the last batch", "only the sink has the last batch"]
+    "sink_only",
+    long_after(1, [False, True]),
+    ids=["the checkpoint has the last batch", "only the sink has the last batch"],
 )
 def test_a_stateless_flow_goes_on_exactly_in_the_copy(make_bed: Make, sink_only: bool) -> None:
     bed = make_bed(pipeline(view="", files=1))
@@ -82,6 +86,7 @@ def test_a_stateless_flow_goes_on_exactly_in_the_copy(make_bed: Make, sink_only:
     assert went_on_in_a_copy(bed, batch=12, ruled_by="sink" if sink_only else "checkpoint")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", ["RocksDB with changelog"])
 def test_a_driver_that_was_paused_in_mid_batch_stops_by_itself_and_adds_nothing(
     make_bed: Make, store: str
@@ -118,6 +123,7 @@ def test_a_driver_that_was_paused_in_mid_batch_stops_by_itself_and_adds_nothing(
     assert bed.home.generations() == [1, 2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", ["HDFS-backed"])
 def test_the_copy_is_right_while_the_old_query_goes_on_writing(make_bed: Make, store: str) -> None:
     """Only the old driver's Python is paused, which is its heart: its JVM goes on with batch after batch into

@@ -31,15 +31,11 @@ from streamkeeper.storage import LocalStorage
 from tests.oracle import all_rows, first_per
 from tests.worlds.checkpoint_samples import confs
 from tests.worlds.flow_world import NAME, SCHEMA, Flowbed, pipeline
+from tests.worlds.old_jobs import PLAIN, Query, deduped, files_of, run_old_job
 from tests.worlds.source_world import DEDUPE, UNION, DeltaBed
+from tests.worlds.suites import long_after
 
 Make = Callable[..., Flowbed]
-Query = Callable[[DataFrame], DataFrame]
-PLAIN = {
-    "spark.sql.streaming.queryEvolution.enableSourceEvolution": "false",
-    "spark.sql.streaming.offsetLog.formatVersion": "1",
-}
-"""As Spark is without Streamkeeper's settings."""
 ROCKS = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -59,37 +55,11 @@ def clean_events(events):
 """.replace("SCHEMA", SCHEMA)
 
 
-def deduped(events: DataFrame) -> DataFrame:
-    return events.dropDuplicates(["event_id"])
-
-
 def counted(events: DataFrame) -> DataFrame:
     windows = (
         events.withWatermark("event_time", "10 seconds").groupBy(F.window("event_time", "10 seconds")).count()
     )
     return windows.select(F.col("window.start").cast("string").alias("start"), "count")
-
-
-def run_old_job(bed: Flowbed, query: Query = deduped, more: dict[str, str] | None = None) -> Path:
-    """Run somebody's job over all that is there, as they would have written it, and give its checkpoint."""
-    folder = bed.root / "old job" / "checkpoint"
-    with confs(bed.spark, {**PLAIN, **(more or {})}):
-        writer = (
-            query(files_of(bed))
-            .writeStream.format("delta")
-            .option("checkpointLocation", str(folder))
-            .trigger(availableNow=True)
-        )
-        writer.start(str(bed.table)).awaitTermination()
-    return folder
-
-
-def files_of(bed: Flowbed, folder: str = "events") -> DataFrame:
-    return (
-        bed.spark.readStream.schema(SCHEMA)
-        .option("maxFilesPerTrigger", 1)
-        .json(str(bed.root / "data" / folder))
-    )
 
 
 def plan(bed: Flowbed, folder: Path, **values: Any) -> Plan:
@@ -167,7 +137,7 @@ def forget_in_table(bed: Flowbed, version: int) -> None:
         (bed.table / "_delta_log" / name).unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("store", [{}, ROCKS], ids=["HDFS-backed", "RocksDB"])
+@pytest.mark.parametrize("store", long_after(1, [{}, ROCKS]), ids=["HDFS-backed", "RocksDB"])
 def test_a_job_that_keeps_state_goes_on_exactly(make_bed: Make, store: dict[str, str]) -> None:
     """Offset log v1, sources without names; the state knows what came before, and rows of before do not come
     again.
@@ -194,8 +164,10 @@ def test_a_job_that_keeps_state_goes_on_exactly(make_bed: Make, store: dict[str,
     )
 
 
-@pytest.mark.parametrize("in_table", [True, False], ids=["in the table", "not in the table"])
-@pytest.mark.parametrize("query", [deduped, lambda events: events], ids=["with state", "without state"])
+@pytest.mark.parametrize("in_table", long_after(1, [True, False]), ids=["in the table", "not in the table"])
+@pytest.mark.parametrize(
+    "query", long_after(1, [deduped, lambda events: events]), ids=["with state", "without state"]
+)
 def test_the_batch_in_flight_comes_once(make_bed: Make, query: Query, in_table: bool) -> None:
     stateless = query is not deduped
     bed = make_bed(pipeline(view="", files=1) if stateless else pipeline(files=1))
@@ -222,6 +194,7 @@ def _forget_cached(bed: Flowbed) -> None:
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
+@pytest.mark.long
 def test_an_aggregation_goes_on_with_its_open_windows(make_bed: Make) -> None:
     bed = make_bed(COUNTS)
     for numbers in ((1, 2, 12), (13, 24), (14, 35)):
@@ -238,6 +211,7 @@ def test_an_aggregation_goes_on_with_its_open_windows(make_bed: Make) -> None:
     assert sum(dict(found).values()) == 9, "all but the two events of the last window, which is open"
 
 
+@pytest.mark.long
 def test_sources_of_two_kinds_get_the_flows_names_in_whatever_order_the_old_job_read_them(
     delta: Callable[..., DeltaBed],
 ) -> None:
@@ -262,6 +236,7 @@ def test_sources_of_two_kinds_get_the_flows_names_in_whatever_order_the_old_job_
     assert set(bed.start(1).positions) == {"files", "raw"}
 
 
+@pytest.mark.long
 def test_what_the_old_job_still_sends_adds_nothing(make_bed: Make) -> None:
     bed = make_bed(pipeline(view="", files=1))
     bed.arrive(1)
@@ -277,16 +252,23 @@ def test_what_the_old_job_still_sends_adds_nothing(make_bed: Make) -> None:
 
 @pytest.mark.parametrize(
     ("query", "view", "said"),
-    [
-        (deduped, "", "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA"),
-        (
-            lambda events: events,
-            '.dropDuplicates(["event_id"])',
-            "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
-        ),
-        (deduped, '.dropDuplicates(["user_id"])', "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE"),
-        (lambda events: events, '.withColumn("more", events.n)', "gives the columns more, which the table"),
-    ],
+    long_after(
+        1,
+        [
+            (deduped, "", "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA"),
+            (
+                lambda events: events,
+                '.dropDuplicates(["event_id"])',
+                "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
+            ),
+            (deduped, '.dropDuplicates(["user_id"])', "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE"),
+            (
+                lambda events: events,
+                '.withColumn("more", events.n)',
+                "gives the columns more, which the table",
+            ),
+        ],
+    ),
     ids=["state removed", "state added", "another key", "another column"],
 )
 def test_a_declaration_that_does_not_fit_is_found_before_anything_is_changed(
@@ -317,6 +299,7 @@ def test_a_job_that_still_runs_is_found_by_the_rehearsal(make_bed: Make) -> None
     assert bed.home.generations() == []
 
 
+@pytest.mark.long
 def test_a_driver_that_failed_after_the_seal_is_followed_by_one_that_finds_the_same(make_bed: Make) -> None:
     """What the old job committed to its checkpoint after it was shut out is not in the table, and is read by
     the flow.
@@ -342,6 +325,7 @@ def _fail(*_: Any) -> Any:
     raise StorageError("the disk is full")
 
 
+@pytest.mark.long
 def test_a_job_that_wrote_by_foreach_batch_goes_on_where_its_checkpoint_stands(make_bed: Make) -> None:
     bed = make_bed(pipeline(view="", files=1))
     bed.arrive(1)

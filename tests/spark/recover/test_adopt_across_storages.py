@@ -14,6 +14,8 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.flows.adopted_checkpoint import AdoptedCheckpoint
 from streamkeeper.storage import LocalStorage, Storage, open_storage
 
+pytestmark = pytest.mark.long
+
 RECORDED = LocalStorage(str(Path(__file__).parents[2] / "core" / "checkpoint" / "recorded" / "join_virtual"))
 NAMES = {"0": "orders", "1": "payments"}
 

@@ -22,12 +22,14 @@ from streamkeeper.recover import engine
 from streamkeeper.recover.requests.form import UNKNOWN_PRICE
 from streamkeeper.storage import LocalStorage
 from tests.oracle import all_rows, first_per
-from tests.spark.recover.test_adopt import PLAIN
 from tests.worlds.backup_world import Recoverer
 from tests.worlds.checkpoint_samples import confs
 from tests.worlds.customers_world import INCREMENTAL, PIPELINE, SNAPSHOT, CustomersBed, delete, upsert
 from tests.worlds.flow_world import NAME, SCHEMA
+from tests.worlds.old_jobs import PLAIN
 from tests.worlds.source_world import DEDUPE, KafkaBed
+
+pytestmark = pytest.mark.long
 
 Kafka = Callable[..., KafkaBed]
 CHANGES = "customer_id INT, name STRING, email STRING, city STRING, operation STRING, sequenceNum BIGINT"

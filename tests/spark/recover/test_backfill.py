@@ -84,6 +84,7 @@ def test_changes_from_elsewhere_come_in_chunks_and_never_over_newer_rows(
     assert customers.home().generations() == [1], "the flow's own checkpoint is untouched"
 
 
+@pytest.mark.long
 def test_a_predicate_chooses_rows_of_the_source(customers: CustomersBed, spark: SparkSession) -> None:
     customers.change(upsert(1, 10))
     assert customers.run() is Outcome.STOPPED
@@ -145,6 +146,7 @@ def test_a_backup_is_filled_in_at_the_sequences_of_its_rows_with_what_it_remembe
     customers.is_exact()
 
 
+@pytest.mark.long
 def test_a_backup_of_a_table_by_several_columns_brings_the_sequences_of_its_snapshot_back(
     customers: CustomersBed, spark: SparkSession
 ) -> None:
@@ -203,6 +205,7 @@ def six_chunks(customers: CustomersBed) -> Filling:
 SIX_AND_ONE = "six chunks, and the one that was in the table and not in the checkpoint once more"
 
 
+@pytest.mark.long
 def test_a_backfill_that_failed_for_now_tries_again_by_itself(
     customers: CustomersBed, spark: SparkSession, dying: list[int]
 ) -> None:
@@ -232,6 +235,7 @@ def test_a_backfill_that_failed_goes_on_where_it_was(
     customers.is_exact()
 
 
+@pytest.mark.long
 def test_state_of_the_flows_view_spans_all_chunks(
     make_bed: Callable[..., Flowbed], spark: SparkSession
 ) -> None:
@@ -275,6 +279,16 @@ def refill(bed: Flowbed) -> Filling:
     return Filling(bed.settings, request, RECOVERY, bed.flow().fingerprint)
 
 
+def await_spark_has_removed_what_it_would(spark: SparkSession) -> None:
+    """Wait until the threads in which Spark removes files that were read are over."""
+    threads = spark._jvm.java.lang.Thread  # type: ignore[union-attr]
+    deadline = time.monotonic() + 60
+    while any("file-source-cleaner" in thread.getName() for thread in threads.getAllStackTraces().keySet()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.long
 def test_files_of_another_source_are_neither_read_nor_removed(
     make_bed: Callable[..., Flowbed], spark: SparkSession
 ) -> None:
@@ -287,13 +301,14 @@ def test_files_of_another_source_are_neither_read_nor_removed(
     once = list(bed.events)
     unread = [bed.arrive(number, folder="others") for number in (11, 12, 13)]
     assert fill(spark, refill(bed), lambda said: None)["batch"] == 2
-    time.sleep(1)  # Spark removes files in a thread of its own
+    await_spark_has_removed_what_it_would(spark)
     assert sorted(others.iterdir()) == unread
     bed.holds([*once, *once])
     assert bed.run() is Outcome.STOPPED
     bed.holds([*once, *bed.events])
 
 
+@pytest.mark.long
 def test_another_source_may_be_empty_for_the_moment(
     make_bed: Callable[..., Flowbed], spark: SparkSession
 ) -> None:
@@ -306,6 +321,7 @@ def test_another_source_may_be_empty_for_the_moment(
     bed.holds([*bed.events, bed.events[0]])
 
 
+@pytest.mark.long
 def test_a_range_of_kafka_is_read_between_its_ends_and_through_every_step(
     kafka: Callable[..., KafkaBed], spark: SparkSession
 ) -> None:

@@ -22,6 +22,7 @@ from streamkeeper.tables import backups
 from streamkeeper.tables.backups import Checksum
 from tests.worlds.backup_world import Recoverer, copy_of
 from tests.worlds.flow_world import Flowbed
+from tests.worlds.suites import long_after
 
 TABLE = "events.events"
 
@@ -128,7 +129,7 @@ def spoil(spark: SparkSession, path: Path) -> None:
     spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("shape", long_after(2, SHAPES.values()), ids=SHAPES)
 def test_a_backup_is_the_same_table_outlives_vacuum_and_drop_and_is_put_back_as_it_was(
     spark: SparkSession, bed: Flowbed, at_work: Recoverer, shape: Callable[[SparkSession, Path], None]
 ) -> None:

@@ -13,11 +13,13 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.drivers.exit_codes import Outcome
 from tests.oracle import all_rows, first_per
-from tests.spark.recover.test_full_refresh_beside import DONE, KIND, NAME, after_round, distinct, steps
-from tests.spark.stream.test_shapes import PROVIDER, ROCKS, with_conf
 from tests.worlds.backup_world import Recoverer
+from tests.worlds.beside import DONE, KIND, NAME, after_round, distinct, steps
 from tests.worlds.flow_world import Flowbed, pipeline
 from tests.worlds.source_world import DEDUPE, DeltaBed, KafkaBed
+from tests.worlds.state_stores import PROVIDER, ROCKS, with_conf
+
+pytestmark = pytest.mark.long
 
 ROCKS_DB = with_conf(pipeline(), **{PROVIDER: ROCKS})
 

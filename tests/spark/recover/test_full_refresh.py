@@ -98,6 +98,7 @@ def back_to(settings: Settings, table: str, version: int) -> Plan:
     return found
 
 
+@pytest.mark.long
 def test_both_flows_of_a_table_by_key_are_refreshed_together_killed_in_the_middle_of_every_part(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +149,7 @@ def test_both_flows_of_a_table_by_key_are_refreshed_together_killed_in_the_middl
     )
 
 
+@pytest.mark.long
 def test_a_table_that_takes_appends_only_since_the_plan_is_refused_before_anything_is_changed(
     bed: Flowbed,
 ) -> None:
@@ -195,6 +197,7 @@ def test_a_step_that_names_no_function_of_a_job_is_refused(
         )
 
 
+@pytest.mark.long
 def test_the_job_is_killed_at_its_start_and_run_again_and_what_is_done_is_found_done(bed: Flowbed) -> None:
     bed.arrive(1, 2)
     assert bed.run() is Outcome.STOPPED

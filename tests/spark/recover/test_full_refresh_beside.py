@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,11 @@ from streamkeeper.recover import engine
 from streamkeeper.recover.restart import side_table as besides
 from streamkeeper.tables import recovery_lock
 from tests.killing import Killed, dying
-from tests.oracle import first_per
 from tests.worlds.backup_world import Recoverer
+from tests.worlds.beside import DONE, KIND, NAME, after_round, distinct, steps
 from tests.worlds.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, truncate, upsert
 from tests.worlds.flow_world import SCHEMA, Flowbed, pipeline
 
-KIND, NAME = "full_refresh_beside", "r-00000001"
-DONE = ("verify_tables", "release", "remove_beside")
 FILTERED = pipeline(view='.dropDuplicates(["event_id"]).where("n > 1")')
 
 
@@ -46,25 +44,8 @@ def at_work(bed: Flowbed, spark: SparkSession) -> Recoverer:
     return Recoverer(spark, bed.settings, "events")
 
 
-def steps(at_work: Recoverer, *names: str) -> dict[str, Any]:
-    return {name: at_work.step(NAME, name) for name in names}
-
-
 def tables(root: Path) -> list[str]:
     return sorted(folder.name for folder in (root / "warehouse").iterdir())
-
-
-def after_round(number: int, act: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
-    """Let something happen after a round of reading beside."""
-    real, rounds = full_refresh_beside.read_what_is_there, iter(range(1, 100))
-
-    def read(*arguments: Any) -> int:
-        found = real(*arguments)
-        if next(rounds) == number:
-            act()
-        return found
-
-    patch.setattr(full_refresh_beside, "read_what_is_there", read)
 
 
 @contextmanager
@@ -91,10 +72,6 @@ def polled(spark: SparkSession, path: str) -> Iterator[list[tuple[int, str]]]:
         over.set()
         thread.join()
     assert not broken, broken
-
-
-def distinct(bed: Flowbed, above: int = 0) -> list[dict[str, Any]]:
-    return [event for event in first_per(bed.events, ["event_id"]) if event["n"] > above]
 
 
 def test_a_reader_sees_the_old_table_or_the_new_one_and_the_flow_goes_on_before_and_after(
@@ -143,6 +120,7 @@ def test_a_reader_sees_the_old_table_or_the_new_one_and_the_flow_goes_on_before_
     assert bed.home.storage.names("events") == ["clean_events", "ledger", "tables"]
 
 
+@pytest.mark.long
 def test_an_identity_column_that_goes_on_counting_is_no_change_and_gives_no_number_twice(
     bed: Flowbed, at_work: Recoverer, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +167,7 @@ it.
 """
 
 
+@pytest.mark.long
 def test_both_flows_of_a_table_by_key_and_its_tombstones_killed_in_the_middle_of_every_part(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +216,7 @@ def test_both_flows_of_a_table_by_key_and_its_tombstones_killed_in_the_middle_of
     assert tables(bed.root) == ["customers", "customers__tombstones"]
 
 
+@pytest.mark.long
 def test_the_job_is_killed_while_it_builds_and_what_is_given_up_leaves_nothing(
     bed: Flowbed, at_work: Recoverer
 ) -> None:
@@ -288,6 +268,7 @@ def last_batch(side: side_flow.SideHome) -> int | None:
     return Checkpoint(side.storage, start.checkpoint).last_commit() if start is not None else None
 
 
+@pytest.mark.long
 def test_what_was_set_by_hand_stays_and_abandoned_before_the_commit_the_flow_is_parked(
     bed: Flowbed, at_work: Recoverer, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def test_history_that_the_sources_have_no_more_comes_back_from_the_backup(bed: C
     assert (entry.id, entry.target.checksum.rows) == (RECOVERY, 3)
 
 
+@pytest.mark.long
 def test_from_the_sources_it_asks_for_what_they_lack_and_the_backup_has_it(bed: CustomersBed) -> None:
     assert {item.price for item in planned(bed).refusals} == {"loss"}
     carry_out(bed, planned(bed, accept=["loss"]))

@@ -30,9 +30,9 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.tables import backups, recovery_lock
 from tests.oracle import first_per
 from tests.spark.killing import Lives, Site
-from tests.spark.recover.test_adopt import run_old_job
 from tests.worlds.backup_world import Recoverer
 from tests.worlds.flow_world import NAME, Flowbed, pipeline
+from tests.worlds.old_jobs import run_old_job
 
 TABLE = "events.events"
 Values = dict[str, Any]
@@ -135,6 +135,7 @@ def test_every_kind_of_recovery_is_killed() -> None:
     assert sorted([*ARRANGED, *SET_APART]) == sorted(KINDS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ARRANGED)
 def test_a_recovery_that_is_killed_again_and_again_comes_to_the_end_of_one_that_was_not(
     name: str, bed: Flowbed, seen: set[Site], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
@@ -152,6 +153,7 @@ def test_a_recovery_that_is_killed_again_and_again_comes_to_the_end_of_one_that_
     no_commit_is_twice_in_its_log(bed)
 
 
+@pytest.mark.long
 def test_an_adoption_that_is_killed_again_and_again_goes_on_with_its_state(
     seen: set[Site], make_bed: Callable[..., Flowbed]
 ) -> None:

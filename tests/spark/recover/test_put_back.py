@@ -20,9 +20,10 @@ from streamkeeper.flows import generations
 from streamkeeper.recover import engine
 from streamkeeper.tables import past_versions
 from tests.oracle import all_rows
-from tests.spark.generation.test_behind_the_back import run_late
 from tests.worlds.backup_world import Recoverer, copy_of
+from tests.worlds.drivers import run_late
 from tests.worlds.flow_world import NAME, Flowbed, pipeline
+from tests.worlds.suites import long_after
 
 TABLE = "events.events"
 STATELESS = pipeline(view="", files=1)
@@ -66,7 +67,7 @@ def ids(frame_of: Flowbed) -> list[str]:
 # Who writes meanwhile
 
 
-@pytest.mark.parametrize("batch", ["1", "2"], ids=["something is undone", "nothing is"])
+@pytest.mark.parametrize("batch", long_after(1, ["1", "2"]), ids=["something is undone", "nothing is"])
 def test_a_late_batch_of_the_flow_that_goes_back_is_in_the_table_once(
     bed: Flowbed, at_work: Recoverer, batch: str
 ) -> None:
@@ -78,7 +79,7 @@ def test_a_late_batch_of_the_flow_that_goes_back_is_in_the_table_once(
     to_the_end(bed, at_work)
 
 
-@pytest.mark.parametrize("recovery", ["rewind", "restore_table"])
+@pytest.mark.parametrize("recovery", long_after(1, ["rewind", "restore_table"]))
 def test_what_a_stranger_writes_while_it_is_put_back_stays(
     bed: Flowbed, at_work: Recoverer, spark: SparkSession, recovery: str
 ) -> None:
@@ -97,6 +98,7 @@ def test_what_a_stranger_writes_while_it_is_put_back_stays(
     assert (ids(bed), delta_log.latest_version(str(bed.table))) == (["e2", "e3"], version)
 
 
+@pytest.mark.long
 def test_what_a_compaction_leaves_behind_is_not_beside_what_is_put_back(
     bed: Flowbed, at_work: Recoverer, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +122,7 @@ def test_what_a_compaction_leaves_behind_is_not_beside_what_is_put_back(
     to_the_end(bed, at_work)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("when", ["before the commit", "after it"])
 def test_files_of_a_backup_that_a_vacuum_takes_meanwhile_are_brought_again(
     bed: Flowbed, at_work: Recoverer, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, when: str
@@ -150,6 +153,7 @@ def test_files_of_a_backup_that_a_vacuum_takes_meanwhile_are_brought_again(
     to_the_end(bed, at_work)
 
 
+@pytest.mark.long
 def test_a_file_that_a_vacuum_under_way_took_after_a_rewind_brought_it_back_keeps_the_flows_held(
     bed: Flowbed, at_work: Recoverer, spark: SparkSession
 ) -> None:
@@ -187,6 +191,7 @@ def maps_no_columns_any_more(spark: SparkSession, table: str) -> None:
     spark.sql(f"ALTER TABLE delta.`{table}` UNSET TBLPROPERTIES ('delta.columnMapping.mode')")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("alter", [takes_appends_only, maps_no_columns_any_more])
 def test_what_delta_refuses_is_refused_before_a_generation_is_decided_and_a_version_is_put_back_all_the_same(
     bed: Flowbed, at_work: Recoverer, spark: SparkSession, alter: Callable[[SparkSession, str], None]

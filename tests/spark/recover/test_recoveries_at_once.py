@@ -28,6 +28,8 @@ from tests.worlds.backup_world import Recoverer
 from tests.worlds.customers_world import INCREMENTAL, CustomersBed, upsert
 from tests.worlds.flow_world import NAME, Flowbed, wait_until
 
+pytestmark = pytest.mark.long
+
 TABLE = "events.events"
 
 

@@ -18,6 +18,8 @@ from tests.worlds.backup_world import Recoverer
 from tests.worlds.flow_world import Flowbed, event, wait_until
 from tests.worlds.source_world import DEDUPE, DeltaBed, KafkaBed
 
+pytestmark = pytest.mark.long
+
 TABLE = "events.events"
 
 

@@ -25,6 +25,7 @@ from tests.killing import Killed
 from tests.worlds.backup_world import Recoverer, copy_of
 from tests.worlds.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, truncate, upsert
 from tests.worlds.flow_world import Flowbed, pipeline
+from tests.worlds.suites import long_after
 
 TABLE = "events.events"
 OTHER = """
@@ -61,7 +62,7 @@ def number_of(home: FlowHome) -> int:
     return newest.number
 
 
-@pytest.mark.parametrize("then", [drop, leave], ids=["dropped", "still there"])
+@pytest.mark.parametrize("then", long_after(1, [drop, leave]), ids=["dropped", "still there"])
 def test_an_append_flow_goes_on_from_the_batch_that_belongs_to_the_backup(
     bed: Flowbed, at_work: Recoverer, then: Callable[[Path], None]
 ) -> None:
@@ -81,6 +82,7 @@ def test_an_append_flow_goes_on_from_the_batch_that_belongs_to_the_backup(
     bed.holds(list({event["event_id"]: event for event in bed.events}.values()))
 
 
+@pytest.mark.long
 def test_an_old_backup_is_gone_on_from_by_the_offsets_that_it_kept_in_the_generation_that_it_was_made_in(
     bed: Flowbed, at_work: Recoverer
 ) -> None:
@@ -109,6 +111,7 @@ def test_an_old_backup_is_gone_on_from_by_the_offsets_that_it_kept_in_the_genera
     bed.holds(list({event["event_id"]: event for event in bed.events}.values()))
 
 
+@pytest.mark.long
 def test_a_flow_that_is_not_declared_while_its_table_is_backed_up_goes_on_from_the_batch_that_the_backup_has(
     bed: Flowbed, at_work: Recoverer
 ) -> None:
@@ -146,6 +149,7 @@ def test_a_version_is_put_back_and_its_flow_reads_again_what_came_after_it(
     bed.holds(list({event["event_id"]: event for event in bed.events}.values()))
 
 
+@pytest.mark.long
 def test_target_and_tombstones_are_put_back_together_whatever_step_is_killed(
     spark: SparkSession, customers: CustomersBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ def test_state_that_was_removed_is_rebuilt_as_it_was_at_the_batch(make_bed: Make
 # --- the target is kept
 
 
+@pytest.mark.long
 def test_a_table_that_is_kept_gets_what_was_counted_a_second_time(make_bed: Make) -> None:
     bed = make_bed(STATELESS)
     five_batches(bed)
@@ -131,6 +132,7 @@ def test_a_table_that_is_kept_gets_what_was_counted_a_second_time(make_bed: Make
     bed.holds([*bed.events, event(4), event(2), event(5)])
 
 
+@pytest.mark.long
 def test_a_deduplicated_flow_goes_back_with_the_state_of_the_batch(make_bed: Make) -> None:
     """What the state knows at batch 2 stays out; what came later comes again, once."""
     bed = make_bed(DEDUPE)
@@ -141,6 +143,7 @@ def test_a_deduplicated_flow_goes_back_with_the_state_of_the_batch(make_bed: Mak
     bed.holds([event(number) for number in (1, 2, 3, 4, 5, 4, 5)])
 
 
+@pytest.mark.long
 def test_another_declaration_goes_back_with_a_state_of_its_own(make_bed: Make) -> None:
     bed = make_bed(STATELESS)
     five_batches(bed)
@@ -176,6 +179,7 @@ def test_a_reset_from_an_earlier_generation_copies_its_end(make_bed: Make) -> No
 # --- killed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kept", ["sealed", "put back"])
 def test_a_step_that_was_killed_finds_what_it_did(
     make_bed: Make, monkeypatch: pytest.MonkeyPatch, kept: str
@@ -209,6 +213,7 @@ def test_a_step_that_was_killed_finds_what_it_did(
     bed.holds(all_rows(bed.events))
 
 
+@pytest.mark.long
 def test_a_driver_that_dies_while_it_begins_is_followed_by_one_that_begins_the_same(
     make_bed: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +259,7 @@ def shop(tmp_path: Any, spark: SparkSession) -> CustomersBed:
 FLOW = f"customers.{INCREMENTAL}"
 
 
+@pytest.mark.long
 def test_a_clean_up_lets_a_table_forget_in_the_writers_turn(shop: CustomersBed) -> None:
     made = planned(shop.settings, of="clean_up", pipeline="customers", tombstone_days=1)
     moment = (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat(timespec="seconds")
@@ -271,6 +277,7 @@ def test_a_clean_up_lets_a_table_forget_in_the_writers_turn(shop: CustomersBed) 
     shop.is_exact()
 
 
+@pytest.mark.long
 def test_changes_that_are_read_again_into_a_table_by_key_change_nothing(shop: CustomersBed) -> None:
     made = go_back(shop, flow=FLOW, batch="0")
     assert made.flows[0].prices[0].repeated.rows == 5
@@ -290,6 +297,7 @@ def test_a_table_by_key_goes_back_with_its_tombstones(shop: CustomersBed) -> Non
     shop.is_exact()
 
 
+@pytest.mark.long
 def test_a_flow_that_wrote_since_goes_along_or_the_plan_is_refused_with_its_name(shop: CustomersBed) -> None:
     write_manifest(shop.settings)
     chosen = kind("rewind")

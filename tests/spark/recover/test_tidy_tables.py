@@ -24,6 +24,7 @@ from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock, running_vacuums
 from streamkeeper.tables.writers_turn import Holder, WritersTurn, read
 from streamkeeper.times import now
+from tests.worlds.suites import long_after
 
 
 @pytest.fixture
@@ -63,6 +64,7 @@ def test_small_files_are_put_together_and_no_row_changes(
     assert len(list(Path(path).glob("*.parquet"))) == 7, "the old files are younger than the retention"
 
 
+@pytest.mark.long
 def test_the_tables_own_longer_retention_rules(
     spark: SparkSession, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,6 +78,7 @@ def test_the_tables_own_longer_retention_rules(
     assert said_of(capsys, path)["vacuumed"] == 720.0
 
 
+@pytest.mark.long
 def test_a_table_that_fails_costs_no_other(
     spark: SparkSession, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,6 +92,7 @@ def test_a_table_that_fails_costs_no_other(
     assert files_of(spark, good) == 1
 
 
+@pytest.mark.long
 def test_a_table_that_is_left_alone_is_not_touched(spark: SparkSession, settings: Settings) -> None:
     path = settings.table_path("events")
     write_small_files(spark, path, 2)
@@ -98,7 +102,7 @@ def test_a_table_that_is_left_alone_is_not_touched(spark: SparkSession, settings
     assert files_of(spark, path) == 2
 
 
-@pytest.mark.parametrize("begins", ["before", "between"])
+@pytest.mark.parametrize("begins", long_after(1, ["before", "between"]))
 def test_a_recovery_that_began_since_the_plan_has_the_table_to_itself(
     spark: SparkSession,
     settings: Settings,
@@ -154,6 +158,7 @@ def test_compaction_waits_for_its_turn_and_gives_it_back(spark: SparkSession, se
     assert read(turns, last) is None, "the turn was given back"
 
 
+@pytest.mark.long
 def test_compaction_shuts_no_flow_out(
     spark: SparkSession, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,6 +178,7 @@ def test_compaction_shuts_no_flow_out(
     assert files_of(spark, path) == 2
 
 
+@pytest.mark.long
 def test_a_table_that_declares_optimized_writes_gets_few_files_a_batch(
     spark: SparkSession, settings: Settings
 ) -> None:

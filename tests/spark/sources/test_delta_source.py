@@ -7,7 +7,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,9 +14,10 @@ from streamkeeper.delta.history import offset_before, require_history
 from streamkeeper.delta.log import latest_version
 from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.flows.generations import EARLIEST, EMPTY, LATEST, OFFSETS, REBUILT, TIMESTAMP, StartAt
-from tests.oracle import all_rows, counted, first_per
+from tests.oracle import all_rows, counted
 from tests.worlds.flow_world import event
-from tests.worlds.source_world import DEDUPE, JOIN, UNION, WITHIN, DeltaBed
+from tests.worlds.source_world import DEDUPE, JOIN, DeltaBed
+from tests.worlds.suites import long_after
 
 Make = Callable[..., DeltaBed]
 
@@ -40,6 +40,7 @@ def test_every_row_is_written_once_over_several_batches_and_starts(delta: Make) 
     assert offset == offset_before(history.table_id or "", 3), "the shape that a new checkpoint is given"
 
 
+@pytest.mark.long
 def test_the_table_may_come_later_than_the_flow(delta: Make) -> None:
     flow = delta()
     run(flow)
@@ -48,7 +49,7 @@ def test_the_table_may_come_later_than_the_flow(delta: Make) -> None:
     flow.bed.holds([event(1)])
 
 
-@pytest.mark.parametrize("arrived", [0, 2], ids=["caught up", "behind"])
+@pytest.mark.parametrize("arrived", long_after(1, [0, 2]), ids=["caught up", "behind"])
 def test_after_the_last_processed_loses_nothing_and_repeats_nothing(delta: Make, arrived: int) -> None:
     flow = delta()
     flow.arrive(*range(1, 5), files=2)
@@ -101,33 +102,7 @@ def test_a_batch_that_only_the_sink_has_counts_as_processed_within_a_version_too
     assert flow.bed.start(2).evidence["ruled_by"] == "sink"
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "state", "added"),
-    [
-        pytest.param("", DEDUPE, REBUILT, [], id="deduplication added, rebuilt: known keys stay out"),
-        pytest.param(
-            "", DEDUPE, EMPTY, [event(2)], id="deduplication added, empty: a known key comes once more"
-        ),
-        pytest.param(DEDUPE, WITHIN, REBUILT, [], id="within a watermark, rebuilt"),
-        pytest.param(DEDUPE, "", REBUILT, [event(2)], id="deduplication removed"),
-    ],
-)
-def test_another_query_starts_with_the_state_that_was_decided(
-    delta: Make, before: str, after: str, state: str, added: list[dict[str, Any]]
-) -> None:
-    flow = delta(view=before)
-    flow.arrive(*range(1, 4), files=2)
-    run(flow)
-    flow.arrive(4, 5, 6)
-    run(flow)
-    flow.declare(view=after)
-    flow.bed.reset(state=state)
-    flow.arrive(2, 7)
-    run(flow)
-    flow.bed.holds([*flow.bed.events[:6], event(7), *added])
-
-
-@pytest.mark.parametrize("state", [EMPTY, REBUILT])
+@pytest.mark.parametrize("state", long_after(1, [EMPTY, REBUILT]))
 def test_latest_reads_only_what_is_committed_after_the_new_generation_began(delta: Make, state: str) -> None:
     flow = delta(view=DEDUPE)
     flow.arrive(1)
@@ -140,6 +115,7 @@ def test_latest_reads_only_what_is_committed_after_the_new_generation_began(delt
     flow.bed.holds([event(1), event(4), *([event(3)] if state == EMPTY else [])])
 
 
+@pytest.mark.long
 def test_earliest_reads_the_whole_table_again(delta: Make) -> None:
     flow = delta()
     flow.arrive(1, 2)
@@ -212,6 +188,7 @@ def test_a_table_that_was_made_anew_parks_the_flow_until_the_loss_is_accepted(de
     flow.bed.holds(all_rows(flow.bed.events))
 
 
+@pytest.mark.long
 def test_commits_that_were_cleaned_up_unread_park_the_flow_until_their_loss_is_accepted(delta: Make) -> None:
     flow = delta()
     flow.arrive(1)
@@ -251,6 +228,7 @@ def test_files_that_vacuum_took_unread_park_the_flow(delta: Make) -> None:
     )
 
 
+@pytest.mark.long
 def test_changed_rows_park_the_flow_until_it_says_what_to_do_with_them(delta: Make) -> None:
     flow = delta()
     flow.arrive(1, 2)
@@ -269,6 +247,7 @@ def test_changed_rows_park_the_flow_until_it_says_what_to_do_with_them(delta: Ma
     flow.bed.holds(all_rows(flow.bed.events))
 
 
+@pytest.mark.long
 def test_a_change_data_feed_gives_each_change_once_across_a_reset(delta: Make) -> None:
     shape = '.selectExpr("concat(event_id, _change_type) AS event_id", "user_id", "n")'
     flow = delta(options='"readChangeFeed": True', view=shape)
@@ -289,6 +268,7 @@ def test_a_change_data_feed_gives_each_change_once_across_a_reset(delta: Make) -
     )
 
 
+@pytest.mark.long
 def test_a_schema_that_moves_on_is_followed_by_the_log_in_the_generations_own_checkpoint(delta: Make) -> None:
     flow = delta(parameters="track_schema=True, ", view='.select("event_id", "user_id", "n")')
     flow.arrive(1)
@@ -309,24 +289,7 @@ def test_a_schema_that_moves_on_is_followed_by_the_log_in_the_generations_own_ch
         )
 
 
-def test_a_union_with_files_goes_on_in_both(delta: Make) -> None:
-    flow = delta()
-    flow.arrive(1, 2, 3)
-    run(flow)
-    flow.bed.arrive(10, 11, folder="files")
-    flow.declare(**UNION)
-    flow.bed.reset()
-    flow.arrive(4)
-    run(flow)
-    flow.bed.holds(all_rows(flow.bed.events))
-    flow.declare(**{**UNION, "flow": UNION["flow"] + DEDUPE})
-    flow.bed.reset()
-    flow.arrive(1, 5)
-    flow.bed.arrive(10, 12, folder="files")
-    run(flow)
-    flow.bed.holds(first_per(flow.bed.events, ["event_id"]))
-
-
+@pytest.mark.long
 def test_a_join_with_files_keeps_matching_across_a_reset(delta: Make) -> None:
     flow = delta(**JOIN)
     flow.arrive(1, 2, 3)
@@ -343,34 +306,11 @@ def test_a_join_with_files_keeps_matching_across_a_reset(delta: Make) -> None:
     flow.bed.holds([event(2), event(1), event(4)])
 
 
-def test_windows_that_were_emitted_are_not_emitted_again_and_none_is_lost(delta: Make) -> None:
-    windows = (
-        '.withWatermark("event_time", "10 seconds").groupBy(F.window("event_time", "10 seconds")).agg({})'
-    )
-    plain = 'F.count("*").cast("int").alias("user_id")'
-    shape = '.selectExpr("cast(window.start as string) event_id", "user_id", "n")'
-    flow = delta(view=windows.format(f'{plain}, F.max("n").alias("n")') + shape)
-    for number in (1, 5, 12, 25, 33):
-        flow.arrive(number)
-        run(flow)
-    assert sorted(row["user_id"] for row in flow.bed.rows()) == [1, 2]
-    flow.declare(view=windows.format(f'{plain}, F.max("n").alias("n"), F.sum("n").alias("s")') + shape)
-    flow.bed.reset()
-    for number in (38, 65, 66):
-        flow.arrive(number)
-    run(flow)
-    assert {row["event_id"][-2:]: row["user_id"] for row in flow.bed.rows()} == {
-        "00": 2,
-        "10": 1,
-        "20": 1,
-        "30": 2,
-    }
-    assert len(flow.bed.rows()) == 4
-
-
 @pytest.mark.parametrize(
     ("start", "expected"),
-    [("latest", [4]), ("version:1", [2, 3, 4]), ("timestamp:2026-01-01T00:00:00Z", [1, 2, 3, 4])],
+    long_after(
+        1, [("latest", [4]), ("version:1", [2, 3, 4]), ("timestamp:2026-01-01T00:00:00Z", [1, 2, 3, 4])]
+    ),
     ids=["latest", "a version", "a moment before all"],
 )
 def test_the_first_generation_starts_where_its_source_says(
@@ -386,6 +326,7 @@ def test_the_first_generation_starts_where_its_source_says(
     flow.bed.holds([event(number) for number in expected])
 
 
+@pytest.mark.long
 def test_what_lies_before_the_declared_start_is_no_state_of_the_first_generation(delta: Make) -> None:
     flow = delta()
     flow.arrive(1)
@@ -396,6 +337,7 @@ def test_what_lies_before_the_declared_start_is_no_state_of_the_first_generation
     flow.bed.holds([event(1), event(2)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("read", [True, False], ids=["it had read", "it had read nothing"])
 def test_what_lies_before_the_declared_start_is_no_state_of_a_later_generation_either(
     delta: Make, read: bool
@@ -414,6 +356,7 @@ def test_what_lies_before_the_declared_start_is_no_state_of_a_later_generation_e
     flow.bed.holds([event(1), event(2), event(3)])
 
 
+@pytest.mark.long
 def test_a_table_of_the_warehouse_is_read_by_its_name(delta: Make) -> None:
     flow = delta()
     text = (

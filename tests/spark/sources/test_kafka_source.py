@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +22,8 @@ from streamkeeper.flows.generations import (
 )
 from tests.oracle import all_rows, first_per
 from tests.worlds.flow_world import event
-from tests.worlds.source_world import DEDUPE, JOIN, UNION, WITHIN, KafkaBed
+from tests.worlds.source_world import DEDUPE, UNION, KafkaBed
+from tests.worlds.suites import long_after
 
 Make = Callable[..., KafkaBed]
 
@@ -61,47 +60,7 @@ def test_after_the_last_processed_loses_nothing_and_repeats_nothing(kafka: Make)
     assert flow.bed.start(2).positions == {"raw": {flow.topic: {"0": 3, "1": 4}}}
 
 
-def test_a_batch_that_only_the_sink_has_counts_as_processed(kafka: Make) -> None:
-    flow = kafka()
-    flow.arrive(*range(1, 8))
-    run(flow)
-    commits = sorted(
-        Path(flow.bed.checkpoint(1).path("commits")).glob("[0-9]*"), key=lambda file: int(file.name)
-    )
-    commits[-1].with_name(f".{commits[-1].name}.crc").unlink()
-    commits[-1].unlink()
-    flow.bed.reset()
-    flow.arrive(8)
-    run(flow)
-    flow.bed.holds(all_rows(flow.bed.events))
-    assert flow.bed.start(2).evidence["ruled_by"] == "sink"
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "state", "added"),
-    [
-        pytest.param("", DEDUPE, REBUILT, [], id="deduplication added, rebuilt: known keys stay out"),
-        pytest.param(
-            "", DEDUPE, EMPTY, [event(2)], id="deduplication added, empty: a known key comes once more"
-        ),
-        pytest.param(DEDUPE, WITHIN, REBUILT, [], id="within a watermark, rebuilt"),
-        pytest.param(DEDUPE, '.dropDuplicates(["user_id"])', REBUILT, [], id="another key, rebuilt"),
-    ],
-)
-def test_another_stateful_query_starts_with_the_state_that_was_decided(
-    kafka: Make, before: str, after: str, state: str, added: list[dict[str, Any]]
-) -> None:
-    flow = kafka(view=before)
-    flow.arrive(*range(1, 7))
-    run(flow)
-    flow.declare(view=after)
-    flow.bed.reset(state=state)
-    flow.arrive(2, 7)
-    run(flow)
-    flow.bed.holds([*flow.bed.events[:6], event(7), *added])
-
-
-@pytest.mark.parametrize("state", [EMPTY, REBUILT])
+@pytest.mark.parametrize("state", long_after(1, [EMPTY, REBUILT]))
 def test_latest_reads_only_what_comes_after_the_new_generation_began(kafka: Make, state: str) -> None:
     flow = kafka(view=DEDUPE)
     flow.arrive(1)
@@ -114,6 +73,7 @@ def test_latest_reads_only_what_comes_after_the_new_generation_began(kafka: Make
     flow.bed.holds([event(1), event(4), *([event(3)] if state == EMPTY else [])])
 
 
+@pytest.mark.long
 def test_earliest_reads_all_again_into_the_same_table(kafka: Make) -> None:
     flow = kafka()
     flow.arrive(1, 2, 3)
@@ -152,11 +112,14 @@ def test_explicit_offsets_may_name_numbers_and_the_two_ends(kafka: Make) -> None
 
 @pytest.mark.parametrize(
     ("offsets", "said"),
-    [
-        ({"0": 1}, "partition 1 is left out (-2 is earliest, -1 latest)"),
-        ({"0": 1, "1": 1, "2": 0}, "has no partition 2; it has 0, 1"),
-        ({"0": 99, "1": 1}, "/0 starts at 99, and holds 0 to 1"),
-    ],
+    long_after(
+        1,
+        [
+            ({"0": 1}, "partition 1 is left out (-2 is earliest, -1 latest)"),
+            ({"0": 1, "1": 1, "2": 0}, "has no partition 2; it has 0, 1"),
+            ({"0": 99, "1": 1}, "/0 starts at 99, and holds 0 to 1"),
+        ],
+    ),
     ids=["a partition left out", "an unknown partition", "beyond the end"],
 )
 def test_offsets_that_do_not_fit_park_the_flow_and_leave_the_old_generation_as_it_is(
@@ -174,6 +137,7 @@ def test_offsets_that_do_not_fit_park_the_flow_and_leave_the_old_generation_as_i
     flow.bed.holds(all_rows(flow.bed.events))
 
 
+@pytest.mark.long
 def test_partitions_that_came_since_are_read_from_their_first_record(kafka: Make) -> None:
     flow = kafka()
     flow.arrive(1, 2)
@@ -187,7 +151,7 @@ def test_partitions_that_came_since_are_read_from_their_first_record(kafka: Make
     assert any(f"{flow.topic}/2" in note for note in flow.bed.start(2).evidence["notes"])
 
 
-@pytest.mark.parametrize("view", ["", DEDUPE], ids=["stateless", "stateful"])
+@pytest.mark.parametrize("view", long_after(1, ["", DEDUPE]), ids=["stateless", "stateful"])
 def test_records_that_expired_unread_park_the_flow_until_their_loss_is_accepted(
     kafka: Make, view: str
 ) -> None:
@@ -255,6 +219,7 @@ def test_a_union_with_files_goes_on_in_both(kafka: Make) -> None:
     flow.bed.holds(first_per(flow.bed.events, ["event_id"]))
 
 
+@pytest.mark.long
 def test_a_source_left_out_of_explicit_offsets_is_refused(kafka: Make) -> None:
     flow = kafka(**UNION)
     flow.arrive(1)
@@ -265,53 +230,14 @@ def test_a_source_left_out_of_explicit_offsets_is_refused(kafka: Make) -> None:
     assert "without an offset are files" in flow.bed.park().details["message"]
 
 
-def test_a_join_with_files_keeps_matching_across_a_reset(kafka: Make) -> None:
-    flow = kafka(**JOIN)
-    flow.arrive(1, 2, 3)
-    flow.bed.arrive(2, folder="files")
-    run(flow)
-    flow.bed.holds([event(2)])
-    flow.declare(**{**JOIN, "flow": JOIN["flow"] + '.dropDuplicates(["event_id"])'})
-    flow.bed.reset()
-    flow.bed.arrive(1, 2, folder="files")
-    flow.arrive(4)
-    run(flow)
-    flow.bed.arrive(4, folder="files")
-    run(flow)
-    flow.bed.holds([event(2), event(1), event(4)])
-
-
-def test_windows_that_were_emitted_are_not_emitted_again_and_none_is_lost(kafka: Make) -> None:
-    windows = (
-        '.withWatermark("event_time", "10 seconds").groupBy(F.window("event_time", "10 seconds")).agg({})'
-    )
-    plain = 'F.count("*").cast("int").alias("user_id")'
-    shape = '.selectExpr("cast(window.start as string) event_id", "user_id", "n")'
-    before = windows.format(f'{plain}, F.max("n").alias("n")') + shape
-    after = windows.format(f'{plain}, F.max("n").alias("n"), F.sum("n").alias("s")') + shape
-    flow = kafka(view=before, options='"maxOffsetsPerTrigger": 1')
-    flow.arrive(1, 5, 12, 25, 33, partition=0)
-    run(flow)
-    assert sorted(row["user_id"] for row in flow.bed.rows()) == [1, 2]
-    flow.declare(view=after, options='"maxOffsetsPerTrigger": 1')
-    flow.bed.reset()
-    flow.arrive(38, 65, 66, partition=0)
-    run(flow)
-    assert {row["event_id"][-2:]: row["user_id"] for row in flow.bed.rows()} == {
-        "00": 2,
-        "10": 1,
-        "20": 1,
-        "30": 2,
-    }
-    assert len(flow.bed.rows()) == 4
-
-
 @pytest.mark.parametrize(
     ("start", "expected"),
-    [("'latest'", [3, 4]), ("'earliest'", [1, 2, 3, 4]), ("{topic: {'0': 1, '1': -2}}", [1, 3, 4])],
+    long_after(
+        1, [("'latest'", [3, 4]), ("'earliest'", [1, 2, 3, 4]), ("{topic: {'0': 1, '1': -2}}", [1, 3, 4])]
+    ),
     ids=["latest", "earliest", "offsets"],
 )
-@pytest.mark.parametrize("view", ["", DEDUPE], ids=["stateless", "stateful"])
+@pytest.mark.parametrize("view", long_after(1, ["", DEDUPE]), ids=["stateless", "stateful"])
 def test_the_first_generation_starts_where_its_source_says(
     kafka: Make, start: str, expected: list[int], view: str
 ) -> None:
@@ -324,6 +250,7 @@ def test_the_first_generation_starts_where_its_source_says(
     flow.bed.holds([event(number) for number in expected])
 
 
+@pytest.mark.long
 def test_what_came_after_a_first_generation_that_committed_nothing_is_not_left_out(kafka: Make) -> None:
     flow = kafka()
     flow.arrive(1)
@@ -337,7 +264,7 @@ def test_what_came_after_a_first_generation_that_committed_nothing_is_not_left_o
 
 @pytest.mark.parametrize(
     "topics",
-    ['"subscribePattern": "{topic}.*"', '"assign": "{{\\"{topic}\\": [0, 1]}}"'],
+    long_after(1, ['"subscribePattern": "{topic}.*"', '"assign": "{{\\"{topic}\\": [0, 1]}}"']),
     ids=["by a pattern", "by partitions"],
 )
 def test_topics_may_be_given_in_other_ways(kafka: Make, topics: str) -> None:
@@ -351,6 +278,7 @@ def test_topics_may_be_given_in_other_ways(kafka: Make, topics: str) -> None:
     flow.bed.holds(all_rows(flow.bed.events))
 
 
+@pytest.mark.long
 def test_a_topic_that_matches_a_pattern_only_later_is_read_from_its_beginning(kafka: Make) -> None:
     flow = kafka()
     flow.declare(topics=f'"subscribePattern": "{flow.topic}.*"')
@@ -375,6 +303,7 @@ def test_the_broker_comes_from_the_environment_of_the_driver(
     flow.bed.holds([event(1)])
 
 
+@pytest.mark.long
 def test_a_topic_that_is_not_there_yet_is_tried_again(kafka: Make) -> None:
     flow = kafka()
     flow.declare(topics=f'"subscribe": "{flow.topic}-later"')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from streamkeeper.drivers.exit_codes import Outcome
@@ -49,6 +50,7 @@ def test_a_file_that_is_too_old_is_skipped_by_every_generation_and_counted(
     bed.holds(bed.events)
 
 
+@pytest.mark.long
 def test_a_compacted_topic_is_known_by_its_brokers_configuration(kafka: Callable[..., KafkaBed]) -> None:
     flow = kafka(view=DEDUPE)
     flow.arrive(1, 2)

@@ -16,6 +16,8 @@ from streamkeeper.drivers.failures import Failure, FailureClass, classify
 from tests.worlds import checkpoint_samples as samples
 from tests.worlds.source_world import DeltaBed, KafkaBed
 
+pytestmark = pytest.mark.long
+
 Kafka = Callable[..., KafkaBed]
 Delta = Callable[..., DeltaBed]
 

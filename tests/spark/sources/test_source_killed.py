@@ -13,9 +13,11 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.flows.files import query_id
 from tests.oracle import first_per
-from tests.spark.driver.test_killed import batch_of, kill_after_the_sinks_commit
+from tests.worlds.drivers import batch_of, kill_after_the_sinks_commit
 from tests.worlds.flow_world import NAME
 from tests.worlds.source_world import DEDUPE
+
+pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize("source", ["kafka", "delta"])

@@ -33,6 +33,7 @@ def price(bed: Flowbed, start: StartAt | str = "after-last", state: str = "rebui
     return planned.prices[0]
 
 
+@pytest.mark.long
 def test_the_probe_without_a_jvm_sees_what_the_driver_sees(kafka: Kafka, spark: SparkSession) -> None:
     from streamkeeper_jobs.spark import kafka_topics
 
@@ -83,6 +84,7 @@ def test_a_plan_for_delta_counts_what_then_comes_or_does_not(delta: Delta) -> No
     assert price(flow.bed, StartAt(TIMESTAMP, timestamp_ms=0)).repeated.rows == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("vectors", ["true", "false"], ids=["with deletion vectors", "without"])
 def test_deleted_rows_are_not_counted(delta: Delta, vectors: str) -> None:
     flow = delta()

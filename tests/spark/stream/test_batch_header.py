@@ -30,6 +30,7 @@ def in_flight(bed: Flowbed) -> Flowbed:
     return bed
 
 
+@pytest.mark.long
 def test_spark_alone_cannot_start_again_with_a_batch_in_flight_on_offset_log_v2(
     in_flight: Flowbed, spark: SparkSession
 ) -> None:

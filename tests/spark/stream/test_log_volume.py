@@ -7,7 +7,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
+
 from tests.worlds.flow_world import DEDUPE, Flowbed, heartbeat, pipeline
+
+pytestmark = pytest.mark.long
 
 BATCHES = 45
 BYTES_PER_MINUTE = 200

@@ -106,6 +106,7 @@ def test_a_driver_that_cannot_write_its_heartbeat_has_ended_its_query_when_it_le
     assert left == [("failed", [False])]
 
 
+@pytest.mark.long
 def test_a_lease_is_not_left_where_the_query_could_not_be_stopped(
     bed: Flowbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +245,7 @@ def test_a_declaration_that_is_put_back_lifts_its_park_and_runs_on_the_old_check
     bed.holds(first_per(bed.events, ["event_id"]))
 
 
+@pytest.mark.long
 def test_a_schema_is_inferred_from_the_first_file_and_kept(make_bed: Make) -> None:
     bed = make_bed(pipeline(schema=None))
     assert bed.run() is Outcome.STOPPED, "nothing there yet, and it was not to wait"
@@ -258,6 +260,7 @@ def test_a_schema_is_inferred_from_the_first_file_and_kept(make_bed: Make) -> No
     bed.holds(first_per(bed.events, ["event_id"]))
 
 
+@pytest.mark.long
 def test_a_stop_is_obeyed_while_the_driver_waits_for_a_first_file(make_bed: Make) -> None:
     bed = make_bed(pipeline(schema=None))
     with bed.running() as ended:

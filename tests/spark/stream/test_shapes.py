@@ -21,11 +21,12 @@ from streamkeeper.recover.kinds import reset_checkpoint
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from tests.oracle import all_rows, first_per
 from tests.worlds.flow_world import NAME, SCHEMA, Flowbed, event, pipeline
+from tests.worlds.state_stores import PROVIDER, ROCKS, with_conf
+
+pytestmark = pytest.mark.long
 
 Make = Callable[..., Flowbed]
 BY_USER = pipeline(view='.dropDuplicates(["user_id"])')
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 SECOND = f'dp.create_source("second", format="json", path="{{data}}/second", schema="{SCHEMA}")'
 BOTH = {
     "more": SECOND,
@@ -46,10 +47,6 @@ def rocks(spark: SparkSession) -> Iterator[None]:
 
 def run(bed: Flowbed, name: str = NAME) -> None:
     assert bed.run(name) is Outcome.STOPPED
-
-
-def with_conf(text: str, **conf: str) -> str:
-    return text.replace('"200 milliseconds"', f'"200 milliseconds", spark_conf={conf}')
 
 
 def left_outer(extra: str) -> str:

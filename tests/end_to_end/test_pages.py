@@ -1,0 +1,79 @@
+"""Airflow's own pages in a browser: what a parked run says, and the form of a recovery."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from demo.airflow_api import wait_until
+from tests.end_to_end.browser import Person
+from tests.end_to_end.world import ENDING, RESET, World, without_deduplication
+
+pytestmark = pytest.mark.long
+
+NAME = "pages"
+FLOW, DAG = f"{NAME}.clean_events", f"flow__{NAME}__clean_events"
+
+
+@pytest.fixture(scope="module")
+def parked(world: World) -> World:
+    """A flow that a bad change parked, its run red."""
+    world.await_flow("running", generation=1, batch=1)
+    world.declare(NAME, without_deduplication(world))
+    world.await_parked()
+    wait_until(
+        lambda: next((run for run in world.api.runs(DAG) if run["state"] == "failed"), None),
+        ENDING,
+        "the run is red",
+    )
+    return world
+
+
+def test_the_parked_run_says_so_on_its_page(parked: World, person: Person) -> None:
+    failed = next(run for run in parked.api.runs(DAG) if run["state"] == "failed")
+    person.visit(f"/dags/{DAG}/runs/{quote(failed['dag_run_id'])}")
+    person.read(f"The flow {FLOW} stopped")
+    person.see("button[aria-label='Edit note']").click()
+    assert "SQLSTATE 42K03" in person.read("Its form:")
+    person.picture("parked")
+
+
+def test_the_form_shows_its_fields_and_what_is_missing_and_triggers_what_is_right(
+    parked: World, person: Person
+) -> None:
+    before = {run["dag_run_id"] for run in parked.api.runs(RESET)}
+    person.visit(f"/dags/{RESET}")
+    person.see("[data-testid=trigger-dag-button]").click()
+    assert "This field is required" in person.read("Flow")
+    assert not person.see("[data-testid=trigger-dag-submit]").is_enabled()
+    for section, titles in {
+        "Position": ["Start", "Timestamp", "Offsets"],
+        "State": ["State", "Infer schemas again"],
+        "Approval": ["Accepted price", "Ask for approval", "Only plan", "Reason"],
+    }.items():
+        person.open_section(section)
+        for title in titles:
+            person.read(title)
+    person.switch("dry_run")
+    person.open_section("Run Parameters")
+    person.choose("flow", FLOW)
+    person.open_section("Position")
+    person.read("After the last processed")
+    person.picture("form")
+    person.see("[data-testid=trigger-dag-submit]").click()
+    run = wait_until(
+        lambda: next(iter(new_runs(parked, before)), None), ENDING, "the run that the form triggered"
+    )
+    assert parked.api.wait_for_run(RESET, run["dag_run_id"], ENDING) == "success"
+    assert (run["conf"]["flow"], run["conf"]["start_from"], run["conf"]["dry_run"]) == (
+        FLOW,
+        "after-last",
+        True,
+    )
+    assert parked.home.generations() == [1]
+
+
+def new_runs(world: World, before: set[str]) -> list[dict[str, Any]]:
+    return [run for run in world.api.runs(RESET) if run["dag_run_id"] not in before]

@@ -1,0 +1,24 @@
+"""What tests ask of each kind of recovery."""
+
+from __future__ import annotations
+
+from typing import Any
+
+FLOW, TABLE = "events.clean_events", "events.events"
+
+ASKED: dict[str, dict[str, Any]] = {
+    "reset_checkpoint": {"flow": FLOW},
+    "rewind": {"flow": FLOW, "batch": "1", "accept": ["repeats"]},
+    "backup_table": {"table": TABLE},
+    "restore_table": {"table": TABLE, "version": 2, "accept": ["loss", "repeats"]},
+    "full_refresh": {"table": TABLE, "accept": ["loss"]},
+    "full_refresh_with_backup": {"table": TABLE, "accept": ["loss"]},
+    "full_refresh_beside": {"table": TABLE, "accept": ["loss"]},
+    "backfill": {"flow": FLOW, "accept": ["repeats"]},
+    "clean_up": {"pipeline": "events"},
+}
+"""What is asked of each kind: all of them of the same table."""
+
+
+SET_APART = {"adopt": "tests/core/kinds/test_adopt.py"}
+"""Kinds that cannot be asked of a flow that has begun, and where they are tried instead."""

@@ -1,0 +1,58 @@
+"""Drivers that are killed between two commits, or come back late."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+
+from streamkeeper.delta import log as delta_log
+from tests.worlds.flow_world import Driver, Flowbed, heartbeat
+
+
+def batch_of(bed: Flowbed) -> int | None:
+    found = heartbeat(bed)
+    return found.batch if found else None
+
+
+def kill_after_the_sinks_commit(
+    bed: Flowbed, driver: Driver, arrive: Callable[[int], object] | None = None
+) -> None:
+    """Stop the driver when a commit appears in the sink; kill it if the checkpoint has not its own yet, else
+    go on and try again.
+
+    :param arrive: puts an event into the flow's source; a file of it by default.
+    """
+    for attempt in range(30):
+        before = delta_log.latest_version(str(bed.table))
+        (arrive or bed.arrive)(100 + attempt)
+        deadline = time.monotonic() + 60
+        while delta_log.latest_version(str(bed.table)) == before:
+            assert time.monotonic() < deadline, driver.said()[-3000:]
+        driver.signal(signal.SIGSTOP)
+        committed = bed.checkpoint(1).last_commit()
+        if committed != bed.checkpoint(1).offset_batches()[-1]:
+            driver.signal(signal.SIGKILL)
+            driver.process.wait()
+            return
+        driver.signal(signal.SIGCONT)
+        driver.until(partial(has_said, bed, committed))
+    raise AssertionError("30 batches, and none was caught between the two commits")
+
+
+def has_said(bed: Flowbed, batch: int | None) -> bool:
+    return batch_of(bed) == batch
+
+
+def run_late(bed: Flowbed) -> None:
+    """Run generation 1's query once more, as a driver does that was thought gone: no lease, no hold, no look
+    at what was decided.
+    """
+    from streamkeeper_jobs.stream.data_frame import flow_frame
+    from streamkeeper_jobs.stream.query import writer_of
+
+    frame = flow_frame(bed.spark, bed.flow(), {})
+    writer_of(frame, "late", bed.checkpoint(1).path(), None).format("delta").start(
+        str(bed.table)
+    ).awaitTermination()

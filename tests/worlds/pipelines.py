@@ -1,0 +1,49 @@
+"""Pipeline files of tests."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from streamkeeper.declare.model import Pipeline
+from streamkeeper.manifest.import_file import load_pipeline
+from tests.worlds.small_world import EVENTS
+
+READER = """
+from streamkeeper import pipelines as dp
+
+dp.create_source("their_events", format="delta", table="events"%s)
+dp.create_streaming_table("after")
+
+@dp.append_flow(name="after_events", target="after", sources=["their_events"])
+def after_events(raw):
+    return raw
+"""
+SEVERAL = (
+    EVENTS
+    + """
+dp.create_streaming_table("aside")
+
+@dp.append_flow(name="more_events", target="events", sources=["events_raw"])
+def more_events(raw):
+    return raw
+
+@dp.append_flow(name="aside_events", target="aside", sources=["events_raw"])
+def aside_events(raw):
+    return raw
+"""
+)
+
+HEAD = "from streamkeeper import pipelines as dp\n"
+TAIL = """
+dp.create_streaming_table("t")
+@dp.append_flow(target="t", sources=["raw"])
+def f(raw):
+    return raw
+"""
+
+
+def load(folder: Path, body: str, name: str = "p.py") -> Pipeline:
+    file = folder / name
+    file.write_text(HEAD + textwrap.dedent(body))
+    return load_pipeline(file, "/data")
