@@ -1,0 +1,141 @@
+"""Which package may import which (docs/architecture.md): read from the code's syntax, so lazy imports count."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamkeeper.settings import PROJECT
+
+ROOTS = {
+    "streamkeeper": PROJECT / "streamkeeper",
+    "streamkeeper_jobs": PROJECT / "spark_jobs" / "streamkeeper_jobs",
+    "streamkeeper_airflow": PROJECT / "plugins" / "streamkeeper_airflow",
+}
+
+STAIRS = (
+    ("streamkeeper", "streamkeeper.storage"),
+    ("streamkeeper.checkpoint", "streamkeeper.delta"),
+    ("streamkeeper.declare",),
+    ("streamkeeper.manifest",),
+    ("streamkeeper.flows",),
+    ("streamkeeper.tables",),
+    ("streamkeeper.sources.files", "streamkeeper.sources.kafka", "streamkeeper.sources.delta"),
+    ("streamkeeper.sources",),
+    ("streamkeeper.drivers",),
+    ("streamkeeper.recover.requests",),
+    ("streamkeeper.recover.plans",),
+    ("streamkeeper.recover.restart",),
+    ("streamkeeper.recover.steps",),
+    ("streamkeeper.recover.kinds",),
+    ("streamkeeper.recover",),
+    ("streamkeeper.cli",),
+    ("streamkeeper_jobs", "streamkeeper_airflow"),
+    ("streamkeeper_jobs.spark",),
+    ("streamkeeper_jobs.stream", "streamkeeper_jobs.cdc"),
+    ("streamkeeper_jobs.sinks",),
+    ("streamkeeper_jobs.sources",),
+    ("streamkeeper_jobs.generation",),
+    ("streamkeeper_jobs.driver",),
+    ("streamkeeper_jobs.recover",),
+    ("streamkeeper_airflow.operate",),
+    ("streamkeeper_airflow.flow",),
+    ("streamkeeper_airflow.recovery",),
+)
+"""A package may import itself and the packages of every stair above its own in this list, and no other."""
+
+FACES = {"streamkeeper.pipelines", "streamkeeper.__main__"}
+"""Modules of the top package that only hand on what users start with: they may import from every package."""
+
+MOST_MODULES = 12
+"""How many modules a folder may hold: as many as one can keep in mind."""
+
+
+def modules() -> dict[str, Path]:
+    """Return every module of the product, by its dotted name."""
+    found = {}
+    for top, folder in ROOTS.items():
+        for file in sorted(folder.rglob("*.py")):
+            parts = (top, *file.relative_to(folder).with_suffix("").parts)
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+def package_of(name: str, known: dict[str, Path]) -> str:
+    """Return the package that a module lies in."""
+    return name if known[name].name == "__init__.py" else name.rpartition(".")[0]
+
+
+def imported(source: str, known: dict[str, Path]) -> Iterator[tuple[int, str]]:
+    """Return line and name of each of the product's modules that a source text imports."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.ImportFrom(module=str(module), level=0, names=names):
+                for alias in names:
+                    whole = f"{module}.{alias.name}"
+                    if whole in known or module in known:
+                        yield node.lineno, whole if whole in known else module
+            case ast.Import(names=names):
+                yield from ((node.lineno, alias.name) for alias in names if alias.name in known)
+
+
+def runs_up(importing: str, package: str, target: str) -> bool:
+    """Return whether an import leads to the importing package's own stair or to a later one."""
+    stair = {name: number for number, names in enumerate(STAIRS) for name in names}
+    return importing not in FACES and target != package and stair[target] >= stair[package]
+
+
+def violations(name: str, source: str, known: dict[str, Path]) -> list[str]:
+    """Return every import of a module that its package may not have, with its line."""
+    package = package_of(name, known)
+    return [
+        f"{name}:{line} imports {target}"
+        for line, target in imported(source, known)
+        if runs_up(name, package, package_of(target, known))
+    ]
+
+
+def test_every_package_has_its_stair() -> None:
+    known = modules()
+    packages = {package_of(name, known) for name in known}
+    assert packages == {name for names in STAIRS for name in names} - {"streamkeeper.storage"} | (
+        packages & {"streamkeeper.storage"}
+    )
+
+
+def test_no_import_runs_up_the_stairs() -> None:
+    known = modules()
+    assert len(known) > 200, "the product is there"
+    assert [item for name, file in known.items() for item in violations(name, file.read_text(), known)] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from streamkeeper.recover.plans.plan import Plan",
+        "from streamkeeper.recover.plans import plan",
+        "def late():\n    from streamkeeper.recover import engine",
+        "import streamkeeper.cli.running",
+    ],
+)
+def test_a_planted_import_up_the_stairs_is_found(source: str) -> None:
+    (found,) = violations("streamkeeper.flows.leases", source, modules())
+    assert found.startswith("streamkeeper.flows.leases:")
+
+
+def test_each_package_says_in_its_docstring_what_it_answers() -> None:
+    inits = [file for file in modules().values() if file.name == "__init__.py"]
+    assert [str(file) for file in inits if not ast.get_docstring(ast.parse(file.read_text()))] == []
+
+
+def test_no_package_holds_more_modules_than_one_can_keep_in_mind() -> None:
+    known = modules()
+    counts: dict[str, int] = {}
+    for name, file in known.items():
+        if file.name != "__init__.py":
+            package = package_of(name, known)
+            counts[package] = counts.get(package, 0) + 1
+    assert {package: count for package, count in counts.items() if count > MOST_MODULES} == {}
