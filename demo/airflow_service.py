@@ -22,7 +22,7 @@ from demo.airflow_api import AirflowApi, ApiError, reachable, wait_until
 from demo.checks import port_is_free
 from demo.processes import await_end, end_group, end_process, session_members
 from streamkeeper.flows import leases
-from streamkeeper.flows.files import kept_flows
+from streamkeeper.flows.files import kept_flows, kept_pipelines
 from streamkeeper.flows.leases import Lease, Life
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage
@@ -269,7 +269,7 @@ class AirflowService:
         already.
         """
         storage = open_storage(self.settings.state)
-        for pipeline in storage.names():
+        for pipeline in kept_pipelines(storage):
             for home in kept_flows(storage, pipeline):
                 lease = leases.current(home)
                 if lease is not None and leases.life(home, lease) is Life.ALIVE:

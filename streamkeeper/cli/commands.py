@@ -27,9 +27,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command()
 def check(*, json: AsJson = False) -> None:
     """Import every pipeline file, say what is wrong with it, and write the manifest."""
-    from streamkeeper.manifest.manifest import write_manifest
+    from streamkeeper.manifest.manifest import make_manifest
 
-    written = write_manifest(Settings.from_environment())
+    written = make_manifest(Settings.from_environment())
     found = list(written.flows())
     value = {
         "manifest": written.key,
@@ -88,6 +88,32 @@ def list_backups(
     from streamkeeper.cli.backup_list import show_backups
 
     show_backups(table, json)
+
+
+@app.command()
+def rename(
+    old: Annotated[str, typer.Argument(help="A flow, as PIPELINE.FLOW, or a pipeline.", metavar="OLD")],
+    new: Annotated[str, typer.Argument(help="Its name from now on, of the same kind.", metavar="NEW")],
+    *,
+    json: AsJson = False,
+) -> None:
+    """Give a flow or a pipeline another name: it keeps its generations, its tables and its history.
+
+    Its drivers must stand still, and no recovery of the pipeline may be open. A flow is declared by its new
+    name, and a pipeline's file is named by it, before or after.
+    """
+    import getpass
+
+    from streamkeeper import renames
+
+    done = renames.rename(Settings.from_environment(), old, new, getpass.getuser())
+    lines = [f"{old} is named {new} {'already' if done.done_before else 'now'}."]
+    lines += [f"{name} goes on in generation {number}." for name, number in done.flows.items()]
+    todo = f"Declare the flow as {new.partition('.')[2]!r}" if "." in new else f"Name the file {new}.py"
+    lines += [f"{todo}, unless that was done."]
+    show(
+        {"old": old, "new": new, "flows": done.flows, "done_before": done.done_before}, json, "\n".join(lines)
+    )
 
 
 from streamkeeper.cli import recovering, running  # noqa: E402

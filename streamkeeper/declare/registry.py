@@ -143,14 +143,17 @@ def caller() -> Where:
     return Where(Path(frame.f_code.co_filename).name, frame.f_lineno)
 
 
-def code_hash(function: Callable[..., Any]) -> str:
+def code_hash(function: Callable[..., Any], *, named: bool = True) -> str:
     """Hash what a function does, as its syntax tree without places, comments or docstring: a reformatted
     function stays the same.
+
+    :param named: whether another name makes it another function.
     """
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             without_decorators(node, DECORATORS.__contains__)
+            node.name = node.name if named else ""
     return hash_of(tree)
 
 

@@ -18,6 +18,8 @@ spells them.
   holds/<owner>.json             while any is there the flow must not run (streamkeeper.flows.holds) alerts/
   what people were told of the flow, and what not yet (streamkeeper.drivers.alerts) progress.json
   overwritten by the monitor: what its last look found (streamkeeper.drivers.progress)
+{state}/ledger/names/            which names flows and pipelines have had; a folder keeps the first
+(streamkeeper.names) {state}/tables/<table>.json      which pipeline a table belongs to (streamkeeper.owners)
 {state}/manifests/clock          overwritten by who must know the storage's own time
 {state}/{pipeline}/ledger/<recovery>/  one immutable file an event (streamkeeper.flows.ledger)
 {state}/{pipeline}/tables/<table>/lock/recovery.json  one recovery at a time a table
@@ -33,10 +35,13 @@ import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
+from streamkeeper import names
 from streamkeeper.declare.model import OUR_FOLDERS
+from streamkeeper.names import Names
 from streamkeeper.settings import Settings
-from streamkeeper.storage import Storage, open_storage
+from streamkeeper.storage import Storage, open_storage, read_json
 
 CLOCK = "manifests/clock"
 """The file whose modification time, right after it was written, is the storage's time."""
@@ -59,10 +64,19 @@ class FlowHome:
         """``pipeline.flow``."""
         return f"{self.pipeline}.{self.flow}"
 
+    @cached_property
+    def names(self) -> Names:
+        """The names that flows and pipelines have had when this was asked first."""
+        return names.read(self.storage)
+
     @property
     def root(self) -> str:
-        """The flow's folder."""
-        return f"{self.pipeline}/{self.flow}"
+        """The flow's folder: that of its first name."""
+        return self.names.flow_folder(self.pipeline, self.flow)
+
+    def query_id(self, number: int) -> str:
+        """Give the id of the streaming query of a generation, which no rename changes."""
+        return query_id(self.root.replace("/", "."), number)
 
     def generation(self, number: int) -> str:
         """The file of a generation's decision."""
@@ -165,19 +179,34 @@ class FlowHome:
         return sorted(int(match[1]) for match in found if match)
 
 
-def tables_folder(pipeline: str) -> str:
+def tables_folder(storage: Storage, pipeline: str) -> str:
     """The folder of what is kept of a pipeline's tables, each in a folder of its name."""
-    return f"{pipeline}/tables"
+    return f"{names.read(storage).folder(pipeline)}/tables"
 
 
-def table_lock(pipeline: str, table: str) -> str:
+def table_folder(storage: Storage, pipeline: str, table: str) -> str:
+    """The folder of what is kept of a table: that of the pipeline that it belongs to, whoever asks; so none
+    but one has its lock or turn.
+
+    :param pipeline: who asks, and has it where it is nobody's yet.
+    """
+    owner = read_json(storage, table_owner(table))
+    return f"{owner['pipeline']}/tables/{table}" if owner else f"{tables_folder(storage, pipeline)}/{table}"
+
+
+def table_owner(table: str) -> str:
+    """The file that says which pipeline, by its folder, a table belongs to."""
+    return f"tables/{table}.json"
+
+
+def table_lock(storage: Storage, pipeline: str, table: str) -> str:
     """The file of a table's recovery lock."""
-    return f"{tables_folder(pipeline)}/{table}/lock/recovery.json"
+    return f"{table_folder(storage, pipeline, table)}/lock/recovery.json"
 
 
-def vacuums_folder(pipeline: str, table: str) -> str:
+def vacuums_folder(storage: Storage, pipeline: str, table: str) -> str:
     """The folder in which VACUUMs of a table note themselves while they are under way."""
-    return f"{tables_folder(pipeline)}/{table}/vacuums"
+    return f"{table_folder(storage, pipeline, table)}/vacuums"
 
 
 @dataclass(frozen=True)
@@ -188,10 +217,10 @@ class TableTurns:
     pipeline: str
     table: str
 
-    @property
+    @cached_property
     def root(self) -> str:
         """The folder of the turns."""
-        return f"{self.pipeline}/tables/{self.table}/turn"
+        return f"{table_folder(self.storage, self.pipeline, self.table)}/turn"
 
     def turn(self, number: int) -> str:
         """The file of a turn: who has it."""
@@ -207,9 +236,9 @@ class TableTurns:
         return sorted(int(match[1]) for match in found if match)
 
 
-def ledger_folder(pipeline: str, recovery: str) -> str:
-    """The folder of a recovery's ledger."""
-    return f"{pipeline}/ledger/{recovery}"
+def ledgers_folder(storage: Storage, pipeline: str) -> str:
+    """The folder of the ledgers of a pipeline's recoveries, each in a folder of its id."""
+    return f"{names.read(storage).folder(pipeline)}/ledger"
 
 
 def query_id(full_name: str, generation: int) -> str:
@@ -222,9 +251,20 @@ def query_id(full_name: str, generation: int) -> str:
     return str(uuid.uuid5(_NAMESPACE, f"{full_name}/{generation}"))
 
 
+def kept_pipelines(storage: Storage) -> list[str]:
+    """Give the present names of all pipelines that something is kept of, whether they are declared or not."""
+    known = names.read(storage)
+    return sorted(known.pipeline_in(folder) for folder in storage.names() if folder not in OUR_FOLDERS)
+
+
 def kept_flows(storage: Storage, pipeline: str) -> Iterator[FlowHome]:
-    """Give all flows of a pipeline that something is kept of, whether they are declared or not."""
-    return (FlowHome(storage, pipeline, name) for name in storage.names(pipeline) if name not in OUR_FOLDERS)
+    """Give all flows of a pipeline that something is kept of, by their present names, whether they are
+    declared or not.
+    """
+    known = names.read(storage)
+    folder = known.folder(pipeline)
+    kept = (name for name in storage.names(folder) if name not in OUR_FOLDERS)
+    return (FlowHome(storage, pipeline, known.flow_in(f"{folder}/{name}")) for name in kept)
 
 
 def open_home(settings: Settings, flow: str) -> FlowHome:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from streamkeeper.errors import RecoveryError, StorageError
-from streamkeeper.flows.files import FlowHome, query_id
+from streamkeeper.flows.files import FlowHome
 from streamkeeper.storage import read_json, to_json
 from streamkeeper.times import now
 
@@ -162,7 +162,7 @@ def read_start(home: FlowHome, number: int) -> Start | None:
 def query_id_of(home: FlowHome, number: int) -> str:
     """Give the query id of a generation, whether its decision is still there or not."""
     decided = read(home, number)
-    return query_id(home.full_name, number) if decided is None else decided.query_id
+    return home.query_id(number) if decided is None else decided.query_id
 
 
 def first(home: FlowHome, fingerprint: str) -> Generation:
@@ -172,7 +172,7 @@ def first(home: FlowHome, fingerprint: str) -> Generation:
         previous=None,
         start=StartAt(EARLIEST),
         state=REBUILT,
-        query_id=query_id(home.full_name, 1),
+        query_id=home.query_id(1),
         why="first start of the flow",
         by="driver",
         at=now(),
@@ -190,7 +190,7 @@ def after_takeover(home: FlowHome, before: Generation, fingerprint: str, why: st
         previous=before.number,
         start=StartAt(AFTER_LAST),
         state=COPIED,
-        query_id=query_id(home.full_name, before.number + 1),
+        query_id=home.query_id(before.number + 1),
         why=why,
         by="driver",
         at=now(),
@@ -308,7 +308,7 @@ def finished(home: FlowHome) -> int | None:
 
 def with_number(generation: Generation, home: FlowHome, number: int) -> Generation:
     """Give the decision under another number, with the query id that belongs to it."""
-    return replace(generation, number=number, query_id=query_id(home.full_name, number))
+    return replace(generation, number=number, query_id=home.query_id(number))
 
 
 def _check_format(path: str, value: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.flows.files import ledger_folder
+from streamkeeper.flows.files import kept_pipelines, ledgers_folder
 from streamkeeper.redaction import redact
 from streamkeeper.storage import Storage, read_json, to_json
 from streamkeeper.times import now
@@ -85,20 +85,20 @@ class Ledger:
 
 def open(storage: Storage, pipeline: str, recovery: str) -> Ledger:
     """Open the ledger of a recovery, which may be empty yet."""
-    return Ledger(storage, ledger_folder(pipeline, recovery))
+    return Ledger(storage, f"{ledgers_folder(storage, pipeline)}/{recovery}")
 
 
 def pipeline_of(storage: Storage, recovery: str) -> str | None:
     """Find the pipeline that a recovery belongs to, declared or not; None if there is no such recovery."""
-    return next((name for name in storage.names() if recovery in recoveries(storage, name)), None)
+    return next((name for name in kept_pipelines(storage) if recovery in recoveries(storage, name)), None)
 
 
 def not_over(storage: Storage) -> list[str]:
     """Give the ids of all recoveries of all pipelines that have neither ended nor been given up."""
-    found = ((name, recovery) for name in storage.names() for recovery in recoveries(storage, name))
+    found = ((name, recovery) for name in kept_pipelines(storage) for recovery in recoveries(storage, name))
     return [recovery for name, recovery in found if open(storage, name, recovery).end() is None]
 
 
 def recoveries(storage: Storage, pipeline: str) -> list[str]:
     """Give the ids of all recoveries of a pipeline, sorted."""
-    return storage.names(f"{pipeline}/ledger")
+    return storage.names(ledgers_folder(storage, pipeline))

@@ -45,7 +45,8 @@ class SideHome(FlowHome):
     mark: str
 
     def checkpoint(self, number: int, epoch: int) -> str:
-        return f"{self.pipeline}/{self.owner}/checkpoints/{_FOLDER}{self.mark}-{number:06d}-{epoch:06d}"
+        root = FlowHome(self.storage, self.pipeline, self.owner).root
+        return f"{root}/checkpoints/{_FOLDER}{self.mark}-{number:06d}-{epoch:06d}"
 
 
 def side_home(home: FlowHome, recovery_id: str) -> SideHome:

@@ -11,8 +11,10 @@ import importlib.util
 import json
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
+from streamkeeper import pipeline_files
 from streamkeeper.declare.fingerprint import called, hash_of
 from streamkeeper.declare.model import (
     OUR_FOLDERS,
@@ -25,7 +27,7 @@ from streamkeeper.declare.model import (
     pipeline_to_json,
     without_code,
 )
-from streamkeeper.declare.registry import DECORATORS, Registry, collecting
+from streamkeeper.declare.registry import DECORATORS, Registry, code_hash, collecting
 from streamkeeper.errors import DeclarationError
 
 _DECLARING = (
@@ -67,14 +69,15 @@ def load_pipeline(file: Path, data: str) -> Pipeline:
     try:
         with collecting(registry), contextlib.redirect_stdout(sys.stderr):
             spec.loader.exec_module(module)
-    except DeclarationError:
+        return registry.finish(_shared_code(file))
+    except (DeclarationError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
-        raise DeclarationError(_blame(file, error)) from error
+    except BaseException as error:  # a class of the user's own, too: it is the file that is wrong
+        raise DeclarationError(blame(file, error)) from error
     finally:
-        sys.path.remove(str(file.parent))
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(file.parent))
         _forget(before, file.parent)
-    return registry.finish(_shared_code(file))
 
 
 def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
@@ -109,7 +112,20 @@ def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _blame(file: Path, error: BaseException) -> str:
+def likeness(pipeline: Pipeline, flow: AnyFlow) -> str:
+    """Return 16 hex digits that a flow has in common with one that differs from it in its name alone, its
+    function's included.
+
+    :param pipeline: as it was imported, functions included.
+    """
+    alike: AnyFlow = replace(flow, name="")
+    if isinstance(alike, AppendFlow):
+        assert alike.function is not None, "who was imported has its function"
+        alike = replace(alike, code=code_hash(alike.function, named=False))
+    return fingerprint(replace(pipeline, flows=(alike,)), alike)
+
+
+def blame(file: Path, error: BaseException) -> str:
     """Say in one sentence which line of the pipeline file raised what."""
     lines = [
         frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)
@@ -119,7 +135,10 @@ def _blame(file: Path, error: BaseException) -> str:
         if isinstance(error, SyntaxError) and error.filename == str(file)
         else (lines[-1] if lines else 1)
     )
-    said = f"{type(error).__name__}: {error}"
+    try:
+        said = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - a user's error may raise where it is asked for its words
+        said = type(error).__name__
     return (
         f"{file.name}, line {line}: the file raises {said}. Correct it, or run `streamkeeper check` again"
         " once what it needs is there; until then its flows keep their last declaration and do not start"
@@ -165,7 +184,7 @@ def _imported_beside(tree: ast.Module, folder: Path) -> list[Path]:
         if (folder / f"{top}.py").is_file():
             found.append(folder / f"{top}.py")
         elif (folder / top / "__init__.py").is_file():
-            found += sorted((folder / top).rglob("*.py"))
+            found += pipeline_files.listed(folder / top)
     return found
 
 

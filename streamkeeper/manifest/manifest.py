@@ -1,43 +1,36 @@
 """The manifest: what all pipeline files declare, as JSON. DAGs, forms and pages read it and never import user
 code.
 
-It is written by ``streamkeeper check`` in a process of its own, and lies at ``{state}/manifests/<hash of the
-pipeline files>.json``. A pipeline file that raises costs nobody else's flows: its own are kept as they were
-last declared, with the error beside them.
+It is written by ``streamkeeper check``, and by whoever needs it first, of what another process imported
+(streamkeeper.importing). It lies at ``{state}/manifests/<hash of the pipeline files>.json``. A pipeline file
+that raises, exits, crashes or hangs costs nobody else's flows: its own are kept as they were last declared,
+with the error beside them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from streamkeeper import __version__
-from streamkeeper.declare.model import AnyFlow, Pipeline, pipeline_from_json, pipeline_to_json, without_code
-from streamkeeper.errors import DeclarationError, NotOffered, RequestError, SettingsError, StreamkeeperError
-from streamkeeper.manifest.import_file import fingerprint, load_pipeline
+from streamkeeper import __version__, importing, names, pipeline_files
+from streamkeeper.declare.model import AnyFlow, Pipeline, pipeline_from_json, pipeline_to_json
+from streamkeeper.errors import DeclarationError, RequestError, StorageError, StreamkeeperError
+from streamkeeper.importing import Imported
 from streamkeeper.recover.plans.schedules import check_schedules
-from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_json, to_json
 
-FORMAT = 4
-BUILD_SECONDS = 25
-"""How long the process that imports the pipeline files may take; Airflow gives a DAG file 30 s to import."""
-IMPORT_SECONDS, FILE_SECONDS = 20.0, 8.0
-"""How long all imports in it may take together, and one at most: a file that hangs takes down nothing but its
-own flows.
+FORMAT = 5
+FOLDER = "(all)"
+"""Stands among a manifest's errors for all pipelines: the files cannot be looked at now, so all are as they
+were last declared.
 """
-
 
 _ASKED_FOR = re.compile(rb"\bonly_where_set\(\s*[\"']([A-Za-z_][A-Za-z0-9_]*)[\"']")
 
@@ -76,7 +69,8 @@ class Manifest:
 
     ``errors`` maps a pipeline's name to the message of its file; such a pipeline may still be among
     ``pipelines``, as it was last declared. ``left_out`` maps a pipeline that is not offered in this
-    environment to the reason.
+    environment to the reason. ``fingerprints`` and ``likenesses`` are the flows', by full name
+    (streamkeeper.manifest.import_file).
     """
 
     key: str
@@ -84,12 +78,17 @@ class Manifest:
     errors: dict[str, str]
     fingerprints: dict[str, str]
     left_out: dict[str, str] = field(default_factory=dict)
+    likenesses: dict[str, str] = field(default_factory=dict)
 
     def flows(self) -> Iterator[Flow]:
         """Give every flow, pipeline by pipeline."""
         for pipeline in self.pipelines:
             for flow in pipeline.flows:
                 yield Flow(pipeline, flow, self.fingerprints[f"{pipeline.name}.{flow.name}"])
+
+    def pipeline(self, name: str) -> Pipeline | None:
+        """Give a pipeline by name."""
+        return next((pipeline for pipeline in self.pipelines if pipeline.name == name), None)
 
     def writers(self, pipeline: str, table: str) -> list[Flow]:
         """Give the flows of a pipeline that write one of its tables."""
@@ -123,17 +122,18 @@ class Manifest:
 
 
 def files_key(settings: Settings) -> str:
-    """Hash the names and bytes of the pipeline files, where they say their data is, and whether what some of
-    them ask for is set.
+    """Hash the names and bytes of the pipeline files, where they say their data is, whether what some of them
+    ask for is set, and how often a flow or a pipeline was renamed.
 
     :raises SettingsError: the pipelines folder is not there.
     """
-    digest = hashlib.sha256(f"{FORMAT} {__version__} {settings.data}".encode())
-    for file in _python_files(settings):
-        digest.update(f"\0{file.relative_to(settings.pipelines)}\0".encode())
-        content = file.read_bytes()
-        digest.update(content)
-        for variable in _ASKED_FOR.findall(content):
+    renamed = names.read(open_storage(settings.state)).number
+    digest = hashlib.sha256(f"{FORMAT} {__version__} {settings.data} {renamed}".encode())
+    for file in pipeline_files.listed(settings.pipelines):
+        digest.update(f"\0{file.relative_to(settings.pipelines)}\0".encode(errors="surrogateescape"))
+        content = pipeline_files.content(file)
+        digest.update(b"unreadable" if content is None else content)
+        for variable in _ASKED_FOR.findall(content or b""):
             digest.update(f"\0{bool(os.environ.get(variable.decode()))}".encode())
     return digest.hexdigest()[:32]
 
@@ -142,41 +142,65 @@ def read_manifest(settings: Settings) -> Manifest:
     """Give the manifest of the pipeline files as they are now; make it anew, in another process, where their
     hash is new.
 
-    :raises StreamkeeperError: the process failed or took too long.
+    Where they cannot be looked at now, all flows are as they were last declared, with the error under
+    :data:`FOLDER`: what runs goes on.
+
+    :raises StorageError: the state folder cannot be read.
+    :raises StreamkeeperError: the files cannot be looked at, and never could.
     """
-    key = files_key(settings)
-    found = read_json(open_storage(settings.state), _file(key))
-    if found is None:
-        _build_elsewhere(settings)
-        found = read_json(open_storage(settings.state), _file(key))
-        if found is None:
-            raise _changed_meanwhile(key)
-    return _from_json(found)
+    storage = open_storage(settings.state)
+    try:
+        return _read(storage, _file(files_key(settings))) or make_manifest(settings)
+    except StreamkeeperError as error:
+        last = _latest(storage)
+        if last is None:
+            raise
+        said = (
+            "The pipeline files cannot be looked at, and are tried again; until then all flows keep their"
+            f" last declaration. {error}"
+        )
+        return replace(last, errors={**last.errors, FOLDER: said})
 
 
-def write_manifest(settings: Settings) -> Manifest:
-    """Import every pipeline file and write the manifest. This runs user code: call it in a process made for
-    it.
+def make_manifest(settings: Settings) -> Manifest:
+    """Import every pipeline file in another process, and write the manifest; raises as
+    :func:`write_manifest`.
+    """
+    return write_manifest(settings, lambda files: importing.import_elsewhere(settings, files))
 
+
+def write_manifest(
+    settings: Settings, imported: Callable[[Sequence[Path]], Iterator[Imported]] | None = None
+) -> Manifest:
+    """Write the manifest of what comes of importing every pipeline file.
+
+    :param imported: imports files and yields what came of each; by default in this process, which runs user
+        code.
     :raises SettingsError: the pipelines folder is not there.
     :raises StorageError: the state folder cannot be written.
-    :raises StreamkeeperError: a pipeline file changed while it was read.
+    :raises StreamkeeperError: a pipeline file changed while it was read, or the files cannot be imported at
+        all.
     """
     storage = open_storage(settings.state)
     key = files_key(settings)
-    built = _Building(_latest(storage))
-    for file in sorted(settings.pipelines.glob("*.py")):
-        if file.name.startswith("_"):
-            continue
-        if _declares(file):
-            built.add(file, settings.data)
+    before = _latest(storage)
+    built = _Building(before)
+    contents = {file: pipeline_files.content(file) for file in pipeline_files.pipelines(settings.pipelines)}
+    declaring = [file for file, content in contents.items() if content is not None and _declares(content)]
+    found = imported(declaring) if imported else importing.import_here(declaring, settings.data)
+    results = dict(zip(declaring, found, strict=True))
+    for file, content in contents.items():
+        if file in results:
+            built.add(file, results[file])
         else:
-            built.pass_over(file)
+            built.pass_over(file, readable=content is not None)
     if files_key(settings) != key:
         raise _changed_meanwhile(
             key
         )  # else the manifest of one set of files would be found under the hash of another, for ever
-    manifest = built.finish(key)
+    from streamkeeper import claims  # it reads manifests
+
+    manifest = claims.settle(settings, built.finish(key), before, {file.stem for file in contents})
     storage.overwrite(_file(key), to_json(_to_json(manifest)))
     storage.overwrite(_LATEST, to_json({"key": key}))
     return manifest
@@ -193,102 +217,58 @@ class _Building:
         self.errors: dict[str, str] = {}
         self.fingerprints: dict[str, str] = {}
         self.left_out: dict[str, str] = {}
-        self._deadline = time.monotonic() + IMPORT_SECONDS
+        self.likenesses: dict[str, str] = {}
 
-    def add(self, file: Path, data: str) -> None:
-        """Import a pipeline file, or note what is wrong with it."""
-        # Half of what is left, so that however many files hang, each that does not is still read.
-        allowed = min(FILE_SECONDS, max(0.1, (self._deadline - time.monotonic()) / 2))
-        try:
-            with _interrupted_after(allowed, file):
-                pipeline = load_pipeline(file, data)
-            self._check_targets(pipeline)
-            plain = without_code(pipeline)
-            fingerprints = {
-                f"{pipeline.name}.{flow.name}": fingerprint(pipeline, flow) for flow in pipeline.flows
-            }
-            check_schedules(plain, Manifest("", (plain,), {}, fingerprints))
-        except NotOffered as error:
-            self.left_out[file.stem] = str(error)
+    def add(self, file: Path, found: Imported) -> None:
+        """Take what came of importing a pipeline file, or note what is wrong with it."""
+        if found.left_out is not None:
+            self.left_out[file.stem] = found.left_out
             return
+        try:
+            if found.pipeline is None:
+                raise DeclarationError(found.error or f"{file.name} declares nothing.")
+            check_schedules(found.pipeline, Manifest("", (found.pipeline,), {}, found.fingerprints))
         except DeclarationError as error:
             self.errors[file.stem] = str(error)
             self._keep_last(file.stem)
             return
-        self.pipelines.append(plain)
-        self.fingerprints |= fingerprints
+        self.pipelines.append(found.pipeline)
+        self.fingerprints |= found.fingerprints
+        self.likenesses |= found.likenesses
 
-    def pass_over(self, file: Path) -> None:
+    def pass_over(self, file: Path, *, readable: bool) -> None:
         """Take a file that declares nothing for a helper module, unless it was a pipeline before: then it was
         perhaps saved half-way.
         """
-        if self.before is not None and any(last.name == file.stem for last in self.before.pipelines):
+        if not readable:
+            self.errors[file.stem] = (
+                f"{file.name}, line 1: the file cannot be read. Check its owner and mode."
+            )
+        elif self.before is not None and self.before.pipeline(file.stem) is not None:
             self.errors[file.stem] = (
                 f"{file.name}, line 1: the file declared flows and does not speak of streamkeeper any more."
                 " Until it does, they keep their last declaration. To have them no more, remove the file."
             )
+        if file.stem in self.errors:
             self._keep_last(file.stem)
 
     def finish(self, key: str) -> Manifest:
         """Give the manifest."""
-        return Manifest(key, tuple(self.pipelines), self.errors, self.fingerprints, self.left_out)
+        return Manifest(
+            key, tuple(self.pipelines), self.errors, self.fingerprints, self.left_out, self.likenesses
+        )
 
     def _keep_last(self, name: str) -> None:
-        if self.before is None:
-            return
-        for last in self.before.pipelines:
-            if last.name == name:
-                self.pipelines.append(last)
-                names = [f"{name}.{flow.name}" for flow in last.flows]
-                self.fingerprints |= {full_name: self.before.fingerprints[full_name] for full_name in names}
-
-    def _check_targets(self, pipeline: Pipeline) -> None:
-        """Refuse a table that another pipeline has: recoveries lock a table within its pipeline.
-
-        :raises DeclarationError: another pipeline has it, and keeps it.
-        """
-        for table in pipeline.tables:
-            for other in self.pipelines:
-                taken = other.table(table.name)
-                if taken is not None:
-                    raise DeclarationError(
-                        f"{table.where}: the table {table.name} belongs to the pipeline {other.name} already"
-                        f" ({taken.where}). A table belongs to one pipeline: declare its flows in one file,"
-                        " or give this table another name."
-                    )
+        last = self.before.pipeline(name) if self.before is not None else None
+        if self.before is not None and last is not None:
+            self.pipelines.append(last)
+            self.fingerprints |= of_pipeline(self.before.fingerprints, name)
+            self.likenesses |= of_pipeline(self.before.likenesses, name)
 
 
-class _TakesTooLong(BaseException):
-    """Ends an import; no ``except Exception`` of a pipeline file stops it."""
-
-
-@contextmanager
-def _interrupted_after(seconds: float, file: Path) -> Iterator[None]:
-    """End what runs inside after that long. Signals reach the main thread alone: elsewhere only the whole
-    process has a limit.
-
-    :raises DeclarationError: it was ended.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(_number: int, _frame: object) -> None:
-        raise _TakesTooLong
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    except _TakesTooLong as error:
-        raise DeclarationError(
-            f"{file.name}, line 1: importing the file took more than {seconds:.0f} s. It must only declare:"
-            " move slow work into the functions of views and flows, and run `streamkeeper check`; until then"
-            " its flows keep their last declaration."
-        ) from error
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+def of_pipeline(marks: dict[str, str], pipeline: str) -> dict[str, str]:
+    """Give those of the marks, by full name, that flows of a pipeline have."""
+    return {name: mark for name, mark in marks.items() if name.partition(".")[0] == pipeline}
 
 
 def _changed_meanwhile(key: str) -> StreamkeeperError:
@@ -298,44 +278,9 @@ def _changed_meanwhile(key: str) -> StreamkeeperError:
     )
 
 
-def _build_elsewhere(settings: Settings) -> None:
-    command = [sys.executable, "-m", "streamkeeper.manifest.manifest"]
-    environment = {**os.environ, **settings.as_environment()}
-    try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            cwd=PROJECT,  # the first place that -m imports from: never a folder of the user's
-            capture_output=True,
-            text=True,
-            timeout=BUILD_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise StreamkeeperError(
-            f"Importing the pipeline files in {settings.pipelines} took more than {BUILD_SECONDS} s. They"
-            " must only declare: move slow work into the functions of views and flows, and run `streamkeeper"
-            " check`."
-        ) from error
-    if done.returncode:
-        raise StreamkeeperError(
-            f"The manifest could not be made (exit {done.returncode}): {done.stderr.strip()[-2000:]}"
-        )
-
-
-def _python_files(settings: Settings) -> list[Path]:
-    if not settings.pipelines.is_dir():
-        raise SettingsError(
-            f"The pipelines folder {settings.pipelines} is not there. Make it, or set STREAMKEEPER_PIPELINES"
-            " to the right one."
-        )
-    return sorted(file for file in settings.pipelines.rglob("*.py") if "__pycache__" not in file.parts)
-
-
-def _declares(file: Path) -> bool:
+def _declares(content: bytes) -> bool:
     """Tell a pipeline file from a helper module beside it: only the former speaks of ``streamkeeper``."""
-    return b"streamkeeper" in file.read_bytes()
+    return b"streamkeeper" in content
 
 
 def _file(key: str) -> str:
@@ -346,9 +291,23 @@ _LATEST = "manifests/latest.json"
 
 
 def _latest(storage: Storage) -> Manifest | None:
-    pointer = read_json(storage, _LATEST)
-    found = read_json(storage, _file(pointer["key"])) if pointer else None
-    return _from_json(found) if found and found["format"] <= FORMAT else None
+    """Return the manifest that was written last; None where there is none that this release can read."""
+    try:
+        pointer = read_json(storage, _LATEST) or {}
+    except StorageError:
+        return None
+    return _read(storage, _file(str(pointer.get("key"))))
+
+
+def _read(storage: Storage, name: str) -> Manifest | None:
+    """Return a manifest; None where it is not there, or damaged: it is made of the files, and can be made
+    anew.
+    """
+    content = storage.read(name)
+    try:
+        return None if content is None else _from_json(json.loads(content))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _to_json(manifest: Manifest) -> dict[str, Any]:
@@ -359,18 +318,19 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         "errors": manifest.errors,
         "fingerprints": manifest.fingerprints,
         "left_out": manifest.left_out,
+        "likenesses": manifest.likenesses,
     }
 
 
 def _from_json(value: dict[str, Any]) -> Manifest:
+    if value["format"] > FORMAT:
+        raise ValueError("it is of a later release")
     pipelines = tuple(pipeline_from_json(item) for item in value["pipelines"])
     return Manifest(
-        value["key"], pipelines, value["errors"], value["fingerprints"], value.get("left_out", {})
+        value["key"],
+        pipelines,
+        value["errors"],
+        value["fingerprints"],
+        value.get("left_out", {}),
+        value.get("likenesses", {}),
     )
-
-
-if __name__ == "__main__":
-    try:
-        write_manifest(Settings.from_environment())
-    except StreamkeeperError as error:
-        sys.exit(str(error))

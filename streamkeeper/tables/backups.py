@@ -11,12 +11,14 @@ the copied files a table
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from streamkeeper import names
 from streamkeeper.errors import RecoveryError, RequestError, StorageError
 from streamkeeper.flows import ledger
+from streamkeeper.flows.files import kept_pipelines, tables_folder
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_json, to_json
 from streamkeeper.tables.flows_at_version import FlowAt
@@ -114,7 +116,7 @@ class Expired:
 
 def folder(settings: Settings, pipeline: str, table: str, backup: str) -> str:
     """Give the folder or URL of a backup's copies."""
-    return f"{settings.backups_path}/{pipeline}/{table}/{backup}"
+    return f"{settings.backups_path}/{names.read(open_storage(settings.state)).folder(pipeline)}/{table}/{backup}"
 
 
 def commit_file(what: str) -> str:
@@ -124,7 +126,7 @@ def commit_file(what: str) -> str:
 
 def enter(storage: Storage, backup: Backup) -> Backup:
     """Write a backup's entry, which makes it one, and give the entry that holds: the first."""
-    storage.create(_name(backup.pipeline, backup.table, backup.id), to_json(asdict(backup)))
+    storage.create(_name(storage, backup.pipeline, backup.table, backup.id), to_json(asdict(backup)))
     found = _read(storage, backup.pipeline, backup.table, backup.id)
     if found is None:
         raise RecoveryError(
@@ -155,18 +157,18 @@ def listed(storage: Storage, pipeline: str, table: str) -> list[Backup]:
 
     :raises StorageError: an entry is damaged, or was written by a newer Streamkeeper.
     """
-    names = storage.names(_folder(pipeline, table))
+    files = storage.names(_folder(storage, pipeline, table))
     ids = [
-        name.removesuffix(_ENTRY) for name in names if name.endswith(_ENTRY) and not name.endswith(_REMOVED)
+        name.removesuffix(_ENTRY) for name in files if name.endswith(_ENTRY) and not name.endswith(_REMOVED)
     ]
-    entries = (_read(storage, pipeline, table, found) for found in ids if f"{found}{_REMOVED}" not in names)
+    entries = (_read(storage, pipeline, table, found) for found in ids if f"{found}{_REMOVED}" not in files)
     return sorted((entry for entry in entries if entry is not None), key=lambda entry: (entry.at, entry.id))
 
 
 def every(storage: Storage) -> Iterator[Backup]:
     """Give all whole backups, of declared pipelines and others, table by table."""
-    for pipeline in storage.names():
-        for table in storage.names(f"{pipeline}/tables"):
+    for pipeline in kept_pipelines(storage):
+        for table in storage.names(tables_folder(storage, pipeline)):
             yield from listed(storage, pipeline, table)
 
 
@@ -178,8 +180,8 @@ def expired(settings: Settings, now: datetime | None = None) -> list[Expired]:
     """
     storage, moment = open_storage(settings.state), now or datetime.now(timezone.utc)
     found: list[Expired] = []
-    for pipeline in storage.names():
-        for table in storage.names(f"{pipeline}/tables"):
+    for pipeline in kept_pipelines(storage):
+        for table in storage.names(tables_folder(storage, pipeline)):
             found += [
                 Expired(pipeline, table, half, "its removal was begun")
                 for half in _half_removed(storage, pipeline, table)
@@ -212,10 +214,11 @@ def remove(settings: Settings, pipeline: str, table: str, backup: str, *, unfini
             f"The backup {backup} of {pipeline}.{table} is needed by {', '.join(users)}, so it was not"
             f" removed. Let that end, or give it up (streamkeeper abandon {users[0]})."
         )
-    storage.create(f"{_folder(pipeline, table)}/{backup}{_REMOVED}", b"{}\n")
-    open_storage(f"{settings.backups_path}/{pipeline}/{table}").remove(backup)
-    storage.remove(_name(pipeline, table, backup))
-    storage.remove(f"{_folder(pipeline, table)}/{backup}{_REMOVED}")
+    storage.create(f"{_folder(storage, pipeline, table)}/{backup}{_REMOVED}", b"{}\n")
+    place, _, copies = folder(settings, pipeline, table, backup).rpartition("/")
+    open_storage(place).remove(copies)
+    storage.remove(_name(storage, pipeline, table, backup))
+    storage.remove(f"{_folder(storage, pipeline, table)}/{backup}{_REMOVED}")
 
 
 @dataclass(frozen=True)
@@ -251,10 +254,12 @@ def _without_entry(settings: Settings, state: Storage) -> Iterator[tuple[str, st
     """Give pipeline, table and name of each copy without an entry. Copies are listed before entries: one that
     is finished meanwhile has its entry then.
     """
-    copies = open_storage(settings.backups_path)
-    tables = [(pipeline, table) for pipeline in copies.names() for table in copies.names(pipeline)]
+    copies, known = open_storage(settings.backups_path), names.read(state)
+    tables = [(known.pipeline_in(place), table) for place in copies.names() for table in copies.names(place)]
     there = [
-        (pipeline, table, name) for pipeline, table in tables for name in copies.names(f"{pipeline}/{table}")
+        (pipeline, table, name)
+        for pipeline, table in tables
+        for name in copies.names(f"{known.folder(pipeline)}/{table}")
     ]
     entered = {
         (pipeline, table): (
@@ -337,13 +342,13 @@ def _is_open(storage: Storage, pipeline: str, recovery: str) -> bool:
 def _half_removed(storage: Storage, pipeline: str, table: str) -> list[str]:
     return [
         name.removesuffix(_REMOVED)
-        for name in storage.names(_folder(pipeline, table))
+        for name in storage.names(_folder(storage, pipeline, table))
         if name.endswith(_REMOVED)
     ]
 
 
 def _read(storage: Storage, pipeline: str, table: str, backup: str) -> Backup | None:
-    name = _name(pipeline, table, backup)
+    name = _name(storage, pipeline, table, backup)
     value = read_json(storage, name)
     if value is None:
         return None
@@ -356,16 +361,18 @@ def _read(storage: Storage, pipeline: str, table: str, backup: str) -> Backup | 
         tables = tuple(
             TableBackup(**{**item, "checksum": checksum_of(item["checksum"])}) for item in value["tables"]
         )
-        return Backup(**{**value, "tables": tables, "flows": flows_of(value["flows"])})
+        known = names.read(storage)
+        flows = tuple(replace(flow, flow=known.present(flow.flow)) for flow in flows_of(value["flows"]))
+        return Backup(**{**value, "pipeline": pipeline, "tables": tables, "flows": flows})
     except (TypeError, KeyError) as error:
         raise StorageError(
             f"{storage.path(name)} is no backup's entry: {error}. Put a copy of it back."
         ) from error
 
 
-def _folder(pipeline: str, table: str) -> str:
-    return f"{pipeline}/tables/{table}/backups"
+def _folder(storage: Storage, pipeline: str, table: str) -> str:
+    return f"{tables_folder(storage, pipeline)}/{table}/backups"
 
 
-def _name(pipeline: str, table: str, backup: str) -> str:
-    return f"{_folder(pipeline, table)}/{backup}{_ENTRY}"
+def _name(storage: Storage, pipeline: str, table: str, backup: str) -> str:
+    return f"{_folder(storage, pipeline, table)}/{backup}{_ENTRY}"

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from streamkeeper import names
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.log import LogCommit
 from streamkeeper.flows import generations, ledger
@@ -16,6 +17,7 @@ from streamkeeper.flows.backfill_flow import HISTORY, is_backfill, name_of
 from streamkeeper.flows.files import FlowHome, kept_flows
 from streamkeeper.flows.ledger import Event
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.names import Names
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.tables.kept_writers import undeclared
@@ -161,13 +163,14 @@ def _first(commits: list[str]) -> Iterator[str]:
 
 
 def _in_words(storage: Storage, pipeline: str, flows: set[str], seen: Mapping[str, int]) -> Iterator[str]:
+    known = names.read(storage)
     for name, count in sorted(seen.items()):
         many = f"{count:,} commit{'' if count == 1 else 's'}"
         if not is_backfill(name):
             yield f"{many} of {pipeline}.{name}, which is not declared to write it"
             continue
         planned = list(_planned(storage, pipeline, name))
-        filled = [item for item in planned if not _comes_again(item.evidence, flows)]
+        filled = [item for item in planned if not _comes_again(item.evidence, flows, known)]
         if filled or not planned:
             told = ", ".join(
                 f"{item.evidence['recovery_id']} (read: {item.evidence['request']['read']})"
@@ -188,10 +191,10 @@ def _planned(storage: Storage, pipeline: str, name: str) -> Iterator[Event]:
             yield planned
 
 
-def _comes_again(planned: dict[str, Any], flows: Collection[str]) -> bool:
+def _comes_again(planned: dict[str, Any], flows: Collection[str], known: Names) -> bool:
     """Say whether a backfill costs nothing: its flow reads the rows again, or they were the table's own
     before a recovery emptied it.
     """
     if planned["recovery"] != BACKFILL:
         return True
-    return planned["request"]["read"] == HISTORY and planned["request"]["flow"] in flows
+    return planned["request"]["read"] == HISTORY and known.present(planned["request"]["flow"]) in flows

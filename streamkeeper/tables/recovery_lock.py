@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from streamkeeper import owners
 from streamkeeper.errors import TableLocked
 from streamkeeper.flows.files import table_lock, tables_folder
 from streamkeeper.storage import Storage, read_json, to_json
@@ -10,21 +11,29 @@ from streamkeeper.times import now
 
 def holder(storage: Storage, pipeline: str, table: str) -> str | None:
     """Give the id of the recovery that has the table's lock, or None."""
-    value = read_json(storage, table_lock(pipeline, table))
+    value = read_json(storage, table_lock(storage, pipeline, table))
     return str(value["recovery"]) if value else None
 
 
 def tables(storage: Storage, pipeline: str) -> list[str]:
     """Give the tables of a pipeline that have, or had, a lock."""
-    return storage.names(tables_folder(pipeline))
+    return storage.names(tables_folder(storage, pipeline))
 
 
 def take(storage: Storage, pipeline: str, table: str, recovery: str) -> None:
     """Take the table's lock for a recovery, which may have it already.
 
-    :raises TableLocked: another recovery has it.
+    :raises TableLocked: another recovery has it, or the table is another pipeline's.
     """
-    while not storage.create(table_lock(pipeline, table), to_json({"recovery": recovery, "at": now()})):
+    owner = owners.first(storage, pipeline, table)
+    if owner != pipeline:
+        raise TableLocked(
+            f"The table {table} belongs to the pipeline {owner}, not to {pipeline}, so {recovery} cannot"
+            " begin, and touched nothing. Ask for the recovery of that pipeline's table."
+        )
+    while not storage.create(
+        table_lock(storage, pipeline, table), to_json({"recovery": recovery, "at": now()})
+    ):
         check_free(storage, pipeline, table, recovery)
         if holder(storage, pipeline, table) == recovery:
             return
@@ -49,4 +58,4 @@ def check_free(storage: Storage, pipeline: str, table: str, recovery: str) -> No
 def give_back(storage: Storage, pipeline: str, table: str, recovery: str) -> None:
     """Remove the table's lock if this recovery has it."""
     if holder(storage, pipeline, table) == recovery:
-        storage.remove(table_lock(pipeline, table))
+        storage.remove(table_lock(storage, pipeline, table))

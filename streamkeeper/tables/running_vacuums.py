@@ -27,7 +27,7 @@ def noted(storage: Storage, pipeline: str, table: str, jvm: Process | None) -> I
     """Note that a VACUUM of this process, and of the JVM that carries it out, is under way while the block
     runs.
     """
-    name = f"{vacuums_folder(pipeline, table)}/{uuid.uuid4().hex}.json"
+    name = f"{vacuums_folder(storage, pipeline, table)}/{uuid.uuid4().hex}.json"
     processes = [asdict(process) for process in (Process.current(), jvm) if process is not None]
     storage.create(name, to_json({"processes": processes, "at": now()}))
     try:
@@ -42,7 +42,7 @@ def under_way(storage: Storage, pipeline: str, table: str) -> str | None:
 
     One whose processes cannot be seen from here, on another host, is not known to be.
     """
-    folder = vacuums_folder(pipeline, table)
+    folder = vacuums_folder(storage, pipeline, table)
     for name in (f"{folder}/{file}" for file in storage.names(folder)):
         value = read_json(storage, name)
         processes = [Process(**process) for process in value["processes"]] if value else []

@@ -115,7 +115,7 @@ def _run(settings: Settings, names: Sequence[str], available_now: bool) -> Outco
     ]
     if isinstance(pipeline, DeclarationError) or not pipeline.shared_driver:
         return of_all([_alone(part) for part in parts])
-    bystanders = None if available_now else Bystanders(settings, files, held, _fingerprints(pipeline))
+    bystanders = None if available_now else Bystanders(files, held, _fingerprints(pipeline))
     return _together(
         parts, SharedApplication(settings, pipeline).session, bystanders, settings.heartbeat_interval
     )

@@ -16,6 +16,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from streamkeeper import owners, pipeline_files
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.damage import ERROR
 from streamkeeper.declare.model import NAME, RETRY, Pipeline
@@ -88,7 +89,7 @@ def find(settings: Settings, name: str) -> tuple[FlowHome, Path]:
         )
     file = settings.pipelines / f"{pipeline}.py"
     if not file.is_file():
-        known = ", ".join(sorted(found.stem for found in settings.pipelines.glob("*.py"))) or "none"
+        known = ", ".join(found.stem for found in pipeline_files.pipelines(settings.pipelines)) or "none"
         raise RequestError(
             f"There is no pipeline {pipeline!r} in {settings.pipelines}. There are: {known}. Correct --flow."
         )
@@ -189,6 +190,7 @@ def _drive(
     home = asked.home
     try:
         watch.obey()
+        owners.ensure(asked.settings, home, flow.declaration.target, flow.declaration.where)
         with_sources = opened_flow(flow, asked.settings)
         _run_generation(
             Job(session(flow), asked.settings, home, with_sources, lease, watch, asked.available_now)

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from streamkeeper.errors import FlowHeld
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.settings import Settings
 from streamkeeper_jobs.driver.driver import check_holds
 from streamkeeper_jobs.stream.declaration_watch import Declaration
 
@@ -22,10 +20,8 @@ class Bystanders:
     :param known: the fingerprints of all flows of the pipeline then, by full name.
     """
 
-    def __init__(
-        self, settings: Settings, files: Declaration, held: Sequence[FlowHome], known: Mapping[str, str]
-    ) -> None:
-        self._settings, self._files, self._held = settings, files, tuple(held)
+    def __init__(self, files: Declaration, held: Sequence[FlowHome], known: Mapping[str, str]) -> None:
+        self._files, self._held = files, tuple(held)
         self._known, self._present = frozenset(known), dict(known)
         self._pipeline = next(iter(known)).partition(".")[0]
 
@@ -36,7 +32,6 @@ class Bystanders:
         imported it.
 
         :raises StorageError: holds cannot be read.
-        :raises StreamkeeperError: the manifest cannot be made.
         """
         new = self._newly_declared() if self._files.files_changed() else []
         if new:
@@ -45,8 +40,8 @@ class Bystanders:
         return f"{', '.join(freed)} is held no more; the next start runs it too" if freed else None
 
     def _newly_declared(self) -> list[str]:
-        manifest = read_manifest(self._settings)
-        if self._pipeline in manifest.errors:
+        manifest = self._files.manifest()
+        if manifest is None:
             return []
         self._present = {
             flow.full_name: flow.fingerprint

@@ -13,7 +13,7 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.log import Transactions
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import adopted_checkpoint, generations, past_positions
-from streamkeeper.flows.files import FlowHome, query_id
+from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, BATCH, EARLIEST, OFFSETS, Generation, Start
 from streamkeeper.flows.position import Standing
 from streamkeeper.recover.requests.form import REPEATS
@@ -252,4 +252,4 @@ def _sealed_before(home: FlowHome, earlier: list[int]) -> frozenset[int]:
 
 def _query_id(home: FlowHome, number: int) -> str:
     decided = generations.read(home, number)
-    return decided.query_id if decided else query_id(home.full_name, number)
+    return decided.query_id if decided else home.query_id(number)

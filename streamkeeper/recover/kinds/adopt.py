@@ -19,7 +19,7 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.adopted_checkpoint import AdoptedCheckpoint, normal_place, open_adopted, standing_of
-from streamkeeper.flows.files import FlowHome, kept_flows
+from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, COPIED, EMPTY, StartAt
 from streamkeeper.flows.position import Standing
 from streamkeeper.manifest.environment import opened_if_possible
@@ -206,7 +206,7 @@ def _check_not_ours(settings: Settings, manifest: Manifest, adopter: Flow, query
     """
     declared = {flow.full_name for flow in manifest.flows()}
     storage = open_storage(settings.state)
-    for home in (home for pipeline in storage.names() for home in kept_flows(storage, pipeline)):
+    for home in (home for pipeline in kept_pipelines(storage) for home in kept_flows(storage, pipeline)):
         numbers = home.generations()
         for number in numbers:
             decided = generations.read(home, number)

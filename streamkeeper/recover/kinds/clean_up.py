@@ -21,7 +21,7 @@ from streamkeeper.delta.log import exists
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations, ledger, side_flow
 from streamkeeper.flows.backfill_flow import is_backfill
-from streamkeeper.flows.files import FlowHome, kept_flows
+from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines
 from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
@@ -94,8 +94,8 @@ def clean_up_form(manifest: Manifest) -> tuple[FormField, ...]:
             "forget_flows",
             "string",
             "Forget flows",
-            "Flows that are declared no more and whose files may go, such as `old_flow, other_flow`. One that"
-            " was only renamed should get its old name back instead.",
+            "Flows that are declared no more and whose files may go, such as `old_flow, other_flow`. For one"
+            " that was only renamed there is `streamkeeper rename`.",
             "",
         ),
         *approval_fields(),
@@ -287,13 +287,13 @@ def _beside_notes(left: list[str]) -> Iterator[str]:
 def _strange_notes(storage: Storage, manifest: Manifest) -> Iterator[str]:
     """Name what is kept of pipelines that are declared no more: no clean-up is of them."""
     declared = {pipeline.name for pipeline in manifest.pipelines}
-    for name in (name for name in storage.names() if name not in declared):
+    for name in (name for name in kept_pipelines(storage) if name not in declared):
         flows = [home.flow for home in kept_flows(storage, name) if home.generations() and _has_past(home)]
         if flows:
             yield (
                 f"The pipeline {name} is declared no more (renamed, or removed?): what is kept of its flows"
-                f" {', '.join(flows)} stays. Give it its name back, or, if nobody needs its checkpoints and"
-                f" ledgers again, remove {storage.path(name)} by hand."
+                f" {', '.join(flows)} stays. If it was renamed, run `streamkeeper rename {name} NEW`; or, if"
+                f" nobody needs its checkpoints and ledgers again, remove {storage.path(name)} by hand."
             )
 
 

@@ -342,6 +342,48 @@ def test_check_fails_where_a_pipeline_file_cannot_be_read_and_still_writes_the_r
     assert [flow["flow"] for flow in value["flows"]] == [FLOW]
 
 
+def test_check_says_which_pipeline_file_ended_the_process_that_imports_it(
+    command: Command, world: World
+) -> None:
+    world.declare("# streamkeeper\nimport os\nos._exit(0)", "late.py")
+    done = command("check")
+    assert done.returncode == 1
+    assert (
+        "error: late.py, line 1: importing the file ended the process that imports it (exit code 0)"
+        in done.stdout
+    )
+    assert done.stdout.startswith(f"{FLOW} → events")
+
+
+def test_rename_keeps_what_a_flow_has_and_says_what_it_did(command: Command, stands: World) -> None:
+    (stands.settings.pipelines / "events.py").rename(stands.settings.pipelines / "visits.py")
+    assert "streamkeeper rename events visits" in command("check").stdout
+    done = command("rename", "events", "visits")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[:2] == [
+        "events is named visits now.",
+        "visits.clean_events goes on in generation 1.",
+    ]
+    assert "visits.clean_events" in command("flows").stdout
+    again = json.loads(command("rename", "events", "visits", "--json").stdout)
+    assert (again["done_before"], again["flows"]) == (True, {})
+    planned = json.loads(
+        command("plan", "reset_checkpoint", "--flow", "visits.clean_events", "--json").stdout
+    )
+    assert [flow["flow"] for flow in planned["flows"]] == ["visits.clean_events"]
+
+
+def test_a_rename_that_does_not_fit_is_wrong_usage(command: Command, stands: World) -> None:
+    done = command("rename", "visits", "events")
+    assert (done.returncode, "Nothing is kept of 'visits'" in done.stderr) == (2, True)
+
+
+def test_an_editors_lock_in_the_folder_stops_no_command(command: Command, stands: World) -> None:
+    (stands.settings.pipelines / ".#events.py").symlink_to("me@host.1:1")
+    for arguments in (["check"], ["flows"], ["plan", "reset_checkpoint", "--flow", FLOW]):
+        assert command(*arguments).returncode == 0, arguments
+
+
 def test_a_bad_setting_is_wrong_usage(command: Command) -> None:
     done = command("flows", STREAMKEEPER_LEASE_TERM="soon")
     assert (done.returncode, "STREAMKEEPER_LEASE_TERM is 'soon'" in done.stderr) == (2, True)

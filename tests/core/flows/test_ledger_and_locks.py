@@ -80,8 +80,10 @@ def test_only_the_holder_gives_the_lock_back(storage: LocalStorage) -> None:
 def test_tables_are_locked_apart(storage: LocalStorage) -> None:
     recovery_lock.take(storage, "events", "t", "r1")
     recovery_lock.take(storage, "events", "s.t", "r2")
-    recovery_lock.take(storage, "orders", "t", "r3")
-    assert recovery_lock.holder(storage, "events", "t") == "r1"
+    recovery_lock.take(storage, "orders", "u", "r3")
+    assert [
+        recovery_lock.holder(storage, *name) for name in (("events", "t"), ("events", "s.t"), ("orders", "u"))
+    ] == ["r1", "r2", "r3"]
 
 
 class GivenBackJustNow(LocalStorage):

@@ -137,8 +137,8 @@ def test_what_is_left_of_a_pipeline_that_is_declared_no_more_is_named(stands: Wo
     assert kept(found, "The pipeline events is declared no more")
     assert kept(
         found,
-        "flows clean_events stays. Give it its name back, or, if nobody needs its checkpoints and ledgers"
-        " again, remove",
+        "flows clean_events stays. If it was renamed, run `streamkeeper rename events NEW`; or, if nobody"
+        " needs",
     )
     assert kept(found, f"{stands.settings.state}/events by hand")
     stands.declare(EVENTS)

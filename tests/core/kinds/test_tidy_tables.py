@@ -310,10 +310,10 @@ def test_a_vacuum_that_was_killed_is_not_waited_for(world: World) -> None:
     storage = LocalStorage(world.settings.state)
     gone = asdict(replace(Process.current(), started=1))
     storage.create(
-        f"{vacuums_folder('events', 'events')}/1.json", to_json({"processes": [gone], "at": "then"})
+        f"{vacuums_folder(storage, 'events', 'events')}/1.json", to_json({"processes": [gone], "at": "then"})
     )
     running_vacuums.wait_until_gone(storage, "events", "events", lambda: None, print)
-    assert storage.names(vacuums_folder("events", "events")) == []
+    assert storage.names(vacuums_folder(storage, "events", "events")) == []
 
 
 def test_a_vacuum_is_waited_for_until_it_is_gone_or_the_waiting_is_ended(

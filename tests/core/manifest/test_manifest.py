@@ -6,13 +6,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from streamkeeper import importing
 from streamkeeper.errors import RequestError, SettingsError, StorageError, StreamkeeperError
+from streamkeeper.flows import generations
+from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest import manifest
 from streamkeeper.manifest.manifest import read_manifest, write_manifest
 from tests.worlds.small_world import EVENTS, World
@@ -81,14 +88,100 @@ def test_a_file_that_never_could_be_read_has_no_flows_and_an_error(world: World)
     assert "fresh.py, line 2: the file raises ValueError: no" in found.errors["fresh"]
 
 
-def test_a_table_belongs_to_one_pipeline(world: World) -> None:
-    world.declare(EVENTS, "second.py")
+@pytest.mark.parametrize("name", ["second.py", "copy_of_events.py", "Events2.py"])
+def test_who_had_a_table_keeps_it_whatever_the_copy_is_named(name: str, world: World) -> None:
+    before = read_manifest(world.settings)
+    world.declare(EVENTS, name)
+    for found in (read_manifest(world.settings), write_manifest(world.settings)):
+        assert [flow.full_name for flow in found.flows()] == ["events.clean_events"]
+        assert found.fingerprints == before.fingerprints
+        assert [flow.full_name for flow in found.writers("events", "events")] == ["events.clean_events"]
+        said = found.errors[name.removesuffix(".py")]
+        assert (
+            f"{name}, line 5: the table events belongs to the pipeline events already (events.py, line 5)"
+            in said
+        )
+        assert f"remove events.py and run `streamkeeper rename events {name.removesuffix('.py')}`" in said
+
+
+def test_where_two_had_a_table_by_an_earlier_release_who_began_first_keeps_it(world: World) -> None:
+    world.processed(2)
+    copy = FlowHome(world.home.storage, "copy", "clean_events")
+    generations.decide(copy, replace(generations.first(copy, "f"), at="2999-01-01T00:00:00+00:00"))
+    [name] = (
+        file for file in (world.root / "state" / "manifests").glob("*.json") if file.name != "latest.json"
+    )
+    both = json.loads(name.read_text())
+    both["pipelines"].append({**both["pipelines"][0], "name": "copy", "file": "copy.py"})
+    both["fingerprints"]["copy.clean_events"] = both["fingerprints"]["events.clean_events"]
+    name.write_text(json.dumps(both))
+    world.declare(EVENTS, "copy.py")
+    found = write_manifest(world.settings)
+    assert [flow.full_name for flow in found.flows()] == ["events.clean_events"]
+    assert found.errors.keys() == {"copy"}
+
+
+def test_a_table_does_not_move_into_another_file(world: World) -> None:
+    world.processed(2)
+    orders = EVENTS.replace("events", "orders")
+    world.declare(orders, "orders.py")
+    before = write_manifest(world.settings)
+    (world.settings.pipelines / "events.py").unlink()
+    world.declare(orders + EVENTS, "orders.py")
+    found = write_manifest(world.settings)
+    assert found.fingerprints == before.fingerprints
+    assert (
+        "events.py is gone, and orders.py declares its table events. Put events.py back"
+        in found.errors["events"]
+    )
+    assert "the table events belongs to the pipeline events already" in found.errors["orders"]
+
+
+def test_a_broken_owner_keeps_its_table(world: World) -> None:
+    read_manifest(world.settings)
+    world.declare("1 / 0  # streamkeeper")
+    world.declare(EVENTS, "copy.py")
     found = read_manifest(world.settings)
     assert [flow.full_name for flow in found.flows()] == ["events.clean_events"]
+    assert found.errors.keys() == {"copy", "events"}
+
+
+def forget_manifests(world: World) -> None:
+    shutil.rmtree(world.root / "state" / "manifests")
+
+
+def test_a_table_is_known_by_its_log_where_no_manifest_is_left(world: World) -> None:
+    world.processed(2)
+    forget_manifests(world)
+    world.declare(EVENTS, "copy.py")
+    found = read_manifest(world.settings)
+    assert [flow.full_name for flow in found.flows()] == ["events.clean_events"]
+    assert "the table events belongs to the pipeline events already" in found.errors["copy"]
+
+
+def test_a_table_of_a_pipeline_that_is_gone_is_not_written_by_the_next(world: World) -> None:
+    world.processed(2)
+    (world.settings.pipelines / "events.py").unlink()
+    assert list(read_manifest(world.settings).flows()) == []
+    other = EVENTS.replace("clean_events", "more").replace("event_id STRING", "event_id LONG")
+    world.declare(other, "other.py")
     assert (
-        "second.py, line 5: the table events belongs to the pipeline events already (events.py, line 5)"
-        in found.errors["second"]
+        "the table events belongs to the pipeline events already"
+        in read_manifest(world.settings).errors["other"]
     )
+    shutil.rmtree(world.root / "warehouse" / "events")
+    found = write_manifest(world.settings)
+    assert ([flow.full_name for flow in found.flows()], found.errors) == (["other.more"], {})
+
+
+def test_a_pipeline_whose_new_table_is_anothers_keeps_its_last_declaration(world: World) -> None:
+    orders = EVENTS.replace("events", "orders")
+    world.declare(orders, "alpha.py")
+    before = write_manifest(world.settings)
+    world.declare(orders + EVENTS.replace("from streamkeeper import pipelines as dp", ""), "alpha.py")
+    found = write_manifest(world.settings)
+    assert found.fingerprints == before.fingerprints
+    assert "the table events belongs to the pipeline events already" in found.errors["alpha"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +225,7 @@ def test_a_state_folder_that_cannot_be_written_is_named_and_nothing_is_made(worl
     (world.root / "state").write_text("a file where the folder should be")
     with pytest.raises(StorageError, match=r"state/manifests/.* cannot be written: .* STREAMKEEPER_STATE"):
         write_manifest(world.settings)
-    with pytest.raises(StreamkeeperError, match=r"The manifest could not be made .* cannot be written"):
+    with pytest.raises(StorageError, match=r"state/manifests/.* cannot be written"):
         read_manifest(world.settings)
     assert (world.root / "state").read_text() == "a file where the folder should be"
 
@@ -140,7 +233,7 @@ def test_a_state_folder_that_cannot_be_written_is_named_and_nothing_is_made(worl
 def test_a_pipeline_file_that_takes_too_long_is_told_so(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest, "BUILD_SECONDS", 1.0)
+    monkeypatch.setattr(importing, "BUILD_SECONDS", 1.0)
     world.declare("import threading\nthreading.Event().wait(30)\n" + EVENTS)
     with pytest.raises(StreamkeeperError, match=r"took more than 1.0 s. They must only declare"):
         read_manifest(world.settings)
@@ -149,20 +242,134 @@ def test_a_pipeline_file_that_takes_too_long_is_told_so(
 def test_a_file_that_hangs_takes_down_nothing_but_its_own_flows(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest, "FILE_SECONDS", 0.3)
+    monkeypatch.setattr(importing, "FILE_SECONDS", 0.3)
     world.declare(EVENTS.replace("events", "orders"), "orders.py")
     before = {flow.full_name: flow.fingerprint for flow in write_manifest(world.settings).flows()}
     world.declare(
         "import threading\ntry:\n    threading.Event().wait(30)\nexcept Exception:\n    pass\n" + EVENTS
     )
     world.declare(EVENTS.replace("events", "others"), "others.py")
-    found = write_manifest(world.settings)
+    found = read_manifest(world.settings)
     assert found.errors.keys() == {"events"}
     assert (
         "events.py, line 1: importing the file took more than 0 s. It must only declare"
         in found.errors["events"]
     )
     assert {flow.full_name for flow in found.flows()} == before.keys() | {"others.clean_others"}
+
+
+ENDS = {
+    "exits": ("import os\nos._exit(0)\n", r"ended the process that imports it \(exit code 0\)"),
+    "crashes": (
+        "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n",
+        r"ended the process that imports it \(SIGSEGV\)",
+    ),
+    "raises a class of its own": (
+        "class Own(BaseException): pass\nraise Own('no')\n",
+        "the file raises Own: no",
+    ),
+    "raises GeneratorExit": ("raise GeneratorExit\n", "the file raises GeneratorExit"),
+    "raises KeyboardInterrupt": ("raise KeyboardInterrupt\n", "the file raises KeyboardInterrupt"),
+    "raises what has no words": (
+        "class Own(Exception):\n    def __str__(self): raise ValueError('no words')\nraise Own\n",
+        "the file raises Own",
+    ),
+    "raises what is no text": ("raise ValueError('\\udc80')\n", r"the file raises ValueError: \\udc80"),
+    "declares what is no text": (
+        EVENTS.replace("options={}", "options={'maxFileAge': '\\udc80'}"),
+        "cannot be written as UTF-8",
+    ),
+    "hangs and hears no signal": (
+        (
+            "import signal, threading\nsignal.signal(signal.SIGALRM,"
+            " signal.SIG_IGN)\nthreading.Event().wait(60)\n"
+        ),
+        "took more than 3 s",
+    ),
+    "imports a module that is no Python": (
+        "def late():\n    import spoilt\n" + EVENTS,
+        "the file raises SyntaxError",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), ENDS.values(), ids=ENDS)
+def test_a_file_that_ends_its_process_costs_nobody_elses_flows(
+    text: str, said: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "FILE_SECONDS", 3.0)
+    for name in ("orders", "zoo"):
+        world.declare(EVENTS.replace("events", name), f"{name}.py")
+    world.declare("def", "lib/__init__.py")
+    world.declare("def", "spoilt.py")
+    before = {flow.full_name: flow.fingerprint for flow in write_manifest(world.settings).flows()}
+    world.declare("# streamkeeper\n" + text)
+    world.declare(EVENTS.replace("events", "others"), "others.py")
+    found = read_manifest(world.settings)
+    assert found.errors.keys() == {"events"}
+    assert re.search(said, found.errors["events"]), found.errors["events"]
+    assert {flow.full_name for flow in found.flows()} == before.keys() | {"others.clean_others"}
+    assert found.find("events.clean_events").fingerprint == before["events.clean_events"]
+
+
+def put_dangling_link(folder: Path) -> None:
+    (folder / ".#events.py").symlink_to("me@host.1:1")
+    (folder / "gone.py").symlink_to("nowhere.py")
+
+
+def put_hidden(folder: Path) -> None:
+    (folder / ".late").mkdir()
+    for name in (".events.py", ".late/more.py"):
+        (folder / name).write_text("from streamkeeper import nothing")
+
+
+ODD = {
+    "a link that leads nowhere": put_dangling_link,
+    "a link to itself": lambda folder: (folder / "loop.py").symlink_to("loop.py"),
+    "a folder": lambda folder: (folder / "x.py").mkdir(),
+    "a FIFO": lambda folder: os.mkfifo(folder / "x.py"),
+    "hidden names": put_hidden,
+}
+
+
+@pytest.mark.parametrize("put", ODD.values(), ids=ODD)
+def test_what_is_no_pipeline_file_is_left_out(put: Callable[[Path], None], world: World) -> None:
+    before = read_manifest(world.settings)
+    put(world.settings.pipelines)
+    assert read_manifest(world.settings) == before
+    assert write_manifest(world.settings) == before
+
+
+def test_a_link_to_a_file_is_that_file(world: World) -> None:
+    """Mounted configurations are links into a hidden folder."""
+    before = read_manifest(world.settings)
+    file = world.settings.pipelines / "events.py"
+    (file.parent / "..2026").mkdir()
+    file.rename(file.parent / "..2026" / "events.py")
+    file.symlink_to("..2026/events.py")
+    assert read_manifest(world.settings) == before
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", '{"format": 4'], ids=["empty", "without anything", "no object", "cut off"]
+)
+@pytest.mark.parametrize("which", ["manifest", "pointer"])
+def test_a_damaged_manifest_is_made_anew(which: str, content: str, world: World) -> None:
+    found = read_manifest(world.settings)
+    file = world.root / "state" / "manifests" / ("latest.json" if which == "pointer" else f"{found.key}.json")
+    file.write_text(content)
+    assert read_manifest(world.settings) == found
+    assert write_manifest(world.settings) == found
+
+
+def test_a_folder_that_cannot_be_looked_at_keeps_the_last_declarations(world: World) -> None:
+    before = read_manifest(world.settings)
+    world.settings.pipelines.rename(world.root / "unmounted")
+    found = read_manifest(world.settings)
+    assert (found.pipelines, found.fingerprints) == (before.pipelines, before.fingerprints)
+    assert "keep their last declaration. The pipelines folder" in found.errors[manifest.FOLDER]
+    (world.root / "unmounted").rename(world.settings.pipelines)
+    assert read_manifest(world.settings) == before
 
 
 @pytest.mark.parametrize("text", ["", "# saved half-way\n"], ids=["emptied", "without a declaration"])

@@ -265,7 +265,11 @@ def test_two_recoveries_of_different_tables_go_on_side_by_side(several: World) -
 
 
 def test_a_flow_without_a_generation_refuses_the_reset_of_all(several: World) -> None:
-    several.declare(SEVERAL.replace("more_events", "new_events"))
+    new = (
+        '@dp.append_flow(name="new_events", target="events", sources=["events_raw"])\ndef new_events(raw):\n '
+        "   return raw\n"
+    )
+    several.declare(SEVERAL + new)
     before = several.tree()
     with pytest.raises(RequestError, match=r"The flow events.new_events has no checkpoint yet"):
         engine.plan(

@@ -186,6 +186,8 @@ def test_a_recovery_given_up_before_it_decided_leaves_the_flow_as_it_was(
     done: tuple[str, ...], parked: World
 ) -> None:
     plan(parked)
+    recovery_lock.take(parked.home.storage, "events", "events", "r1")  # whose the table is stays known
+    recovery_lock.give_back(parked.home.storage, "events", "events", "r1")
     flow = {name: content for name, content in parked.tree().items() if "/ledger/" not in name}
     carry_out(parked, *done)
     assert engine.give_up(parked.settings, "events", "r1", "rejected")

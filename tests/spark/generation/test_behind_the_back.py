@@ -7,12 +7,15 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from streamkeeper import renames
 from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import CheckpointError
-from streamkeeper.flows import leases
+from streamkeeper.flows import holds, leases
+from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import OFFSETS, StartAt
 from tests.oracle import all_rows
 from tests.worlds.drivers import run_late
@@ -129,6 +132,38 @@ def test_a_source_that_became_another_kind_under_its_old_name_parks_the_flow_bef
     bed.arrive(2)
     assert bed.run() is Outcome.STOPPED
     bed.holds(all_rows(bed.events))
+
+
+def test_a_copy_of_a_pipeline_file_is_parked_before_it_reads_a_row(make_bed: Make) -> None:
+    bed = make_bed(STATELESS)
+    bed.arrive(1)
+    assert bed.run() is Outcome.STOPPED
+    for known in ("by its log alone", "by the state folder"):
+        (bed.settings.pipelines / "a_copy.py").write_text(STATELESS)
+        if known == "by its log alone":
+            shutil.rmtree(Path(bed.settings.state) / "tables")
+        assert bed.run("a_copy.clean_events") is Outcome.PARKED, known
+        park = holds.parked(FlowHome(bed.home.storage, "a_copy", "clean_events"))
+        assert park is not None
+        assert "the table events belongs to the pipeline events already" in park.details["message"]
+        holds.release(FlowHome(bed.home.storage, "a_copy", "clean_events"), holds.PARK)
+        bed.arrive(2)
+        assert bed.run() is Outcome.STOPPED
+        bed.holds(all_rows(bed.events))
+
+
+def test_a_renamed_pipeline_goes_on_where_it_stood(make_bed: Make) -> None:
+    bed = make_bed(STATELESS)
+    bed.arrive(1)
+    assert bed.run() is Outcome.STOPPED
+    before = bed.checkpoint(1).query_id()
+    (bed.settings.pipelines / "events.py").rename(bed.settings.pipelines / "visits.py")
+    renames.rename(bed.settings, "events", "visits", "ada")
+    bed.arrive(2)
+    assert bed.run("visits.clean_events") is Outcome.STOPPED
+    bed.holds(all_rows(bed.events))
+    assert bed.checkpoint(1).query_id() == before
+    assert bed.home.generations() == [1]
 
 
 @pytest.mark.long

@@ -1,0 +1,205 @@
+"""What pipelines may not declare, whatever their files say: names that others had, tables that others have,
+and what was only renamed.
+
+Such a pipeline is as it was last declared, with the error beside it, and one that never was has no flows. So
+who had a table keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+from streamkeeper import names, owners
+from streamkeeper.declare.model import Pipeline
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.manifest.manifest import Manifest, of_pipeline
+from streamkeeper.names import Names
+from streamkeeper.settings import Settings
+from streamkeeper.storage import Storage, open_storage
+
+
+def settle(settings: Settings, read: Manifest, before: Manifest | None, files: Collection[str]) -> Manifest:
+    """Return the manifest of what was read from the pipeline files, without what may not be declared.
+
+    :param before: the last manifest.
+    :param files: the names, without their ends, of the pipeline files that are there.
+    """
+    storage = open_storage(settings.state)
+    around = _Around(settings, storage, names.read(storage), read, before or Manifest("", (), {}, {}), files)
+    checks: tuple[Callable[[Pipeline], str | None], ...] = (
+        around.taken_name,
+        around.renamed_flow,
+        around.renamed_file,
+        around.taken_table,
+    )
+    errors, kept = dict(read.errors), dict[str, Pipeline]()
+    refused: set[str] = set()
+    for pipeline in read.pipelines:
+        if pipeline.name in read.errors:
+            continue  # it is as it was last declared
+        wrong = next((said for check in checks if (said := check(pipeline)) is not None), None)
+        if wrong is not None:
+            errors[pipeline.name] = wrong
+            refused.add(pipeline.name)
+    for name, told in around.gone.items():
+        errors.setdefault(name, told)
+    stay = [pipeline for pipeline in read.pipelines if pipeline.name not in refused]
+    tables = {table.name for pipeline in stay for table in pipeline.tables}
+    for last in around.before.pipelines:
+        if (last.name in refused or last.name in around.gone) and tables.isdisjoint(
+            table.name for table in last.tables
+        ):
+            kept[last.name] = last
+            tables |= {table.name for table in last.tables}
+    return replace(
+        read,
+        pipelines=tuple(sorted((*stay, *kept.values()), key=lambda pipeline: pipeline.name)),
+        errors=errors,
+        fingerprints=_marks(read.fingerprints, around.before.fingerprints, stay, kept),
+        likenesses=_marks(read.likenesses, around.before.likenesses, stay, kept),
+    )
+
+
+@dataclass
+class _Around:
+    """What one look at the pipelines is made with. ``gone`` are pipelines whose file is gone while another
+    declares what they declared, and what is said of them: they stay as they were.
+    """
+
+    settings: Settings
+    storage: Storage
+    known: Names
+    read: Manifest
+    before: Manifest
+    files: Collection[str]
+
+    def __post_init__(self) -> None:
+        self.gone: dict[str, str] = {}
+
+    def taken_name(self, pipeline: Pipeline) -> str | None:
+        """Say that the pipeline, or a flow of it, has a name that another had before it was renamed."""
+        present = self.known.pipeline_in(self.known.folder(pipeline.name))
+        if present != pipeline.name:
+            return (
+                f"{pipeline.file}, line 1: the pipeline that was named {pipeline.name} is named {present}"
+                f" now. Name the file {present}.py, or give it a name that no pipeline had; to take the"
+                f" rename back, run `streamkeeper rename {present} {pipeline.name}`."
+            )
+        for flow in pipeline.flows:
+            own, now = f"{pipeline.name}.{flow.name}", self.known.present(f"{pipeline.name}.{flow.name}")
+            if now != own:
+                return (
+                    f"{flow.where}: the flow that was named {flow.name} is named {now.partition('.')[2]} now."
+                    " Declare it by that name, or give this one a name that no flow had; to take the rename"
+                    f" back, run `streamkeeper rename {now} {own}`."
+                )
+        return None
+
+    def renamed_flow(self, pipeline: Pipeline) -> str | None:
+        """Say that a flow of the pipeline is one that is not declared any more, under another name."""
+        last = self.before.pipeline(pipeline.name)
+        gone = [flow.name for flow in last.flows if pipeline.flow(flow.name) is None] if last else []
+        for flow in (flow for flow in pipeline.flows if last is not None and last.flow(flow.name) is None):
+            new, alike = (
+                f"{pipeline.name}.{flow.name}",
+                self.read.likenesses.get(f"{pipeline.name}.{flow.name}"),
+            )
+            if self._home(pipeline.name, flow.name).generations():
+                continue
+            for old in (
+                f"{pipeline.name}.{name}" for name in gone if self._home(pipeline.name, name).generations()
+            ):
+                if alike is not None and self.before.likenesses.get(old) == alike:
+                    return (
+                        f"{flow.where}: the flow {flow.name} is {old} under another name, and would read"
+                        f" everything once more. Run `streamkeeper rename {old} {new}`: it goes on where it"
+                        " stands. If all is to be read again, rename it first, and then ask for a full"
+                        " refresh."
+                    )
+        return None
+
+    def renamed_file(self, pipeline: Pipeline) -> str | None:
+        """Say that the file declares what a pipeline declared whose own file is gone; that one stays as it
+        was.
+        """
+        if self.before.pipeline(pipeline.name) is not None or owners.has_run(self.storage, pipeline.name):
+            return None
+        for last in self.before.pipelines:
+            same = _own(self.before.fingerprints, last.name) == _own(self.read.fingerprints, pipeline.name)
+            if last.name in self.files or not (
+                same or any(pipeline.table(table.name) for table in last.tables)
+            ):
+                continue
+            if not owners.has_run(self.storage, last.name):
+                continue
+            todo = (
+                f"Run `streamkeeper rename {last.name} {pipeline.name}`: all its flows go on where they"
+                " stand."
+            )
+            self.gone[last.name] = (
+                f"{last.file} is gone, and {pipeline.file} declares"
+                f" {'the same' if same else 'a table of it'}. {todo} Until then its flows keep their last"
+                " declaration and do not start anew. To have them no more, remove both files."
+            )
+            return (
+                f"{pipeline.file}, line 1: the file declares {'what' if same else 'a table that'} {last.file}"
+                f" declared, which is gone, and would read everything into its tables once more. {todo} If it"
+                " is another pipeline, give its tables other names."
+            )
+        return None
+
+    def taken_table(self, pipeline: Pipeline) -> str | None:
+        """Say that a table belongs to another pipeline, which keeps it."""
+        last = self.before.pipeline(pipeline.name)
+        for table in pipeline.tables:
+            claimants = [other.name for other in self.read.pipelines if other.table(table.name) is not None]
+            other: str | None = self._keeper(table.name, claimants)
+            if other == pipeline.name:
+                had = last is not None and last.table(table.name) is not None
+                other = None if had else owners.foreign(self.settings, pipeline.name, table.name)
+            if other is not None:
+                declared = self.read.pipeline(other)
+                if other not in self.files and self.before.pipeline(other) is not None:
+                    self.gone[other] = (
+                        f"{other}.py is gone, and {pipeline.file} declares its table {table.name}. Put"
+                        f" {other}.py back, or take the table out of {pipeline.file}. Until then its flows"
+                        " keep their last declaration and do not start anew."
+                    )
+                there = declared.table(table.name) if declared else None
+                known = f" ({there.where})" if there else ""
+                return owners.refusal(f"{table.where}: the table {table.name}", pipeline.name, other, known)
+        return None
+
+    def _keeper(self, table: str, claimants: list[str]) -> str:
+        """Return which of the pipelines that declare a table keeps it: whose it is, who had it last, whose
+        rows it holds, or who began first; the alphabet decides where none ever ran.
+        """
+        if len(claimants) == 1:
+            return claimants[0]
+        claimants = sorted(claimants, key=lambda name: (owners.began(self.storage, name) or "never", name))
+        last = [
+            name
+            for name in claimants
+            if (had := self.before.pipeline(name)) is not None and had.table(table) is not None
+        ]
+        wrote = (owners.foreign(self.settings, name, table) for name in claimants)
+        for name in (owners.owner(self.storage, table), *last, *wrote):
+            if name in claimants:
+                return name
+        return claimants[0]
+
+    def _home(self, pipeline: str, flow: str) -> FlowHome:
+        return FlowHome(self.storage, pipeline, flow)
+
+
+def _own(marks: dict[str, str], pipeline: str) -> dict[str, str]:
+    """Return the marks of a pipeline's flows by their own names."""
+    return {name.partition(".")[2]: mark for name, mark in of_pipeline(marks, pipeline).items()}
+
+
+def _marks(
+    read: dict[str, str], before: dict[str, str], stay: Collection[Pipeline], kept: Collection[str]
+) -> dict[str, str]:
+    now = {name: mark for pipeline in stay for name, mark in of_pipeline(read, pipeline.name).items()}
+    return now | {name: mark for last in kept for name, mark in of_pipeline(before, last).items()}

@@ -1,0 +1,247 @@
+"""Importing all pipeline files in a process of its own, which may end or hang at any of them: the others are
+imported all the same.
+
+The process gets the files by standard input, and answers with a line of JSON for each, in their order. Where
+no line comes, the file that it is at has ended it, or takes too long: that file gets an error, and another
+process goes on with the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from streamkeeper.declare.model import Pipeline, pipeline_from_json, pipeline_to_json, without_code
+from streamkeeper.errors import DeclarationError, NotOffered, StreamkeeperError
+from streamkeeper.manifest.import_file import blame, fingerprint, likeness, load_pipeline
+from streamkeeper.settings import PROJECT, Settings
+
+BUILD_SECONDS = 25.0
+"""How long all of it may take; Airflow gives a DAG file 30 s to import."""
+IMPORT_SECONDS, FILE_SECONDS = 20.0, 8.0
+"""How long all imports in it may take together, and one at most."""
+
+_READY = "ready"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What came of one pipeline file: a pipeline without its code, with its flows' fingerprints and
+    likenesses by full name; or why there is none.
+    """
+
+    pipeline: Pipeline | None = None
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    likenesses: dict[str, str] = field(default_factory=dict)
+    error: str | None = None
+    left_out: str | None = None
+
+
+def import_here(files: Iterable[Path], data: str) -> Iterator[Imported]:
+    """Import files in this process, one after the other. This runs user code: call it in a process made for
+    it.
+
+    :param data: what ``{data}`` stands for in paths.
+    """
+    for file in files:
+        yield _import(file, data)
+
+
+def import_elsewhere(settings: Settings, files: Sequence[Path]) -> Iterator[Imported]:
+    """Import files in another process; yield what came of each, in their order. What they print goes to
+    standard error.
+
+    :raises StreamkeeperError: the process cannot be started, or all of it takes too long.
+    """
+    end, deadline = (time.monotonic() + seconds for seconds in (BUILD_SECONDS, IMPORT_SECONDS))
+    pending = list(files)
+    while pending:
+        with _Process(settings, pending) as process:
+            if process.answer(end - time.monotonic()) != _READY:
+                raise _too_long(settings) if time.monotonic() >= end else process.failure()
+            first = True
+            while pending:
+                # Half of what is left, so that however many files hang, each that does not is still imported.
+                allowed = min(FILE_SECONDS, max(0.1, (deadline - time.monotonic()) / 2))
+                answer = process.answer(min(allowed, end - time.monotonic()))
+                if isinstance(answer, dict):
+                    yield _from_json(answer)
+                elif time.monotonic() >= end:
+                    raise _too_long(settings)
+                elif answer is None or first:
+                    yield Imported(
+                        error=(
+                            _late(pending[0], allowed)
+                            if answer is None
+                            else _ended(pending[0], process.code())
+                        )
+                    )
+                    del pending[0]
+                    break
+                else:
+                    break  # perhaps one before it left a thread that ended the process: it is tried again, alone
+                first = False
+                del pending[0]
+
+
+class _Process:
+    """The process that imports, as a context; it and all that it started is gone at the end."""
+
+    def __init__(self, settings: Settings, files: Sequence[Path]) -> None:
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed where this context ends
+        environment = {**os.environ, **settings.as_environment()}
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "streamkeeper.importing"],
+                env=environment,
+                cwd=PROJECT,  # the first place that -m imports from: never a folder of the user's
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise StreamkeeperError(
+                f"No process can be started that imports the pipeline files: {error}. Try again."
+            ) from error
+        self._answers: queue.Queue[Any] = queue.Queue()
+        asked = json.dumps({"data": settings.data, "files": [str(file) for file in files]}).encode()
+        threading.Thread(target=self._talk, args=(asked,), daemon=True).start()
+
+    def __enter__(self) -> _Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._said.seek(0)
+        sys.stderr.write(self._said.read().decode(errors="replace"))
+        self._said.close()
+
+    def answer(self, seconds: float) -> Any:
+        """Return the next line's value; None where none came in time, and False where the process ended."""
+        try:
+            return self._answers.get(timeout=max(0.0, seconds))
+        except queue.Empty:
+            return None
+
+    def code(self) -> int:
+        """Return the exit code of the process, which has ended or closed its output."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=1.0)
+        return self._process.returncode if self._process.returncode is not None else 0
+
+    def failure(self) -> StreamkeeperError:
+        """Return the error of a process that ended before it was ready."""
+        code = self.code()
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace").strip()[-2000:]
+        return StreamkeeperError(
+            f"The process that imports the pipeline files ended at its start (exit {code}): {said}"
+        )
+
+    def _talk(self, asked: bytes) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None, "both are pipes"
+        with contextlib.suppress(OSError, ValueError):
+            with self._process.stdin as to:
+                to.write(asked)
+            with self._process.stdout as answers:
+                for line in answers:
+                    self._answers.put(json.loads(line))
+        self._answers.put(False)
+
+
+def _import(file: Path, data: str) -> Imported:
+    try:
+        pipeline = load_pipeline(file, data)
+        plain = without_code(pipeline)
+        json.dumps(
+            pipeline_to_json(plain), ensure_ascii=False
+        ).encode()  # what is no text, or no JSON, is this file's fault
+        named = {f"{pipeline.name}.{flow.name}": flow for flow in pipeline.flows}
+        marks = (
+            {name: mark(pipeline, flow) for name, flow in named.items()} for mark in (fingerprint, likeness)
+        )
+        return Imported(plain, *marks)
+    except NotOffered as error:
+        return Imported(left_out=str(error))
+    except DeclarationError as error:
+        return Imported(error=_text(str(error)))
+    except UnicodeEncodeError as error:
+        return Imported(
+            error=(
+                f"{file.name}, line 1: the file declares a text that cannot be written as UTF-8:"
+                f" {error.reason}. Correct it."
+            )
+        )
+    except BaseException as error:  # noqa: BLE001 - whatever a pipeline file raises, the others must still be imported
+        return Imported(error=_text(blame(file, error)))
+
+
+def _late(file: Path, seconds: float) -> str:
+    return (
+        f"{file.name}, line 1: importing the file took more than {seconds:.0f} s. It must only declare: move"
+        " slow work into the functions of views and flows, and run `streamkeeper check`; until then its"
+        " flows keep their last declaration."
+    )
+
+
+def _ended(file: Path, code: int) -> str:
+    how = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
+    return (
+        f"{file.name}, line 1: importing the file ended the process that imports it ({how}). It must only"
+        " declare: take out what exits or crashes, and run `streamkeeper check`; until then its flows keep"
+        " their last declaration."
+    )
+
+
+def _too_long(settings: Settings) -> StreamkeeperError:
+    return StreamkeeperError(
+        f"Importing the pipeline files in {settings.pipelines} took more than {BUILD_SECONDS} s. They must"
+        " only declare: move slow work into the functions of views and flows, and run `streamkeeper check`."
+    )
+
+
+def _text(said: str) -> str:
+    """Return what can be written as UTF-8: a message may quote what is no text."""
+    return said.encode(errors="backslashreplace").decode()
+
+
+def _to_json(found: Imported) -> dict[str, Any]:
+    return {**vars(found), "pipeline": pipeline_to_json(found.pipeline) if found.pipeline else None}
+
+
+def _from_json(value: dict[str, Any]) -> Imported:
+    return Imported(
+        **{**value, "pipeline": pipeline_from_json(value["pipeline"]) if value["pipeline"] else None}
+    )
+
+
+def _serve() -> None:
+    """Answer for each file that standard input names; whatever else is printed meanwhile, by whomever, goes
+    to standard error.
+    """
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)
+        asked = json.load(sys.stdin)
+        print(json.dumps(_READY), file=answers, flush=True)
+        for found in import_here(map(Path, asked["files"]), asked["data"]):
+            print(json.dumps(_to_json(found)), file=answers, flush=True)
+    os._exit(0)  # no thread that a file left behind is waited for
+
+
+if __name__ == "__main__":
+    _serve()

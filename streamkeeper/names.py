@@ -1,0 +1,101 @@
+"""The names that flows and pipelines have had, and the folders in which they are kept: a rename moves no
+file.
+
+{state}/ledger/names/000001.json  all renames so far, the newest last; immutable, the highest number holds
+
+A flow is kept in the folder of its first name for ever, and its query ids are made of that: they stay what
+they are. What was written down under an earlier name (a backup, a ledger, a turn) is found under the present
+one. So a name that was had once is never another's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from streamkeeper.storage import Storage, read_json, to_json
+from streamkeeper.times import now
+
+FOLDER = "ledger/names"
+FORMAT = 1
+
+_NUMBERED = re.compile(r"([0-9]{6,})\.json")
+
+
+@dataclass(frozen=True)
+class Names:
+    """All renames. ``pipelines`` maps a folder to the later names of its pipeline, ``flows``
+    ``folder/folder`` to those of its flow; the last is the present one.
+    """
+
+    pipelines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    flows: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    number: int = 0
+
+    def folder(self, pipeline: str) -> str:
+        """Return the folder of a pipeline, by any name that it ever had."""
+        return next((folder for folder, later in self.pipelines.items() if pipeline in later), pipeline)
+
+    def flow_folder(self, pipeline: str, flow: str) -> str:
+        """Return the folder of a flow below the state folder, by any names that it and its pipeline ever
+        had.
+        """
+        below = self.folder(pipeline)
+        kept = (
+            folder for folder, later in self.flows.items() if flow in later and folder.startswith(f"{below}/")
+        )
+        return next(kept, f"{below}/{flow}")
+
+    def pipeline_in(self, folder: str) -> str:
+        """Return the present name of the pipeline that is kept in a folder."""
+        return self.pipelines.get(folder, (folder,))[-1]
+
+    def flow_in(self, folder: str) -> str:
+        """Return the present name, without its pipeline's, of the flow that is kept in a folder below the
+        state folder.
+        """
+        return self.flows.get(folder, (folder.rpartition("/")[2],))[-1]
+
+    def present(self, full_name: str) -> str:
+        """Return the present full name of a flow by any that it ever had."""
+        pipeline, _, flow = full_name.partition(".")
+        folder = self.flow_folder(pipeline, flow)
+        return f"{self.pipeline_in(folder.partition('/')[0])}.{self.flow_in(folder)}"
+
+    def renamed(self, old: str, new: str) -> Names:
+        """Return the names after a rename: of a flow where they are full names, else of a pipeline."""
+        if "." not in old:
+            folder = self.folder(old)
+            return replace(self, pipelines={**self.pipelines, folder: (*self.pipelines.get(folder, ()), new)})
+        folder = self.flow_folder(*old.split("."))
+        return replace(
+            self, flows={**self.flows, folder: (*self.flows.get(folder, ()), new.partition(".")[2])}
+        )
+
+
+def read(storage: Storage) -> Names:
+    """Return all renames so far."""
+    numbers = [int(match[1]) for name in storage.names(FOLDER) if (match := _NUMBERED.fullmatch(name))]
+    value = read_json(storage, _file(max(numbers))) if numbers else None
+    if value is None:
+        return Names()
+    pipelines, flows = (
+        {folder: tuple(later) for folder, later in value[kind].items()} for kind in ("pipelines", "flows")
+    )
+    return Names(pipelines, flows, max(numbers))
+
+
+def write(storage: Storage, names: Names, **why: Any) -> bool:
+    """Write the names after one more rename; return False, and change nothing, where another rename was
+    faster.
+
+    :param why: what is noted of the rename besides.
+    """
+    value = {"pipelines": names.pipelines, "flows": names.flows, "at": now(), "format": FORMAT, **why}
+    return storage.create(_file(names.number + 1), to_json(value))
+
+
+def _file(number: int) -> str:
+    return f"{FOLDER}/{number:06d}.json"

@@ -1,0 +1,144 @@
+"""Whom a table belongs to: one pipeline, for as long as the table is there.
+
+{state}/tables/<table>.json  the folder of the pipeline that has it: created by the first of its drivers or
+recoveries, immutable while the
+                             table is there; one that was dropped may be another's
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from streamkeeper import names
+from streamkeeper.declare.model import Where
+from streamkeeper.delta import log as delta_log
+from streamkeeper.errors import DeclarationError
+from streamkeeper.flows import generations
+from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines, table_owner
+from streamkeeper.settings import Settings
+from streamkeeper.storage import Storage, open_storage, read_json, to_json
+from streamkeeper.tables.past_versions import EMPTIED, PUT_IN_PLACE, TOMBSTONES_OF, writers_of
+from streamkeeper.times import now
+
+
+def owner(storage: Storage, table: str) -> str | None:
+    """Return the present name of the pipeline that has a table; None where none has it yet."""
+    value = read_json(storage, table_owner(table))
+    return names.read(storage).pipeline_in(str(value["pipeline"])) if value else None
+
+
+def first(storage: Storage, pipeline: str, table: str) -> str:
+    """Return the pipeline that has a table: this one from now on, where none had it."""
+    found = owner(storage, table)
+    if found is None and storage.create(table_owner(table), _note(storage, pipeline)):
+        return pipeline
+    return found or str(owner(storage, table))
+
+
+def ensure(settings: Settings, home: FlowHome, table: str, where: Where) -> None:
+    """Make sure that a flow may write a table: it is its pipeline's, and no other's rows are in it where the
+    flow is to begin.
+
+    :raises DeclarationError: it may not; nothing was touched.
+    :raises CheckpointError: the table's log is damaged.
+    """
+    if all(generations.read_start(home, number) is None for number in home.generations()):
+        other = written_by_another(settings, home.pipeline, table)
+        if other is not None:
+            raise DeclarationError(refusal(f"{where}: the table {table}", home.pipeline, other))
+    claim(settings, home.pipeline, table)
+
+
+def claim(settings: Settings, pipeline: str, table: str) -> None:
+    """Let a pipeline have a table, or find that it has it.
+
+    :raises DeclarationError: another pipeline has it.
+    """
+    storage = open_storage(settings.state)
+    other = first(storage, pipeline, table)
+    if other == pipeline:
+        return
+    if delta_log.exists(settings.table_path(table)):
+        raise DeclarationError(refusal(f"The table {table}", pipeline, other))
+    storage.overwrite(table_owner(table), _note(storage, pipeline))
+
+
+def written_by_another(settings: Settings, pipeline: str, table: str) -> str | None:
+    """Return the pipeline, another than this, whose flows committed to a table, as far as its log's commits
+    are there; else None.
+
+    What lies before a commit that emptied the table, or put another in its place, is no part of it any more.
+
+    :raises CheckpointError: the log is damaged.
+    """
+    storage = open_storage(settings.state)
+    others = {
+        writer: name
+        for name in kept_pipelines(storage)
+        if name != pipeline
+        for writer in _writers(storage, name)
+    }
+    if not others:
+        return None
+    for commit in delta_log.commits(settings.table_path(table)):
+        writers = [writer.removesuffix(TOMBSTONES_OF) for writer in commit.transactions]
+        found = next((others[writer] for writer in writers if writer in others), None)
+        if found is not None or any(writer.endswith((EMPTIED, PUT_IN_PLACE)) for writer in writers):
+            return found
+    return None
+
+
+def foreign(settings: Settings, pipeline: str, table: str) -> str | None:
+    """Return the pipeline, another than this, that has a table which is there, by what is kept of it and by
+    its log; else None.
+
+    A log that cannot be read from here tells nothing; the driver looks again before it begins.
+    """
+    storage = open_storage(settings.state)
+    found = owner(storage, table)
+    try:
+        if found == pipeline or not delta_log.exists(settings.table_path(table)):
+            return None
+        return found or written_by_another(settings, pipeline, table)
+    except Exception:  # noqa: BLE001 - whatever is wrong with a table, who reads declarations goes on
+        return found
+
+
+def has_run(storage: Storage, pipeline: str) -> bool:
+    """Say whether any flow of a pipeline ever had a generation."""
+    return any(home.generations() for home in kept_flows(storage, pipeline))
+
+
+def began(storage: Storage, pipeline: str) -> str | None:
+    """Return when the first generation of a pipeline's flows was decided; None where it never ran."""
+    first = ((home, numbers[0]) for home in kept_flows(storage, pipeline) if (numbers := home.generations()))
+    decided = (generations.read(home, number) for home, number in first)
+    return min((item.at for item in decided if item is not None), default=None)
+
+
+def refusal(table: str, pipeline: str, other: str, where: str = "") -> str:
+    """Say that a table is another pipeline's, and what can be done.
+
+    :param where: where that one declares it.
+    """
+    return (
+        f"{table} belongs to the pipeline {other} already{where}, which keeps it; {pipeline} would read"
+        f" everything into it once more. A table belongs to one pipeline. If {pipeline}.py is {other}.py"
+        f" under another name, remove {other}.py and run `streamkeeper rename {other} {pipeline}`; else"
+        " declare all flows of the table in one file, or give this table another name."
+    )
+
+
+def _note(storage: Storage, pipeline: str) -> bytes:
+    return to_json({"pipeline": names.read(storage).folder(pipeline), "at": now()})
+
+
+def _writers(storage: Storage, pipeline: str) -> Iterator[str]:
+    """Yield the query ids of all generations of a pipeline's flows, and those of the queries that they
+    adopted.
+    """
+    for home in kept_flows(storage, pipeline):
+        yield from writers_of(home)
+        for decided in (generations.read(home, number) for number in home.generations()):
+            if decided is not None and decided.start.query_id is not None:
+                yield decided.start.query_id

@@ -1,0 +1,86 @@
+"""The files in the pipelines folder: the one way to list and to read them, for drivers, DAG files, the
+monitor and commands.
+
+Those are regular files, and links to such, whose names end in ``.py``, in folders too. A name that starts
+with a dot counts nowhere: editors and checkouts keep their own under such names. A folder named ``x.py``, a
+FIFO, a link that leads nowhere or to itself is no file. One that vanishes while it is looked at was not
+there: whoever compares two looks sees a change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from streamkeeper.errors import SettingsError
+
+Signature = tuple[tuple[str, int, int], ...]
+
+
+def listed(folder: Path) -> list[Path]:
+    """Return every Python file in a folder and in those below it, sorted.
+
+    :raises SettingsError: the folder itself is not there, or cannot be listed.
+    """
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        found, todo = "is not there", "Make it"
+        if not isinstance(error, FileNotFoundError):
+            found, todo = f"cannot be listed: {error.strerror}", "Check its owner and mode"
+        raise SettingsError(
+            f"The pipelines folder {folder} {found}. {todo}, or set STREAMKEEPER_PIPELINES to the right one."
+        ) from error
+    return sorted(file for path in paths for file in _below(path))
+
+
+def pipelines(folder: Path) -> list[Path]:
+    """Return the files that may declare a pipeline: those right in the folder whose names do not start with
+    an underscore, sorted.
+
+    :raises SettingsError: as :func:`listed`.
+    """
+    return [file for file in listed(folder) if file.parent == folder and not file.name.startswith("_")]
+
+
+def content(file: Path) -> bytes | None:
+    """Return a file's bytes; None where it vanished, is no regular file any more, or may not be read."""
+    try:
+        with os.fdopen(
+            os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb"
+        ) as opened:  # a FIFO that took its place would be waited for
+            return opened.read() if stat.S_ISREG(os.fstat(opened.fileno()).st_mode) else None
+    except OSError:
+        return None
+
+
+def signature(folder: Path) -> Signature:
+    """Return names, times and sizes of all files: another one says that a file changed, came or went.
+
+    :raises SettingsError: as :func:`listed`.
+    """
+    looks = ((file, _regular(file)) for file in listed(folder))
+    return tuple((str(file), look.st_mtime_ns, look.st_size) for file, look in looks if look is not None)
+
+
+def _below(path: Path) -> Iterator[Path]:
+    """Yield a Python file itself, and those of a folder; links to folders are not followed."""
+    if path.name.startswith(".") or path.name == "__pycache__":
+        return
+    if path.is_dir() and not path.is_symlink():
+        with contextlib.suppress(OSError):
+            for inner in list(path.iterdir()):
+                yield from _below(inner)
+    elif path.suffix == ".py" and _regular(path) is not None:
+        yield path
+
+
+def _regular(file: Path) -> os.stat_result | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found if stat.S_ISREG(found.st_mode) else None

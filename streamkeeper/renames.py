@@ -1,0 +1,144 @@
+"""``streamkeeper rename``: another name for a flow or a pipeline, which keeps its generations, its tables and
+its history.
+
+One file says so (streamkeeper.names); nothing else is written, and nothing is moved. So a rename that was
+killed was made or was not, and asking for it again does what is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamkeeper import names
+from streamkeeper.declare.model import NAME, OUR_FOLDERS
+from streamkeeper.errors import LeaseHeld, RecoveryError, RequestError
+from streamkeeper.flows import leases, ledger
+from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines
+from streamkeeper.names import Names
+from streamkeeper.settings import Settings
+from streamkeeper.storage import Storage, open_storage
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """What a rename did: the flows that have other names now, with the numbers of their newest generations;
+    none where it was done before.
+    """
+
+    old: str
+    new: str
+    flows: dict[str, int]
+    done_before: bool = False
+
+
+def rename(settings: Settings, old: str, new: str, by: str) -> Renamed:
+    """Give a flow (``pipeline.flow``) or a pipeline another name.
+
+    :raises RequestError: the names do not fit, nothing is kept under the old one, or something is under the
+        new one.
+    :raises LeaseHeld: a driver of a flow may be alive.
+    :raises RecoveryError: a recovery of the pipeline is not over.
+    """
+    storage = open_storage(settings.state)
+    while True:
+        known = names.read(storage)
+        _check_names(old, new)
+        if _present(known, old) == new:
+            return Renamed(old, new, {}, done_before=True)
+        homes = _homes(storage, known, old)
+        _check_free(storage, known, old, new)
+        _check_quiet(storage, old.partition(".")[0], homes)
+        after = known.renamed(old, new)
+        if names.write(storage, after, old=old, new=new, by=by):
+            numbers = {
+                after.present(home.full_name): home.generations()[-1] for home in homes if home.generations()
+            }
+            return Renamed(old, new, numbers)
+
+
+def _check_names(old: str, new: str) -> None:
+    for name in (old, new):
+        parts = name.split(".")
+        if (
+            len(parts) > 2
+            or not all(NAME.fullmatch(part) for part in parts)
+            or any(part.lower() in OUR_FOLDERS for part in parts)
+        ):
+            raise RequestError(
+                f"{name!r} names no flow and no pipeline. Allowed are PIPELINE.FLOW and PIPELINE, each of"
+                f" letters, digits and underscores, a letter first, and none of {', '.join(OUR_FOLDERS)}."
+            )
+    if ("." in old) != ("." in new) or old == new:
+        raise RequestError(
+            f"{old} cannot become {new}. Give two names of a flow, as PIPELINE.FLOW, or two of a pipeline."
+        )
+    if "." in old and old.partition(".")[0] != new.partition(".")[0]:
+        raise RequestError(
+            f"{old} cannot become {new}: a flow stays in its pipeline, which has its tables. Keep the"
+            f" pipeline's name, or rename the pipeline: streamkeeper rename {old.partition('.')[0]}"
+            f" {new.partition('.')[0]}."
+        )
+
+
+def _present(known: Names, name: str) -> str:
+    return known.present(name) if "." in name else known.pipeline_in(known.folder(name))
+
+
+def _homes(storage: Storage, known: Names, old: str) -> list[FlowHome]:
+    """Return where the flows are kept that get another name.
+
+    :raises RequestError: nothing is kept under the old name.
+    """
+    pipeline, _, flow = old.partition(".")
+    homes = (
+        [home for home in kept_flows(storage, pipeline) if flow in ("", home.flow)]
+        if _present(known, old) == old
+        else []
+    )
+    if not homes:
+        where = kept_flows(storage, pipeline) if flow else []
+        kept = ", ".join(home.full_name for home in where) if flow else ", ".join(kept_pipelines(storage))
+        now = "" if _present(known, old) == old else f" It is named {_present(known, old)} now."
+        raise RequestError(
+            f"Nothing is kept of {old!r}, so there is nothing to rename.{now} Kept are: {kept or 'none'}."
+            " What never ran needs no rename."
+        )
+    return homes
+
+
+def _check_free(storage: Storage, known: Names, old: str, new: str) -> None:
+    """Make sure that nothing else has, or had, the new name."""
+    pipeline, _, flow = new.partition(".")
+    if flow:
+        mine = FlowHome(storage, pipeline, old.partition(".")[2]).root
+        taken = FlowHome(storage, pipeline, flow).root != mine and bool(
+            storage.names(FlowHome(storage, pipeline, flow).root)
+        )
+    else:
+        taken = known.folder(new) != known.folder(old) and bool(storage.names(known.folder(new)))
+    if taken or _present(known, new) not in (new, old):
+        raise RequestError(
+            f"{old} cannot become {new}: something is kept under that name already, of"
+            f" {_present(known, new)}. Nothing was renamed. If {new} began by mistake, as {old} under another"
+            f" name, what it wrote is in its table twice: give {old} its name back, and look at the table"
+            " before anything else. Else choose a name that none had."
+        )
+
+
+def _check_quiet(storage: Storage, pipeline: str, homes: list[FlowHome]) -> None:
+    """Make sure that nobody works under the old name."""
+    for home in homes:
+        if leases.may_run(home):
+            lease = leases.current(home)
+            raise LeaseHeld(
+                f"A driver of {home.full_name} may be alive ({leases.describe(lease) if lease else '?'}), so"
+                f" nothing was renamed. Stop it: streamkeeper hold --wait {home.full_name}. The hold stays"
+                " with the flow: release it by its new name."
+            )
+    for recovery in ledger.recoveries(storage, pipeline):
+        book = ledger.open(storage, pipeline, recovery)
+        if book.end() is None and book.events():
+            raise RecoveryError(
+                f"The recovery {recovery} of {pipeline} is not over, and knows its flows by their old names,"
+                f" so nothing was renamed. Let it end, or give it up: streamkeeper abandon {recovery}."
+            )
