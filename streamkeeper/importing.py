@@ -27,6 +27,7 @@ from streamkeeper.declare.model import Pipeline, pipeline_from_json, pipeline_to
 from streamkeeper.errors import DeclarationError, NotOffered, StreamkeeperError
 from streamkeeper.manifest.import_file import blame, fingerprint, likeness, load_pipeline
 from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.user_environment import environment
 
 BUILD_SECONDS = 25.0
 """How long all of it may take; Airflow gives a DAG file 30 s to import."""
@@ -101,11 +102,10 @@ class _Process:
 
     def __init__(self, settings: Settings, files: Sequence[Path]) -> None:
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed where this context ends
-        environment = {**os.environ, **settings.as_environment()}
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "streamkeeper.importing"],
-                env=environment,
+                env=environment(settings),
                 cwd=PROJECT,  # the first place that -m imports from: never a folder of the user's
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -172,10 +172,11 @@ def _import(file: Path, data: str) -> Imported:
             pipeline_to_json(plain), ensure_ascii=False
         ).encode()  # what is no text, or no JSON, is this file's fault
         named = {f"{pipeline.name}.{flow.name}": flow for flow in pipeline.flows}
-        marks = (
-            {name: mark(pipeline, flow) for name, flow in named.items()} for mark in (fingerprint, likeness)
+        return Imported(
+            plain,
+            {name: fingerprint(pipeline, flow) for name, flow in named.items()},
+            {name: likeness(pipeline, flow) for name, flow in named.items()},
         )
-        return Imported(plain, *marks)
     except NotOffered as error:
         return Imported(left_out=str(error))
     except DeclarationError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,13 @@ TOMBSTONES = "__tombstones"
 BACKUPS = "__backups"
 """The folder of backups in the warehouse; no declared table may have such a name."""
 
+DEFAULT_MASTER = "local[2]"
+"""Spark's master where nobody names one."""
+
+PIPELINE_ENV = "STREAMKEEPER_PIPELINE_ENV"
+"""The setting that names the environment variables which pipelines may see."""
+
+_VARIABLES = re.compile(r"[A-Za-z_*][A-Za-z0-9_*]*")
 _FEW = 5
 """Heartbeats that a supervisor may miss at the least before its driver stops."""
 
@@ -54,13 +62,18 @@ class Settings:
     """
     backups: str = ""
     """Folder or URL of the copies of tables; none means a folder in the warehouse."""
+    pipeline_env: tuple[str, ...] = ("ORDERS_BROKERS",)
+    """Environment variables, or patterns of their names, that reach user code and that ``{env:NAME}`` may
+    take.
+    """
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Read the settings from ``environment`` (``os.environ`` by default).
 
         :raises SettingsError: a number is not a positive number, the term is too short for the interval, a
-            path is relative, or a folder that must be local is a URL.
+            path is relative, a folder that must be local is a URL, or a name of an environment variable
+            cannot be one.
         """
         env = os.environ if environment is None else environment
         home = PROJECT / ".demo"
@@ -82,6 +95,7 @@ class Settings:
             log_retention=_seconds("STREAMKEEPER_LOG_RETENTION", env, cls.log_retention),
             stop_timeout=_seconds("STREAMKEEPER_STOP_TIMEOUT", env, cls.stop_timeout),
             backups=_location("STREAMKEEPER_BACKUPS", env.get("STREAMKEEPER_BACKUPS"), ""),
+            pipeline_env=pipeline_env(env),
         )
         if settings.lease_term < 2 * settings.heartbeat_interval:
             raise SettingsError(
@@ -112,6 +126,7 @@ class Settings:
             "STREAMKEEPER_LOG_RETENTION": str(self.log_retention),
             "STREAMKEEPER_STOP_TIMEOUT": str(self.stop_timeout),
             "STREAMKEEPER_BACKUPS": self.backups,
+            PIPELINE_ENV: ",".join(self.pipeline_env),
         }
 
     def table_path(self, table: str) -> str:
@@ -132,6 +147,25 @@ class Settings:
         it.
         """
         return f"{self.table_path(table)}{TOMBSTONES}"
+
+
+def pipeline_env(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the environment variables, or patterns of their names, that pipelines may see. An empty text
+    names none.
+
+    :raises SettingsError: one cannot be a name.
+    """
+    value = (os.environ if environment is None else environment).get(PIPELINE_ENV)
+    if value is None:
+        return Settings.pipeline_env
+    found = tuple(part.strip() for part in value.split(",") if part.strip())
+    wrong = [part for part in found if not _VARIABLES.fullmatch(part)]
+    if wrong:
+        raise SettingsError(
+            f"{PIPELINE_ENV} has {wrong[0]!r}, which names no environment variable. Give names with commas"
+            " between them; * stands for any letters, such as in ORDERS_*."
+        )
+    return found
 
 
 def _location(name: str, value: str | None, default: Path | str) -> str:

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from streamkeeper.cli.output import show
 from streamkeeper.errors import RequestError
-from streamkeeper.settings import Settings
+from streamkeeper.settings import DEFAULT_MASTER, Settings
 
 if TYPE_CHECKING:
     from streamkeeper.recover.plans.kind import Kind
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Master = Annotated[
+    str, typer.Option("--master", help="Spark's master, for the steps that need Spark and for drivers.")
+]
 Resume = Annotated[str, typer.Option("--resume", help="Go on with this recovery, which was interrupted.")]
 
 _TYPES: dict[str, type[Any]] = {"string": str, "number": float, "object": str}
@@ -76,7 +79,7 @@ class _Kinds(TyperGroup):
 
 
 def _plan_command(of: Kind) -> Callable[..., None]:
-    def run(*, json: bool, **values: Any) -> None:
+    def run(*, master: str, json: bool, **values: Any) -> None:
         from streamkeeper.cli.recovery_session import Session
         from streamkeeper.recover import engine
         from streamkeeper.recover.plans import explain
@@ -86,7 +89,7 @@ def _plan_command(of: Kind) -> Callable[..., None]:
         plan = engine.plan(
             settings, of, _request(settings, of, values), _new_id(of) if of.unasked else "plan-only"
         )
-        session = Session(settings, plan, True, json)
+        session = Session(settings, plan, True, json, master)
         if not of.unasked or any(refusal.price is None for refusal in plan.refusals):
             show(plans.to_json(plan), json, explain.as_text(plan))
             return
@@ -102,7 +105,7 @@ def _plan_command(of: Kind) -> Callable[..., None]:
 
 
 def _recover_command(of: Kind) -> Callable[..., None]:
-    def run(*, yes: bool, resume: str, json: bool, **values: Any) -> None:
+    def run(*, yes: bool, resume: str, master: str, json: bool, **values: Any) -> None:
         from streamkeeper.cli.recovery_session import Session
         from streamkeeper.recover import engine
         from streamkeeper.recover.plans import explain
@@ -118,7 +121,7 @@ def _recover_command(of: Kind) -> Callable[..., None]:
                 )
         else:
             plan = engine.plan(settings, of, _request(settings, of, values), _new_id(of))
-        session = Session(settings, plan, yes, json)
+        session = Session(settings, plan, yes, json, master)
         session.tell(explain.as_text(plan))
         shared_steps.check_accepted(plan)
         if not engine.was_approved(settings, plan):
@@ -145,9 +148,10 @@ def _with_options(run: Callable[..., None], of: Kind, more: dict[str, Any]) -> C
 
     fields = [field for field in of.form(Manifest("", (), {}, {})) if field.name not in (APPROVAL, DRY_RUN)]
     options = {field.name: _option(field) for field in fields}
+    defaults = {"resume": "", "master": DEFAULT_MASTER}
     given = {
-        name: (annotation, "" if annotation is Resume else False)
-        for name, annotation in {**more, "json": AsJson}.items()
+        name: (annotation, defaults.get(name, False))
+        for name, annotation in {**more, "master": Master, "json": AsJson}.items()
     }
     parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

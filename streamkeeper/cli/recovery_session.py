@@ -4,7 +4,6 @@ goes.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import typer
 from streamkeeper.cli.output import say
 from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import PlanRefused, RecoveryError, StreamkeeperError, TableLocked
-from streamkeeper.settings import Settings
+from streamkeeper.settings import DEFAULT_MASTER, Settings
 
 if TYPE_CHECKING:
     from streamkeeper.recover.plans.plan import FlowPlan, Plan
@@ -31,11 +30,13 @@ class Session:
     plan: Plan
     yes: bool
     as_json: bool
+    master: str = DEFAULT_MASTER
 
     @property
     def again(self) -> str:
         """The command that goes on with this recovery."""
-        return f"streamkeeper recover {self.plan.recovery} --resume {self.plan.recovery_id}"
+        elsewhere = "" if self.master == DEFAULT_MASTER else f" --master '{self.master}'"
+        return f"streamkeeper recover {self.plan.recovery} --resume {self.plan.recovery_id}{elsewhere}"
 
     def tell(self, text: str) -> None:
         """Print a line of progress."""
@@ -154,14 +155,12 @@ class Session:
         from streamkeeper.recover import engine
         from streamkeeper.recover.plans.kind import kind
 
-        command = submit.recovery_command(self.settings, self.plan.pipeline, self.plan.recovery_id, step)
+        job = submit.recovery_step(
+            self.settings, self.plan.pipeline, self.plan.recovery_id, step, self.master
+        )
         output = sys.stderr if self.as_json else None
         code = subprocess.run(
-            command,
-            env={**os.environ, **submit.environment(self.settings)},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            check=False,
+            job.command(), env=job.environment, stdin=subprocess.DEVNULL, stdout=output, check=False
         ).returncode
         if code:
             why = engine.why_failed(self.settings, self.plan.pipeline, self.plan.recovery_id, step)
@@ -183,9 +182,7 @@ class Session:
         if flow.next_generation is None:
             return
         found = read_manifest(self.settings).find(flow.flow)
-        code = running.drive(
-            self.settings, found, available_now=True, output=sys.stderr if self.as_json else None
-        )
+        code = running.drive(self.settings, found, True, self.master, sys.stderr if self.as_json else None)
         if code not in (Outcome.STOPPED, Outcome.LEASE_HELD, Outcome.HELD, Outcome.PARKED):
             raise RecoveryError(
                 f"The driver of generation {flow.next_generation} of {flow.flow} ended with exit code {code}"

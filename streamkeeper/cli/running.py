@@ -4,7 +4,6 @@ are stopped and let go.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -13,14 +12,13 @@ import typer
 
 from streamkeeper.cli.output import say, show
 from streamkeeper.drivers.exit_codes import Outcome
-from streamkeeper.settings import Settings
+from streamkeeper.settings import DEFAULT_MASTER, Settings
 
 if TYPE_CHECKING:
     from streamkeeper.flows.files import FlowHome
     from streamkeeper.manifest.manifest import Flow, Manifest
 
-DEFAULT_MASTER = "local[2]"
-
+Master = Annotated[str, typer.Option(help="Spark's master.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FlowNames = Annotated[
     list[str] | None,
@@ -43,7 +41,7 @@ def run(
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Process what is there now, then end.")
     ] = False,
-    master: Annotated[str, typer.Option(help="Spark's master.")] = DEFAULT_MASTER,
+    master: Master = DEFAULT_MASTER,
     json: Annotated[
         bool, typer.Option("--json", help="Print JSON; the driver's output goes to standard error.")
     ] = False,
@@ -79,9 +77,10 @@ def drive(
     """
     from streamkeeper.drivers import submit
 
-    command = submit.command(settings, flow, available_now=available_now, master=master)
-    environment = {**os.environ, **submit.environment(settings)}
-    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output) as driver:
+    job = submit.driver(settings, [flow], master, available_now)
+    with subprocess.Popen(
+        job.command(), env=job.environment, stdin=subprocess.DEVNULL, stdout=output
+    ) as driver:
         try:
             return driver.wait()
         except KeyboardInterrupt:

@@ -12,7 +12,9 @@ from typing import Any
 from streamkeeper.declare.model import OUR_FOLDERS, PARK, RETRY, Where, check_name
 from streamkeeper.declare.registry import Registry, listed
 from streamkeeper.errors import DeclarationError
-from streamkeeper.settings import TOMBSTONES
+from streamkeeper.redaction import is_secret
+from streamkeeper.settings import TOMBSTONES, pipeline_env
+from streamkeeper.user_environment import variables_in, why_refused
 
 DEFAULT_TRIGGER = "10 seconds"
 _TRIGGER = re.compile(r"[1-9][0-9]* (millisecond|second|minute|hour)s?")
@@ -163,6 +165,37 @@ def options_of(what: str, options: object, where: Where, reserved: Sequence[str]
                 " parameters of create_source, and positions belong to the flow's generation. Leave it out."
             )
         plain[key] = str(value).lower() if isinstance(value, bool) else str(value)
+    return plain
+
+
+def check_variables(what: str, options: Mapping[str, str], where: Where) -> None:
+    """Refuse options that name an environment variable which pipelines may not see."""
+    refused = why_refused(variables_in(options.values()), pipeline_env())
+    if refused is not None:
+        raise DeclarationError(f"{where}: {what}: {refused}.")
+
+
+def spark_conf_of(flow: str, conf: object, where: Where) -> dict[str, str]:
+    """Return a flow's Spark settings as texts; secrets are refused, and what would have to be filled in.
+
+    The settings of an application are arguments of its command, which all users of a host can read, and stand
+    in the manifest.
+    """
+    plain = options_of(f"flow {flow}", conf, where, reserved=())
+    for name, value in plain.items():
+        if is_secret(name) and not name.endswith("keytab"):
+            raise DeclarationError(
+                f"{where}: the flow {flow} has a secret in its spark_conf: {name}. What is declared is kept"
+                " in the manifest and given to spark-submit as an argument, for all to read. Put it into"
+                " spark-defaults.conf (SPARK_CONF_DIR), or into a credential store that"
+                " spark.hadoop.hadoop.security.credential.provider.path names."
+            )
+        if "{env:" in value:
+            raise DeclarationError(
+                f"{where}: the flow {flow} has {name}={value!r} in its spark_conf. Only options of sources"
+                " take {env:NAME}: Spark would get the text as it stands. Give the value itself, or put"
+                " the setting into spark-defaults.conf (SPARK_CONF_DIR)."
+            )
     return plain
 
 

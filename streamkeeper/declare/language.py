@@ -22,12 +22,14 @@ from streamkeeper.declare.checks import (
     check_on_failure,
     check_table_name,
     check_text,
+    check_variables,
     duration,
     filled_path,
     how_often,
     inputs_of,
     new_flow,
     options_of,
+    spark_conf_of,
 )
 from streamkeeper.declare.model import (
     DELTA,
@@ -48,6 +50,8 @@ from streamkeeper.declare.registry import Options, caller, code_hash, current, l
 from streamkeeper.declare.source_options import check_delta, check_kafka, check_start
 from streamkeeper.errors import DeclarationError, NotOffered
 from streamkeeper.recover.plans.schedules import declared
+from streamkeeper.settings import pipeline_env
+from streamkeeper.user_environment import why_refused
 
 __all__ = [
     "append_flow",
@@ -81,6 +85,9 @@ def only_where_set(variable: str) -> None:
         raise DeclarationError(
             f"{where}: {variable!r} names no environment variable. Give letters, digits and underscores."
         )
+    unseen = why_refused((variable,), pipeline_env())
+    if unseen is not None:
+        raise NotOffered(f"{where}: the pipeline is offered only where {variable} is set, and {unseen}.")
     if not os.environ.get(variable):
         raise NotOffered(
             f"{where}: the pipeline is offered only where {variable} is set, and it is not set here."
@@ -112,7 +119,8 @@ def create_source(
         inferred once from what is there and stored with the generation. Kafka and Delta bring their own.
     :param options: options of Spark's reader, such as ``{"maxFilesPerTrigger": 10}`` or ``{"subscribe":
         "orders"}``. ``{env:NAME}`` in a value stands for an environment variable of the process that reads,
-        so that neither addresses nor secrets stand in the file.
+        so that neither addresses nor secrets stand in the file; ``STREAMKEEPER_PIPELINE_ENV`` names those
+        that it may take.
     :param start: where the first generation that reads a Kafka or Delta source starts: ``"earliest"`` (all
         that is there), ``"latest"``, ``"timestamp:2026-11-21T10:00:00Z"``, for Kafka offsets (``{"orders":
         {"0": 5}}``; -2 is earliest, -1 latest), for Delta ``"version:12"``. Later generations start where
@@ -141,6 +149,7 @@ def create_source(
         )
     check_text(f"schema of source {name}", schema, where)
     plain = options_of(f"source {name}", options, where)
+    check_variables(f"source {name}", plain, where)
     if format == KAFKA:
         check_kafka(name, plain, where)
     if format == DELTA:
@@ -260,7 +269,8 @@ def append_flow(
     :param name: the function's name by default. State is kept under it, so a renamed flow is another flow.
     :param trigger: how often new data is looked for, ``"10 seconds"`` by default. Intervals under tens of
         seconds cost polls.
-    :param spark_conf: Spark settings for this flow's application.
+    :param spark_conf: Spark settings for this flow's application, and for the jobs of its recoveries; no
+        secrets.
     :param on_failure: ``park``: a failure that a restart cannot mend stops the flow until a person does, or
         its declaration changes. ``retry``: the flow is alarmed about all the same, and then tried again for
         ever.
@@ -279,12 +289,7 @@ def append_flow(
         inputs = inputs_of(f"flow {flow}", function, sources, where)
         window = duration(f"rewind_window of flow {flow}", rewind_window, where)
         conf = with_window(
-            options_of(f"flow {flow}", spark_conf, where, reserved=()),
-            flow,
-            window,
-            often,
-            once=once,
-            where=where,
+            spark_conf_of(flow, spark_conf, where), flow, window, often, once=once, where=where
         )
         registry.flows[flow] = AppendFlow(
             flow,
@@ -363,14 +368,7 @@ def create_auto_cdc_flow(
     often = how_often(flow, trigger, once, where)
     check_on_failure(flow, on_failure, where)
     window = duration(f"rewind_window of flow {flow}", rewind_window, where)
-    conf = with_window(
-        options_of(f"flow {flow}", spark_conf, where, reserved=()),
-        flow,
-        window,
-        often,
-        once=once,
-        where=where,
-    )
+    conf = with_window(spark_conf_of(flow, spark_conf, where), flow, window, often, once=once, where=where)
     registry.flows[flow] = AutoCdcFlow(flow, str(target), source, spec, often, conf, where, on_failure, once)
 
 

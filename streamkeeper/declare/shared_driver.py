@@ -1,5 +1,7 @@
-"""What the flows of one shared driver have in common, and what each has for itself: settings of an
-application, settings of a session.
+"""What flows of one application have in common, and what each has for itself: settings of an application,
+settings of a session.
+
+Flows share one where they share a driver; a job that works on the tables of several has one for all of them.
 """
 
 from __future__ import annotations
@@ -40,6 +42,21 @@ def common_conf(flows: Sequence[AnyFlow]) -> dict[str, str]:
         for name, value in first.spark_conf.items()
         if all(flow.spark_conf.get(name) == value for flow in others)
     }
+
+
+def job_conf(flows: Sequence[AnyFlow]) -> dict[str, str]:
+    """Return the settings of a job that works on what some flows have.
+
+    Those of a session where all declare them alike; those of an application where any does: of two that
+    differ, the first flow's.
+    """
+    of_application = {
+        name: value
+        for flow in reversed(flows)
+        for name, value in flow.spark_conf.items()
+        if not is_of_session(name)
+    }
+    return {**of_application, **(common_conf(flows) if flows else {})}
 
 
 def own_conf(flow: AnyFlow, flows: Sequence[AnyFlow]) -> dict[str, str]:

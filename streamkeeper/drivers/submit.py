@@ -1,5 +1,7 @@
-"""How a flow's driver is submitted: Spark's settings, the command, the environment. Nothing here starts
-anything or imports Spark.
+"""How every job is submitted, a flow's driver, a step of a recovery and ``tidy_tables``: Spark's settings,
+the command, the environment.
+
+Nothing here starts anything or imports Spark.
 """
 
 from __future__ import annotations
@@ -7,20 +9,29 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.declare.model import AnyFlow, Pipeline
-from streamkeeper.declare.shared_driver import FAIR, common_conf
+from streamkeeper.declare.shared_driver import FAIR, common_conf, job_conf
 from streamkeeper.errors import DeclarationError
-from streamkeeper.manifest.manifest import Flow
-from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.flows import ledger
+from streamkeeper.manifest.manifest import Flow, read_manifest
+from streamkeeper.recover.plans import plan as plans
+from streamkeeper.settings import DEFAULT_MASTER, PROJECT, Settings
+from streamkeeper.storage import open_storage
+from streamkeeper.user_environment import environment
 
 JOB = PROJECT / "spark_jobs" / "run_flow.py"
 """The application that spark-submit runs."""
 
 RECOVERY_JOB = PROJECT / "spark_jobs" / "run_recovery.py"
 """The application that carries out one step of a recovery."""
+
+TIDYING_JOB = PROJECT / "spark_jobs" / "run_tidying.py"
+"""The application that tidies tables."""
 
 LOG_VARIABLE = "STREAMKEEPER_DRIVER_LOG"
 """Tells a driver which file its output goes to, so that its lease can say so to whoever attaches to it."""
@@ -47,7 +58,7 @@ _REFUSED = (
 _LOCAL = re.compile(r"local(?:\[([0-9]+|\*)(?:,[0-9]+)?\])?")
 
 
-def spark_settings(settings: Settings, flow: AnyFlow, master: str = "local[2]") -> dict[str, str]:
+def spark_settings(settings: Settings, flow: AnyFlow, master: str = DEFAULT_MASTER) -> dict[str, str]:
     """Give the ``--conf`` values of the application of a flow that has one for itself, by name.
 
     On ``local`` masters the jars go on the class path as they are, and shuffles, snapshots of Delta tables
@@ -60,7 +71,7 @@ def spark_settings(settings: Settings, flow: AnyFlow, master: str = "local[2]") 
     return _application(settings, flow.spark_conf, master)
 
 
-def shared_settings(settings: Settings, pipeline: Pipeline, master: str = "local[2]") -> dict[str, str]:
+def shared_settings(settings: Settings, pipeline: Pipeline, master: str = DEFAULT_MASTER) -> dict[str, str]:
     """Give the ``--conf`` values of the application that all flows of a pipeline share: what they declare
     alike, and FAIR scheduling.
     """
@@ -68,7 +79,7 @@ def shared_settings(settings: Settings, pipeline: Pipeline, master: str = "local
     return {**_application(settings, common, master), **FAIR}
 
 
-def application_settings(settings: Settings, flow: Flow, master: str = "local[2]") -> dict[str, str]:
+def application_settings(settings: Settings, flow: Flow, master: str = DEFAULT_MASTER) -> dict[str, str]:
     """Give the ``--conf`` values of the application that a flow runs in, its own or its pipeline's.
 
     :raises DeclarationError: the flow has an application for itself, and sets what Streamkeeper must set
@@ -79,9 +90,15 @@ def application_settings(settings: Settings, flow: Flow, master: str = "local[2]
     return spark_settings(settings, flow.declaration, master)
 
 
-def job_settings(settings: Settings, master: str = "local[2]") -> dict[str, str]:
-    """Give the ``--conf`` values of an application that runs no flow: a job on tables."""
-    return _application(settings, {}, master)
+def job_settings(
+    settings: Settings, flows: Sequence[AnyFlow], master: str = DEFAULT_MASTER
+) -> dict[str, str]:
+    """Return the ``--conf`` values of an application that runs no flow, but works on the tables or
+    checkpoints of some.
+    """
+    return _application(
+        settings, {name: value for name, value in job_conf(flows).items() if name not in _REFUSED}, master
+    )
 
 
 def check_allowed(flow: AnyFlow) -> None:
@@ -104,70 +121,86 @@ def application_name(flows: Sequence[Flow]) -> str:
     return flows[0].pipeline.name if flows[0].pipeline.shared_driver else flows[0].full_name
 
 
-def arguments(flows: Sequence[Flow]) -> list[str]:
-    """Give what :data:`JOB` is called with to run some flows of one pipeline."""
-    return [part for flow in flows for part in ("--flow", flow.full_name)]
+@dataclass(frozen=True)
+class Submission:
+    """What a job is submitted with, of whatever kind and by whomever: the command line, or Airflow by its
+    connection.
+
+    ``conf`` suits ``master``; ``environment`` is all of it.
+    """
+
+    name: str
+    application: Path
+    arguments: tuple[str, ...]
+    conf: Mapping[str, str]
+    master: str
+    environment: Mapping[str, str]
+
+    def command(self) -> list[str]:
+        """Return the whole command, ``spark-submit`` first."""
+        confs = [part for name, value in self.conf.items() for part in ("--conf", f"{name}={value}")]
+        return [
+            spark_submit(), "--master", self.master, "--name", self.name, *confs, str(self.application), *self.arguments,
+        ]  # fmt: skip
 
 
-def command(
-    settings: Settings, flows: Flow | Sequence[Flow], available_now: bool = False, master: str = "local[2]"
-) -> list[str]:
-    """Give the command that runs a flow's driver, or the one that flows of a pipeline share, ``spark-submit``
-    first.
-
-    Run it with :func:`environment`.
+def driver(
+    settings: Settings, flows: Sequence[Flow], master: str = DEFAULT_MASTER, available_now: bool = False
+) -> Submission:
+    """Return the submission of a flow's driver, or of the one that flows of a pipeline share.
 
     :raises DeclarationError: the flow sets what Streamkeeper must set itself.
     """
-    together = [flows] if isinstance(flows, Flow) else list(flows)
-    given = application_settings(settings, together[0], master)
-    confs = [part for name, value in given.items() for part in ("--conf", f"{name}={value}")]
-    asked = ["--available-now"] if available_now else []
-    return [
-        spark_submit(), "--master", master, "--name", application_name(together), *confs, str(JOB), *arguments(together), *asked,
-    ]  # fmt: skip
+    asked = [part for flow in flows for part in ("--flow", flow.full_name)] + (
+        ["--available-now"] if available_now else []
+    )
+    conf = application_settings(settings, flows[0], master)
+    return Submission(application_name(flows), JOB, tuple(asked), conf, master, environment(settings))
 
 
-def recovery_arguments(pipeline: str, recovery: str, step: str) -> list[str]:
-    """Give what :data:`RECOVERY_JOB` is called with."""
-    return ["--pipeline", pipeline, "--recovery", recovery, "--step", step]
+def recovery_step(
+    settings: Settings, pipeline: str, recovery: str, step: str, master: str = DEFAULT_MASTER
+) -> Submission:
+    """Return the submission of one step of a recovery. It has the ``spark_conf`` of the flows that the
+    recovery is of.
+    """
+    asked = ("--pipeline", pipeline, "--recovery", recovery, "--step", step)
+    conf = job_settings(settings, _flows_of(settings, pipeline, recovery), master)
+    return Submission(f"{recovery} {step}", RECOVERY_JOB, asked, conf, master, environment(settings))
+
+
+def tidying(
+    settings: Settings, plan: str, tables: Collection[tuple[str, str]], master: str = DEFAULT_MASTER
+) -> Submission:
+    """Return the submission of the job that carries out a plan of ``tidy_tables``. It has the ``spark_conf``
+    of the tables' flows.
+
+    :param tables: what the plan names: pipeline and table.
+    """
+    flows = [
+        flow.declaration
+        for flow in read_manifest(settings).flows()
+        if (flow.pipeline.name, flow.declaration.target) in tables
+    ]
+    conf = job_settings(settings, flows, master)
+    return Submission("tidy_tables", TIDYING_JOB, ("--plan", plan), conf, master, environment(settings))
+
+
+def command(
+    settings: Settings,
+    flows: Flow | Sequence[Flow],
+    available_now: bool = False,
+    master: str = DEFAULT_MASTER,
+) -> list[str]:
+    """Return the command of :func:`driver`; run it with :func:`environment`."""
+    return driver(settings, [flows] if isinstance(flows, Flow) else flows, master, available_now).command()
 
 
 def recovery_command(
-    settings: Settings, pipeline: str, recovery: str, step: str, master: str = "local[2]"
+    settings: Settings, pipeline: str, recovery: str, step: str, master: str = DEFAULT_MASTER
 ) -> list[str]:
-    """Give the command that carries out one step of a recovery in Spark; run it with :func:`environment`."""
-    confs = [
-        part
-        for name, value in job_settings(settings, master).items()
-        for part in ("--conf", f"{name}={value}")
-    ]
-    return [
-        spark_submit(), "--master", master, "--name", f"{recovery} {step}", *confs, str(RECOVERY_JOB),
-        *recovery_arguments(pipeline, recovery, step),
-    ]  # fmt: skip
-
-
-def environment(settings: Settings, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Give what the driver's environment needs on top of ``inherited`` (``os.environ`` by default): the
-    settings, and this very Python.
-    """
-    env = os.environ if inherited is None else inherited
-    before = [part for part in env.get("PYTHONPATH", "").split(os.pathsep) if part and part != str(PROJECT)]
-    path = [
-        part
-        for part in env.get("PATH", os.defpath).split(os.pathsep)
-        if part != str(Path(sys.executable).parent)
-    ]
-    return {
-        **settings.as_environment(),
-        "PYTHONPATH": os.pathsep.join([str(PROJECT), *before]),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), *path]),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYSPARK_PIN_THREAD": "true",
-        "PYTHONUNBUFFERED": "1",
-    }
+    """Return the command of :func:`recovery_step`; run it with :func:`environment`."""
+    return recovery_step(settings, pipeline, recovery, step, master).command()
 
 
 def spark_submit() -> str:
@@ -176,13 +209,31 @@ def spark_submit() -> str:
     return str(beside) if beside.exists() else "spark-submit"
 
 
+def _flows_of(settings: Settings, pipeline: str, recovery: str) -> list[AnyFlow]:
+    """Return the flows that a recovery is of: those of its plan, and those that write its tables; else all of
+    the pipeline.
+    """
+    manifest, found = (
+        read_manifest(settings),
+        ledger.open(open_storage(settings.state), pipeline, recovery).find(ledger.PLANNED),
+    )
+    flows = [flow for flow in manifest.flows() if flow.pipeline.name == pipeline]
+    if found is not None:
+        plan = plans.from_json(found.evidence)
+        named = {flow.flow for flow in plan.flows}
+        flows = [
+            flow for flow in flows if flow.full_name in named or flow.declaration.target in plan.tables
+        ] or flows
+    return [flow.declaration for flow in flows]
+
+
 def _application(settings: Settings, declared: Mapping[str, str], master: str) -> dict[str, str]:
-    local = _LOCAL.fullmatch(master)
+    cores = partitions(master)
     defaults = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
-        **(_on_one_machine(local[1]) if local else {}),
+        **(_on_one_machine(cores) if cores is not None else {}),
     }
     extensions = [
         name for name in declared.get("spark.sql.extensions", "").split(",") if name and name != _DELTA
@@ -191,22 +242,55 @@ def _application(settings: Settings, declared: Mapping[str, str], master: str) -
         **defaults,
         **declared,
         **OURS,
-        **_jars(settings.jars, declared, bool(local)),
+        **_jars(settings.jars, declared, cores is not None),
         "spark.sql.extensions": ",".join([_DELTA, *extensions]),
     }
 
 
-def _on_one_machine(cores: str | None) -> dict[str, str]:
+def partitions(master: str) -> int | None:
+    """Return in how many partitions a flow's shuffles and state lie where it declares nothing: as many as a
+    local master has cores.
+
+    None on a cluster: there Spark's default holds, or what its ``spark-defaults.conf`` says.
+    """
+    local = _LOCAL.fullmatch(master)
+    if local is None:
+        return None
+    return (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
+
+
+def why_partitions(flow: AnyFlow, master: str, number: str, stateful: bool) -> str:
+    """Say in how many partitions a new generation of a flow shuffles and keeps state, who chose that, and
+    whether it stays.
+    """
+    if flow.spark_conf.get(PARTITIONS) == number:
+        why = "as declared"
+    elif str(partitions(master)) == number:
+        why = f"as many as the master {master} has cores"
+    else:
+        why = f"as Spark is set up for the master {master}"
+    if not stateful:
+        return (
+            f"Shuffles have {number} partitions ({PARTITIONS}), {why}. Each start may have another number:"
+            " declare it in spark_conf."
+        )
+    return (
+        f"Shuffles and state have {number} partitions ({PARTITIONS}), {why}. The checkpoint keeps that number"
+        " on any other master too: another takes the number declared in spark_conf, and a reset that"
+        " rebuilds the state."
+    )
+
+
+def _on_one_machine(cores: int) -> dict[str, str]:
     """Suit one machine: Spark's 200 shuffle partitions and Delta's 50 snapshot partitions are for clusters;
     here they cost seconds.
 
     So do the 10,000 tasks in which VACUUM looks through a table's folders, however few there are.
     """
-    partitions = str(os.cpu_count() or 1) if cores == "*" else cores or "1"
     return {
-        "spark.sql.shuffle.partitions": partitions,
-        "spark.databricks.delta.snapshotPartitions": partitions,
-        "spark.sql.sources.parallelPartitionDiscovery.parallelism": partitions,
+        PARTITIONS: str(cores),
+        "spark.databricks.delta.snapshotPartitions": str(cores),
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }

@@ -16,6 +16,8 @@ from streamkeeper.redaction import redact
 from streamkeeper.storage import Storage, read_json, to_json
 from streamkeeper.times import now
 
+PLANNED = "planned"
+"""The event that has the plan."""
 ENDED, GIVEN_UP = "ended", "given_up"
 """The events that end a recovery: after its last step, and before that."""
 OVER = (ENDED, GIVEN_UP)

@@ -8,7 +8,6 @@ process that opens a source fills in what its own environment holds.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -16,16 +15,19 @@ from streamkeeper.declare.model import Source
 from streamkeeper.errors import SettingsError
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
-
-_ENV = re.compile(r"\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+from streamkeeper.user_environment import PLACEHOLDER, variables_in, why_refused
 
 
 def opened(source: Source, settings: Settings, environment: Mapping[str, str] | None = None) -> Source:
     """Give a source with its options filled in from ``environment`` (``os.environ`` by default), and the path
     of its table.
 
-    :raises SettingsError: an environment variable that it names is not set.
+    :raises SettingsError: an environment variable that it names is not set, or is none that pipelines may
+        see.
     """
+    refused = why_refused(variables(source), settings.pipeline_env)
+    if refused is not None:
+        raise SettingsError(f"{source.where}: the source {source.name} cannot be opened: {refused}.")
     env = os.environ if environment is None else environment
     missing = [name for name in variables(source) if not env.get(name)]
     if missing:
@@ -33,14 +35,16 @@ def opened(source: Source, settings: Settings, environment: Mapping[str, str] | 
             f"{source.where}: the source {source.name} needs {', '.join(missing)} in the environment, which"
             " this process lacks. Set it for Airflow, its workers and the command line alike."
         )
-    options = {key: _ENV.sub(lambda match: env[match[1]], value) for key, value in source.options.items()}
+    options = {
+        key: PLACEHOLDER.sub(lambda match: env[match[1]], value) for key, value in source.options.items()
+    }
     path = settings.table_path(source.table) if source.table is not None else source.path
     return replace(source, options=options, path=path)
 
 
 def opened_if_possible(source: Source, settings: Settings) -> Source:
-    """Give a source opened as far as this process can: with ``{env:NAME}`` left in its options where it lacks
-    a variable.
+    """Give a source opened as far as this process can: with ``{env:NAME}`` left in its options where one may
+    not be seen, or is not set.
     """
     try:
         return opened(source, settings)
@@ -68,5 +72,4 @@ def opened_flow(flow: Flow, settings: Settings, how: Callable[[Source, Settings]
 
 def variables(source: Source) -> tuple[str, ...]:
     """Give the environment variables that a source's options name, each once, in their order."""
-    found = (match[1] for value in source.options.values() for match in _ENV.finditer(value))
-    return tuple(dict.fromkeys(found))
+    return variables_in(source.options.values())

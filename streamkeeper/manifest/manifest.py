@@ -25,6 +25,7 @@ from streamkeeper.importing import Imported
 from streamkeeper.recover.plans.schedules import check_schedules
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_json, to_json
+from streamkeeper.user_environment import as_user_code_sees_it, is_allowed
 
 FORMAT = 5
 FOLDER = "(all)"
@@ -122,19 +123,21 @@ class Manifest:
 
 
 def files_key(settings: Settings) -> str:
-    """Hash the names and bytes of the pipeline files, where they say their data is, whether what some of them
-    ask for is set, and how often a flow or a pipeline was renamed.
+    """Hash the names and bytes of the pipeline files, where they say their data is, which variables they may
+    see and find set, and how often a flow or a pipeline was renamed.
 
     :raises SettingsError: the pipelines folder is not there.
     """
     renamed = names.read(open_storage(settings.state)).number
-    digest = hashlib.sha256(f"{FORMAT} {__version__} {settings.data} {renamed}".encode())
+    seen = f"{settings.data} {settings.pipeline_env} {renamed}"
+    digest = hashlib.sha256(f"{FORMAT} {__version__} {seen}".encode())
     for file in pipeline_files.listed(settings.pipelines):
         digest.update(f"\0{file.relative_to(settings.pipelines)}\0".encode(errors="surrogateescape"))
         content = pipeline_files.content(file)
         digest.update(b"unreadable" if content is None else content)
-        for variable in _ASKED_FOR.findall(content or b""):
-            digest.update(f"\0{bool(os.environ.get(variable.decode()))}".encode())
+        for name in (variable.decode() for variable in _ASKED_FOR.findall(content or b"")):
+            is_set = is_allowed(name, settings.pipeline_env) and bool(os.environ.get(name))
+            digest.update(f"\0{is_set}".encode())
     return digest.hexdigest()[:32]
 
 
@@ -187,7 +190,11 @@ def write_manifest(
     built = _Building(before)
     contents = {file: pipeline_files.content(file) for file in pipeline_files.pipelines(settings.pipelines)}
     declaring = [file for file, content in contents.items() if content is not None and _declares(content)]
-    found = imported(declaring) if imported else importing.import_here(declaring, settings.data)
+    if imported is None:
+        with as_user_code_sees_it(settings):
+            found = list(importing.import_here(declaring, settings.data))
+    else:
+        found = list(imported(declaring))
     results = dict(zip(declaring, found, strict=True))
     for file, content in contents.items():
         if file in results:

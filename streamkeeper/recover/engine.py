@@ -15,7 +15,7 @@ from typing import Any
 
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError
 from streamkeeper.flows import ledger
-from streamkeeper.flows.ledger import ENDED, GIVEN_UP, OVER
+from streamkeeper.flows.ledger import ENDED, GIVEN_UP, OVER, PLANNED
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans import advice
 from streamkeeper.recover.plans import plan as plans
@@ -26,7 +26,7 @@ from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock
 
-PLANNED, APPROVED = "planned", "approved"
+APPROVED = "approved"
 
 InSpark = Callable[[str, Work], dict[str, Any]]
 """Does a step that needs Spark: gets the name of its function and the work, gives the evidence."""

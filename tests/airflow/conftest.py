@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from streamkeeper.drivers import submit
 from streamkeeper.settings import PROJECT
+from tests.recorder import Recorder
 
 # Airflow reads these when it is first imported, so they are set when this file is, and not in a fixture.
 _HOME = tempfile.TemporaryDirectory(prefix="streamkeeper-airflow-")
@@ -48,3 +50,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("pipelines", "state", "warehouse", "data", "jars"):
         monkeypatch.setenv(f"STREAMKEEPER_{name.upper()}", str(tmp_path / name))
     return tmp_path
+
+
+@pytest.fixture
+def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    """A program in place of ``spark-submit``."""
+    made = Recorder(tmp_path / "spark-submit")
+    monkeypatch.setattr(submit, "spark_submit", lambda: str(made.program))
+    return made

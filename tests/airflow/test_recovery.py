@@ -150,6 +150,7 @@ def test_a_table_that_no_flow_writes_any_more_is_backed_up_all_the_same(told: Ke
 @pytest.fixture
 def stamping(project: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The spark-submits of a step that needs Spark; none is started."""
+    monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
     submitted: list[list[str]] = []
 
     def submit(task: SparkStep, _context: object) -> None:

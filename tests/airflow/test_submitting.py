@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
 from streamkeeper_airflow.flow import submit as submitting
+from streamkeeper_airflow.operate.tidying import TidyTables
+from streamkeeper_airflow.recovery.tasks import SparkStep
 
 from streamkeeper.drivers import submit
 from streamkeeper.manifest.manifest import Flow, read_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds import tidy_tables
 from streamkeeper.settings import Settings
+from tests.recorder import Recorder
 
 LOCAL = '{"conn_type": "spark", "host": "local[3]"}'
 
@@ -66,13 +77,140 @@ def test_cluster_mode_is_refused_with_the_reason(
         prepare(flow, tmp_path / "driver.log")
 
 
-def test_the_hook_still_builds_its_command_and_keeps_its_environment_as_leaned_on(
+CONF = {"spark.executor.memory": "3g", "spark.sql.session.timeZone": "UTC"}
+ONE_MACHINE = (
+    "spark.driver.host",
+    "spark.driver.bindAddress",
+    "spark.driver.extraClassPath",
+    "spark.sql.shuffle.partitions",
+)
+MASTERS = {
+    "all cores of this machine": (
+        '{"conn_type": "spark", "host": "local[*]"}',
+        "local[*]",
+        str(os.cpu_count()),
+    ),
+    "one machine": ('{"conn_type": "spark", "host": "local[3]"}', "local[3]", "3"),
+    "standalone": (
+        '{"conn_type": "spark", "host": "spark://there", "port": 7077}',
+        "spark://there:7077",
+        None,
+    ),
+    "yarn": ('{"conn_type": "spark", "host": "yarn", "extra": {"queue": "streams"}}', "yarn", None),
+}
+SECRETS = {
+    "AIRFLOW__CORE__FERNET_KEY": "s3cr3t",
+    "AIRFLOW_CONN_STREAMKEEPER_AIRFLOW": "s3cr3t",
+    "DATABASE_URL": "s3cr3t",
+}
+
+
+def a_driver(project: Path) -> None:
+    command, environment = prepare(
+        read_manifest(Settings.from_environment()).find("first.first_flow"), project / "driver.log"
+    )
+    subprocess.run(command, env=environment, check=True)
+
+
+def a_step(project: Path) -> None:
+    given = iter([None, {"tables": []}])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "evidence_of", lambda *_: next(given))
+        patch.setattr(engine, "without_spark", lambda *_: None)
+        plan = {"kind": "full_refresh", "recovery": "r1", "pipeline": "first", "dry_run": False}
+        SparkStep(of="full_refresh", task_id="empty_tables").execute(handing_on(plan=plan))
+
+
+def a_tidying(project: Path) -> None:
+    plan = tidy_tables.to_text(
+        [
+            tidy_tables.TableTidy(
+                "first", "first_clean", (str(project / "warehouse" / "first_clean"),), False, None
+            )
+        ]
+    )
+    TidyTables(task_id="tidy", plan_task_id="plan").execute(handing_on(plan=plan))
+
+
+def handing_on(**xcoms: Any) -> Context:
+    return cast("Context", {"ti": SimpleNamespace(xcom_pull=lambda task_ids: xcoms[task_ids])})
+
+
+JOBS: dict[str, tuple[Callable[[Path], None], Path, str]] = {
+    "a flow's driver": (a_driver, submit.JOB, "first.first_flow"),
+    "a step of a recovery": (a_step, submit.RECOVERY_JOB, "r1 empty_tables"),
+    "tidy_tables": (a_tidying, submit.TIDYING_JOB, "tidy_tables"),
+}
+
+
+@pytest.mark.parametrize(("connection", "master", "partitions"), MASTERS.values(), ids=MASTERS.keys())
+@pytest.mark.parametrize(("job", "application", "name"), JOBS.values(), ids=JOBS.keys())
+def test_every_job_is_submitted_with_what_suits_the_connections_master_and_with_what_its_flow_declares(
+    *,
+    job: Callable[[Path], None],
+    application: Path,
+    name: str,
+    connection: str,
+    master: str,
+    partitions: str | None,
+    project: Path,
+    recorder: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = project / "pipelines" / "first.py"
+    file.write_text(file.read_text().replace('sources=["raw"]', f'sources=["raw"], spark_conf={CONF}'))
+    for jar in ("delta.jar", "storage.jar"):
+        (project / "jars").mkdir(exist_ok=True)
+        (project / "jars" / jar).touch()
+    for variable, value in {
+        **SECRETS,
+        "AIRFLOW_CONN_STREAMKEEPER_SPARK": connection,
+        "HADOOP_CONF_DIR": "/conf",
+    }.items():
+        monkeypatch.setenv(variable, value)
+    job(project)
+    [call] = recorder.calls
+    assert (call.option("--master"), call.option("--name")) == (master, name)
+    assert call.arguments[call.arguments.index(str(application)) - 1] != "--conf"
+    assert CONF.items() <= call.conf.items()
+    assert call.conf["spark.sql.streaming.offsetLog.formatVersion"] == "2"
+    if partitions is None:
+        assert set(ONE_MACHINE) & set(call.conf) == set(), "what suits one machine stays on one"
+        assert call.conf["spark.jars"] == f"{project}/jars/delta.jar,{project}/jars/storage.jar"
+    else:
+        assert (call.conf["spark.sql.shuffle.partitions"], call.conf["spark.driver.host"]) == (
+            partitions,
+            "127.0.0.1",
+        )
+        assert call.conf["spark.driver.extraClassPath"] == f"{project}/jars/*"
+        assert "spark.jars" not in call.conf
+    assert ("--queue" in call.arguments) == (master == "yarn"), "the rest of the connection holds, too"
+    assert not any("appMasterEnv" in argument or "s3cr3t" in argument for argument in call.arguments)
+    assert "s3cr3t" not in call.environment.values()
+    assert call.environment["HADOOP_CONF_DIR"] == "/conf"
+    assert Settings.from_environment(call.environment) == Settings.from_environment()
+
+
+@pytest.mark.parametrize("job", [a_step, a_tidying])
+def test_a_job_is_not_submitted_where_a_driver_would_not_be(
+    job: Callable[[Path], None], project: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(AirflowFailException, match="no connection 'streamkeeper_spark'"):
+        job(project)
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_STREAMKEEPER_SPARK",
+        '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}',
+    )
+    with pytest.raises(AirflowFailException, match=r"deploy mode cluster.*Set it to client"):
+        job(project)
+    assert recorder.calls == []
+
+
+def test_the_hook_still_builds_its_command_and_starts_it_as_leaned_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_PINNED", '{"conn_type": "spark", "host": "spark://there", "port": 7077}')
-    hook = SparkSubmitHook(
-        conn_id="pinned", conf={"a.b": "c"}, application_args=["--x"], name="n", env_vars={"E": "1"}
-    )
+    hook = SparkSubmitHook(conn_id="pinned", conf={"a.b": "c"}, application_args=["--x"], name="n")
     assert (hook._connection["master"], hook._connection["deploy_mode"]) == ("spark://there:7077", None)
     expected = [
         "spark-submit",
@@ -86,4 +224,5 @@ def test_the_hook_still_builds_its_command_and_keeps_its_environment_as_leaned_o
         "--x",
     ]
     assert hook._build_spark_submit_command("job.py") == expected
-    assert hook._env == {"E": "1"}
+    assert hook._get_spark_binary_path() == ["spark-submit"]
+    assert hook._env is None, "else it would start the command with the environment of Airflow"

@@ -8,13 +8,14 @@ from typing import Any, cast
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from streamkeeper_airflow.operate.tidying import JOB, PlanTidying, TidyTables
+from streamkeeper_airflow.operate.tidying import PlanTidying, TidyTables
 
+from streamkeeper.drivers.submit import TIDYING_JOB
 from streamkeeper.recover.kinds import tidy_tables
 from streamkeeper.settings import PROJECT
+from tests.recorder import Recorder
 
 pytestmark = pytest.mark.usefixtures("project")
 
@@ -70,15 +71,15 @@ def test_a_bad_value_fails_at_once_in_words() -> None:
 
 
 def test_the_job_is_submitted_on_the_flows_connection_with_the_plan(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
-    ran: list[TidyTables] = []
-    monkeypatch.setattr(SparkSubmitOperator, "execute", lambda self, context: ran.append(self))
-    task = TidyTables(task_id="tidy", plan_task_id="plan")
-    task.execute(run_of())
-    [submitted] = ran
-    assert (submitted._conn_id, submitted.application) == ("streamkeeper_spark", str(JOB))
-    assert submitted.application_args == ["--plan", "{{ ti.xcom_pull(task_ids='plan') }}"]
+    make_table(project, "first_clean")
+    plan = PlanTidying(task_id="plan").execute(run_of())
+    handed_on = cast("Context", {"ti": SimpleNamespace(xcom_pull=lambda task_ids: {"plan": plan}[task_ids])})
+    TidyTables(task_id="tidy", plan_task_id="plan").execute(handed_on)
+    [submitted] = recorder.calls
+    assert submitted.option("--master") == "local[2]"
+    assert submitted.arguments[-3:] == [str(TIDYING_JOB), "--plan", plan]
     assert submitted.conf["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension"
-    assert submitted.env_vars["STREAMKEEPER_STATE"] == str(project / "state")
+    assert submitted.environment["STREAMKEEPER_STATE"] == str(project / "state")

@@ -1,63 +1,114 @@
-"""The spark-submit command and environment of a flow's driver, made by the Spark provider's hook from an
-Airflow connection.
+"""Every job's spark-submit command and environment, made by the Spark provider's hook from an Airflow
+connection.
 
-The hook knows masters, deploy modes, queues, keytabs and their connection fields; what it cannot do is start
-the command the way a driver that outlives its supervisor must be started. So only its command is taken, which
-is private to it: tests/airflow pins what is leaned on.
+The hook knows masters, deploy modes, queues, keytabs and their connection fields. What is submitted, and with
+which settings on which master, says streamkeeper.drivers.submit. A driver must be started so that it outlives
+its supervisor, which the hook cannot do: of it only the command is taken. What is private to the hook and
+leaned on is pinned in tests/airflow.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException, AirflowRuntimeError
 
 from streamkeeper.drivers import submit
+from streamkeeper.drivers.submit import Submission
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 
 CONNECTION = "streamkeeper_spark"
 
 
+class Hook(SparkSubmitHook):
+    """Submits a job with its own environment and nothing of Airflow's, which holds passwords: a job may run
+    the user's code.
+    """
+
+    def __init__(self, job: Submission, connection: str) -> None:
+        super().__init__(
+            conn_id=connection, conf=dict(job.conf), application_args=list(job.arguments), name=job.name
+        )
+        self.job = job
+
+    def command(self) -> list[str]:
+        """Return the whole command."""
+        return self._build_spark_submit_command(str(self.job.application))
+
+    def submit(self, application: str = "", **kwargs: Any) -> str | None:
+        """Run the job and wait for its end.
+
+        :raises AirflowException: it failed.
+        """
+        given: str | None = super().submit(application, **{**kwargs, "env": dict(self.job.environment)})
+        return given
+
+    def _get_spark_binary_path(self) -> list[str]:
+        found = self._connection["spark_binary"]
+        return [submit.spark_submit() if found == "spark-submit" else found]
+
+
+class SubmitJob(SparkSubmitOperator):
+    """Runs a job to its end, with one spark-submit on the connection that flows are submitted by."""
+
+    def __init__(self, *, job: Path, **kwargs: Any) -> None:
+        super().__init__(conn_id=CONNECTION, application=str(job), **kwargs)
+        self._job: Submission | None = None
+
+    def take(self, make: Callable[[str], Submission]) -> None:
+        """Take what is to be submitted.
+
+        :param make: is given Spark's master.
+        :raises AirflowFailException: the connection is not there, or names a deploy mode that cannot be
+            supervised yet.
+        """
+        self._job = make(master_of(self._conn_id))
+        self.conf, self.application_args = dict(self._job.conf), list(self._job.arguments)
+
+    def _get_hook(self) -> SparkSubmitHook:
+        if self._job is None:
+            return super()._get_hook()
+        return Hook(replace(self._job, conf=dict(self.conf or {})), self._conn_id)
+
+
 def prepare(
     settings: Settings, flows: Flow | Sequence[Flow], connection: str, log: Path
 ) -> tuple[list[str], dict[str, str]]:
-    """Give the command and the whole environment of a flow's driver, or of the one that flows of a pipeline
+    """Return the command and the whole environment of a flow's driver, or of the one that flows of a pipeline
     share.
 
-    Nothing of Airflow's own environment goes along: it holds passwords, and a driver runs the user's code.
+    :raises AirflowFailException: the connection is not there, or names a deploy mode that cannot be
+        supervised yet.
+    """
+    job = submit.driver(settings, [flows] if isinstance(flows, Flow) else flows, master_of(connection))
+    return Hook(job, connection).command(), {
+        **job.environment,
+        submit.LOG_VARIABLE: str(log),
+        submit.SUPERVISED_VARIABLE: "1",
+    }
+
+
+def master_of(connection: str) -> str:
+    """Return Spark's master, as a connection names it.
 
     :raises AirflowFailException: the connection is not there, or names a deploy mode that cannot be
         supervised yet.
     """
     _check_there(connection)
-    probe = SparkSubmitHook(conn_id=connection)._connection
-    if probe["deploy_mode"] == "cluster":
+    found = SparkSubmitHook(conn_id=connection)._connection
+    if found["deploy_mode"] == "cluster":
         raise AirflowFailException(
             f"The connection {connection!r} asks for deploy mode cluster, in which a driver's exit code and"
             " log do not reach Airflow yet. Set it to client, or leave it out."
         )
-    master = str(probe["master"])
-    environment = submit.environment(settings)
-    ours = {submit.LOG_VARIABLE: str(log), submit.SUPERVISED_VARIABLE: "1"}
-    together = [flows] if isinstance(flows, Flow) else list(flows)
-    hook = SparkSubmitHook(
-        conn_id=connection,
-        conf=submit.application_settings(settings, together[0], master),
-        application_args=submit.arguments(together),
-        name=submit.application_name(together),
-        env_vars={**environment, **ours},
-    )
-    binary, *arguments = hook._build_spark_submit_command(str(submit.JOB))
-    command = [submit.spark_submit() if binary == "spark-submit" else binary, *arguments]
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "_AIRFLOW"))
-    }
-    return command, {**inherited, **(hook._env or environment), **ours}
+    return str(found["master"])
 
 
 def _check_there(connection: str) -> None:

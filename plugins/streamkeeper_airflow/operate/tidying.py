@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
@@ -14,11 +13,9 @@ from streamkeeper.drivers import submit
 from streamkeeper.errors import RequestError
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.kinds import tidy_tables
-from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.settings import Settings
 from streamkeeper_airflow import forms
-from streamkeeper_airflow.flow.submit import CONNECTION
-
-JOB = PROJECT / "spark_jobs" / "run_tidying.py"
+from streamkeeper_airflow.flow.submit import SubmitJob
 
 
 class PlanTidying(BaseOperator):
@@ -47,21 +44,19 @@ class PlanTidying(BaseOperator):
         return tidy_tables.to_text(tidies)
 
 
-class TidyTables(SparkSubmitOperator):
-    """Carries the plan of another task out, with one spark-submit on the connection that flows are submitted
-    by.
-    """
+class TidyTables(SubmitJob):
+    """Carries the plan of another task out, as a job of its own."""
 
     def __init__(self, *, plan_task_id: str, **kwargs: Any) -> None:
-        super().__init__(conn_id=CONNECTION, application=str(JOB), name="tidy_tables", **kwargs)
-        self.application_args = ["--plan", f"{{{{ ti.xcom_pull(task_ids={plan_task_id!r}) }}}}"]
+        super().__init__(job=submit.TIDYING_JOB, name="tidy_tables", **kwargs)
+        self.plan_task_id = plan_task_id
 
     def execute(self, context: Context) -> None:
         """Run the job and wait for its end.
 
         :raises AirflowException: a table could not be tidied; the job's log says which and why.
         """
-        settings = Settings.from_environment()
-        self.conf = submit.job_settings(settings)
-        self.env_vars = submit.environment(settings)
+        plan = context["ti"].xcom_pull(task_ids=self.plan_task_id)
+        tables = {(tidy.pipeline, tidy.table) for tidy in tidy_tables.from_text(plan)}
+        self.take(lambda master: submit.tidying(Settings.from_environment(), plan, tables, master))
         super().execute(context)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import BaseOperator, Context, SkipMixin, TriggerRule
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
@@ -25,7 +24,7 @@ from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.redaction import secrets_in
 from streamkeeper.settings import Settings
 from streamkeeper_airflow import forms
-from streamkeeper_airflow.flow.submit import CONNECTION
+from streamkeeper_airflow.flow.submit import SubmitJob
 from streamkeeper_airflow.recovery.alerts import (
     is_last_try,
     tell_failed,
@@ -159,16 +158,15 @@ class RecoveryStep(BaseOperator):
         return _handed_on(self, plan, context, evidence)
 
 
-class SparkStep(SparkSubmitOperator):
-    """Carries out one step of a recovery that needs Spark, with one spark-submit on the connection that flows
-    are submitted by.
+class SparkStep(SubmitJob):
+    """Carries out one step of a recovery that needs Spark, as a job of its own.
 
     A step that is done already, or has nothing to do, starts no Spark. Parameters as :class:`RecoveryStep`.
     """
 
     def __init__(self, *, of: str, patient: bool = False, **kwargs: Any) -> None:
         name = f"{of} {kwargs['task_id']}"
-        super().__init__(conn_id=CONNECTION, application=str(submit.RECOVERY_JOB), name=name, **kwargs)
+        super().__init__(job=submit.RECOVERY_JOB, name=name, **kwargs)
         self.of = of
         self.patient = patient
 
@@ -190,9 +188,10 @@ class SparkStep(SparkSubmitOperator):
                     self.of, self.task_id, context, error, final=isinstance(error, FINAL) and not self.patient
                 )
         if evidence is None:
-            self.application_args = submit.recovery_arguments(*where[1:])
-            self.conf = submit.job_settings(settings)
-            self.env_vars = submit.environment(settings)
+            try:
+                self.take(lambda master: submit.recovery_step(*where, master))
+            except StreamkeeperError as error:
+                _fail(self.of, self.task_id, context, error, final=False)
             try:
                 super().execute(context)
             except AirflowException as error:

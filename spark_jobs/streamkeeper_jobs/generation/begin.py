@@ -7,7 +7,10 @@ followed by one that begins anew, in a checkpoint folder of its own, and finds t
 
 from __future__ import annotations
 
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.declare.model import Source
+from streamkeeper.drivers.submit import why_partitions
 from streamkeeper.flows import generations
 from streamkeeper.flows.backfill_flow import is_silent
 from streamkeeper.flows.generations import ADOPTED, COPIED, Generation, Start
@@ -90,6 +93,11 @@ def begin(job: Job, generation: Generation) -> Start:
         {**start.evidence, "checkpoint": folder, "seed_batch": seed_batch},
     )
     say(_describe(job, generation, start, found["ruled_by"]))
+    say(
+        why_partitions(
+            job.flow.declaration, str(job.spark.sparkContext.master), _partitions(job, start), bool(operators)
+        )
+    )
     return start
 
 
@@ -135,6 +143,17 @@ def _schema(job: Job, source: Source, known: dict[str, str]) -> str | None:
     if not source.reads_files:
         return None
     return source.schema or known.get(source.name) or infer_schema(job.spark, source)
+
+
+def _partitions(job: Job, start: Start) -> str:
+    """Return the number of partitions of a generation's state: a copied one has its own, a new one what the
+    session asks for.
+    """
+    copied = max(
+        (operator.partitions for operator in Checkpoint(job.home.storage, start.checkpoint).operators()),
+        default=0,
+    )
+    return str(copied) if copied else str(job.spark.conf.get(PARTITIONS))
 
 
 def _origin_of(generation: Generation) -> dict[str, str]:

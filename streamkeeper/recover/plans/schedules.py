@@ -36,6 +36,7 @@ _FIELDS: tuple[tuple[str, int, int, Mapping[str, int]], ...] = (
     ("month", 1, 12, {name: number for number, name in enumerate(_MONTHS, start=1)}),
     ("day of week", 0, 7, {name: number for number, name in enumerate(_DAYS)}),
 )
+_TEMPLATE = ("{{", "{%", "{#")
 _PART = re.compile(r"(?P<first>\*|[0-9a-z]+)(?:-(?P<last>[0-9a-z]+))?(?:/(?P<step>[0-9]+))?")
 _LONGEST = {2: 29, 4: 30, 6: 30, 9: 30, 11: 30}
 
@@ -124,6 +125,13 @@ def declared(
         raise DeclarationError(
             f"{where}: the schedule of {recovery} has a value that is no JSON ({error})."
         ) from error
+    template = _template_in(plain)
+    if template is not None:
+        raise DeclarationError(
+            f"{where}: the schedule of {recovery} has the value {template!r}. Airflow would take it for a"
+            " template and fill in what it names, passwords of connections too. Give the value itself,"
+            " without {{, {% and {#."
+        )
     of = next((str(values[key]) for key in ("table", "flow") if isinstance(values.get(key), str)), "")
     named = (
         "__".join(part for part in (str(recovery), of.rpartition(".")[2]) if part) if name is None else name
@@ -134,6 +142,14 @@ def declared(
             " underscores, a letter first."
         )
     return Schedule(named, str(recovery), check_cron(cron, where), plain, where)
+
+
+def _template_in(value: Any) -> str | None:
+    """Return the first text in a JSON value that Airflow would take for a template."""
+    if isinstance(value, str):
+        return value if any(mark in value for mark in _TEMPLATE) else None
+    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    return next((found for item in inner if (found := _template_in(item)) is not None), None)
 
 
 def dag_id(pipeline: Pipeline, schedule: Schedule) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import NotAskable, SourceError
 from streamkeeper.manifest.environment import variables
+from streamkeeper.settings import PIPELINE_ENV
 from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
 from streamkeeper.sources.kafka.options import admin_options, assigned, plain_id
 
@@ -174,7 +175,9 @@ def _matches(pattern: str, name: str) -> bool:
 @contextmanager
 def _asking(source: Source, seconds: float) -> Iterator[_Asked]:
     if unset := variables(source):
-        raise NotAskable(f"the environment variable {unset[0]} is not set here")
+        raise NotAskable(
+            f"the environment variable {unset[0]} is not set here, or {PIPELINE_ENV} does not name it"
+        )
     try:
         kafka: Any = importlib.import_module("confluent_kafka")
         admin: Any = importlib.import_module("confluent_kafka.admin")

@@ -27,6 +27,7 @@ from streamkeeper.recover.kinds import full_refresh
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from tests.recorder import Recorder
 from tests.worlds.recoveries import carry_out, drive, plan
 from tests.worlds.small_world import EVENTS, World
 
@@ -530,6 +531,70 @@ def test_recover_carries_out_the_steps_in_spark_by_spark_submit_and_says_what_th
     assert (stands.home.generations(), stands.home.owners()) == ([1, 2], [])
 
 
+FAR = "spark://there:7077"
+
+
+@pytest.fixture
+def recorder(stands: World, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    """A program in place of ``spark-submit``, which fails; the flow declares settings of Spark's, and
+    Airflow's secrets are about.
+    """
+    made = Recorder(stands.root / "spark-submit", code=3)
+    monkeypatch.setattr(submit, "spark_submit", lambda: str(made.program))
+    stands.declare(
+        EVENTS.replace(
+            'name="clean_events",', 'name="clean_events", spark_conf={"spark.executor.memory": "3g"},'
+        )
+    )
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "s3cr3t")
+    return made
+
+
+@pytest.mark.parametrize("master", [FAR, "yarn", "local[3]", None])
+@pytest.mark.parametrize(
+    ("asked", "job"),
+    [
+        (["run", FLOW], submit.JOB),
+        (["recover", "full_refresh", "--table", "events", "--yes"], submit.RECOVERY_JOB),
+    ],
+    ids=["run", "recover"],
+)
+def test_each_command_that_needs_spark_takes_its_master_and_submits_as_the_flow_is(
+    *,
+    asked: list[str],
+    job: Path,
+    master: str | None,
+    runner: Callable[..., Any],
+    recorder: Recorder,
+    stands: World,
+) -> None:
+    failed = CliRunner().invoke(app, [*asked, *(["--master", master] if master else [])])
+    [call] = recorder.calls
+    assert call.option("--master") == master or (master is None and call.option("--master") == "local[2]")
+    assert str(job) in call.arguments
+    assert call.conf["spark.executor.memory"] == "3g", "as the flow declares"
+    on_one_machine = {
+        "spark.driver.host",
+        "spark.sql.shuffle.partitions",
+        "spark.driver.extraClassPath",
+    } & set(call.conf)
+    assert len(on_one_machine) == (3 if master in (None, "local[3]") else 0)
+    assert "s3cr3t" not in call.environment.values()
+    if asked[0] == "recover":
+        (recovery,) = ledger.recoveries(stands.home.storage, "events")
+        way_on = f"recover full_refresh --resume {recovery}" + (f" --master '{master}'" if master else "")
+        assert str(failed.exception).endswith(way_on), "what goes on, goes on there"
+
+
+def test_the_drivers_that_a_recovery_starts_run_on_its_master(
+    runner: Callable[..., Any], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = runner("--yes", "--master", FAR)
+    assert "ended with exit code 3" in str(failed.exception)
+    [call] = recorder.calls
+    assert (call.option("--master"), str(submit.JOB) in call.arguments) == (FAR, True)
+
+
 def test_recover_asks_again_where_the_price_got_worse_and_releases_the_flow_on_no(
     runner: Callable[..., Any], stands: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -583,10 +648,10 @@ def test_run_gives_the_drivers_end_as_its_own(
 def test_drive_sends_the_drivers_output_where_it_is_told(
     stands: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streamkeeper.drivers import submit
-
-    said = [sys.executable, "-c", "print('from the driver'); raise SystemExit(20)"]
-    monkeypatch.setattr(submit, "command", lambda *arguments, **options: said)
+    program = stands.root / "spark-submit"
+    program.write_text("#!/bin/sh\necho from the driver\nexit 20\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(submit, "spark_submit", lambda: str(program))
     with (stands.root / "out").open("w") as file:
         assert running.drive(stands.settings, stands.flow, True, output=file) == Outcome.PARKED
     assert (stands.root / "out").read_text() == "from the driver\n"

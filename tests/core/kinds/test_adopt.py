@@ -28,6 +28,7 @@ from streamkeeper.cli import recovery_session
 from streamkeeper.cli.commands import app
 from streamkeeper.declare.model import Source, Where
 from streamkeeper.delta.log import SEAL
+from streamkeeper.drivers import submit
 from streamkeeper.errors import CheckpointError, PlanRefused, RecoveryError, RequestError
 from streamkeeper.flows import adopted_checkpoint, generations, holds, ledger
 from streamkeeper.flows.files import query_id
@@ -46,6 +47,7 @@ from streamkeeper.recover.restart import adopted_sources, adoption_rehearsal
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import LocalStorage
 from streamkeeper.tables import recovery_lock
+from tests.recorder import Recorder
 from tests.worlds.small_world import CHANGES, EVENTS, World
 
 FLOW = "events.clean_events"
@@ -660,6 +662,27 @@ def asked(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     folder = old_job(world)
     world.flow  # noqa: B018  # makes the manifest
     return ["adopt", "--flow", FLOW, "--checkpoint", str(folder), "--old-job-is-stopped"]
+
+
+def test_what_a_plan_tries_in_spark_is_tried_on_its_master_with_what_the_flow_declares(
+    asked: list[str], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(world.root / "spark-submit", code=3)
+    monkeypatch.setattr(submit, "spark_submit", lambda: str(recorder.program))
+    world.declare(
+        EVENTS.replace(
+            'name="clean_events",', 'name="clean_events", spark_conf={"spark.executor.memory": "3g"},'
+        )
+    )
+    failed = CliRunner().invoke(app, ["plan", *asked, "--master", "spark://there:7077"])
+    assert "ended with exit code 3" in str(failed.exception)
+    [call] = recorder.calls
+    assert (call.option("--master"), call.arguments[-1], call.conf["spark.executor.memory"]) == (
+        "spark://there:7077",
+        "rehearse",
+        "3g",
+    )
+    assert "spark.driver.host" not in call.conf
 
 
 def test_planning_on_the_command_line_says_whether_the_declaration_fits_and_leaves_nothing(

@@ -10,12 +10,19 @@ from streamkeeper import pipelines as dp
 from streamkeeper.errors import DeclarationError, RequestError
 from streamkeeper.manifest.import_file import fingerprint, load_pipeline
 from streamkeeper.manifest.manifest import files_key, read_manifest, write_manifest
-from streamkeeper.settings import PROJECT
+from streamkeeper.settings import PIPELINE_ENV, PROJECT
 from tests.worlds.small_world import EVENTS, World
 
 ASKS = EVENTS.replace(
     "import pipelines as dp\n", "import pipelines as dp\n\ndp.only_where_set('A_BROKER')\n"
 ).replace("events", "asking")
+
+
+@pytest.fixture(autouse=True)
+def seen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pipelines see the variable that these tests ask for."""
+    monkeypatch.setenv(PIPELINE_ENV, "A_*,ORDERS_BROKERS")
+    world.more[PIPELINE_ENV] = "A_*,ORDERS_BROKERS"
 
 
 def test_a_pipeline_is_left_out_with_the_reason_where_the_variable_is_not_set(
@@ -48,6 +55,21 @@ def test_the_manifest_is_another_one_as_soon_as_the_variable_is_set(
         "asking.clean_asking",
         "events.clean_events",
     ]
+
+
+def test_a_pipeline_that_may_not_see_its_variable_is_left_out_and_says_which_setting_lacks_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.declare(ASKS, "asking.py")
+    world.more[PIPELINE_ENV] = "ANOTHER"
+    monkeypatch.setenv("A_BROKER", "b:1")
+    manifest = read_manifest(world.settings)
+    assert manifest.left_out["asking"].startswith(
+        "asking.py, line 4: the pipeline is offered only where A_BROKER is set, and A_BROKER is not among the"
+        " environment variables that pipelines may see: STREAMKEEPER_PIPELINE_ENV names ANOTHER. Add it there"
+    )
+    world.more[PIPELINE_ENV] = "A_BROKER"
+    assert read_manifest(world.settings).left_out == {}, "another setting is another manifest"
 
 
 def test_a_variable_must_have_a_name() -> None:

@@ -105,6 +105,27 @@ BAD: dict[str, tuple[str, str]] = {
         'dp.schedule("reset_checkpoint", flow="clean_events", offsets={1, 2}, cron="@daily")',
         "a value that is no JSON",
     ),
+    "a template": (
+        (
+            'dp.schedule("reset_checkpoint", flow="clean_events", reason="{{'
+            ' conn.streamkeeper_airflow.password }}", cron="@daily")'
+        ),
+        (
+            "has the value '{{ conn.streamkeeper_airflow.password }}'. Airflow would take it for a template.*"
+            " Give the value itself"
+        ),
+    ),
+    "a template in a list": (
+        'dp.schedule("reset_checkpoint", flow="clean_events", accept=["{% set a = 1 %}"], cron="@daily")',
+        "has the value '{% set a = 1 %}'",
+    ),
+    "a template in a name": (
+        (
+            'dp.schedule("reset_checkpoint", flow="clean_events", offsets={"raw": {"{# x #}": 1}},'
+            ' cron="@daily")'
+        ),
+        "has the value '{# x #}'",
+    ),
     "bad name": (
         'dp.schedule("reset_checkpoint", flow="clean_events", name="a b", cron="@daily")',
         "name 'a b' cannot be used",

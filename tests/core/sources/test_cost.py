@@ -17,6 +17,7 @@ from streamkeeper.recover.kinds import rewind
 from streamkeeper.recover.plans.plan import Amount, in_words, worse
 from streamkeeper.recover.requests.form import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
 from streamkeeper.recover.requests.rewind import RewindRequest
+from streamkeeper.settings import PIPELINE_ENV
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import Held, Topics
 from tests.worlds.delta_logs import START_MS, Table
@@ -148,6 +149,7 @@ def test_a_partition_left_out_of_explicit_offsets_is_refused_by_name(
 
 
 def test_an_environment_variable_that_is_not_set_here_is_a_reason_and_no_failure(world: World) -> None:
+    world.more[PIPELINE_ENV] = "SURELY_NOT_SET"
     begun(world, KAFKA.replace("b:1", "{env:SURELY_NOT_SET}"), STOOD)
     assert "the environment variable SURELY_NOT_SET is not set here" in price(plan(world)).notes[0]
 
@@ -278,6 +280,7 @@ def test_the_monitor_asks_the_brokers_whether_records_wait(
 
 
 def test_what_cannot_be_asked_from_here_alarms_nobody_and_is_told(world: World) -> None:
+    world.more[PIPELINE_ENV] = "SURELY_NOT_SET"
     begun(world, KAFKA.replace("b:1", "{env:SURELY_NOT_SET}"), STOOD)
     found = what_waits(world.home, world.flow)
     assert not found.there

@@ -228,7 +228,11 @@ def test_the_job_is_killed_at_its_start_and_run_again_and_what_is_done_is_found_
         "nothing": (2, "no step"),
     }
     for step, (code, said) in ends.items():
-        job = [sys.executable, str(submit.RECOVERY_JOB), *submit.recovery_arguments("events", "r1", step)]
+        job = [
+            sys.executable,
+            str(submit.RECOVERY_JOB),
+            *submit.recovery_step(bed.settings, "events", "r1", step).arguments,
+        ]
         done = subprocess.run(job, env=environment, capture_output=True, text=True, check=False)
         assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr
     assert [event.event for event in book.events()].count("empty_tables.started") == 2, (

@@ -22,15 +22,23 @@ BROKEN = "import streamkeeper\nraise RuntimeError('half saved')\n"
 Make = Callable[..., Flowbed]
 
 
-def test_the_table_equals_the_oracle_after_a_normal_run_and_the_next(bed: Flowbed) -> None:
+def test_the_table_equals_the_oracle_after_a_normal_run_and_the_next(
+    bed: Flowbed, capsys: pytest.CaptureFixture[str]
+) -> None:
     bed.arrive(1, 2, 3)
     bed.arrive(3, 4)
     bed.arrive(5)
     assert bed.run() is Outcome.STOPPED
     bed.holds(first_per(bed.events, ["event_id"]))
+    chosen = (
+        "Shuffles and state have 2 partitions (spark.sql.shuffle.partitions), as many as the master local[2]"
+        " has cores. The checkpoint"
+    )
+    assert chosen in capsys.readouterr().out, "the checkpoint pins it, so it is said where it is chosen"
     bed.arrive(1, 6)
     assert bed.run() is Outcome.STOPPED
     bed.holds(first_per(bed.events, ["event_id"]))
+    assert "partitions" not in capsys.readouterr().out
 
 
 def test_removing_the_deduplication_parks_the_flow_and_a_reset_goes_on_exactly(bed: Flowbed) -> None:

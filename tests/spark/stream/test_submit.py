@@ -73,3 +73,78 @@ def test_the_environment_makes_the_driver_use_this_python_and_these_settings(set
     assert given["PYSPARK_PYTHON"] == sys.executable
     assert given["PATH"] == f"{Path(sys.executable).parent}{os.pathsep}/usr/bin"
     assert given["PYTHONPATH"].endswith(f"{os.pathsep}/mine")
+
+
+def step_of(*confs: dict[str, str], master: str, settings: Settings) -> dict[str, str]:
+    flows = [replace(FLOW, name=f"f{number}", spark_conf=conf) for number, conf in enumerate(confs)]
+    return submit.job_settings(settings, flows, master)
+
+
+def test_a_job_on_the_tables_of_several_flows_has_of_each_what_it_may_have_without_changing_the_others(
+    settings: Settings,
+) -> None:
+    first = {
+        "spark.executor.memory": "3g",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.caseSensitive": "true",
+    }
+    second = {
+        "spark.executor.memory": "1g",
+        "spark.hadoop.fs.s3a.endpoint": "http://s3",
+        "spark.sql.caseSensitive": "true",
+    }
+    given = step_of(first, second, master="yarn", settings=settings)
+    assert given["spark.executor.memory"] == "3g", "the first flow's"
+    assert given["spark.hadoop.fs.s3a.endpoint"] == "http://s3", "of any flow, where it is the application's"
+    assert given["spark.sql.caseSensitive"] == "true", "of a session, where all agree"
+    assert "spark.sql.session.timeZone" not in given
+    assert "spark.driver.host" not in step_of(master="yarn", settings=settings), (
+        "a table that no flow writes any more"
+    )
+
+
+def test_a_job_leaves_out_what_a_flow_may_not_set(settings: Settings) -> None:
+    refused = {"spark.sql.streaming.checkpointLocation": "/x", "spark.sql.catalog.spark_catalog": "x"}
+    given = step_of(refused, master="local[2]", settings=settings)
+    assert "spark.sql.streaming.checkpointLocation" not in given
+    assert given["spark.sql.catalog.spark_catalog"] == submit.OURS["spark.sql.catalog.spark_catalog"]
+
+
+@pytest.mark.parametrize(
+    ("declared", "master", "number", "stateful", "said"),
+    [
+        (
+            {"spark.sql.shuffle.partitions": "8"},
+            "yarn",
+            "8",
+            True,
+            "8 partitions (spark.sql.shuffle.partitions), as declared. ",
+        ),
+        (
+            {},
+            "local[2]",
+            "2",
+            True,
+            (
+                "as many as the master local[2] has cores. The checkpoint keeps that number on any other"
+                " master too"
+            ),
+        ),
+        ({}, "local", "1", True, "as many as the master local has cores"),
+        ({}, "local[*]", str(os.cpu_count()), True, "as many as the master local[*] has cores"),
+        ({}, "spark://there:7077", "200", True, "as Spark is set up for the master spark://there:7077"),
+        (
+            {},
+            "local-cluster[2,1,1024]",
+            "200",
+            False,
+            "Each start may have another number: declare it in spark_conf.",
+        ),
+    ],
+)
+def test_who_chose_the_number_of_partitions_is_said(
+    *, declared: dict[str, str], master: str, number: str, stateful: bool, said: str, settings: Settings
+) -> None:
+    flow = replace(FLOW, spark_conf=declared)
+    assert said in submit.why_partitions(flow, master, number, stateful)
+    assert submit.spark_settings(settings, flow, master).get("spark.sql.shuffle.partitions", "200") == number

@@ -1,0 +1,119 @@
+"""The environment of processes that run user code: the child that imports pipeline files, and every Spark
+job.
+
+Airflow's own environment holds passwords, so nothing is handed on but what is named here, and what
+``STREAMKEEPER_PIPELINE_ENV`` names. The same names are those that ``{env:NAME}`` may take: user code sees
+them anyway.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from streamkeeper.settings import PIPELINE_ENV, PROJECT, Settings
+
+PLACEHOLDER = re.compile(r"\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+"""What stands for an environment variable in an option of a source."""
+
+_NEVER = ("AIRFLOW*", "_AIRFLOW*")
+"""Airflow's settings, connections and variables, whatever the setting says."""
+
+_HANDED_ON = (
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHON*",
+    "JAVA_HOME", "SPARK_*", "PYSPARK_*", "HADOOP_*", "YARN_CONF_DIR", "KRB5_CONFIG", "KRB5CCNAME",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "STREAMKEEPER_*",
+)  # fmt: skip
+"""What Python, Java, Spark and Streamkeeper need of the environment that they are started from."""
+
+
+def environment(settings: Settings, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the whole environment of a process that runs user code: the settings, this very Python, and what
+    may be handed on.
+
+    :param inherited: ``os.environ`` by default.
+    """
+    found = os.environ if inherited is None else inherited
+    kept = {
+        name: value
+        for name, value in found.items()
+        if _matches(name, _HANDED_ON) or is_allowed(name, settings.pipeline_env)
+    }
+    before = [part for part in kept.get("PYTHONPATH", "").split(os.pathsep) if part and part != str(PROJECT)]
+    path = [
+        part
+        for part in kept.get("PATH", os.defpath).split(os.pathsep)
+        if part != str(Path(sys.executable).parent)
+    ]
+    return {
+        **kept,
+        **settings.as_environment(),
+        "PYTHONPATH": os.pathsep.join([str(PROJECT), *before]),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), *path]),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PIN_THREAD": "true",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+@contextmanager
+def as_user_code_sees_it(settings: Settings) -> Iterator[None]:
+    """Let this process have the environment of :func:`environment` while it imports user code itself, as
+    ``streamkeeper check`` does.
+    """
+    before = dict(os.environ)
+    _replace(environment(settings))
+    try:
+        yield
+    finally:
+        _replace(before)
+
+
+def variables_in(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the environment variables that ``{env:NAME}`` names in some texts, each once, in their order."""
+    return tuple(dict.fromkeys(match[1] for text in texts for match in PLACEHOLDER.finditer(text)))
+
+
+def is_allowed(name: str, allowed: Iterable[str]) -> bool:
+    """Return whether pipelines may see an environment variable. Airflow's they never may.
+
+    :param allowed: names, or patterns such as ``ORDERS_*``: the setting.
+    """
+    return not _matches(name, _NEVER) and _matches(name, allowed)
+
+
+def why_refused(names: Iterable[str], allowed: Iterable[str]) -> str | None:
+    """Return what is wrong with environment variables that a pipeline names; None where it may see them
+    all.
+    """
+    allowed = tuple(allowed)
+    refused = [name for name in names if not is_allowed(name, allowed)]
+    if not refused:
+        return None
+    ours = [name for name in refused if _matches(name, _NEVER)]
+    if ours:
+        return (
+            f"{', '.join(ours)} is Airflow's own, which no pipeline may see. Put what it needs into a"
+            " variable of another name"
+        )
+    return (
+        f"{', '.join(refused)} is not among the environment variables that pipelines may see: {PIPELINE_ENV}"
+        f" names {', '.join(allowed) or 'none'}. Add it there, for Airflow, its workers and the command line"
+        " alike"
+    )
+
+
+def _replace(wanted: Mapping[str, str]) -> None:
+    for name in [name for name in os.environ if name not in wanted]:
+        del os.environ[name]
+    os.environ.update(wanted)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
