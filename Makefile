@@ -30,9 +30,10 @@ ORDERED := $(FAST) $(wildcard tests/airflow tests/end_to_end tests/spark tests/c
 BESIDE := -n $(JOBS) --dist loadscope --no-loadscope-reorder
 endif
 OTHERS := $(sort $(filter-out $(ORDERED) tests/benchmarks,$(patsubst %/,%,$(dir $(wildcard tests/*/test_*.py)))))
-PYTEST := $(PY) -m pytest $(PYTEST_OPTIONS)
+# What is passed on comes last, so that it wins.
+PYTEST = $(PY) -m pytest $(BESIDE) -m $(1) --durations=25 $(PYTEST_OPTIONS)
 
-.PHONY: help setup java jars demo test test-fast check format chaos bench lock clean
+.PHONY: help setup java browser jars demo test test-long test-fast check format chaos bench lock clean
 
 help: ## show this help
 	@echo "Streamkeeper: make <target>"
@@ -43,11 +44,14 @@ setup: java $(PROJECT_STAMP) jars ## make .venv, install the locked packages, fe
 demo: setup ## start Airflow with a streaming flow and new data; STORY=1 plays break and recovery by itself; KAFKA=1 adds Kafka; PORT=…
 	@$(PY) -m demo $(if $(STORY),--story) $(if $(KAFKA),--kafka) $(if $(PORT),--port $(PORT))
 
-test: setup ## run all tests, fast ones first, in JOBS=… processes (2); PYTEST_OPTIONS=… is passed on
-	@$(PYTEST) $(BESIDE) $(ORDERED) $(OTHERS)
+test: setup ## run the tests but the long ones, fast ones first, in JOBS=… processes (2); PYTEST_OPTIONS=… is passed on
+	@$(call PYTEST,"not long") $(ORDERED) $(OTHERS)
 
-test-fast: $(PROJECT_STAMP) ## run the tests that need neither Spark nor Airflow
-	@$(PYTEST) $(BESIDE) $(FAST)
+test-long: browser setup ## run the tests that are marked as long; some need Chromium and its driver
+	@$(call PYTEST,long) $(ORDERED) $(OTHERS)
+
+test-fast: $(PROJECT_STAMP) ## run those of make test that need neither Spark nor Airflow
+	@$(call PYTEST,"not long") $(FAST)
 
 check: $(PROJECT_STAMP) ## run the linter, the format check and the type checker
 	@$(PY) -m ruff check .
@@ -61,8 +65,8 @@ format: $(PROJECT_STAMP) ## format the code and repair what the linter can
 chaos: setup ## kill drivers, tasks, workers and schedulers of a real Airflow; ROUNDS=… (20), SEED=…, VICTIMS=…, KEEP=… a folder
 	@$(PY) -m tests.chaos --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) $(if $(VICTIMS),--victims $(VICTIMS)) $(if $(KEEP),--keep $(KEEP))
 
-bench: setup ## run every tests/benchmarks/bench_*.py; each prints a table of ratios; ROUNDS=… (5)
-	@set -e; for script in $(sort $(wildcard tests/benchmarks/bench_*.py)); do $(PY) "$$script"; done
+bench: setup ## measure, and print all ratios in one table at the end; NAME=… runs tests/benchmarks/bench_<name>.py alone; ROUNDS=… (5)
+	@$(if $(ROUNDS),ROUNDS=$(ROUNDS)) $(PY) -m tests.benchmarks $(NAME)
 
 lock: $(LOCK_STAMP) ## make all lock files anew, after a change of requirements.in or tools/jars.py
 	@$(PY) -m uv pip compile --quiet --universal --python-version 3.10 --no-annotate --no-emit-index-url --no-emit-find-links \
@@ -75,25 +79,17 @@ clean: ## remove .venv, .cache, .demo and what the tools left behind
 	rm -rf .venv .cache .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-java: | $(VENV_STAMP)
-	@$(PY) -m tools.java
+java:
+	@PYTHON="$(PYTHON)" sh tools/needs.sh java >/dev/null
+
+browser:
+	@PYTHON="$(PYTHON)" sh tools/needs.sh java browser >/dev/null
 
 $(VENV_STAMP):
-	@python=; found=; \
-	for name in $${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10 python3.14}; do \
-		command -v "$$name" >/dev/null 2>&1 || continue; \
-		if "$$name" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 15))' 2>/dev/null; then python=$$name; break; fi; \
-		found="$$found $$name is $$("$$name" --version 2>&1);"; \
-	done; \
-	if [ -z "$$python" ]; then \
-		echo "error: no Python from 3.10 to 3.14 was found;$${found:- there is no python3 on PATH;}" \
-			"install one (Debian and Ubuntu: apt-get install python3 python3-venv), or name one: make setup PYTHON=/path/to/python3" >&2; \
-		exit 1; \
-	fi; \
+	@python=$$(PYTHON="$(PYTHON)" sh tools/needs.sh) || exit 1; \
 	if [ ! -x $(PY) ] && ! "$$python" -m venv .venv; then \
 		rm -rf .venv; \
-		echo "error: $$python could not make a virtual environment; its venv module may be missing" \
-			"(Debian and Ubuntu: apt-get install python3-venv). Install it and run the same command again." >&2; \
+		echo "error: $$python could not make a virtual environment; the lines above say why." >&2; \
 		exit 1; \
 	fi
 	@touch $@

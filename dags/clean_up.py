@@ -5,11 +5,10 @@ schedules none itself: nobody is asked, for nothing that is needed goes.
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG
 from streamkeeper_airflow.recovery.dag import recovery_dag
+from streamkeeper_airflow.timetables import by_the_clock
 
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
@@ -19,8 +18,7 @@ dag = recovery_dag("clean_up", doc_md=__doc__)
 with DAG(
     dag_id="clean_up_daily",
     description="Triggers clean_up for each pipeline.",
-    schedule="@daily",
-    start_date=datetime(2020, 1, 1, tzinfo=timezone.utc),
+    schedule=by_the_clock("0 0 * * *"),
     catchup=False,
     max_active_runs=1,
     tags=["streamkeeper"],

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 
 from airflow.sdk import DAG
 from streamkeeper_airflow.operate.driver_logs import RemoveDriverLogs
+from streamkeeper_airflow.timetables import by_the_clock
 
 with DAG(
     dag_id="remove_driver_logs",
@@ -13,8 +14,7 @@ with DAG(
         "Removes driver logs that nobody wrote for STREAMKEEPER_LOG_RETENTION (30 days); those of living"
         " drivers stay."
     ),
-    schedule="@daily",
-    start_date=datetime(2020, 1, 1, tzinfo=timezone.utc),
+    schedule=by_the_clock("0 0 * * *"),
     catchup=False,
     max_active_runs=1,
     tags=["streamkeeper", "monitor"],

@@ -4,19 +4,14 @@ own DAG, and nobody is asked.
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG, CronTriggerTimetable
+from airflow.sdk import DAG
+from streamkeeper_airflow.timetables import by_the_clock
 
 from streamkeeper.declare.model import Pipeline, Schedule
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans.schedules import conf_of, dag_id
 from streamkeeper.settings import Settings
-
-# Without a start date, a DAG that is switched on waits for its next time, unless the last one was just now:
-# it catches up on nothing.
-FORGIVEN = timedelta(minutes=5)
 
 
 def schedule_dag(pipeline: Pipeline, schedule: Schedule) -> DAG:
@@ -26,7 +21,7 @@ def schedule_dag(pipeline: Pipeline, schedule: Schedule) -> DAG:
     with DAG(
         dag_id=dag_id(pipeline, schedule),
         description=f"Triggers {schedule.recovery} with the values that {schedule.where} declares.",
-        schedule=CronTriggerTimetable(schedule.cron, timezone="UTC", run_immediately=FORGIVEN),
+        schedule=by_the_clock(schedule.cron),
         catchup=False,
         max_active_runs=1,
         tags=["streamkeeper", "schedule", pipeline.name],

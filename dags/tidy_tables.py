@@ -4,11 +4,12 @@ makes the form.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 
 from airflow.sdk import DAG
 from streamkeeper_airflow import forms
 from streamkeeper_airflow.operate.tidying import PlanTidying, TidyTables
+from streamkeeper_airflow.timetables import by_the_clock
 
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.kinds.tidy_tables import tidy_form
@@ -17,8 +18,7 @@ from streamkeeper.settings import Settings
 with DAG(
     dag_id="tidy_tables",
     description="OPTIMIZE and VACUUM, once a day; what running flows, their readers and a rewind need stays.",
-    schedule="30 3 * * *",
-    start_date=datetime(2020, 1, 1, tzinfo=timezone.utc),
+    schedule=by_the_clock("30 3 * * *"),
     catchup=False,
     max_active_runs=1,
     params=forms.params(tidy_form(read_manifest(Settings.from_environment()))),

@@ -104,7 +104,7 @@ def _serve(
 
     :param check: raises what ended anything else that should run.
     """
-    service = AirflowService(home / "airflow", settings, Ports.free(port), extra={MARK: mark})
+    service = AirflowService(home / "airflow", settings, Ports.free(port), extra={MARK: mark}, tell=_say)
     generator = Generator(Customers(Path(settings.data) / "customers"))
     with service, generator:
         _say_where(service, settings)
@@ -113,6 +113,10 @@ def _serve(
         _say_what_to_do(service, settings)
         _watch(settings, generator.check, check)
     return 0
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
 def _nothing_to_check() -> None:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
-from urllib.error import HTTPError, URLError
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
+from tools.waiting import NotYet, wait_until
+
 JsonObject = dict[str, Any]
-Found = TypeVar("Found")
 FINAL = ("success", "failed")
-
-
+REQUEST_SECONDS = 60.0
+"""How long one request waits for its answer, which a busy machine may need half of."""
+PATIENCE = 300.0
+"""How long a question that may be asked twice is asked again, where it was not answered."""
 ANSWER_SECONDS = 3.0
 """Seconds between a question and its answer; doubled, tripled, … where the answer before was lost."""
 
@@ -28,66 +33,119 @@ class ApiError(Exception):
         self.status, self.detail = status, detail
 
 
+class ServerError(ApiError, NotYet):
+    """Airflow could not answer, as where its database is locked: the status is 500 or above."""
+
+
+class NoAnswer(NotYet, OSError):
+    """Airflow refused the connection, broke it, or did not answer in time."""
+
+
 @dataclass
 class AirflowApi:
-    """Airflow at ``base_url``, as one user. The token is fetched when first needed."""
+    """Airflow at ``base_url``, as one user. The token is fetched when first needed.
+
+    Reading waits on where Airflow does not answer, for :data:`PATIENCE` at most; so does :meth:`insist`.
+
+    :param request_seconds: how long one request waits for its answer.
+    """
 
     base_url: str
     user: str
     password: str
+    request_seconds: float = REQUEST_SECONDS
     _token: str | None = None
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> JsonObject:
-        """Call ``/api/v2{path}`` and give the JSON that comes back, or ``{}``.
+        """Call ``/api/v2{path}`` once and give the JSON that comes back, or ``{}``.
 
-        :raises ApiError: the answer's status is 400 or above.
-        :raises URLError: nobody answers.
+        :raises ApiError: the answer's status is 400 or above; a :class:`ServerError` from 500 on.
+        :raises NoAnswer: there is none.
         """
         if self._token is None:
             login = {"username": self.user, "password": self.password}
             self._token = str(self._send("POST", f"{self.base_url}/auth/token", login, None)["access_token"])
         return self._send(method, f"{self.base_url}/api/v2{path}", body, self._token)
 
+    def read(self, path: str) -> JsonObject:
+        """Read what is at a path.
+
+        :raises ApiError: Airflow says no.
+        :raises NeverCame: it did not answer for :data:`PATIENCE`.
+        """
+        return wait_until(lambda: self.call("GET", path), PATIENCE, f"Airflow answers GET {path}")
+
+    def insist(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout: float = PATIENCE
+    ) -> None:
+        """Ask for what may be asked for twice, until Airflow took it; 409 says that it had taken it
+        before.
+        """
+
+        def ask() -> bool:
+            try:
+                self.call(method, path, body)
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+            return True
+
+        wait_until(ask, timeout, f"Airflow takes {method} {path}")
+
     def health(self) -> JsonObject:
-        """Give the state of every component; needs no login."""
+        """Give the state of every component; asks once, and needs no login."""
         return self._send("GET", f"{self.base_url}/api/v2/monitor/health", None, None)
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> str:
-        """Trigger a run as the form's button does; give its id."""
-        return str(
-            self.call("POST", f"/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": dict(conf)})[
-                "dag_run_id"
-            ]
+        """Trigger a run as the form's button does; give its id. It has one before, so that a lost answer
+        brings no second run.
+        """
+        run_id = f"manual__{uuid.uuid4().hex}"
+        self.insist(
+            "POST",
+            f"/dags/{dag_id}/dagRuns",
+            {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf)},
         )
+        return run_id
 
     def run(self, dag_id: str, run_id: str) -> JsonObject:
         """Give a DAG run: ``state``, ``note``, ``conf`` and more."""
-        return self.call("GET", f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}")
+        return self.read(f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}")
+
+    def knows(self, dag_id: str) -> bool:
+        """Say whether Airflow has a DAG."""
+        try:
+            self.read(f"/dags/{dag_id}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return False
+        return True
 
     def runs(self, dag_id: str, limit: int = 20) -> list[JsonObject]:
         """Give the newest runs of a DAG, newest first."""
-        return list(self.call("GET", f"/dags/{dag_id}/dagRuns?order_by=-run_after&limit={limit}")["dag_runs"])
+        return list(self.read(f"/dags/{dag_id}/dagRuns?order_by=-run_after&limit={limit}")["dag_runs"])
 
     def tasks(self, dag_id: str, run_id: str) -> dict[str, JsonObject]:
         """Give the task instances of a run, by task id."""
-        found = self.call("GET", f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances")["task_instances"]
+        found = self.read(f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances")["task_instances"]
         return {item["task_id"]: item for item in found}
 
     def log(self, dag_id: str, run_id: str, task_id: str, attempt: int = 1) -> str:
         """Give a task's log as text, one event a line, with what was raised."""
         path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/logs/{attempt}?full_content=true"
-        content = self.call("GET", path).get("content", [])
+        content = self.read(path).get("content", [])
         return "\n".join(_event(item) if isinstance(item, dict) else str(item) for item in content)
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """Give what a task handed on."""
         path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/xcomEntries/{key}?deserialize=false"
-        value = self.call("GET", path)["value"]
+        value = self.read(path)["value"]
         return json.loads(value) if isinstance(value, str) else value
 
     def question(self, dag_id: str, run_id: str, task_id: str) -> JsonObject:
         """Give what a task asks a person: ``subject``, ``body``, ``options``."""
-        return self.call("GET", f"{self._task(dag_id, run_id, task_id)}/hitlDetails")
+        return self.read(f"{self._task(dag_id, run_id, task_id)}/hitlDetails")
 
     def answer(self, dag_id: str, run_id: str, task_id: str, option: str, timeout: float = 300) -> str:
         """Answer a task's question, ``Approve`` or ``Reject``, and wait until the task took it; give the
@@ -117,12 +175,8 @@ class AirflowApi:
         """Ask for every DAG file to be parsed soon, as the UI's button does. Where one is being parsed
         already, Airflow forgets it.
         """
-        for token in {str(dag["file_token"]) for dag in self.call("GET", "/dags?limit=100")["dags"]}:
-            try:
-                self.call("PUT", f"/parseDagFile/{token}")
-            except ApiError as error:
-                if error.status != 409:  # it was asked for before
-                    raise
+        for token in {str(dag["file_token"]) for dag in self.read("/dags?limit=100")["dags"]}:
+            self.insist("PUT", f"/parseDagFile/{token}")
 
     def clear(self, dag_id: str, run_id: str, task_id: str) -> list[str]:
         """Clear a task of a run and all that comes after it, as the UI's button does; give which tasks that
@@ -169,36 +223,20 @@ class AirflowApi:
             headers["Authorization"] = f"Bearer {token}"
         data = None if body is None else json.dumps(body).encode()
         try:
-            with urlopen(Request(url, data, headers, method=method), timeout=60) as answer:
+            with urlopen(Request(url, data, headers, method=method), timeout=self.request_seconds) as answer:
                 content = answer.read()
         except HTTPError as error:
+            kind = ServerError if error.code >= 500 else ApiError
             with error:
-                raise ApiError(error.code, error.read().decode(errors="replace")) from error
+                raise kind(error.code, error.read().decode(errors="replace")) from error
+        except TimeoutError as error:
+            raise NoAnswer(f"{method} {url} was not answered within {self.request_seconds:g} s") from error
+        except (OSError, HTTPException) as error:
+            raise NoAnswer(
+                f"{method} {url} was not answered: {str(error) or type(error).__name__}"
+            ) from error
         value: JsonObject = json.loads(content) if content else {}
         return value
-
-
-def wait_until(look: Callable[[], Found | None], timeout: float, what: str, interval: float = 0.5) -> Found:
-    """Look until something is found, and give it.
-
-    :raises TimeoutError: nothing was found within ``timeout`` seconds; it says ``what`` was waited for.
-    """
-    deadline = time.monotonic() + timeout
-    while True:
-        found = look()
-        if found is not None:
-            return found
-        if time.monotonic() >= deadline:
-            raise TimeoutError(f"Waited {timeout:g} s until {what}; it did not come.")
-        time.sleep(interval)
-
-
-def reachable(look: Callable[[], Found]) -> Found | None:
-    """Give what ``look`` gives, or None while nobody answers."""
-    try:
-        return look()
-    except (URLError, ConnectionError, ApiError):
-        return None
 
 
 def _event(item: JsonObject) -> str:

@@ -13,12 +13,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from demo.airflow_api import AirflowApi, ApiError, reachable, wait_until
+from demo.airflow_api import REQUEST_SECONDS, AirflowApi
 from demo.checks import port_is_free
 from demo.processes import await_end, end_group, end_process, session_members
 from streamkeeper.flows import leases
@@ -26,6 +26,7 @@ from streamkeeper.flows.files import kept_flows, kept_pipelines
 from streamkeeper.flows.leases import Lease, Life
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage
+from tools.waiting import NeverCame, NotYet, wait_until
 
 POOL = "streaming_flows"
 PARALLELISM, FLOW_SLOTS = 12, 8
@@ -76,6 +77,8 @@ class AirflowService:
     :param settings: what the flows' drivers and the recoveries get to see.
     :param master: the Spark master of the connection that flows are submitted by.
     :param extra: further environment variables; they win.
+    :param request_seconds: how long one request to it waits for its answer.
+    :param tell: is told what is waited for, where that takes long.
     """
 
     home: Path
@@ -83,6 +86,8 @@ class AirflowService:
     ports: Ports = field(default_factory=Ports.free)
     master: str = "local[2]"
     extra: Mapping[str, str] = field(default_factory=dict)
+    request_seconds: float = REQUEST_SECONDS
+    tell: Callable[[str], None] | None = None
     _process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -108,7 +113,7 @@ class AirflowService:
     @property
     def api(self) -> AirflowApi:
         """A client, logged in as :data:`USER`."""
-        return AirflowApi(self.url, USER, self.password)
+        return AirflowApi(self.url, USER, self.password, self.request_seconds)
 
     def start(self) -> AirflowService:
         """Start Airflow, wait until every component is healthy, and make the pool.
@@ -118,11 +123,12 @@ class AirflowService:
         self.home.mkdir(parents=True, exist_ok=True)
         try:
             self._launch_all()
-            wait_until(self._healthy, HEALTHY_SECONDS, "Airflow is healthy")
-            wait_until(self._pool_made, POOL_SECONDS, f"Airflow has the pool {POOL}")
+            wait_until(self._healthy, HEALTHY_SECONDS, "Airflow is healthy", tell=self.tell)
+            pool = {"name": POOL, "slots": FLOW_SLOTS, "description": "One slot a running streaming flow"}
+            self.api.insist("POST", "/pools", pool, POOL_SECONDS)
         except BaseException as error:
             self.stop()
-            if isinstance(error, TimeoutError):
+            if isinstance(error, NeverCame):
                 raise ServiceError(f"{error} The end of {self.output}:\n{self._last_output()}") from error
             raise
         return self
@@ -229,36 +235,22 @@ class AirflowService:
                 start_new_session=True,
             )
 
-    def _healthy(self) -> bool | None:
+    def _healthy(self) -> bool:
         if self._process is not None and self._process.poll() is not None:
             raise ServiceError(
                 f"Airflow ended with exit code {self._process.returncode}. The end of"
                 f" {self.output}:\n{self._last_output()}"
             )
-        health = reachable(self.api.health)
-        return (
-            True
-            if health and all((health.get(part) or {}).get("status") == "healthy" for part in COMPONENTS)
-            else None
-        )
-
-    def _pool_made(self) -> bool | None:
-        """Make the pool; None asks to try again, where Airflow is busy with what else it does at its start
-        (seen: 500, or no answer).
-        """
-        try:
-            self.api.call(
-                "POST",
-                "/pools",
-                {"name": POOL, "slots": FLOW_SLOTS, "description": "One slot a running streaming flow"},
+        health = self.api.health()
+        states = {part: (health.get(part) or {}).get("status") for part in COMPONENTS}
+        if set(states.values()) != {"healthy"}:
+            raise NotYet(
+                ", ".join(
+                    f"{part} is {state or 'not there'}"
+                    for part, state in states.items()
+                    if state != "healthy"
+                )
             )
-        except TimeoutError:
-            return None
-        except ApiError as error:
-            if error.status >= 500:
-                return None
-            if error.status != 409:
-                raise
         return True
 
     def _last_output(self, size: int = 4000) -> str:

@@ -18,13 +18,15 @@ from random import Random
 from types import TracebackType
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tools.kafka_broker import KafkaBroker
+from tools.waiting import NotYet, wait_until
 
 VARIABLE, TOPIC, PARTITIONS = "ORDERS_BROKERS", "orders", 3
+TOPIC_SECONDS = 120.0
 REPEATED, LATE = 0.15, 0.08
 _KEPT = 500
 """Orders that may be sent again."""
@@ -89,9 +91,17 @@ class Orders:
 
     def _make_topic(self) -> None:
         admin = AdminClient({"bootstrap.servers": self.brokers})
-        if TOPIC not in admin.list_topics(timeout=30).topics:
-            for made in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]).values():
-                made.result(30)
+
+        def made() -> bool:
+            try:
+                if TOPIC not in admin.list_topics(timeout=10).topics:
+                    for asked in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]).values():
+                        asked.result(10)
+            except KafkaException as error:
+                raise NotYet(str(error)) from error
+            return True
+
+        wait_until(made, TOPIC_SECONDS, f"Kafka has the topic {TOPIC}")
 
     def _run(self) -> None:
         random = Random()

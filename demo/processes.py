@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from streamkeeper.flows.leases import process_started
+from tools.waiting import NeverCame, wait_until
 
 started = process_started
 """The start time by which a lease, too, knows a process."""
@@ -61,6 +61,5 @@ def await_end(pid: int, since: int, seconds: float) -> None:
 
 
 def _await(over: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not over() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    with contextlib.suppress(NeverCame):
+        wait_until(lambda: over() or None, seconds, "a process ends", interval=0.1)

@@ -4,7 +4,6 @@ instead.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -19,6 +18,7 @@ from streamkeeper.flows.holds import Hold
 from streamkeeper.flows.status import FlowStatus
 from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.settings import Settings
+from tools.waiting import NeverCame, NotYet, wait_until
 
 Found = TypeVar("Found")
 Seen = tuple[Found | None, str]
@@ -37,23 +37,19 @@ class StoryFailed(Exception):
 def wait(what: str, look: Callable[[], Seen[Found]], seconds: float = LONG) -> Found:
     """Look until something is found, and give it.
 
-    An answer of 500 and above counts as nothing seen yet: SQLite behind Airflow is locked at times.
-
     :raises StoryFailed: nothing was found in time; it says what was seen last.
     """
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            found, seen = look()
-        except ApiError as error:
-            if error.status < 500:
-                raise
-            found, seen = None, str(error)
-        if found is not None:
-            return found
-        if time.monotonic() >= deadline:
-            raise StoryFailed(f"Waited {seconds:g} s until {what}. Seen instead: {seen}")
-        time.sleep(0.5)
+
+    def once() -> Found:
+        found, seen = look()
+        if found is None:
+            raise NotYet(seen)
+        return found
+
+    try:
+        return wait_until(once, seconds, what)
+    except NeverCame as error:
+        raise StoryFailed(str(error)) from error
 
 
 def check(what: str, true: bool, seen: object) -> None:

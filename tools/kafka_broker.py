@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 import uuid
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 
 from tools.jars import PROJECT, ensure
 from tools.java import find_java
+from tools.waiting import NeverCame, NotYet, wait_until
 
 LOCK = Path(__file__).with_suffix(".lock")
 JARS = PROJECT / ".cache" / "kafka-4.1.0"
@@ -178,28 +178,29 @@ class KafkaBroker:
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
     def _wait_until_it_answers(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + self._start_timeout
-        while not self._answers():
-            if process.poll() is not None:
-                raise KafkaBrokerError(
-                    f"The broker ended with exit code {process.returncode} while starting:\n{self._log_end()}"
-                )
-            if time.monotonic() > deadline:
-                raise KafkaBrokerError(
-                    f"The broker did not answer at {self.bootstrap_servers} within {self._start_timeout:g}"
-                    f" s:\n{self._log_end()}"
-                )
-            time.sleep(0.1)
-
-    def _answers(self) -> bool:
         try:
-            socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
+            wait_until(
+                lambda: self._answers(process),
+                self._start_timeout,
+                f"the broker answers at {self.bootstrap_servers}",
+                0.1,
+            )
+        except NeverCame as error:
+            raise KafkaBrokerError(f"{error}\n{self._log_end()}") from error
+
+    def _answers(self, process: subprocess.Popen[bytes]) -> bool | None:
+        if process.poll() is not None:
+            raise KafkaBrokerError(
+                f"The broker ended with exit code {process.returncode} while starting:\n{self._log_end()}"
+            )
+        socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
+        try:
             metadata = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0}).list_topics(
                 timeout=5
             )
-        except (OSError, KafkaException):
-            return False
-        return bool(metadata.brokers)
+        except KafkaException as error:
+            raise NotYet(str(error)) from error
+        return True if metadata.brokers else None
 
     def _log_end(self) -> str:
         return self.log.read_text(errors="replace")[-4000:]

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import sys
 import traceback
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def load_pipeline(file: Path, data: str) -> Pipeline:
     sys.modules[module_name] = module
     sys.path.insert(0, str(file.parent))
     try:
-        with collecting(registry), contextlib.redirect_stdout(sys.stderr):
+        with collecting(registry), contextlib.redirect_stdout(sys.stderr), _no_bytecode():
             spec.loader.exec_module(module)
         return registry.finish(_shared_code(file))
     except (DeclarationError, KeyboardInterrupt):
@@ -144,6 +145,18 @@ def blame(file: Path, error: BaseException) -> str:
         " once what it needs is there; until then its flows keep their last declaration and do not start"
         " anew."
     )
+
+
+@contextlib.contextmanager
+def _no_bytecode() -> Iterator[None]:
+    """Keep Python from writing ``__pycache__``: what it keeps there for a file is taken for that file as long
+    as size and second fit.
+    """
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def _forget(before: set[str], folder: Path) -> None:

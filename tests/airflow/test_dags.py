@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+from airflow.serialization.serialized_objects import DagSerialization
+from airflow.timetables import trigger
 from airflow.timetables.base import TimeRestriction
 from airflow.timetables.simple import ContinuousTimetable
 from streamkeeper_airflow.recovery.tasks import SparkStep, UnaskedStep
@@ -165,6 +167,34 @@ def test_a_declared_schedule_has_a_dag_that_triggers_its_recovery_with_nobody_as
         None,
         timedelta(minutes=5),
     ), "who is switched on later waits for its time"
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "hours", "minutes"),
+    [
+        ("clean_up_daily", 0, 0),
+        ("remove_driver_logs", 0, 0),
+        ("tidy_tables", 3, 30),
+        ("schedule__first__reset_checkpoint__first_flow", 4, 30),
+    ],
+)
+def test_what_runs_by_the_clock_waits_for_its_next_time_and_never_runs_for_a_night_that_is_over(
+    project: Path, monkeypatch: pytest.MonkeyPatch, dag_id: str, hours: int, minutes: int
+) -> None:
+    (project / "pipelines" / "first.py").open("a").write(
+        '\ndp.schedule("reset_checkpoint", flow="first_flow", cron="30 4 * * *")\n'
+    )
+    dag = DagSerialization.from_dict(DagSerialization.to_dict(DagBag(str(PROJECT / "dags")).dags[dag_id]))
+    today = datetime(2026, 11, 22, tzinfo=timezone.utc)
+    its_time = today + timedelta(hours=hours, minutes=minutes)
+
+    def first_run(at: datetime) -> datetime:
+        monkeypatch.setattr(trigger, "utcnow", lambda: at)
+        return dag.next_dagrun_info(last_automated_run_info=None).run_after  # type: ignore[no-any-return]
+
+    assert first_run(today + timedelta(hours=12)) == its_time + timedelta(days=1)
+    assert first_run(its_time - timedelta(hours=1)) == its_time
+    assert first_run(its_time + timedelta(minutes=1)) == its_time, "parsed again before its run began"
 
 
 def test_a_flow_that_runs_once_has_a_dag_that_runs_once_and_again_when_it_is_asked_to(project: Path) -> None:

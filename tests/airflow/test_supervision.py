@@ -25,7 +25,6 @@ from streamkeeper_airflow.flow.holds import blocking
 from streamkeeper_airflow.flow.retries import DriverFailed, WrongSettings
 from streamkeeper_airflow.flow.supervise import FlowOperator
 
-from demo.airflow_api import wait_until
 from streamkeeper.drivers import crash_loops, stopping, submit, supervision
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.flows import holds, leases
@@ -36,6 +35,7 @@ from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage, to_json
 from streamkeeper.times import now
 from tests.worlds.suites import long_but
+from tools.waiting import wait_until
 
 FLOW = "first.first_flow"
 SMALL_DRIVER = Path(__file__).with_name("small_driver.py")

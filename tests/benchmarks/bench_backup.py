@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import statistics
 import sys
 import tempfile
 import time
@@ -24,8 +23,9 @@ sys.path[:0] = [str(PROJECT), str(PROJECT / "spark_jobs")]
 
 from streamkeeper.delta.copy_files import FIRST_COMMIT, Progress, copy_files, files_of  # noqa: E402
 from streamkeeper.storage import LocalStorage  # noqa: E402
+from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds  # noqa: E402
 
-ROUNDS = int(os.environ.get("ROUNDS", "5"))
+ROUNDS = rounds()
 SHAPES = {"48 files of 16 MB": (48, 16 * 2**20), "4,000 files of 100 kB": (4000, 100_000)}
 ROWS = 4_000_000
 
@@ -69,7 +69,7 @@ def seconds(act: Callable[[], object]) -> float:
 
 
 def compare(root: Path, name: str, count: int, size: int) -> None:
-    """Print one row: the throughput of each way, and what a backup has of the others', pair by pair."""
+    """Print a row for each way of copying: the throughput of a backup beside it, pair by pair."""
     source = root / "source"
     commit = make_files(source, count, size)
     ways: dict[str, Callable[[Path], object]] = {
@@ -86,14 +86,9 @@ def compare(root: Path, name: str, count: int, size: int) -> None:
                 taken[way].append(needed)
             shutil.rmtree(target)
     shutil.rmtree(source)
-    speeds = [f"{count * size / statistics.median(taken[way]) / 1e6:,.0f} MB/s" for way in ways]
-    ratios = [_ratio(taken[other], taken["backup"]) for other in ("plain", "flushed")]
-    print(f"| {name} | {' | '.join([*speeds, *ratios])} |", flush=True)
-
-
-def _ratio(other: list[float], ours: list[float]) -> str:
-    found = sorted(one / two for one, two in zip(other, ours, strict=True))
-    return f"{statistics.median(found):.2f} ({found[0]:.2f}–{found[-1]:.2f})"
+    speeds = {way: [count * size / one / 1e6 for one in taken[way]] for way in ways}
+    print_ratio(f"{name}: backup, against copytree", speeds["backup"], speeds["plain"], "MB/s", "≥0.70")
+    print_ratio("the same, against copytree, flushed", speeds["backup"], speeds["flushed"], "MB/s", "–")
 
 
 def real_table(root: Path) -> None:
@@ -130,11 +125,7 @@ def real_table(root: Path) -> None:
 
 def main() -> None:
     """Print the tables."""
-    print(
-        f"| copied, median of {ROUNDS} | copytree | copytree, flushed | backup | backup / copytree | backup /"
-        " flushed |"
-    )
-    print("|---|---|---|---|---|---|", flush=True)
+    print(f"{ROUNDS} rounds\n{HEADER}", flush=True)
     with tempfile.TemporaryDirectory() as root:
         for name, (count, size) in SHAPES.items():
             compare(Path(root), name, count, size)
@@ -143,4 +134,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    enter_environment()
     main()

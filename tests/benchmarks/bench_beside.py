@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from streamkeeper.drivers import submit
 from tests.benchmarks.bench_rebuild import begin, steps
 from tests.benchmarks.flows_side_by_side import PIPELINE, Bench, write_files
+from tests.benchmarks.ratios import enter_environment
 
 FILES, ROWS, PER_TRIGGER = int(os.environ.get("FILES", "40")), 20_000, 4
 EVERY = float(os.environ.get("EVERY", "1"))
@@ -242,4 +243,5 @@ def report(
 
 
 if __name__ == "__main__":
+    enter_environment()
     main()

@@ -31,11 +31,11 @@ from streamkeeper.declare.cdc_spec import BOOKKEEPING, CdcSpec
 from streamkeeper.declare.model import AppendFlow, Table, Where
 from streamkeeper.drivers.submit import spark_settings
 from streamkeeper.settings import Settings
-from tests.benchmarks.flows_side_by_side import HEADER, ratio_row
+from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds
 
 SIZES = [float(size) for size in os.environ.get("SIZES", "0.2,2,8").split(",")]
 BATCHES = int(os.environ.get("BATCHES", "4"))
-ROUNDS = int(os.environ.get("ROUNDS", "1"))
+ROUNDS = rounds(1)
 DELETES = float(os.environ.get("DELETES", "0.05"))
 ROWS, FILE_ROWS = 100_000, 125_000
 
@@ -173,14 +173,10 @@ def main() -> None:
                         known.extend(found)
                 what = f"{size:g} million, {'recent' if recent else 'random'} keys"
                 floor = f"append {statistics.median(rates[2]):,.0f}"
-                print(
-                    ratio_row(
-                        what, rates[0], rates[1], "rows/s", f"{'≥2.00' if size >= 2 else '':<6} {floor}"
-                    ),
-                    flush=True,
-                )
+                print_ratio(what, rates[0], rates[1], "rows/s", f"{'≥2.00' if size >= 2 else '':<6} {floor}")
     spark.stop()
 
 
 if __name__ == "__main__":
+    enter_environment()
     main()

@@ -8,17 +8,17 @@ of the time.
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.benchmarks.flows_side_by_side import HEADER, Bench, commits_with_data, ratio_row, write_files
+from tests.benchmarks.flows_side_by_side import Bench, commits_with_data, write_files
+from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds
 
 FILES, ROWS, PER_TRIGGER = 60, 20_000, 4
-ROUNDS = int(os.environ.get("ROUNDS", "5"))
+ROUNDS = rounds()
 
 
 def main() -> None:
@@ -44,9 +44,10 @@ def main() -> None:
                     commits = commits_with_data(bench.bare_table if side else bench.table)
                     rates[side].append((len(commits) - 1) * PER_TRIGGER * ROWS / (commits[-1] - commits[0]))
                     firsts[side].append(commits[0] - started)
-        print(ratio_row(f"{view}: throughput", *rates, "rows/s", "≥0.97"), flush=True)
-        print(ratio_row(f"{view}: spark-submit to the first batch", *firsts, "s", "≤1.10"), flush=True)
+        print_ratio(f"{view}: throughput", *rates, "rows/s", "≥0.97")
+        print_ratio(f"{view}: spark-submit to the first batch", *firsts, "s", "≤1.10")
 
 
 if __name__ == "__main__":
+    enter_environment()
     main()

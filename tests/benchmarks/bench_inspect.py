@@ -8,7 +8,6 @@ look must not grow with history.
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,10 +29,11 @@ from streamkeeper.checkpoint import (  # noqa: E402
 from streamkeeper.checkpoint.crc_files import checksum, twin_of  # noqa: E402
 from streamkeeper.cli.inspection import inspect  # noqa: E402
 from streamkeeper.storage import LocalStorage  # noqa: E402
+from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds  # noqa: E402
 
 SIZES = (10_000, 1_000_000)
 PER_BATCH = 10
-RUNS = 7
+RUNS = rounds(7)
 RETAINED = 100
 """Spark's minBatchesToRetain."""
 
@@ -78,15 +78,15 @@ def make_checkpoint(folder: Path, files: int) -> int:
     return sum(file.stat().st_size for file in log.iterdir())
 
 
-def seconds(action: Callable[[], object]) -> float:
-    """Give the median time of several runs, after one that is not counted."""
+def milliseconds(action: Callable[[], object]) -> list[float]:
+    """Give the times of several runs, after one that is not counted."""
     action()
     taken = []
     for _ in range(RUNS):
         before = time.perf_counter()
         action()
-        taken.append(time.perf_counter() - before)
-    return statistics.median(taken)
+        taken.append(1000 * (time.perf_counter() - before))
+    return taken
 
 
 def run(*arguments: str) -> None:
@@ -97,7 +97,7 @@ def run(*arguments: str) -> None:
     subprocess.run([sys.executable, *arguments], cwd=PROJECT, check=True, stdout=subprocess.DEVNULL)
 
 
-def measure(folder: Path) -> dict[str, float]:
+def measure(folder: Path) -> dict[str, list[float]]:
     """Time each way of looking at a checkpoint."""
     storage = LocalStorage(str(folder))
     code = (
@@ -105,11 +105,11 @@ def measure(folder: Path) -> dict[str, float]:
         " LocalStorage;print(inspect(LocalStorage(sys.argv[1]), '').to_json())"
     )
     return {
-        "in process": seconds(lambda: inspect(storage, "")),
-        "bare python process": seconds(lambda: run("-c", "pass")),
-        "process, library": seconds(lambda: run("-c", code, str(folder))),
-        "process, command line": seconds(lambda: run("-m", "streamkeeper", "inspect", str(folder))),
-        "in process, files counted": seconds(lambda: inspect(storage, "", count_files=True)),
+        "in process": milliseconds(lambda: inspect(storage, "")),
+        "bare python process": milliseconds(lambda: run("-c", "pass")),
+        "process, library": milliseconds(lambda: run("-c", code, str(folder))),
+        "process, command line": milliseconds(lambda: run("-m", "streamkeeper", "inspect", str(folder))),
+        "in process, files counted": milliseconds(lambda: inspect(storage, "", count_files=True)),
     }
 
 
@@ -122,14 +122,13 @@ def main() -> None:
             size = make_checkpoint(folder, files)
             print(f"{files:,} processed files: files log of {size / 1e6:.1f} MB", flush=True)
             found.append(measure(folder))
-    print(
-        f"\n| inspect, median of {RUNS} | {SIZES[0]:,} files | {SIZES[1]:,} files | ratio"
-        " |\n|---|---|---|---|"
-    )
+    print(f"\n{RUNS} runs; ours: {SIZES[1]:,} files, bare: {SIZES[0]:,}\n{HEADER}")
     for way, small in found[0].items():
-        large = found[1][way]
-        print(f"| {way} | {small * 1000:.1f} ms | {large * 1000:.1f} ms | {large / small:.2f} |")
+        print_ratio(
+            f"inspect: {way}", found[1][way], small, "ms", "≤500 ms" if way.startswith("process") else "–"
+        )
 
 
 if __name__ == "__main__":
+    enter_environment()
     main()

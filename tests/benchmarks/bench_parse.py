@@ -21,8 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PROJECT, Settings
+from tests.benchmarks.ratios import enter_environment, print_ratio, rounds
 
-SIZES, A_FILE, ROUNDS = (100, 300, 1_000), 5, int(os.environ.get("ROUNDS", "5"))
+SIZES, A_FILE, ROUNDS = (100, 300, 1_000), 5, rounds()
 AIM = 5.0
 
 PIPELINE = """
@@ -60,6 +61,7 @@ def main() -> None:
     """Measure and print the table."""
     print(f"{A_FILE} flows a pipeline file, {ROUNDS} rounds, median (range)")
     print(f"{'flows':>6}  {'manifest':<10} {'seconds':>24} {'ms/flow':>8}  aim")
+    a_flow: dict[tuple[str, int], list[float]] = {}
     for size in SIZES:
         with tempfile.TemporaryDirectory(prefix="bench-parse-") as scratch:
             settings = declare(Path(scratch), size)
@@ -72,6 +74,7 @@ def main() -> None:
                     seconds, files = parse(environment, size)
                     took.append(seconds)
                 middle = statistics.median(took)
+                a_flow[row, size] = [1000 * one / size for one in took]
                 print(
                     f"{size:>6,}  {row:<10} {middle:>8.2f} s ({min(took):.2f}–{max(took):.2f})"
                     f" {1000 * middle / size:>12.2f}  {f'≤{AIM:g} s' if size == SIZES[-1] else ''}",
@@ -82,6 +85,11 @@ def main() -> None:
                     + ", ".join(f"{Path(file).name} {value:.2f}" for file, value in sorted(files.items())),
                     flush=True,
                 )
+    for row in ("made", "made anew"):
+        least, most = (a_flow[row, size] for size in (SIZES[0], SIZES[-1]))
+        print_ratio(
+            f"parse, manifest {row}: {SIZES[-1]:,} flows to {SIZES[0]}", most, least, "ms/flow", "≤1.0"
+        )
 
 
 def declare(root: Path, size: int) -> Settings:
@@ -147,4 +155,5 @@ def parse(environment: dict[str, str], size: int) -> tuple[float, dict[str, floa
 
 
 if __name__ == "__main__":
+    enter_environment()
     main()

@@ -23,10 +23,11 @@ from streamkeeper.drivers import submit
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.kind import kind
-from tests.benchmarks.flows_side_by_side import HEADER, Bench, commits_with_data, ratio_row, write_files
+from tests.benchmarks.flows_side_by_side import Bench, commits_with_data, write_files
+from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds
 
 FILES, ROWS, PER_TRIGGER = 60, 20_000, 4
-ROUNDS = int(os.environ.get("ROUNDS", "5"))
+ROUNDS = rounds()
 
 
 def spark_step(bench: Bench, recovery: str, step: str) -> float:
@@ -134,9 +135,10 @@ def main() -> None:
                 for turn in turns[number % 3 :] + turns[: number % 3]:
                     turn()
         for what, taken in ours.items():
-            print(ratio_row(f"{view}: {what}", taken, theirs, "s", "≤1.10"), flush=True)
+            print_ratio(f"{view}: {what}", taken, theirs, "s", "≤1.10")
     print(f"load at the end {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":
+    enter_environment()
     main()

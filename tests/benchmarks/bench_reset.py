@@ -26,11 +26,12 @@ from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.recover.requests.reset_checkpoint import parse_reset
 from streamkeeper.recover.steps.shared import VERIFY_PROGRESS
-from tests.benchmarks.flows_side_by_side import HEADER, NAME, Bench, commits_with_data, ratio_row, write_files
+from tests.benchmarks.flows_side_by_side import NAME, Bench, commits_with_data, write_files
+from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds
 
 FILES, ROWS, PER_TRIGGER = 40, 5_000, 10
 GROWTH_ROWS, GROWTH_FILE, GROWTH_FACTOR = int(os.environ.get("GROWTH_ROWS", "1000000")), 50_000, 10
-ROUNDS = int(os.environ.get("ROUNDS", "5"))
+ROUNDS = rounds()
 
 
 def reset(bench: Bench, number: int) -> float:
@@ -72,7 +73,7 @@ def growth() -> None:
                 began = reset(bench, number)
                 took[name].append(commits_with_data(bench.table)[seen] - began)
         said = f"stateless: {GROWTH_ROWS * GROWTH_FACTOR:,} rows (ours) by {GROWTH_ROWS:,} (bare)"
-        print(ratio_row(said, took["large"], took["small"], "s", "1.0"), flush=True)
+        print_ratio(said, took["large"], took["small"], "s", "1.0")
 
 
 def main() -> None:
@@ -103,9 +104,10 @@ def main() -> None:
                         else commits_with_data(bench.table)[seen]
                     )
                     (bare if side else ours).append(new - began)
-        print(ratio_row(f"{name}: reset to first new commit", ours, bare, "s", "≤1.5"), flush=True)
+        print_ratio(f"{name}: reset to first new commit", ours, bare, "s", "≤1.5")
     growth()
 
 
 if __name__ == "__main__":
+    enter_environment()
     main()

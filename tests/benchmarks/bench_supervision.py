@@ -11,7 +11,6 @@ settings.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from demo.__main__ import Interrupted, _interruptible
-from demo.airflow_api import AirflowApi, wait_until
+from demo.airflow_api import AirflowApi
 from demo.generator import Generator
 from demo.processes import started
 from streamkeeper.drivers.supervision import Absence
@@ -33,11 +32,13 @@ from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.settings import PROJECT
 from streamkeeper.storage import Storage, open_storage
-from tests.benchmarks.flows_side_by_side import HEADER, NAME, Bench, ratio_row
+from tests.benchmarks.flows_side_by_side import NAME, Bench
+from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds
 from tests.benchmarks.supervised_sides import FILES, STEP, STOCK_DAG, Side, pss, running, sides
 from tests.events_producer import Producer
+from tools.waiting import wait_until
 
-ROUNDS = int(os.environ.get("ROUNDS", "5"))
+ROUNDS = rounds()
 MINUTE = 60.0
 OUR_DAG = f"flow__{NAME.replace('.', '__')}"
 
@@ -66,9 +67,9 @@ def restarts(three: tuple[Side, Side, Side]) -> None:
             seconds[side.name].append(_restart(side, [other for other in three if other is not side]))
     ours, bare, stock = (seconds[side.name] for side in three)
     print(f"\n{ROUNDS} rounds in turns; the other two drivers are stopped meanwhile\n{HEADER}")
-    print(ratio_row("kill -9 to the next batch, against a loop", ours, bare, "s", "≤1.3"))
-    print(ratio_row("the same, against the stock operator", ours, stock, "s", "–"))
-    print(ratio_row("the stock operator against a loop", stock, bare, "s", "–"), flush=True)
+    print_ratio("kill -9 to the next batch, against a loop", ours, bare, "s", "≤1.3")
+    print_ratio("the same, against the stock operator", ours, stock, "s", "–")
+    print_ratio("the stock operator against a loop", stock, bare, "s", "–")
 
 
 def _restart(side: Side, others: list[Side]) -> float:
@@ -197,6 +198,7 @@ def _find_the_rooms() -> None:
 
 
 if __name__ == "__main__":
+    enter_environment()
     _find_the_rooms()
     try:
         main()

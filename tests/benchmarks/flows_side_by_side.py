@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -145,15 +144,3 @@ def commits_with_data(table: Path) -> list[float]:
     """
     files = sorted((table / "_delta_log").glob("[0-9]*.json"))
     return [file.stat().st_mtime for file in files if '"add":' in file.read_text()]
-
-
-def ratio_row(what: str, ours: Sequence[float], bare: Sequence[float], unit: str, aim: str) -> str:
-    """Give a line of the table: both medians, and the median of the ratios pair by pair with its range."""
-    ratios = [mine / theirs for mine, theirs in zip(ours, bare, strict=True)]
-    middle = f"{statistics.median(ours):10,.2f} {statistics.median(bare):10,.2f} {unit:<7}"
-    return (
-        f"{what:<46} {middle} {statistics.median(ratios):6.2f}  ({min(ratios):.2f}–{max(ratios):.2f})  {aim}"
-    )
-
-
-HEADER = f"{'':<46} {'ours':>10} {'bare':>10} {'':<7} {'ratio':>6}  (range)      aim"

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from demo import evidence
-from demo.airflow_api import ApiError, wait_until
 from demo.generator import Generator
 from tests import events_evidence
 from tests.chaos.arena import DAG, Arena, Parked
 from tests.chaos.choosing import Blow, Moment, Round, Victim
 from tests.chaos.components import SCHEDULER
 from tests.chaos.striking import NothingToStrike, Strike, Target, strike, targets
+from tools.waiting import wait_until
 
 BACK = 300.0
 """Seconds until a step of a round counts as failed: some ten times what it takes on a machine with nothing
@@ -114,10 +114,6 @@ def _find(arena: Arena, victim: Victim) -> tuple[Target, ...]:
             return targets(victim, arena.home, arena.service, DAG)
         except NothingToStrike:
             return None  # the flow runs already when its new task has not said so yet
-        except ApiError as error:
-            if error.status < 500:
-                raise
-            return None
 
     return wait_until(look, BACK, f"there is a {victim.value} to strike")
 

@@ -11,13 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.airflow_api import AirflowApi, wait_until
+from demo.airflow_api import AirflowApi
 from demo.processes import session_members, started
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Life
 from tests.chaos.choosing import Blow, Round, Victim
 from tests.chaos.components import SCHEDULER, SplitAirflow
+from tools.waiting import wait_until
 
 TERM_GRACE = 5.0
 """Seconds from SIGTERM to SIGKILL where the scheduler is asked to end: as whatever restarts services does. It

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from demo.airflow_api import wait_until
 from demo.customers import FIRST, TRUNCATED, Customers
 from demo.generator import Generator
 from streamkeeper.settings import PROJECT
+from tools.waiting import wait_until
 
 Change = dict[str, Any]
 FILES = 30

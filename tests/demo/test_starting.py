@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from demo.__main__ import main
-from demo.airflow_api import wait_until
 from demo.checks import NotReady, check_ready, port_is_free
 from demo.leftovers import end_marked, marked
 from demo.lock import MARK, DemoLock, SecondDemo, UnusableHome
@@ -23,6 +22,7 @@ from demo.seeing import StoryFailed
 from demo.story import prepare
 from streamkeeper.settings import PROJECT, Settings
 from tools.jars import read_lock
+from tools.waiting import wait_until
 
 FREE = next(port for port in range(20000, 30000) if port_is_free(port))
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from demo.airflow_api import wait_until
 from demo.airflow_service import AirflowService
 from demo.generator import Generator
 from streamkeeper.flows import holds
@@ -25,6 +24,7 @@ from tests.end_to_end.browser import Person
 from tests.end_to_end.world import ENDING, TOKEN_SECONDS, World
 from tests.events_producer import Producer
 from tests.postgres import airflow_database
+from tools.waiting import wait_until
 
 SCHEDULED = 'dp.schedule("reset_checkpoint", flow="clean_events", cron="30 5 29 2 *", name="yearly")'
 """A recovery by the clock, at a time that hardly ever comes: its DAG is triggered by hand."""

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from demo.airflow_api import ApiError, wait_until
+from demo.airflow_api import ApiError
 from demo.tables import TableWatch
 from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.files import FlowHome
 from tests.end_to_end import plain_job
 from tests.end_to_end.world import ENDING, STARTING, World, arrive
+from tools.waiting import wait_until
 
 pytestmark = pytest.mark.long
 

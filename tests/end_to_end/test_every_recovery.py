@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from demo import evidence
-from demo.airflow_api import ApiError, wait_until
+from demo.airflow_api import ApiError
 from streamkeeper.delta import log as delta_log
 from streamkeeper.flows import ledger
 from streamkeeper.recover.plans.kind import KINDS, kind
@@ -19,6 +19,7 @@ from tests import events_evidence
 from tests.chaos.striking import titled
 from tests.end_to_end.world import ENDING, World
 from tests.worlds.suites import long_after
+from tools.waiting import wait_until
 
 NAME = "every"
 FLOW, TABLE = f"{NAME}.clean_events", f"{NAME}.{NAME}"

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import pytest
 
-from demo.airflow_api import ApiError, wait_until
 from demo.tables import TableWatch
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from tests.end_to_end.world import ENDING, RESET, STARTING, World, arrive
+from tools.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -31,12 +31,7 @@ def home(world: World) -> FlowHome:
 
 def states(world: World) -> list[str] | None:
     """Give the states of the DAG's runs, newest first, once Airflow knows the DAG."""
-    try:
-        return [str(run["state"]) for run in world.api.runs(DAG)]
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        return None
+    return [str(run["state"]) for run in world.api.runs(DAG)] if world.api.knows(DAG) else None
 
 
 def test_a_once_flow_is_done_and_its_reset_runs_it_again(world: World, home: FlowHome) -> None:

@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
-from demo.airflow_api import wait_until
 from tests.end_to_end.browser import Person
 from tests.end_to_end.world import ENDING, RESET, World, without_deduplication
+from tools.waiting import wait_until
 
 pytestmark = pytest.mark.long
 

@@ -10,11 +10,11 @@ import signal
 from pathlib import Path
 
 from demo import evidence
-from demo.airflow_api import wait_until
 from demo.tables import TableWatch
 from streamkeeper.flows import leases
 from tests import events_evidence
 from tests.end_to_end.world import ENDING, RESET, STARTING, World, without_deduplication
+from tools.waiting import wait_until
 
 NAME = "story"
 FLOW, DAG = f"{NAME}.clean_events", f"flow__{NAME}__clean_events"

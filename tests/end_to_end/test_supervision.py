@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from demo.airflow_api import wait_until
 from streamkeeper.drivers import supervision
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.leases import Life
 from tests.end_to_end.world import ENDING, STARTING, TOKEN_SECONDS, World
+from tools.waiting import wait_until
 
 pytestmark = pytest.mark.long
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from demo.airflow_api import reachable, wait_until
 from demo.tables import TableWatch, read_rows
 from streamkeeper.drivers.progress import position
 from streamkeeper.flows import holds, leases, status
@@ -25,6 +24,7 @@ from streamkeeper.flows.status import FlowStatus
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.storage import open_storage
 from tests.end_to_end.world import ENDING, RESET, STARTING, World
+from tools.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -157,11 +157,7 @@ def pair(world: World) -> Pair:
     made = Pair(world)
     made.produce(1, 2, 2)
     made.declare(PIPELINE)
-    wait_until(
-        lambda: reachable(lambda: world.api.runs(SHARED_DAG)) or None,
-        STARTING,
-        f"Airflow has the DAG {SHARED_DAG}",
-    )
+    wait_until(lambda: world.api.knows(SHARED_DAG) or None, STARTING, f"Airflow has the DAG {SHARED_DAG}")
     made.await_both()
     return made
 

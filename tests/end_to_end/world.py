@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from demo import evidence
-from demo.airflow_api import AirflowApi, ApiError, wait_until
+from demo.airflow_api import AirflowApi, ApiError
 from demo.airflow_service import AirflowService
 from demo.generator import Generator
 from streamkeeper.checkpoint import Checkpoint
@@ -24,6 +24,7 @@ from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock
 from tests import events_evidence
 from tests.airflow.listeners import Inbox
+from tools.waiting import wait_until
 
 RESET = "reset_checkpoint"
 STARTING, ENDING = 420.0, 420.0
@@ -93,7 +94,7 @@ class World:
 
         def look() -> bool | None:
             try:
-                forms = [str(self.api.call("GET", f"/dags/{name}/details")["params"]) for name in KINDS]
+                forms = [str(self.api.read(f"/dags/{name}/details")["params"]) for name in KINDS]
             except ApiError as error:
                 if error.status != 404:
                     raise

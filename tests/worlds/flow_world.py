@@ -30,6 +30,7 @@ from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.times import now
 from tests.oracle import counted
+from tools import waiting
 
 FIRST_FILE = 1_780_000_000
 NAME = "events.clean_events"
@@ -319,10 +320,7 @@ def running_driver(settings: Settings, command: Sequence[str], log: Path) -> Ite
 
 def wait_until(condition: Callable[[], object], timeout: float = 120) -> None:
     """Wait until a condition holds."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout} s in vain"
-        time.sleep(0.05)
+    waiting.wait_until(lambda: condition() or None, timeout, "a condition holds", interval=0.05)
 
 
 def refused_loudly(driver: Driver) -> bool:

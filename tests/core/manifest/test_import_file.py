@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -113,6 +114,22 @@ def test_the_fingerprint_changes_when_the_flow_may_do_something_else(
 ) -> None:
     before = mark(tmp_path)
     assert mark(tmp_path, pipeline, helper) != before
+
+
+def test_a_file_of_the_same_length_in_the_same_second_is_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+
+    def path_of(source: str) -> str | None:
+        for name, content in (("p.py", PIPELINE.replace("/raw", source)), ("helper.py", HELPER)):
+            (tmp_path / name).write_text(content)
+            os.utime(tmp_path / name, (1_790_000_000, 1_790_000_000))
+        return load_pipeline(tmp_path / "p.py", "/data").source("raw").path
+
+    assert (path_of("/one"), path_of("/two")) == ("/data/one", "/data/two")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["helper.py", "p.py"]
+    assert not sys.dont_write_bytecode
 
 
 def test_a_function_that_another_calls_is_shared_code(tmp_path: Path) -> None:

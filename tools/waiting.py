@@ -1,0 +1,57 @@
+"""One way to wait for what others do: look until it is there, or until a deadline.
+
+Whoever is asked may be slow, busy, or not there yet. None of that ends a wait before its deadline.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Found = TypeVar("Found")
+TELL_SECONDS = 30.0
+"""Seconds between two lines about a wait that goes on."""
+
+
+class NotYet(Exception):
+    """A look found nothing, or had no answer; the message says what it saw instead."""
+
+
+class NeverCame(TimeoutError):
+    """The deadline passed; the message says what was waited for, and what was seen last."""
+
+
+def wait_until(
+    look: Callable[[], Found | None],
+    timeout: float,
+    what: str,
+    interval: float = 0.5,
+    tell: Callable[[str], None] | None = None,
+) -> Found:
+    """Look until something is found, and return it.
+
+    A look that gives None, raises :class:`NotYet`, waits in vain for an answer or is refused a connection
+    found nothing yet.
+
+    :param timeout: seconds; a look that is under way then is not cut off.
+    :param what: completes "Waited … s until".
+    :param tell: is told every :data:`TELL_SECONDS` what is waited for.
+    :raises NeverCame: nothing was found in time.
+    """
+    began = told = time.monotonic()
+    while True:
+        seen = ""
+        try:
+            found = look()
+        except (NotYet, TimeoutError, ConnectionError) as error:
+            found, seen = None, f" Seen instead: {str(error) or type(error).__name__}"
+        if found is not None:
+            return found
+        now = time.monotonic()
+        if now - began >= timeout:
+            raise NeverCame(f"Waited {timeout:g} s until {what}; it did not come.{seen}")
+        if tell is not None and now - told >= TELL_SECONDS:
+            told = now
+            tell(f"Waiting until {what}, for {now - began:.0f} of at most {timeout:g} s.{seen}")
+        time.sleep(interval)
