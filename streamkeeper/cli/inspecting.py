@@ -4,14 +4,15 @@ settings, no manifest, no fsspec.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamkeeper.cli.inspection import Inspection, SourceStand, inspect
 from streamkeeper.cli.output import show
+from streamkeeper.declare.offsets import RATE, describe
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
@@ -141,9 +142,7 @@ def _words(found: Inspection) -> Iterator[str]:
         "in flight      "
         f" {'nothing' if found.in_flight is None else f'batch {found.in_flight}: planned, not committed'}"
     )
-    yield (
-        f"watermark       {'none' if not found.watermark_ms else f'{found.watermark_ms} ms since the epoch'}"
-    )
+    yield f"watermark       {'none' if not found.watermark_ms else _moment(found.watermark_ms)}"
     for source in found.sources:
         yield from _source(source)
     for operator in found.operators:
@@ -159,9 +158,14 @@ def _words(found: Inspection) -> Iterator[str]:
 def _source(source: SourceStand) -> Iterator[str]:
     files = "" if source.files is None else f", {source.files:,} files"
     yield f"source          {source.name} ({source.kind}): {source.position}{files}"
-    if source.offset is not None:
-        yield f"  offset        {json.dumps(source.offset)}"
     if source.in_flight is not None:
-        yield f"  in flight     {json.dumps(source.in_flight)}"
+        yield f"  in flight     {describe(source.in_flight)}"
     if source.initial is not None:
-        yield f"  began at      {json.dumps(source.initial)}"
+        # The rate source keeps when it began, and no position.
+        yield (
+            f"  began at      {_moment(source.initial) if source.kind == RATE else describe(source.initial)}"
+        )
+
+
+def _moment(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")

@@ -13,6 +13,7 @@ from streamkeeper.declare.model import FILE_FORMATS
 __all__ = [
     "check_fits",
     "describe",
+    "is_reached",
     "kind_of",
     "misfit_of",
     "write_commit",
@@ -103,6 +104,38 @@ def misfit_of(source_format: str, offset: Any) -> str | None:
     topic yet stands at ``{}``.
     """
     return None if source_format == KAFKA and offset == {} else check_fits(source_format, offset)
+
+
+def is_reached(offset: Any, end: Any) -> bool:
+    """Say whether what was read up to an offset lies within what is read up to another of the same source;
+    False where nobody can tell.
+    """
+    if offset is None:
+        return True
+    kind = kind_of(offset)
+    if end is None or kind != kind_of(end):
+        return False
+    found = False
+    match kind:
+        case "files":
+            found = offset["logOffset"] <= end["logOffset"]
+        case "rate":
+            found = _whole(offset) and _whole(end) and offset <= end
+        case "kafka":
+            ends = {(topic, part): upto for topic, parts in end.items() for part, upto in parts.items()}
+            read = {(topic, part): upto for topic, parts in offset.items() for part, upto in parts.items()}
+            found = all(upto <= ends.get(part, 0) for part, upto in read.items())
+        case "delta":
+            same = (
+                offset["reservoirId"] == end["reservoirId"]
+                and not offset.get("isStartingVersion")
+                and not end.get("isStartingVersion")
+            )
+            found = same and (offset["reservoirVersion"], offset["index"]) <= (
+                end["reservoirVersion"],
+                end["index"],
+            )
+    return found
 
 
 def _out_of_range(kind: str, offset: Any) -> str | None:

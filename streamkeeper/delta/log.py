@@ -92,6 +92,7 @@ class LogCommit:
 
     ``removed`` and ``added`` are data files by their paths in the log, each with the descriptor of its
     deletion vector or None. ``restored`` is the version that it put back, where it says so by its number.
+    ``rows`` are those of the files that it added, by their statistics; None where these do not say.
     """
 
     version: int
@@ -102,6 +103,7 @@ class LogCommit:
     added: tuple[tuple[str, str | None], ...]
     changes_data: bool
     restored: int | None = None
+    rows: int | None = 0
 
 
 def commits(table_path: str, at_once: int = 1) -> Iterator[LogCommit]:
@@ -130,6 +132,7 @@ def _commit(storage: Storage, version: int) -> LogCommit:
     removed: list[tuple[str, str | None]] = []
     added: list[tuple[str, str | None]] = []
     changes_data = False
+    rows: int | None = 0
     for line in (storage.read(f"{_LOG}/{version:020d}.json") or b"").splitlines():
         action = _action(storage, version, line) if line.strip() else {}
         if "commitInfo" in action:
@@ -144,8 +147,24 @@ def _commit(storage: Storage, version: int) -> LogCommit:
             if kind in action:
                 files.append((unquote(action[kind]["path"]), _vector(action[kind].get("deletionVector"))))
                 changes_data = changes_data or bool(action[kind].get("dataChange", True))
+        if "add" in action and rows is not None:
+            held = _rows(action["add"])
+            rows = None if held is None else rows + held
     return LogCommit(
-        version, operation, metadata, transactions, tuple(removed), tuple(added), changes_data, restored
+        version, operation, metadata, transactions, tuple(removed), tuple(added), changes_data, restored, rows
+    )
+
+
+def _rows(added: dict[str, Any]) -> int | None:
+    """Give how many rows a file has that a commit added, by its statistics and its deletion vector; None
+    where these do not say.
+    """
+    try:
+        held = json.loads(added.get("stats") or "{}").get("numRecords")
+    except ValueError:
+        return None
+    return (
+        None if held is None else int(held) - int((added.get("deletionVector") or {}).get("cardinality", 0))
     )
 
 

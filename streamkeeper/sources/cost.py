@@ -128,9 +128,14 @@ def refusals_of(
     request: ResetRequest,
     stateful: bool | None,
     missing_in_sink: str | None = None,
+    *,
+    target: str = "",
+    again: Amount | None = None,
 ) -> Iterator[Refusal]:
     """Give every price that the request does not accept.
 
+    :param again: what the table ``target`` gets a second time, by its log; None where that is not counted,
+        and what is read again counts.
     :param missing_in_sink: the batches that the checkpoint counts as done and the table has not, in words.
     """
     for price in prices:
@@ -162,6 +167,14 @@ def refusals_of(
     if missing_in_sink is not None and request.start.mode != EARLIEST:
         found[request_form.LOSS].append(
             f"the table has not {missing_in_sink}, which the checkpoint counts as done"
+        )
+    if again is not None and again.rows_unknown is None:
+        found[request_form.REPEATS] += (
+            [] if again.nothing else [f"the table {target}: {plans.in_words(again)} that it has"]
+        )
+    elif again is not None:
+        found[request_form.UNKNOWN_PRICE].append(
+            f"what the table {target} gets a second time: {again.rows_unknown}"
         )
     for word, sources in found.items():
         if sources and word not in request.accept:

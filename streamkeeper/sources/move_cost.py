@@ -103,7 +103,9 @@ def _with_files(source: Source, move: Move, price: SourcePrice, offset: Any, the
     again = file_listing.amount(
         source, [present[path] for path in read if path in present and path not in skipped]
     )
-    found = _read_again(replace(price, lost=lost, notes=notes), again, move)
+    found = _read_again(
+        replace(price, lost=lost, notes=notes, otherwise=bool(gone or anew or skipped)), again, move
+    )
     if others and move.restored:  # the table that is put back has them already
         found = replace(found, repeated=file_listing.amount(source, [present[path] for path in others]))
     if anew:

@@ -23,7 +23,7 @@ from streamkeeper.delta.log import SEAL, LogCommit
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import AFTER_LAST, BATCH, EARLIEST, Generation, StartAt
+from streamkeeper.flows.generations import AFTER_LAST, BATCH, BESIDE, EARLIEST, Generation, StartAt
 from streamkeeper.flows.past_positions import Place
 from streamkeeper.storage import open_storage
 
@@ -143,6 +143,7 @@ def version_after(place: Place, path: str) -> int:
     writer, wanted = place.generation.query_id, place.batch
     seed = place.start.seed_batch
     first: int | None = None
+    least: tuple[int, int] | None = None
     oldest = newest = None
     for commit in delta_log.commits(path):
         oldest = commit.version
@@ -151,20 +152,37 @@ def version_after(place: Place, path: str) -> int:
         if batch == wanted:
             return commit.version
         if batch is not None and batch < SEAL:
-            first = commit.version
+            first, least = commit.version, (batch, commit.version)
         elif batch is not None:  # sealed: what came afterwards is of later generations
             newest = commit.version - 1
     if seed == wanted and newest is not None and (first is not None or oldest == 0):
         return newest if first is None else first - 1
     raise RequestError(
-        f"The log of {path} names no version for {place}: "
-        + (
-            "there is no table. "
-            if oldest is None
-            else f"it starts at version {oldest} now, since Delta removes old commits. "
-        )
-        + "Keep the target as it is, name a newer batch, or put a backup back with restore_table."
+        f"The log of {path} names no version for {place}: {_why_no_version(place, oldest, least)}"
     )
+
+
+def _why_no_version(place: Place, oldest: int | None, least: tuple[int, int] | None) -> str:
+    """Say why no version of a table belongs to a batch, and what can be done.
+
+    :param oldest: the oldest version that the log has.
+    :param least: the lowest batch of the generation that the log names, with its version.
+    """
+    other = "Keep the target as it is (target: kept)"
+    if place.generation.start.mode == BESIDE and least is not None and least[0] > place.batch:
+        return (
+            f"generation {place.generation.number} was built beside the table and put in place at version"
+            f" {least[1]}, in one commit that holds its batches up to {least[0]}, so the table never was as"
+            f" after batch {place.batch}. Name batch {least[0]} or a newer one. {other}, or let full_refresh"
+            " read everything anew."
+        )
+    if oldest is None:
+        return f"there is no table. {other}, or put a backup back with restore_table."
+    if oldest > 0:
+        why = f"it starts at version {oldest} now, since Delta removes old commits"
+    else:
+        why = "it is whole, and no commit of it is that batch's"
+    return f"{why}. {other}, name a newer batch, or put a backup back with restore_table."
 
 
 def look_back(table: str, path: str, version: int, homes: Iterable[FlowHome]) -> PastVersion:

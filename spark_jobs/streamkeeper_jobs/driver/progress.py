@@ -5,6 +5,8 @@ minute, whichever is rarer.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -28,7 +30,7 @@ class Progress:
     def look(self, query: StreamingQuery) -> None:
         """Take over what the query has done since the last look."""
         progress = query.lastProgress
-        if progress is not None and progress["batchId"] != self._batch:
+        if progress is not None and _ran(progress) and progress["batchId"] != self._batch:
             self._batch = int(progress["batchId"])
             self._batches += 1
             self._rows += int(progress["numInputRows"])
@@ -50,7 +52,10 @@ class Progress:
         now = time.monotonic()
         if self._said is not None and now - self._said < LINE_SECONDS:
             return
-        done = f"batch {self._batch}, {self._rows} rows in {self._batches} batches"
+        done = (
+            f"batch {self._batch}, {self._rows} rows in {self._batches}"
+            f" {'batch' if self._batches == 1 else 'batches'}"
+        )
         say(f"{self._job.flow.full_name}: generation {self._start.number}, {done}.")
         self._said, self._rows, self._batches = now, 0, 0
 
@@ -65,3 +70,10 @@ class Progress:
                 f" {', '.join(self._operators) or 'no state'}, but its checkpoint has"
                 f" {'some' if kept else 'none'}."
             )
+
+
+def _ran(progress: Mapping[str, Any]) -> bool:
+    """Say whether a progress is of a batch that ran. A query that finds nothing new tells of the batch that
+    would be the next.
+    """
+    return "addBatch" in progress["durationMs"]

@@ -26,7 +26,7 @@ from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import adopt_notes
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
-from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal, SourcePrice
+from streamkeeper.recover.plans.plan import NONE, Amount, CopyPlan, FlowPlan, Plan, Refusal, SourcePrice
 from streamkeeper.recover.requests.adopt import AdoptRequest, adopt_form, parse_adopt, request_from_json
 from streamkeeper.recover.requests.form import LOSS, PRICES, REPEATS, UNKNOWN_PRICE
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
@@ -116,6 +116,7 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
         operators_before=found.operators,
         prices=prices,
         notes=tuple(adopt_notes.notes(settings, flow, request, found)),
+        written_again=_written_again(flow, found),
         once=flow.declaration.once,
     )
     refusals = (*_refusals(settings, flow, request, found), *refusals_of(prices, asked, False))
@@ -263,6 +264,21 @@ def _refusals(settings: Settings, flow: Flow, request: AdoptRequest, found: Foun
     for word, why in costs.items():
         if word not in request.accept:
             yield Refusal(word, f"{PRICES[word]} ({why}). To go on all the same, accept `{word}`.")
+
+
+def _written_again(flow: Flow, found: Found) -> Amount | None:
+    """Say what of a batch under way may be in the table: nothing where the table's log knows the query, since
+    then it rules.
+    """
+    if is_safe_to_repeat(flow, found.operators):
+        return None
+    if found.is_unknown_to_table and found.under_way is not None:
+        why = (
+            f"the table's log does not name the query {found.query_id}, so nobody knows whether it has batch"
+            f" {found.under_way}"
+        )
+        return Amount(None, 0, None, why)
+    return NONE
 
 
 def _copy(checkpoint: Checkpoint, home: FlowHome, number: int) -> CopyPlan:

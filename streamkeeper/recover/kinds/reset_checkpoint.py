@@ -31,6 +31,7 @@ from streamkeeper.settings import Settings
 from streamkeeper.sources import replay_steps
 from streamkeeper.sources.cost import price_of, refusals_of
 from streamkeeper.times import now
+from streamkeeper.written_again import Beginning, written_again
 
 RECOVERY = "reset_checkpoint"
 
@@ -82,7 +83,10 @@ def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> tuple[Fl
     )
     sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
     prices = tuple(price_of(source, standing, position, request, stateful) for source in sources)
-    refused = refusals_of(prices, request, stateful, standing.missing_in_sink)
+    again = written_again(settings, flow, present, prices, Beginning(request.start, request.state))
+    refused = refusals_of(
+        prices, request, stateful, standing.missing_in_sink, target=flow.declaration.target, again=again
+    )
     planned = FlowPlan(
         flow=flow.full_name,
         target=flow.declaration.target,
@@ -104,6 +108,7 @@ def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> tuple[Fl
         keeps_schemas=not request.infer_schemas,
         once=flow.declaration.once,
         failure=present.failure,
+        written_again=again,
     )
     accepted = (
         replace(refusal, flow=flow.full_name)

@@ -102,6 +102,11 @@ def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
         yield f"**{flow.flow}**: {_becomes(flow)}"
         yield ""
     yield from (f"- {line}" for line in (*_failure(flow), *flow.notes))
+    if flow.written_again is not None and not flow.written_again.nothing:
+        yield (
+            f"- Written a second time into the table {flow.target}, by its log:"
+            f" {in_words(flow.written_again)}."
+        )
     if flow.prices:
         yield ""
         yield "| source | stands | new generation starts | lost | repeated | replayed, muted |"
@@ -146,3 +151,6 @@ def _flow_text(flow: FlowPlan, several: bool) -> Iterator[str]:
         yield f"    repeated  {in_words(price.repeated)}"
         yield f"    replayed  {in_words(price.replayed)} (state only, sink muted)"
         yield from (f"    - {note}" for note in price.notes)
+    if flow.written_again is not None:
+        yield f"  table {flow.target}"
+        yield f"    written a second time  {in_words(flow.written_again)}"

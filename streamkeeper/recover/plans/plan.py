@@ -48,6 +48,8 @@ class SourcePrice:
     never read by any generation. ``repeated``: read by an earlier generation and again by this one.
     ``replayed``: read once more to rebuild state, with the sink muted. ``gone``: history that was read and is
     not there any more. ``blocked`` says why the plan cannot be carried out, whatever is accepted.
+    ``otherwise``: some of what was read and would be read again is not there any more, or is not as it was.
+    ``first_again`` is the batch of the files log that read the earliest of the files that are read again.
     """
 
     source: str
@@ -59,6 +61,8 @@ class SourcePrice:
     gone: Amount = NONE
     notes: tuple[str, ...] = ()
     blocked: str | None = None
+    otherwise: bool = False
+    first_again: int | None = None
 
     @property
     def unknown(self) -> bool:
@@ -86,7 +90,9 @@ class FlowPlan:
     for.
 
     ``next_generation`` is None for a flow that is only held meanwhile. ``failure`` are the details of its
-    park.
+    park. ``written_again`` are the rows of its table that it writes a second time
+    (:mod:`streamkeeper.written_again`); None where that is not counted: a table that is kept by key, or is
+    emptied.
     """
 
     flow: str
@@ -105,6 +111,7 @@ class FlowPlan:
     keeps_schemas: bool = True
     once: bool = False
     failure: dict[str, Any] | None = None
+    written_again: Amount | None = None
 
     @property
     def name(self) -> str:
@@ -229,7 +236,7 @@ def worse(approved: Plan, again: Plan) -> list[str]:
         if old is None:
             found.append(f"flow {flow.flow} was not in the approved plan")
         else:
-            costs = [*_worse_sources(old, flow), *_other_state(old, flow)]
+            costs = [*_worse_sources(old, flow), *_more_written(old, flow), *_other_state(old, flow)]
             found += [f"flow {flow.flow}, {item}" if several else item for item in costs]
     return found
 
@@ -237,6 +244,12 @@ def worse(approved: Plan, again: Plan) -> list[str]:
 def _other_state(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
     if approved.state != again.state:
         yield f"the state is {again.state}, and was to be {approved.state}"
+
+
+def _more_written(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
+    was, now = approved.written_again or NONE, again.written_again or NONE
+    if _grew(was, now):
+        yield f"table {again.target}: what it gets a second time went from {in_words(was)} to {in_words(now)}"
 
 
 def _worse_sources(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
@@ -300,6 +313,7 @@ def _flow(value: dict[str, Any]) -> FlowPlan:
             "operators_before": tuple(value["operators_before"]),
             "prices": tuple(_price(price) for price in value["prices"]),
             "notes": tuple(value["notes"]),
+            "written_again": Amount(**value["written_again"]) if value.get("written_again") else None,
         }
     )
 

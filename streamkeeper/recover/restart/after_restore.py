@@ -22,7 +22,7 @@ from streamkeeper.flows.generations import OFFSETS, StartAt
 from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.recover.plans.plan import Refusal
+from streamkeeper.recover.plans.plan import Amount, Refusal
 from streamkeeper.recover.requests.form import PRICES, REPEATS, UNKNOWN_PRICE
 from streamkeeper.recover.restart.flow_now import look_at
 from streamkeeper.recover.restart.next_generation import (
@@ -129,7 +129,12 @@ def _from_an_unknown_batch(planned: Planned, safe: bool, way: Way) -> Planned:
         "Rows of it are in the backup, which does not say up to which batch: it begins with all that its"
         " sources have."
     )
-    flow = replace(flow, notes=(note, *flow.notes[1:]))
+    unknown = (
+        None
+        if safe
+        else Amount(None, 0, None, "the backup does not say up to which batch it has rows of the flow")
+    )
+    flow = replace(flow, notes=(note, *flow.notes[1:]), written_again=unknown)
     if safe or REPEATS in way.accept:
         return flow, refused
     said = (

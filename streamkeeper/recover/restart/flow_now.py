@@ -50,6 +50,16 @@ class Present:
     failure: dict[str, Any] | None
 
     @property
+    def lets_rows_through(self) -> bool:
+        """Whether each row that it writes is of one that it reads in the same batch: it keeps no state, or
+        only leaves rows out.
+        """
+        declared = (self.failure or {}).get("operators")
+        return self.stateful is False or (
+            bool(self.stateful) and _DEDUPE.issuperset(self.operators if declared is None else declared)
+        )
+
+    @property
     def makes_its_state(self) -> bool:
         """Whether the query, as declared now as far as that is known, keeps a state that the pipeline's own
         code makes.

@@ -16,7 +16,7 @@ from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans import plan as plans
-from streamkeeper.recover.plans.plan import NONE, FlowPlan, Refusal, SourcePrice
+from streamkeeper.recover.plans.plan import NONE, Amount, FlowPlan, Refusal, SourcePrice
 from streamkeeper.recover.requests.form import REPEATS
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
@@ -25,6 +25,7 @@ from streamkeeper.settings import Settings
 from streamkeeper.sources import replay_steps
 from streamkeeper.sources.cost import price_of, refusals_of
 from streamkeeper.sources.move_cost import Move, price_from
+from streamkeeper.written_again import Beginning, written_again
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,16 @@ def plan_place(settings: Settings, flow: Flow, place: Place, way: Way) -> Planne
     move = Move(present.standing, present.position, place, state, present.stateful, way.restored)
     sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
     prices = tuple(price_from(source, move) for source in sources)
+    begins = Beginning(place.start_at, state, place, way.restored)
+    again = written_again(settings, flow, present, prices, begins)
     notes = (
         f"It begins after {place} ({place.found_by}).",
         f"Its state is {state}: {why}.",
-        *_table_notes(flow, present, way),
+        *_table_notes(flow, present, way, again),
         *((replay_steps.OWN_STATE,) if present.makes_its_state and state == REBUILT else ()),
         *(pinned_settings.changes(flow, place.standing) if state != COPIED else ()),
     )
-    return _planned(flow, present, place.start_at, state, prices=prices, notes=notes, way=way)
+    return _planned(flow, present, begins, prices=prices, notes=notes, way=way, again=again)
 
 
 def plan_beginning(settings: Settings, flow: Flow, way: Way) -> Planned:
@@ -87,11 +90,11 @@ def plan_beginning(settings: Settings, flow: Flow, way: Way) -> Planned:
         )
         for source in sources
     )
-    notes = (
-        "It had written nothing yet at that version: it begins with all that its sources have.",
-        *_table_notes(flow, present, way),
-    )
-    return _planned(flow, present, request.start, REBUILT, prices=prices, notes=notes, way=way)
+    begins = Beginning(request.start, REBUILT, restored=way.restored)
+    again = written_again(settings, flow, present, prices, begins)
+    first = "It had written nothing yet at that version: it begins with all that its sources have."
+    notes = (first, *_table_notes(flow, present, way, again))
+    return _planned(flow, present, begins, prices=prices, notes=notes, way=way, again=again)
 
 
 def held_meanwhile(settings: Settings, flow: Flow) -> FlowPlan:
@@ -140,16 +143,18 @@ def _never_begun(home: FlowHome, flow: Flow) -> FlowPlan:
 def _planned(
     flow: Flow,
     present: Present,
-    start: StartAt,
-    state: str,
+    begins: Beginning,
     *,
     prices: tuple[SourcePrice, ...],
     notes: tuple[str, ...],
     way: Way,
+    again: Amount | None,
 ) -> Planned:
     """Put a plan together. A copied state is no price: history is not looked at for it."""
+    start, state = begins.start, begins.state
     asked = ResetRequest((flow.full_name,), start, state=state, accept=way.accept)
-    refused = refusals_of(prices, asked, False if state == COPIED else present.stateful)
+    known = False if state == COPIED else present.stateful
+    refused = refusals_of(prices, asked, known, target=flow.declaration.target, again=again)
     planned = FlowPlan(
         flow=flow.full_name,
         target=flow.declaration.target,
@@ -166,6 +171,7 @@ def _planned(
         notes=notes,
         once=flow.declaration.once,
         failure=present.failure,
+        written_again=again,
     )
     safe = present.is_safe_to_repeat and start.mode in (BATCH, EARLIEST)
     return planned, tuple(
@@ -182,7 +188,7 @@ def _read_again(price: SourcePrice, restored: bool) -> SourcePrice:
     return replace(price, repeated=NONE, notes=(*price.notes, said))
 
 
-def _table_notes(flow: Flow, present: Present, way: Way) -> Iterator[str]:
+def _table_notes(flow: Flow, present: Present, way: Way, again: Amount | None) -> Iterator[str]:
     target = flow.declaration.target
     if way.restored:
         yield f"The table {target} is put back with it."
@@ -191,6 +197,11 @@ def _table_notes(flow: Flow, present: Present, way: Way) -> Iterator[str]:
             f"The table {target} stays; it is kept by key and sequence, so changes that are read again change"
             " nothing in it."
         )
-    else:
+    elif again is None:
         yield f"The table {target} stays: rows that are read again come a second time."
+    else:
+        yield (
+            f"The table {target} stays, with all that was written since: what the flow writes again comes a"
+            " second time."
+        )
     yield f"The old checkpoint {present.standing.start.checkpoint} stays."

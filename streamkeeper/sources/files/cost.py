@@ -191,6 +191,8 @@ def _files_price(
             else NONE
         ),
         gone=Amount(len(gone), 0, None, _why_gone(options)) if gone and rebuilt else NONE,
+        otherwise=bool(gone or too_old),
+        first_again=min((processed[file.path] for file in repeated), default=None),
         notes=(
             f"{len({file.path for file in unread} - {file.path for file in lost}):,} {UNREAD}",
             *(_rebuild_notes(gone, stateful, len(replayed)) if rebuilt else ()),

@@ -132,6 +132,14 @@ def test_inspect_shows_where_a_flow_stands(command: Command, stands: World) -> N
     assert value["start"]["checkpoint"].endswith("checkpoints/000001-000001")
 
 
+def test_inspect_says_a_watermark_as_a_time_and_each_position_once(command: Command) -> None:
+    text = command("inspect", str(RECORDED)).stdout
+    assert "watermark       2025-12-31T23:50:00.000+00:00" in text
+    assert ("files log 1" in text, "logOffset" in text) == (True, False)
+    value = json.loads(command("inspect", str(RECORDED), "--json").stdout)
+    assert (value["watermark_ms"], value["sources"][0]["offset"]) == (1_767_225_000_000, {"logOffset": 1})
+
+
 def test_inspect_shows_inferred_schemas_and_what_is_in_flight(command: Command, world: World) -> None:
     world.declare(EVENTS.replace('schema="event_id STRING", ', ""))
     world.add_files(2)

@@ -281,6 +281,8 @@ def test_a_seed_is_no_progress(world: World) -> None:
     assert progress.position(world.home) == Position(1, 2)
     world.home.storage.overwrite(world.home.start(1), to_json(asdict(replace(start, seed_batch=2))))
     assert progress.position(world.home) == Position(1, None)
+    told = str(progress.look(world.home, world.flow, storage_now(world.home.storage)))
+    assert ("no batch committed" in told, "last commit" in told) == (True, False)
 
 
 def test_a_flow_that_nobody_ever_ran_is_no_trouble(world: World) -> None:

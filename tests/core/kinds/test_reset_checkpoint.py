@@ -305,7 +305,7 @@ def test_empty_state_is_told_for_what_it_does(stands: World) -> None:
         (True, "rebuilt", [MISSING_HISTORY]),
         (None, "rebuilt", [MISSING_HISTORY]),
         (False, "rebuilt", []),
-        (True, "empty", []),
+        (True, "empty", [UNKNOWN_PRICE]),
     ],
     ids=["rebuilt", "not known", "no state", "empty"],
 )
@@ -321,7 +321,7 @@ def test_history_that_is_gone_matters_only_to_a_state_that_is_rebuilt(
     found = plan(stands, state=state)
     assert refused(found) == words
     assert (found.flows[0].prices[0].gone.files == 1) == (state == "rebuilt" and stateful is not False)
-    assert refused(plan(stands, state=state, accept=(MISSING_HISTORY,))) == []
+    assert refused(plan(stands, state=state, accept=(MISSING_HISTORY, UNKNOWN_PRICE))) == []
 
 
 # --- sources that changed

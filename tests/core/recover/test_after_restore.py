@@ -23,7 +23,7 @@ from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import restore_table
 from streamkeeper.recover.kinds.restore_table import RestoreRequest
 from streamkeeper.recover.plans import plan as plans
-from streamkeeper.recover.requests.form import LOSS, MISSING_HISTORY, REPEATS
+from streamkeeper.recover.requests.form import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
 from streamkeeper.storage import to_json
@@ -141,7 +141,7 @@ def test_brokers_that_do_not_answer_leave_a_loss_possible_which_is_asked_for_bef
     assert len(asked) == 4, "each plan asks twice: for where it stood, and for where it stands"
     world.park(stateful=True)
     assert refused(world) == [LOSS, MISSING_HISTORY], "its state is made of what nobody can look at"
-    assert refused(world, state="empty") == [LOSS]
+    assert refused(world, state="empty") == [LOSS, UNKNOWN_PRICE]
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_commits_that_were_cleaned_up_since_are_a_loss_and_no_state_can_be_rebui
     found = plan(world, accept=(LOSS,)).refusals
     assert [refusal.price for refusal in found] == [None]
     assert "the table of events_raw cannot be put together as it was at version 1" in found[0].message
-    assert refused(world, accept=(LOSS,), state="empty") == []
+    assert refused(world, accept=(LOSS,), state="empty") == [UNKNOWN_PRICE]
 
 
 def test_files_that_vacuum_took_of_the_version_that_a_state_is_rebuilt_from_block_the_plan(
@@ -185,7 +185,7 @@ def test_files_that_vacuum_took_of_the_version_that_a_state_is_rebuilt_from_bloc
     assert (
         "VACUUM removed files that version 1 of the table of events_raw needs, such as a0" in refusal.message
     )
-    assert refused(world, state="empty") == []
+    assert refused(world, state="empty") == [UNKNOWN_PRICE]
     world.park(stateful=None)
     assert refused(world) == [], "whether the query keeps state is not known"
     assert any(

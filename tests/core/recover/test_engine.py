@@ -409,7 +409,9 @@ def test_a_recovery_that_the_release_before_began_is_read_and_run_on(several: Wo
     holds.put(several.home, holds.recovery("r1"), "by the release before", "ada")
     book.record("hold.started", {})
     book.record("hold.done", {"driver": "none", "table_version": 6})
-    assert engine.read_plan(several.settings, "events", "r1").flows == made.flows
+    assert engine.read_plan(several.settings, "events", "r1").flows == (
+        replace(made.flows[0], written_again=None),
+    ), "it did not count that"
     carry_out(several, *reset_checkpoint.KIND.step_names[:-1])
     assert (several.home.generations(), several.home.owners()) == ([1, 2], [])
 

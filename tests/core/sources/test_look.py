@@ -212,7 +212,7 @@ def test_a_state_rebuilt_from_a_compacted_topic_must_be_accepted(world: World, b
         price(found).gone
     )
     assert refused(plan(world, accept=(MISSING_HISTORY,))) == []
-    assert refused(plan(world, state="empty")) == []
+    assert refused(plan(world, state="empty")) == [UNKNOWN_PRICE]
 
 
 def test_what_is_read_again_of_a_compacted_topic_is_said_to_be_a_bound(world: World, broker: Ask) -> None:

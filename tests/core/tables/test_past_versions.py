@@ -170,6 +170,22 @@ def test_a_batch_that_the_log_does_not_name_any_more_is_refused(shop: Shop, log:
         past_versions.version_after(shop.place("a", 1, 0), str(log.path))
 
 
+def test_a_table_that_was_built_beside_never_was_as_after_its_earlier_batches(shop: Shop, log: Log) -> None:
+    shop.begin("a", 2, None, BESIDE)
+    txn = {"txn": {"appId": query_id("shop.a", 2), "version": 3}}
+    put = log.of_recovery(past_versions.PUT_IN_PLACE, "r2", txn)
+    log.batch("a", 2, 4)
+    assert past_versions.version_after(shop.place("a", 2, 3), str(log.path)) == put
+    assert past_versions.version_after(shop.place("a", 2, 4), str(log.path)) == put + 1
+    with pytest.raises(RequestError) as refused:
+        past_versions.version_after(shop.place("a", 2, 0), str(log.path))
+    assert f"generation 2 was built beside the table and put in place at version {put}, in one commit" in str(
+        refused.value
+    )
+    assert "Name batch 3 or a newer one." in str(refused.value)
+    assert "Delta removes" not in str(refused.value)
+
+
 def test_each_flow_stood_at_its_newest_commit_up_to_the_version(shop: Shop, log: Log) -> None:
     past = back(shop, log, 3)
     assert stood(past) == {"a": (after(1, 1), 1), "b": (after(1, 0), 1)}

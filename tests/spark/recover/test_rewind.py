@@ -24,7 +24,7 @@ from streamkeeper.settings import Settings
 from streamkeeper.tables import past_versions
 from tests.oracle import all_rows, counted, first_per
 from tests.worlds.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, truncate, upsert
-from tests.worlds.flow_world import NAME, Flowbed, event, pipeline
+from tests.worlds.flow_world import NAME, Flowbed, event, heartbeat, pipeline, wait_until
 
 Make = Callable[..., Flowbed]
 STATELESS = pipeline(view="", files=1)
@@ -116,6 +116,23 @@ def test_state_that_was_removed_is_rebuilt_as_it_was_at_the_batch(make_bed: Make
     bed.arrive(1, 6)
     run(bed)
     bed.holds(first_per(bed.events, ["event_id"]))
+
+
+def test_a_driver_tells_of_no_batch_that_never_ran(
+    make_bed: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bed = make_bed(STATELESS)
+    five_batches(bed)
+    go_back(bed, batch="4", target="restored")
+    capsys.readouterr()
+    with bed.running():
+        wait_until(
+            lambda: (beat := heartbeat(bed)) is not None and beat.generation == 2 and beat.triggers > 0
+        )
+        beat = heartbeat(bed)
+        assert beat is not None
+        assert (beat.batch, beat.rows) == (None, 0)
+    assert "generation 2, batch" not in capsys.readouterr().out
 
 
 # --- the target is kept

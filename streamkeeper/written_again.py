@@ -1,0 +1,296 @@
+"""How many rows a new generation writes into its table a second time: counted in the table's own log, by what
+the batches wrote that it undoes.
+
+What is read again says too little: a batch that reads nothing may still write, such as windows that close,
+nulls of outer joins, timers. The batches that lead to where a flow stands are its *line*: those of its
+generation, of the one that it followed as far as it followed it, and so on. What comes after the point from
+which the new generation goes on is undone, and its rows stay in the table.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from streamkeeper.declare.model import AutoCdcFlow
+from streamkeeper.declare.offsets import is_reached
+from streamkeeper.delta import log as delta_log
+from streamkeeper.delta.log import SEAL, LogCommit
+from streamkeeper.errors import CheckpointError
+from streamkeeper.flows import generations
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.generations import (
+    ADOPTED,
+    AFTER_LAST,
+    BATCH,
+    BESIDE,
+    COPIED,
+    EARLIEST,
+    EMPTY,
+    OFFSETS,
+    Generation,
+    Start,
+    StartAt,
+)
+from streamkeeper.flows.past_positions import Place
+from streamkeeper.flows.position import Standing
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.recover.plans.plan import NONE, Amount, SourcePrice
+from streamkeeper.recover.restart.flow_now import Present, flow_home
+from streamkeeper.settings import Settings
+from streamkeeper.tables import past_versions
+
+EMPTY_STATE = (
+    "the state starts empty: what it would have left out as seen before is written again, and what it had"
+    " collected and not written is lost"
+)
+_AT_ONCE = 8
+"""Commits of a log that are read together."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Where a planned generation begins: at ``start``, with a ``state``; ``place`` is the batch after which
+    it does, where it is one.
+
+    With ``restored`` the table is put back to where that was.
+    """
+
+    start: StartAt
+    state: str
+    place: Place | None = None
+    restored: bool = False
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The batches of one generation that lead to where a flow stands: those above ``after``, up to and with
+    ``upto``.
+    """
+
+    number: int
+    writer: str
+    after: int
+    upto: int
+    place: Place | None = None
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The parts that lead to where a flow stands, newest first. ``whole`` says that each goes on exactly
+    where the one before it ended.
+
+    ``why`` says what of it is not known any more.
+    """
+
+    parts: tuple[_Part, ...]
+    whole: bool = True
+    why: str | None = None
+
+
+def written_again(
+    settings: Settings, flow: Flow, present: Present, prices: Sequence[SourcePrice], begins: Beginning
+) -> Amount | None:
+    """Give the rows of a flow's table that its next generation writes once more; None for a table that is
+    kept by key and sequence.
+
+    The amount is exact where the very rows come again, and ``at_most`` where fewer may; it is unknown, with
+    the reason, where the table's log does not tell.
+
+    :param prices: of what is read again, by source.
+    :raises CheckpointError: the table's log is damaged.
+    """
+    if isinstance(flow.declaration, AutoCdcFlow):
+        return None
+    if begins.state == EMPTY and present.stateful is not False and begins.start.mode != EARLIEST:
+        return _unknown(EMPTY_STATE)
+    if (begins.restored or begins.start.mode == AFTER_LAST) and all(
+        price.repeated.nothing for price in prices
+    ):
+        return NONE
+    elsewhere = begins.place is None and begins.start.mode not in (AFTER_LAST, EARLIEST)
+    if elsewhere and present.lets_rows_through and all(price.repeated.nothing for price in prices):
+        return NONE
+    home = flow_home(settings, flow)
+    line = _line_of(home, present.standing)
+    undone, exact = _undone(home, line, present, prices, begins)
+    if line.why is not None and (not undone or undone[-1] is line.parts[-1]):
+        return _unknown(line.why)
+    again = all(
+        price.repeated.rows_unknown is None and not price.repeated.at_most and not price.otherwise
+        for price in prices
+    )
+    found = _rows_of(settings.table_path(flow.declaration.target), undone)
+    return found if (exact and again) or found.nothing or found.rows_unknown else replace(found, at_most=True)
+
+
+def _unknown(why: str) -> Amount:
+    return Amount(None, 0, None, why)
+
+
+def _undone(
+    home: FlowHome, line: _Line, present: Present, prices: Sequence[SourcePrice], begins: Beginning
+) -> tuple[list[_Part], bool]:
+    """Give the parts of a line that are written again, and whether they are so exactly."""
+    if (
+        begins.restored
+    ):  # files that are read under another name than they were: the table that is put back has their rows
+        return (
+            list(line.parts if begins.place is None else _line_of(home, begins.place.standing).parts),
+            False,
+        )
+    if begins.place is not None:
+        undone, met = _after_place(line, _line_of(home, begins.place.standing), begins.place)
+        return undone, met and (begins.state == COPIED or present.stateful is False)
+    if begins.start.mode == EARLIEST:
+        return list(line.parts), line.whole and present.stateful is not None
+    if begins.start.mode == AFTER_LAST or not present.lets_rows_through:
+        return list(line.parts), False
+    wanted = _read_from(prices, begins.start)
+    return (list(line.parts) if wanted is None else list(_beyond(line, wanted))), False
+
+
+def _after_place(line: _Line, other: _Line, place: Place) -> tuple[list[_Part], bool]:
+    """Give what of a line comes after it parted from the one that leads to a place, and whether that is at
+    the place itself.
+    """
+    shared = {part.number: part.upto for part in other.parts}
+    undone: list[_Part] = []
+    for part in line.parts:
+        if part.number not in shared:
+            undone.append(part)
+            continue
+        parted = max(part.after, min(part.upto, shared[part.number]))
+        if parted < part.upto:
+            undone.append(replace(part, after=parted))
+        return undone, line.whole and (part.number, parted) == (place.generation.number, place.batch)
+    return undone, False
+
+
+def _read_from(prices: Sequence[SourcePrice], start: StartAt) -> dict[str, Any] | None:
+    """Give a position before all that is read again, by source; sources of which nothing is are left out.
+    None where it is not known.
+    """
+    wanted: dict[str, Any] = {}
+    for price in prices:
+        if price.repeated.nothing:
+            continue
+        if start.mode == OFFSETS and start.offsets is not None:
+            wanted[price.source] = start.offsets.get(price.source)
+        elif price.first_again is not None:
+            wanted[price.source] = {"logOffset": price.first_again - 1}
+        else:
+            return None
+    return wanted
+
+
+def _beyond(line: _Line, wanted: Mapping[str, Any]) -> Iterator[_Part]:
+    """Give what of a line read beyond a position."""
+    for part in line.parts:
+        upto = _last_within(part, wanted)
+        if upto is None:
+            yield part
+            continue
+        if upto < part.upto:
+            yield replace(part, after=upto)
+        return
+
+
+def _last_within(part: _Part, wanted: Mapping[str, Any]) -> int | None:
+    """Give the last batch of a part that read no further than a position; None where none did, or its offsets
+    are not there any more.
+    """
+    if part.place is None:
+        return None
+
+    def is_beyond(batch: int) -> bool:
+        assert part.place is not None, "asked for parts whose checkpoint is known"
+        positions = replace(part.place, batch=batch).positions()
+        return not all(is_reached(positions.get(name), offset) for name, offset in wanted.items())
+
+    try:
+        batches = [
+            batch for batch in part.place.checkpoint.offset_batches() if part.after <= batch <= part.upto
+        ]
+        found = bisect_right(batches, False, key=is_beyond)
+    except CheckpointError:
+        return None
+    return batches[found - 1] if found else None
+
+
+def _line_of(home: FlowHome, standing: Standing) -> _Line:
+    parts: list[_Part] = []
+    whole = True
+    generation: Generation | None = standing.generation
+    start: Start | None = standing.start
+    upto = standing.batch
+    number = standing.generation.number
+    while True:
+        if generation is None or start is None:
+            return _Line(
+                tuple(parts),
+                whole,
+                f"generation {number} of {home.full_name}, which it followed, is not kept any more",
+            )
+        seed = -1 if start.seed_batch is None else start.seed_batch
+        if upto is not None and upto > seed:
+            place = Place(generation, start, _checkpoint(standing, start), upto, "")
+            parts.append(_Part(generation.number, generation.query_id, seed, upto, place))
+        mode, before = generation.start.mode, start.evidence.get("generation")
+        if mode == ADOPTED and generation.start.query_id is not None:
+            parts.append(_Part(0, generation.start.query_id, -1, seed))
+            return _Line(tuple(parts), whole)
+        if mode in (EARLIEST, BESIDE) or before is None:
+            return _Line(tuple(parts), whole)
+        whole = whole and mode in (AFTER_LAST, BATCH)
+        number, upto = int(before), start.evidence.get("batch")
+        generation, start = generations.read(home, number), generations.read_start(home, number)
+
+
+def _checkpoint(standing: Standing, start: Start) -> Any:
+    return replace(standing.checkpoint, folder=start.checkpoint)
+
+
+def _rows_of(path: str, undone: Sequence[_Part]) -> Amount:
+    """Count the rows that batches wrote, in the log of their table."""
+    if not undone:
+        return NONE
+    wanted = {part.writer: part for part in undone}
+    rows, at_most, last = 0, False, undone[-1]
+    named: set[str] = set()
+    version: int | None = None
+    for commit in delta_log.commits(path, _AT_ONCE):
+        version = commit.version
+        ours = {app: batch for app, batch in commit.transactions.items() if app in wanted and batch < SEAL}
+        named.update(ours)
+        if any(wanted[app].after < batch <= wanted[app].upto for app, batch in ours.items()):
+            if commit.rows is None:
+                return _unknown(f"version {version} of {path} says not how many rows it added")
+            rows += commit.rows
+            at_most = at_most or _holds_more(commit, ours, wanted)
+        elif not ours and commit.removed and commit.changes_data and past_versions.changed_by(commit) is None:
+            at_most = True  # somebody took rows away, or changed some
+        if last.writer in ours and ours[last.writer] <= last.after + 1:
+            break
+    else:
+        if version != 0:
+            what = (
+                "there is no table"
+                if version is None
+                else f"it starts at version {version} now, since Delta removes old commits"
+            )
+            return _unknown(f"the log of {path} does not tell what the batches wrote: {what}")
+    strange = [part for part in undone if part.number == 0 and part.writer not in named]
+    if strange:
+        return _unknown(f"the log of {path} does not name the query {strange[0].writer}, which was adopted")
+    return Amount(None, 0, rows, at_most=at_most and rows > 0)
+
+
+def _holds_more(commit: LogCommit, ours: Mapping[str, int], wanted: Mapping[str, _Part]) -> bool:
+    """Say whether a commit has rows of more batches than those that are undone: it put a table in place that
+    was built beside.
+    """
+    whole = commit.version == 0 or past_versions.changed_by(commit) is not None
+    return whole and any(batch > 0 for app, batch in ours.items() if batch <= wanted[app].upto)

@@ -1,0 +1,152 @@
+"""What a plan counts of a table that a flow writes once more, by the table's log: also of batches that read
+nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from streamkeeper.flows.generations import StartAt
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.plans import explain
+from streamkeeper.recover.plans import plan as plans
+from streamkeeper.recover.plans.kind import kind
+from streamkeeper.recover.plans.plan import Amount, Plan
+from streamkeeper.recover.requests.form import REPEATS, UNKNOWN_PRICE
+from tests.worlds.small_world import World
+
+FLOW = "events.clean_events"
+WROTE = (3, 0, 114)
+"""Rows that the three batches of ``stands`` wrote."""
+
+
+@pytest.fixture
+def stands(world: World) -> World:
+    """Three batches of one file each, which wrote rows of other numbers than they read; a query that keeps
+    state.
+    """
+    world.processed(3, operators=("stateStoreSave",))
+    for batch, rows in enumerate(WROTE):
+        add_to(
+            world,
+            batch + 1,
+            {"add": {"path": f"{batch}", "dataChange": True, "stats": json.dumps({"numRecords": rows})}},
+        )
+    return world
+
+
+def add_to(world: World, version: int, *actions: dict[str, Any]) -> None:
+    file = world.root / "warehouse" / world.table / "_delta_log" / f"{version:020d}.json"
+    file.write_text(
+        (file.read_text() if file.exists() else "") + "".join(json.dumps(action) + "\n" for action in actions)
+    )
+
+
+def plan(world: World, of: str, **values: Any) -> Plan:
+    world.flow  # noqa: B018  # makes the manifest
+    chosen = kind(of)
+    return engine.plan(
+        world.settings,
+        chosen,
+        chosen.parse({"flow": FLOW, **values}, read_manifest(world.settings), "ada"),
+        "r1",
+    )
+
+
+def again(found: Plan) -> tuple[int | None, bool]:
+    amount = found.flows[0].written_again
+    assert amount is not None
+    return amount.rows, amount.at_most
+
+
+STARTS: dict[str, tuple[str, dict[str, Any], tuple[int | None, bool]]] = {
+    "a rewind": ("rewind", {"batch": "0"}, (114, True)),
+    "a rewind to the last": ("rewind", {"batch": "2"}, (0, False)),
+    "a rewind that puts the table back": ("rewind", {"batch": "0", "target": "restored"}, (0, False)),
+    "after the last": ("reset_checkpoint", {}, (0, False)),
+    "earliest": ("reset_checkpoint", {"start_from": "earliest"}, (117, False)),
+    "latest": ("reset_checkpoint", {"start_from": "latest"}, (117, True)),
+    "a timestamp": (
+        "reset_checkpoint",
+        {"start_from": "timestamp", "timestamp": "2026-10-01T00:00:00Z"},
+        (117, True),
+    ),
+    "offsets": (
+        "reset_checkpoint",
+        {"start_from": "offsets", "offsets": {"events_raw": {"logOffset": 0}}},
+        (117, True),
+    ),
+}
+
+
+@pytest.mark.parametrize(("of", "values", "rows"), STARTS.values(), ids=STARTS)
+def test_what_comes_a_second_time_is_what_undone_batches_wrote(
+    of: str, values: dict[str, Any], rows: tuple[int | None, bool], stands: World
+) -> None:
+    found = plan(stands, of, **values)
+    assert again(found) == rows
+    asked = [item for item in found.refusals if item.price == REPEATS]
+    assert bool(asked) == bool(rows[0])
+    if rows[0]:
+        assert f"{rows[0]} rows that it has" in asked[0].message
+        assert f"{rows[0]} rows" in explain.as_text(found)
+        assert f"{rows[0]} rows" in explain.as_markdown(found)
+    assert plans.kept(found).flows[0].written_again == found.flows[0].written_again
+
+
+def test_explicit_offsets_undo_the_batches_beyond_them_where_each_row_follows_from_one(world: World) -> None:
+    world.processed(3, operators=("dedupe",))
+    for batch, rows in enumerate(WROTE):
+        add_to(
+            world,
+            batch + 1,
+            {"add": {"path": f"{batch}", "dataChange": True, "stats": json.dumps({"numRecords": rows})}},
+        )
+    found = plan(world, "reset_checkpoint", start_from="offsets", offsets={"events_raw": {"logOffset": 0}})
+    assert again(found) == (114, True)
+    assert again(plan(world, "reset_checkpoint", start_from="latest")) == (0, False)
+
+
+def test_a_state_that_starts_empty_has_a_price_that_is_not_known(stands: World) -> None:
+    found = plan(stands, "reset_checkpoint", state="empty")
+    assert [item.price for item in found.refusals] == [UNKNOWN_PRICE]
+    assert "the state starts empty" in found.refusals[0].message
+
+
+def test_a_log_that_does_not_reach_back_makes_the_price_unknown(stands: World) -> None:
+    for version in range(2):
+        (stands.root / "warehouse" / stands.table / "_delta_log" / f"{version:020d}.json").unlink()
+    found = plan(stands, "reset_checkpoint", start_from="earliest")
+    assert UNKNOWN_PRICE in [item.price for item in found.refusals]
+    assert "it starts at version 2 now" in str(found.flows[0].written_again)
+    assert again(plan(stands, "rewind", batch="1")) == (114, True), "as far as this it does"
+
+
+def test_files_without_statistics_make_the_price_unknown(stands: World) -> None:
+    add_to(stands, 3, {"add": {"path": "bare", "dataChange": True}})
+    assert UNKNOWN_PRICE in [item.price for item in plan(stands, "rewind", batch="1").refusals]
+
+
+def test_rows_that_others_took_away_make_the_number_a_bound(stands: World) -> None:
+    assert again(plan(stands, "reset_checkpoint", start_from="earliest")) == (117, False)
+    add_to(stands, 4, {"commitInfo": {"operation": "DELETE"}}, {"remove": {"path": "2", "dataChange": True}})
+    assert again(plan(stands, "reset_checkpoint", start_from="earliest")) == (117, True)
+
+
+def test_a_plan_whose_table_gets_more_a_second_time_got_worse(stands: World) -> None:
+    accepted = plan(stands, "rewind", batch="1", accept=[REPEATS])
+    add_to(stands, 3, {"add": {"path": "more", "dataChange": True, "stats": json.dumps({"numRecords": 6})}})
+    said = plans.worse(accepted, plan(stands, "rewind", batch="1", accept=[REPEATS]))
+    assert said == ["table events: what it gets a second time went from at most 114 rows to at most 120 rows"]
+
+
+def test_a_plan_of_an_earlier_release_counted_nothing_of_it(stands: World) -> None:
+    value = plans.to_json(plan(stands, "rewind", batch="1"))
+    del value["flows"][0]["written_again"]
+    assert plans.from_json(value).flows[0].written_again is None
+    assert StartAt("batch", generation=1, batch=1) == plans.from_json(value).flows[0].start
+    assert Amount().nothing

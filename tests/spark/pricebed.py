@@ -1,0 +1,343 @@
+"""Flows of many kinds whose plans are compared with what comes of them: rows that a plain oracle finds lost
+or twice in the table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from streamkeeper.delta import log as delta_log
+from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.flows import generations
+from streamkeeper.manifest.manifest import read_manifest, write_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.plans.kind import kind
+from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.requests.form import PRICES
+from tests.worlds.backup_world import Recoverer
+from tests.worlds.flow_world import FIRST_FILE, NAME, Flowbed, pipeline
+
+Event = Mapping[str, Any]
+Found = Counter[tuple[Any, ...]]
+FLUSH = 80_000
+"""Events from this number on come last: they close what is open, and count nowhere."""
+
+_MARKED = '.withWatermark("event_time", "10 seconds")'
+_WINDOW = (
+    f'{_MARKED}.groupBy(F.{{}}("event_time", "10 seconds").alias("w")).agg(F.min("n").alias("first"),'
+    ' F.count("*").alias("many"))'
+)
+_JOIN = """
+    left = events.withWatermark("event_time", "10 seconds").select("n", F.col("event_time").alias("at"))
+    right = events.where("n % 2 = 0").withWatermark("event_time", "10 seconds")
+    right = right.select(F.col("n").alias("other"), F.col("event_time").alias("until"))
+    events = left.join(right, F.expr("other = n + 3 AND until BETWEEN at AND at + INTERVAL 5 SECONDS"), "{}").select("n", "other")
+"""
+_TIMERS = """
+    from pyspark.sql import Row
+    from pyspark.sql.streaming import StatefulProcessor
+
+    class Late(StatefulProcessor):
+        def init(self, handle):
+            self.handle, self.count = handle, handle.getValueState("count", "many INT")
+
+        def handleInputRows(self, key, rows, timers):
+            known = self.count.get()[0] if self.count.exists() else 0
+            self.count.update((known + len(list(rows)),))
+            self.handle.registerTimer(1_767_225_600_000 + (key[0] + 1) * 10_000)
+            yield from ()
+
+        def handleExpiredTimer(self, key, timers, expired):
+            yield Row(first=key[0], many=self.count.get()[0])
+            self.count.clear()
+
+        def close(self):
+            pass
+
+    keyed = events.withWatermark("event_time", "10 seconds").groupBy(F.expr("n DIV 10").cast("int").alias("tens"))
+    return keyed.transformWithState(Late(), "first INT, many INT", "Append", "EventTime")
+"""
+"""Counts the events of ten seconds, and writes the count when a timer says that they are over."""
+ROCKS = (
+    "spark.sql.streaming.stateStore.providerClass",
+    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+)
+
+
+@dataclass(frozen=True)
+class Query:
+    """A kind of query: its pipeline file, the columns by which its rows are known, and what they are by a
+    plain oracle.
+    """
+
+    text: Callable[[int], str]
+    columns: tuple[str, ...]
+    oracle: Callable[[Sequence[Event]], Iterable[tuple[Any, ...]]]
+    repeats: bool = False
+
+
+def _keyed(scd: int) -> Callable[[int], str]:
+    declared = (
+        'dp.create_auto_cdc_flow(name="clean_events", target="events", source="distinct_events",'
+        f' keys=["user_id"], sequence_by="n", stored_as_scd_type={scd})\n'
+    )
+
+    def text(files: int) -> str:
+        return pipeline(view="", files=files).partition("@dp.append_flow")[0] + declared
+
+    return text
+
+
+def _of_view(view: str) -> Callable[[int], str]:
+    return lambda files: pipeline(view=view, files=files)
+
+
+def _joined(how: str) -> Callable[[int], str]:
+    def text(files: int) -> str:
+        return pipeline(view="", files=files).replace(
+            "    return events\n\ndp.create", f"{_JOIN.format(how)}    return events\n\ndp.create"
+        )
+
+    return text
+
+
+def _timed(files: int) -> str:
+    before, _, _ = pipeline(view="", files=files).rpartition("    return ")
+    return f"{before}{_TIMERS[1:]}".replace(
+        '"200 milliseconds"', f'"200 milliseconds", spark_conf={dict([ROCKS])}'
+    )
+
+
+def _windows(events: Sequence[Event]) -> Iterable[tuple[Any, ...]]:
+    found: dict[int, list[int]] = {}
+    for event in events:
+        found.setdefault(event["n"] // 10, []).append(event["n"])
+    return [(min(numbers), len(numbers)) for numbers in found.values()]
+
+
+def _sessions(events: Sequence[Event]) -> Iterable[tuple[Any, ...]]:
+    found: list[list[int]] = []
+    for number in sorted(event["n"] for event in events):
+        if found and number < found[-1][-1] + 10:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return [(numbers[0], len(numbers)) for numbers in found]
+
+
+def _pairs(outer: bool) -> Callable[[Sequence[Event]], Iterable[tuple[Any, ...]]]:
+    def pairs(events: Sequence[Event]) -> Iterable[tuple[Any, ...]]:
+        known = {event["n"] for event in events}
+        for number in known:
+            matched = number + 3 in known and (number + 3) % 2 == 0
+            if matched or outer:
+                yield (number, number + 3 if matched else None)
+
+    return pairs
+
+
+def _newest(events: Sequence[Event]) -> Iterable[tuple[Any, ...]]:
+    return {
+        event["user_id"]: (event["user_id"], event["n"])
+        for event in sorted(events, key=lambda event: event["n"])
+    }.values()
+
+
+QUERIES = {
+    "stateless": Query(
+        _of_view(""), ("n",), lambda events: [(event["n"],) for event in events], repeats=True
+    ),
+    "dedupe": Query(
+        _of_view('.dropDuplicates(["event_id"])'),
+        ("n",),
+        lambda events: {(event["n"],) for event in events},
+        repeats=True,
+    ),
+    "windows": Query(
+        _of_view(_WINDOW.format("window") + '.select("first", "many")'), ("first", "many"), _windows
+    ),
+    "session windows": Query(
+        _of_view(_WINDOW.format("session_window") + '.select("first", "many")'), ("first", "many"), _sessions
+    ),
+    "inner join": Query(_joined("inner"), ("n", "other"), _pairs(outer=False)),
+    "outer join": Query(_joined("left_outer"), ("n", "other"), _pairs(outer=True)),
+    "timers": Query(
+        _timed, ("first", "many"), lambda events: Counter(event["n"] // 10 for event in events).items()
+    ),
+    "AUTO CDC 1": Query(_keyed(1), ("user_id", "n"), _newest, repeats=True),
+    "AUTO CDC 2": Query(
+        _keyed(2),
+        ("user_id", "n"),
+        lambda events: {(event["user_id"], event["n"]) for event in events},
+        repeats=True,
+    ),
+}
+RECOVERIES = (
+    "rewind kept",
+    "rewind restored",
+    "after-last",
+    "earliest",
+    "latest",
+    "timestamp",
+    "offsets",
+    "generation",
+    "empty",
+    "restore",
+)
+
+
+@dataclass
+class Priced:
+    """A flow with a history, whose recoveries are planned, carried out, and held against their plans."""
+
+    bed: Flowbed
+    query: Query
+    random: Random
+    events: int = 0
+    did: list[str] = field(default_factory=list)
+    made: Plan | None = None
+
+    @classmethod
+    def make(cls, root: Path, spark: SparkSession, query: str, random: Random) -> Priced:
+        """Make a flow that has read some files, in some runs."""
+        chosen = QUERIES[query]
+        priced = cls(Flowbed.make(root, spark, chosen.text(random.randint(1, 3))), chosen, random)
+        for _ in range(random.randint(2, 3)):
+            for _ in range(random.randint(1, 2)):
+                priced.comes()
+            priced.run()
+        return priced
+
+    def comes(self) -> None:
+        """Let a file of events arrive: new ones, seconds apart, and some that were there before where that
+        makes no other windows.
+        """
+        numbers = [
+            self.events + step for step in range(0, self.random.randint(3, 40), self.random.randint(1, 13))
+        ]
+        self.events = numbers[-1] + self.random.randint(1, 25)
+        known = [event["n"] for event in self.bed.events]
+        if self.query.repeats and known and "dropDuplicates" in self.query.text(1):
+            numbers += self.random.sample(known, min(len(known), 2))
+        self.random.shuffle(numbers)
+        self.bed.arrive(*dict.fromkeys(numbers))
+        self.did.append(f"arrive {numbers}")
+
+    def run(self) -> None:
+        self.did.append("run")
+        assert self.bed.run() is Outcome.STOPPED, self.did
+
+    def plan(self, recovery: str, accept: Sequence[str] = tuple(PRICES)) -> Plan:
+        """Plan a recovery."""
+        values = {"accept": list(accept), **self._values(recovery)}
+        self.did.append(f"{recovery} {values}")
+        write_manifest(self.bed.settings)
+        of = kind(
+            "rewind"
+            if recovery.startswith("rewind")
+            else "restore_table"
+            if recovery == "restore"
+            else "reset_checkpoint"
+        )
+        name = engine.recovery_id(of.name, str(len(self.did)))
+        self.made = engine.plan(
+            self.bed.settings, of, of.parse(values, read_manifest(self.bed.settings), "ada"), name
+        )
+        return self.made
+
+    def carry_out(self) -> None:
+        """Carry the recovery out that was planned last."""
+        made, at_work = self.made, Recoverer(self.bed.spark, self.bed.settings, "events")
+        assert made is not None and made.refusals == (), made
+        engine.propose(self.bed.settings, made)
+        engine.approve(self.bed.settings, "events", made.recovery_id, "ada")
+        for step in made.steps[:-1]:
+            at_work.step(made.recovery_id, step)
+
+    def goes_through(self, recovery: str) -> None:
+        """Carry a recovery out at some moment, let more come, and hold what the table has then against the
+        plan.
+        """
+        if self.random.random() < 0.5:
+            self.comes()
+        before = self._off()
+        flow = self.plan(recovery).flows[0]
+        self.carry_out()
+        self.run()
+        self.comes()
+        self.run()
+        for number in (FLUSH, FLUSH + 1000):
+            self.bed.arrive(number)
+            self.run()
+        lost, twice = self._off()
+        again = flow.written_again
+        told = (
+            f"twice {twice}, lost {lost}, before {before}; said: {again},"
+            f" {[price.lost for price in flow.prices]}\n" + "\n".join(self.did)
+        )
+        if again is None:
+            assert twice == 0, told
+            return
+        if any(price.lost.rows or price.lost.rows_unknown for price in flow.prices):
+            return  # what is counted there is of the source, and other rows come of the rest
+        if again.rows_unknown is None:
+            assert lost == 0, told
+            assert twice <= (again.rows or 0), told
+            assert again.at_most or twice == again.rows, told
+
+    def _off(self) -> tuple[int, int]:
+        """Give how many rows are lost, and how many too many, by the oracle; what the last events make is
+        left out.
+        """
+        wanted: Found = Counter(self.query.oracle([event for event in self.bed.events if event["n"] < FLUSH]))
+        found: Found = Counter(
+            row
+            for row in (tuple(item[name] for name in self.query.columns) for item in self.bed.rows())
+            if max(row[:1]) < FLUSH
+        )
+        if "user_id" in self.query.columns:
+            found = Counter({row: count for row, count in found.items() if row[1] < FLUSH})
+            users = {event["user_id"] for event in self.bed.events if event["n"] >= FLUSH}
+            found = Counter({row: count for row, count in found.items() if row[0] not in users})
+            wanted = Counter({row: count for row, count in wanted.items() if row[0] not in users})
+        return (wanted - found).total(), (found - wanted).total()
+
+    def _values(self, recovery: str) -> dict[str, Any]:
+        if recovery == "restore":
+            return {"table": "events.events", "version": self._version()}
+        if recovery.startswith("rewind"):
+            return {"flow": NAME, "batch": str(self._batch()), "target": recovery.partition(" ")[2]}
+        values: dict[str, Any] = {"flow": NAME, "start_from": recovery}
+        more: dict[str, dict[str, Any]] = {
+            "timestamp": {"timestamp": self._moment()},
+            "offsets": {"offsets": {"events_raw": {"logOffset": self.random.randint(-1, 1)}}},
+            "generation": {"generation": 1},
+            "empty": {"start_from": "after-last", "state": "empty"},
+        }
+        return {**values, **more.get(recovery, {})}
+
+    def _moment(self) -> str:
+        return datetime.fromtimestamp(FIRST_FILE + self.random.randint(1, 3), timezone.utc).isoformat()
+
+    def _batch(self) -> int:
+        last = self.bed.checkpoint(self._newest()).last_commit()
+        assert last is not None
+        return self.random.randint(0, last)
+
+    def _newest(self) -> int:
+        newest = generations.latest(self.bed.home)
+        assert newest is not None
+        return newest.number
+
+    def _version(self) -> int:
+        newest = delta_log.latest_version(str(self.bed.table))
+        assert newest is not None
+        return self.random.randint(1, newest)
