@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG
+from streamkeeper_airflow.flow.flow_doc import name_of_another
 from streamkeeper_airflow.recovery.dag import recovery_dag
 from streamkeeper_airflow.timetables import by_the_clock
 
@@ -17,6 +18,7 @@ dag = recovery_dag("clean_up", doc_md=__doc__)
 
 with DAG(
     dag_id="clean_up_daily",
+    dag_display_name=name_of_another("Clean up, daily"),
     description="Triggers clean_up for each pipeline.",
     schedule=by_the_clock("0 0 * * *"),
     catchup=False,

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from airflow.sdk import DAG
-from streamkeeper_airflow.flow.flow_doc import documentation
+from streamkeeper_airflow.flow.flow_doc import description, documentation, name_of_flows
 from streamkeeper_airflow.flow.gate import HoldGate
 from streamkeeper_airflow.flow.supervise import FlowOperator
 
@@ -32,6 +32,8 @@ def flow_dag(flows: list[Flow], manifest: Manifest) -> DAG:
     which: dict[str, Any] = {"flows": names} if flows[0].pipeline.shared_driver else {"flow": names[0]}
     with DAG(
         dag_id=flows[0].dag_id,
+        dag_display_name=name_of_flows(flows),
+        description=description(flows),
         schedule="@once" if once else "@continuous",
         start_date=LONG_AGO,
         max_active_runs=1,

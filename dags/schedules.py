@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG
+from streamkeeper_airflow.flow.flow_doc import name_of_another
 from streamkeeper_airflow.timetables import by_the_clock
 
 from streamkeeper.declare.model import Pipeline, Schedule
 from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.schedules import conf_of, dag_id
 from streamkeeper.settings import Settings
 
@@ -18,8 +20,12 @@ def schedule_dag(pipeline: Pipeline, schedule: Schedule) -> DAG:
     """Give the DAG of one schedule. The run that it triggers is named after its own: a task that is cleared
     triggers no second one.
     """
+    of = schedule.name.removeprefix(f"{schedule.recovery}__")
     with DAG(
         dag_id=dag_id(pipeline, schedule),
+        dag_display_name=name_of_another(
+            f"{kind(schedule.recovery).title}, scheduled · {pipeline.name} · {of}"
+        ),
         description=f"Triggers {schedule.recovery} with the values that {schedule.where} declares.",
         schedule=by_the_clock(schedule.cron),
         catchup=False,

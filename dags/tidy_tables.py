@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 from streamkeeper_airflow import forms
+from streamkeeper_airflow.flow.flow_doc import name_of_another
 from streamkeeper_airflow.operate.tidying import PlanTidying, TidyTables
 from streamkeeper_airflow.timetables import by_the_clock
 
@@ -17,6 +18,7 @@ from streamkeeper.settings import Settings
 
 with DAG(
     dag_id="tidy_tables",
+    dag_display_name=name_of_another("Tidy tables"),
     description="OPTIMIZE and VACUUM, once a day; what running flows, their readers and a rewind need stays.",
     schedule=by_the_clock("30 3 * * *"),
     catchup=False,

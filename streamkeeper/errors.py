@@ -28,6 +28,9 @@ from collections.abc import Sequence
 
 from streamkeeper.redaction import redact_text
 
+MOST_SAID = 64 * 1024
+"""Characters that are shown of an error."""
+
 
 class StreamkeeperError(Exception):
     """The root of the tree: an error whose message is meant for the user as it stands, wherever it is shown:
@@ -35,8 +38,12 @@ class StreamkeeperError(Exception):
     """
 
     def __str__(self) -> str:
-        """Give the message without secrets."""
-        return redact_text(super().__str__())
+        """Give the message without secrets, and not longer than anybody reads."""
+        said = super().__str__()
+        more = len(said) - MOST_SAID
+        return redact_text(
+            said if more <= 0 else f"{said[:MOST_SAID]}… ({more:,} characters more are left out)"
+        )
 
 
 class UsageError(StreamkeeperError):
@@ -125,3 +132,19 @@ class RecoveryError(StreamkeeperError):
 
 class PlanRefused(StreamkeeperError):
     """The plan has a price that nobody accepted; nothing was touched."""
+
+
+LONGEST_REASON = 2_000
+"""Characters of a reason that a person gives."""
+
+
+def check_reason(reason: object) -> None:
+    """Make sure that a reason is one to read.
+
+    :raises RequestError: it is longer than a reason may be.
+    """
+    if isinstance(reason, str) and len(reason) > LONGEST_REASON:
+        raise RequestError(
+            f"The reason has {len(reason):,} characters. Allowed are {LONGEST_REASON:,}. Say it shorter, and"
+            " put what is longer elsewhere."
+        )

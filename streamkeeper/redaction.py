@@ -3,7 +3,11 @@
 A value is taken out where its key says that it is a secret (``password``, ``sasl.jaas.config``,
 ``fs.s3a.secret.key``); in texts, where something that reads like such a key stands before it, where an
 address names a password or is signed, and in private keys. Keys that only sound alike, such as a source named
-``password_resets``, keep their value: a key counts by its last word.
+``password_resets``, keep their value: a key counts by its last word. What has no key is found by its form:
+keys of AWS, tokens of GitHub and Slack, JSON web tokens, addresses of webhooks.
+
+Everything that is shown goes through these patterns, so each is linear: it begins where a word begins, and
+its repetitions are bounded.
 """
 
 from __future__ import annotations
@@ -16,45 +20,58 @@ HIDDEN = "***"
 
 _LAST_WORDS = frozenset(
     {
-        "password",
-        "passwd",
-        "pwd",
-        "passphrase",
-        "secret",
-        "token",
-        "credential",
-        "credentials",
-        "apikey",
-        "jaas",
-        "authorization",
-        "keytab",
+        "password", "passwords", "pass", "passwd", "pwd", "passphrase", "secret", "token", "credential", "credentials", "apikey", "jaas",
+        "authorization", "keytab", "webhook",
     }
-)
+)  # fmt: skip
+_NEVER_NAMES = frozenset({"password", "passwords", "passwd", "pwd", "passphrase", "apikey"})
+"""Last words that no table or flow has, so that numbers and lists below them are no versions or positions."""
 _WHOLE = re.compile(
-    r"(?:.*[._-])?(?:sasl[._-]jaas[._-]config|(?:secret|access|api|private|account|signing|encryption)[._-]?key(?:[._-]id)?|"
-    r"account[._-]key|sas[._-]token|ssl[._-](?:key|keystore[._-]key)(?:[._-]pem)?|userinfo)",
+    r"(?:.*[._-])?(?:sasl[._-]jaas[._-]config|(?:secret|access|api|private|account|signing|encryption|fernet)[._-]?key(?:[._-]id)?|"
+    r"account[._-]key|sas[._-]token|webhook[._-]?ur[il]|ssl[._-](?:key|keystore[._-]key)(?:[._-]pem)?|userinfo)",
     re.IGNORECASE,
 )
 _OF_A_STORE = (
-    r"fs[.]azure[.](?:[\w-]+[.])*?(?:account[.]key|client[.]secret|sas(?:[.]fixed[.]token)?|password)(?:[.][\w-]+)+|"
-    r"fs[.]s3a[.]bucket[.][\w.-]+?[.](?:secret|access|session)[.](?:key|token)"
+    r"fs[.]azure[.](?:[\w-]{1,63}[.]){0,6}?(?:account[.]key|client[.]secret|sas(?:[.]fixed[.]token)?|password)(?:[.][\w-]{1,63}){1,9}|"
+    r"fs[.]s3a[.]bucket[.][\w.-]{1,100}?[.](?:secret|access|session)[.](?:key|token)"
 )
 """Hadoop's keys of one account or bucket, whose name comes last or between."""
 _STORE = re.compile(rf"(?:spark[.]hadoop[.])?(?:{_OF_A_STORE})", re.IGNORECASE)
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 _KEY = (
-    r"[\w.-]*?(?:password|passwd|pwd|passphrase|secret|token|credentials?|(?:api|secret|account|signing|encryption)[._-]?key|"
-    r"access[._-]?key(?:[._-]id)?|private[._-]key|"
-    r"sasl[._-]jaas[._-]config|" + _OF_A_STORE + ")"
+    r"(?:(?:[\w.-]{0,100}[._-])?pass|[\w.-]{0,200}?(?:passwords?|passwd|pwd|passphrase|secret|token|credentials?|"
+    r"(?:api|secret|account|signing|encryption|fernet)[._-]?key|webhook(?:[._-]?ur[il])?|access[._-]?key(?:[._-]id)?|private[._-]key|"
+    r"sasl[._-]jaas[._-]config|" + _OF_A_STORE + "))"
 )
 _PAIR = re.compile(
     rf"""(?P<key>(?<![\w.-])["']?{_KEY}["']?\s*[=:]\s*)(?P<value>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s,;&)}}\]"']+)""",
     re.IGNORECASE,
 )
-_JAAS = re.compile(
-    r"(?P<key>[\w.]+LoginModule\s+(?:required|requisite|sufficient|optional)\s)(?P<value>[^;]*;?)"
+_OPTION = re.compile(
+    r"(?P<key>(?<!\S)--?[\w-]{0,60}(?:password|passwd|passphrase|secret|token|api-key)\s{1,9})(?P<value>[^\s-]\S{0,999})",
+    re.IGNORECASE,
 )
-_USER = re.compile(r"(?P<key>[a-z][a-z0-9+.-]*://[^\s/:@]*:)(?P<value>[^\s/]+)(?=@)", re.IGNORECASE)
+_JAAS = re.compile(
+    r"(?P<key>(?<![\w.])[\w.]{1,200}LoginModule\s{1,20}(?:required|requisite|sufficient|optional)\s)"
+    r"""(?P<value>(?:"(?:[^"\\]|\\.)*"|[^;])*;?)"""
+)
+_SCHEME = r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,20}://"
+_USER = re.compile(
+    rf"(?P<key>{_SCHEME}[^\s/:@]{{0,256}}:(?!\d{{1,5}}/))(?P<value>[^\s/]{{1,999}}|[^\s\"]{{1,999}})(?=@)",
+    re.IGNORECASE,
+)
+_TOKEN_FOR_USER = re.compile(
+    r"(?P<key>(?<![a-z0-9+.-])https?://)(?P<value>[^\s/:@]{12,999})(?=@)", re.IGNORECASE
+)
+_WEBHOOK = re.compile(
+    r"(?P<key>https://(?:hooks\.slack\.com/|[\w-]{1,63}\.webhook\.office\.com/|outlook\.office(?:365)?\.com/webhook|"
+    r"discord(?:app)?\.com/api/webhooks/|chat\.googleapis\.com/v1/spaces/))(?P<value>[^\s\"'<>]+)",
+    re.IGNORECASE,
+)
+_BARE = re.compile(
+    r"(?P<key>(?<![\w-]))(?P<value>(?:AKIA|ASIA)[A-Z0-9]{16}(?![\w-])|gh[pousr]_[A-Za-z0-9]{20,255}|xox[abeprs]-[\w-]{10,255}|"
+    r"eyJ[\w-]{5,4000}\.[\w-]{5,8000}\.[\w-]{0,1000})"
+)
 _SIGNED = re.compile(
     r"(?P<key>[?&](?:sig|X-Amz-Signature|X-Amz-Credential|X-Goog-Signature)=)(?P<value>[^\s&'\"]+)",
     re.IGNORECASE,
@@ -73,19 +90,34 @@ def redact(value: Any) -> Any:
     """Give a JSON value without its secrets; what is no secret stays as it is."""
     if isinstance(value, dict):
         return {
-            key: HIDDEN if isinstance(inner, str) and inner and is_secret(str(key)) else redact(inner)
-            for key, inner in value.items()
+            key: _hidden(inner) if _hides(str(key), inner) else redact(inner) for key, inner in value.items()
         }
     if isinstance(value, (list, tuple)):
         return [redact(inner) for inner in value]
     return redact_text(value) if isinstance(value, str) else value
 
 
+def _hides(key: str, value: Any) -> bool:
+    """Say whether a value is hidden for its key. An object never is: a table or a flow may be named like a
+    secret, and have a position.
+    """
+    if isinstance(value, str):
+        return bool(value) and is_secret(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float, list, tuple)):
+        return False
+    words = [word.lower() for word in _WORDS.findall(key)]
+    return bool(words and words[-1] in _NEVER_NAMES)
+
+
+def _hidden(value: Any) -> Any:
+    return [HIDDEN] * len(value) if isinstance(value, (list, tuple)) else HIDDEN
+
+
 def redact_text(text: str) -> str:
     """Give a text without the secrets that stand in it after their keys, in a JAAS configuration, or in an
     address.
     """
-    for pattern in (_PEM, _JAAS, _PAIR, _USER, _SIGNED, _BEARER):
+    for pattern in (_PEM, _JAAS, _PAIR, _OPTION, _USER, _TOKEN_FOR_USER, _WEBHOOK, _SIGNED, _BEARER, _BARE):
         text = pattern.sub(lambda found: f"{found['key']}{HIDDEN}", text)
     return text
 
@@ -94,8 +126,8 @@ def secrets_in(value: Any) -> Iterator[str]:
     """Give the texts that :func:`redact` would take out by their keys, for those who hide them elsewhere."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            if isinstance(inner, str) and inner and is_secret(str(key)):
-                yield inner
+            if _hides(str(key), inner):
+                yield from (str(item) for item in (inner if isinstance(inner, (list, tuple)) else (inner,)))
             else:
                 yield from secrets_in(inner)
     elif isinstance(value, (list, tuple)):

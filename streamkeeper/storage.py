@@ -18,6 +18,7 @@ import importlib
 import json
 import os
 import shutil
+import stat
 import uuid
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
@@ -123,7 +124,7 @@ def read_json(storage: Storage, name: str) -> dict[str, Any] | None:
         return None
     try:
         value = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise StorageError(
@@ -173,7 +174,8 @@ class LocalStorage:
     def read(self, name: str) -> bytes | None:
         with or_storage_error(self.path(name), "read", _CHECK_MODE):
             try:
-                return Path(self.path(name)).read_bytes()
+                with _opened(self.path(name)) as file:
+                    return file.read()
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
@@ -201,7 +203,7 @@ class LocalStorage:
 
     def open(self, name: str) -> BinaryIO:
         with or_storage_error(self.path(name), "read", _CHECK_MODE):
-            return Path(self.path(name)).open("rb")
+            return _opened(self.path(name))
 
     def bring(self, source: Storage, name: str, target: str) -> None:
         path = Path(self.path(target))
@@ -290,6 +292,11 @@ class RemoteStorage:
             raise StorageError(
                 f"{root} needs a package that is not installed: {error}. Install streamkeeper[remote]."
             ) from error
+        except ValueError as error:
+            raise StorageError(
+                f"{root} cannot be opened: {error}. Give a path, or the URL of a store, such as"
+                " s3://bucket/folder."
+            ) from error
         self.root = root.rstrip("/")
 
     def path(self, name: str = "") -> str:
@@ -371,6 +378,20 @@ class RemoteStorage:
 
     def _key(self, name: str) -> str:
         return f"{self._base}/{name}" if name else str(self._base)
+
+
+def _opened(path: str) -> BinaryIO:
+    """Open a regular file; a pipe or a device is not waited for.
+
+    :raises StorageError: it is something else.
+    """
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(number).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(number, "rb")
+    os.close(number)
+    what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+    raise StorageError(f"{path} is {what} where a file belongs. Find out who put it there, and move it away.")
 
 
 _ASIDE = ".streamkeeper-"

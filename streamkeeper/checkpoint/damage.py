@@ -8,10 +8,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING
 
 from streamkeeper.checkpoint import crc_files
+from streamkeeper.checkpoint.log_entries import gaps, is_number
 from streamkeeper.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -65,8 +66,8 @@ def _look(checkpoint: Checkpoint, deep: bool) -> tuple[Problem, ...]:
     logs: dict[str, list[int]] = {}
     for log in ("offsets", "commits"):
         names = checkpoint.names(log)
-        logs[log] = sorted(int(name) for name in names if name.isdecimal())
-        found += _strangers(log, names, str.isdecimal)
+        logs[log] = sorted(int(name) for name in names if is_number(name))
+        found += _strangers(log, names, is_number)
         found += _gaps(log, logs[log])
         found += _twins(
             checkpoint, log, names, logs[log] if deep else logs[log][-2:], max(logs[log], default=-1) + 1
@@ -74,7 +75,7 @@ def _look(checkpoint: Checkpoint, deep: bool) -> tuple[Problem, ...]:
     found += _entries(checkpoint, logs["offsets"], logs["commits"], deep)
     found += _relations(logs["offsets"], logs["commits"])
     for operator in checkpoint.names("state"):
-        if operator.isdecimal():
+        if is_number(operator):
             found += _operator(checkpoint, int(operator))
     for source in checkpoint.sources():
         found += _source(checkpoint, source, logs, deep)
@@ -106,16 +107,19 @@ def _gaps(log: str, batches: list[int]) -> Iterator[Problem]:
     """
     if not batches:
         return
-    missing = sorted(set(range(batches[0], batches[-1])) - set(batches), reverse=True)
-    for number in missing[:10]:
+    missing = [
+        range(gap.stop - 1, gap.start - 1, -1) for gap in reversed([*gaps(batches, batches[0], batches[-1])])
+    ]
+    many = sum(gap.start - gap.stop for gap in missing)
+    for number in islice(chain.from_iterable(missing), 10):
         what = f"is missing between {batches[0]} and {batches[-1]}: the log has a gap"
         if log == "offsets" and number == batches[-1] - 1:
             yield Problem(f"{log}/{number}", f"{what}, and Spark starts from there", _RESTORE, ERROR)
         else:
             yield Problem(f"{log}/{number}", what, _NO_REWIND, WARNING)
-    if len(missing) > 10:
+    if many > 10:
         yield Problem(
-            log, f"has a gap of {len(missing)} batches in all; the last ten are listed", _NO_REWIND, WARNING
+            log, f"has a gap of {many} batches in all; the last ten are listed", _NO_REWIND, WARNING
         )
 
 
@@ -149,7 +153,7 @@ def _twins(
         if owner is None or owner in present or _TEMPORARY.fullmatch(name):
             continue
         batch = owner.split(".")[0]
-        blocks = batch.isdecimal() and int(batch) >= upcoming
+        blocks = is_number(batch) and int(batch) >= upcoming
         what = "is a checksum without its file"
         if blocks:
             what += (
@@ -254,14 +258,16 @@ def _source(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]], dee
     log = checkpoint.files_log(source)
     plain, compact = log.batches()
     newest = max([*plain[-1:], *compact[-1:]], default=-1)
-    yield from _strangers(folder, names, lambda name: name.split(".")[0].isdecimal() or name.startswith("_"))
+    yield from _strangers(
+        folder, names, lambda name: is_number(name.removesuffix(".compact")) or name.startswith("_")
+    )
     yield from _twins(checkpoint, folder, names, plain if deep else plain[-1:], newest + 1)
     position = _position(checkpoint, source, logs)
     if position is None:
         return
     for name, what in log.newest_damage(deep):
         yield Problem(name.removeprefix(f"{checkpoint.folder}/"), what, _RESTORE, ERROR)
-    for number in log.missing()[:10]:
+    for number in islice(log.missing(), 10):
         yield Problem(
             f"{folder}/{number}",
             f"is missing, and so is {number}.compact: the log of processed files has a gap",

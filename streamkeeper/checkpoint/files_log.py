@@ -7,14 +7,14 @@ counted without looking into the lines.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from streamkeeper.checkpoint.log_entries import FileEntry, damaged, parse_file_entry
+from streamkeeper.checkpoint.log_entries import FileEntry, damaged, gaps, is_number, parse_file_entry
 from streamkeeper.errors import CheckpointError
 from streamkeeper.storage import LocalStorage, Storage
 
@@ -36,8 +36,10 @@ class FilesLog:
     def batches(self) -> tuple[list[int], list[int]]:
         """Give the plain batches and the compacted ones, each ascending, from one listing."""
         names = self.storage.names(self.folder)
-        plain = sorted(int(name) for name in names if name.isdecimal())
-        compact = sorted(int(match[1]) for match in map(_COMPACT.fullmatch, names) if match)
+        plain = sorted(int(name) for name in names if is_number(name))
+        compact = sorted(
+            int(match[1]) for match in map(_COMPACT.fullmatch, names) if match and is_number(match[1])
+        )
         return plain, compact
 
     def last_batch(self) -> int | None:
@@ -117,14 +119,15 @@ class FilesLog:
                 found.append((self.folder, str(error)))
         return found
 
-    def missing(self) -> list[int]:
+    def missing(self) -> Iterator[int]:
         """Give the batches that should be there after the newest compacted one (or after the first), and are
         not.
         """
         plain, compact = self.batches()
-        start = compact[-1] if compact else -1
-        later = [number for number in plain if number > start]
-        return sorted(set(range(start + 1, later[-1])) - set(later)) if later else []
+        if plain:
+            yield from itertools.chain.from_iterable(
+                gaps(plain, compact[-1] + 1 if compact else 0, plain[-1])
+            )
 
     def _names(self, upto: int | None) -> list[tuple[str, int]]:
         """Give the files to read, with their batch: the newest usable compacted one, then each plain one
@@ -141,10 +144,11 @@ class FilesLog:
                 raise damaged(self.storage.path(name), what)
         later = [number for number in plain if number > start and (upto is None or number <= upto)]
         last = upto if upto is not None else max(later, default=start)
-        if gap := sorted(set(range(start + 1, last + 1)) - set(later)):
+        if lacking := list(gaps(later, start + 1, last + 1)):
+            more = sum(gap.stop - gap.start for gap in lacking) - 1
             raise damaged(
                 self.storage.path(self.folder),
-                f"lacks batch {gap[0]} of the processed files, and {len(gap) - 1} more",
+                f"lacks batch {lacking[0].start} of the processed files, and {more:,} more",
             )
         return names + [(f"{self.folder}/{number}", number) for number in later]
 
@@ -163,7 +167,7 @@ class FilesLog:
     def _lines(self, name: str) -> Iterator[bytes]:
         """Give the lines after the version."""
         if isinstance(self.storage, LocalStorage):
-            with Path(self.storage.path(name)).open("rb") as file:
+            with self.storage.open(name) as file:
                 self._check_version(name, file.readline())
                 yield from (line for line in file if line != b"\n")
         else:
@@ -182,7 +186,7 @@ class FilesLog:
             raise damaged(self.storage.path(name), what)
         if not isinstance(self.storage, LocalStorage):
             return (self.storage.read(name) or b"").rstrip(b"\n").count(b"\n")
-        with Path(self.storage.path(name)).open("rb") as file:
+        with self.storage.open(name) as file:
             count, last = 0, b""
             while block := file.read(_BLOCK):
                 count += block.count(b"\n")
@@ -207,7 +211,7 @@ def _head_and_tail(storage: Storage, name: str, size: int = _TAIL) -> tuple[byte
     if not isinstance(storage, LocalStorage):
         content = storage.read(name) or b""
         return content[:size], content[-size:]
-    with Path(storage.path(name)).open("rb") as file:
+    with storage.open(name) as file:
         head = file.read(size)
         file.seek(max(0, file.seek(0, 2) - size))
         return head, file.read()

@@ -8,7 +8,8 @@ JSON is compact and keeps its order, so that what was read and is written again 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ NONE = "-"
 """What stands in the offset log for a source that has given no offset yet."""
 PARTITIONS = "spark.sql.shuffle.partitions"
 """The setting that v1 of the offset log pins, and v2 does not."""
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def parse_offsets(content: bytes, batch: int, where: str) -> OffsetEntry:
     try:
         watermark, timestamp = int(header.pop("batchWatermarkMs")), int(header.pop("batchTimestampMs"))
         conf = {str(name): str(value) for name, value in header.pop("conf", {}).items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise damaged(where, f"has no offset log's header in its second line ({error!r})") from error
     sources: dict[str, Any] = {}
     for index, line in enumerate(lines[1:]):
@@ -127,7 +129,7 @@ def parse_operator(content: bytes, where: str) -> StateOperator:
             partitions,
             tuple(str(item["storeName"]) for item in stores),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise damaged(where, f"is no state operator's metadata ({error!r})") from error
 
 
@@ -139,7 +141,7 @@ def parse_file_entry(line: str, where: str) -> FileEntry:
     value = _object(line, where)
     try:
         return FileEntry(str(value["path"]), int(value["timestamp"]), int(value["batchId"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise damaged(where, f"holds {_shown(line)}, which is no processed file ({error!r})") from error
 
 
@@ -198,6 +200,24 @@ def write_files_log(entries: Iterable[FileEntry]) -> Iterable[bytes]:
         )
 
 
+def is_number(name: str) -> bool:
+    """Tell whether a file's name is a number as Spark writes it: of ASCII digits, no zero before the others,
+    not beyond a BIGINT.
+    """
+    return _NUMBER.fullmatch(name) is not None and int(name) < 2**63
+
+
+def gaps(numbers: Sequence[int], first: int, upto: int) -> Iterator[range]:
+    """Give what lacks in ascending numbers, from ``first`` as far as before ``upto``; one range a gap,
+    however wide it is.
+    """
+    expected = first
+    for number in (*(number for number in numbers if first <= number < upto), upto):
+        if number > expected:
+            yield range(expected, number)
+        expected = number + 1
+
+
 def damaged(where: str, what: str) -> CheckpointError:
     """Give the error for a damaged file: what was found, and what to do."""
     return CheckpointError(
@@ -241,9 +261,14 @@ def _object(text: str, where: str) -> JsonObject:
 
 def _json(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError as error:
+        return json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
         raise damaged(where, f"is cut off or garbage: {_shown(text)} is no JSON") from error
+
+
+def _no_number(name: str) -> None:
+    """Refuse what Python reads and JSON has not: Infinity and NaN."""
+    raise ValueError(name)
 
 
 def _compact(value: Any) -> str:

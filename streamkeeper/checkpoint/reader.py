@@ -16,6 +16,7 @@ from streamkeeper.checkpoint.log_entries import (
     OffsetEntry,
     StateOperator,
     damaged,
+    is_number,
     parse_commit,
     parse_initial_offsets,
     parse_offsets,
@@ -85,7 +86,7 @@ class Checkpoint:
             )
         try:
             found = json.loads(content)["id"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise damaged(self.path("metadata"), f'holds {content[:60]!r} instead of {{"id": …}}') from error
         if not isinstance(found, str):
             raise damaged(self.path("metadata"), f"has the id {found!r}, which is no text")
@@ -142,7 +143,7 @@ class Checkpoint:
         need not be among them.
         """
         found = [name for name in self.names("sources") if not name.startswith(".")]
-        return tuple(sorted(found, key=lambda name: (0, int(name), "") if name.isdecimal() else (1, 0, name)))
+        return tuple(sorted(found, key=lambda name: (0, int(name), "") if is_number(name) else (1, 0, name)))
 
     def files_log(self, source: str) -> FilesLog:
         """Give the log of a files source; nothing is read yet. ``source`` is a name of :meth:`readers`.
@@ -175,7 +176,7 @@ class Checkpoint:
 
 def numbers(names: list[str]) -> list[int]:
     """Give the names that are batch numbers, lowest first, as Spark's own log does."""
-    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+    return sorted(int(name) for name in names if is_number(name))
 
 
 def _no_checkpoint(checkpoint: Checkpoint) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from streamkeeper.checkpoint.log_entries import is_number
 from streamkeeper.checkpoint.reader import Checkpoint
 
 VERSIONED = re.compile(r"([0-9]+)(_[0-9a-f-]{36})?\.(delta|snapshot|changelog|zip)(\.crc)?")
@@ -29,7 +30,7 @@ def missing_state(checkpoint: Checkpoint, version: int) -> str | None:
     :param version: of batch B it is B + 1.
     """
     for operator in _visible(checkpoint, "state"):
-        parts = [part for part in _visible(checkpoint, f"state/{operator}") if part.isdecimal()]
+        parts = [part for part in _visible(checkpoint, f"state/{operator}") if is_number(part)]
         if not parts and version:
             return f"all partitions of {checkpoint.path(f'state/{operator}')}"
         for part in parts:

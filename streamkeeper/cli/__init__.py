@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from streamkeeper.cli import output
 from streamkeeper.errors import StreamkeeperError, UsageError
 
 
@@ -11,14 +12,42 @@ def main() -> None:
     """Run ``streamkeeper``; errors that are meant for the user are printed as they stand, on standard
     error.
     """
+    output.ready()
     try:
+        _check_readable(sys.argv[1:])
         if not _look_only(sys.argv[1:]):
             _run_app()
     except StreamkeeperError as error:
-        print(f"streamkeeper: {error}", file=sys.stderr)
+        output.say(f"streamkeeper: {error}")
         sys.exit(2 if isinstance(error, UsageError) else 1)
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        _tell_lost()
+
+
+def _check_readable(arguments: list[str]) -> None:
+    """Refuse what could not be kept as text: letters that the locale does not know.
+
+    :raises UsageError: there are such, and they name no folder to look at.
+    """
+    for item in arguments:
+        if arguments[0] != "inspect" and any("\ud800" <= letter <= "\udfff" for letter in item):
+            raise UsageError(
+                f"The argument {item!a} has letters that the locale of this terminal cannot read. Set"
+                " LC_ALL=C.UTF-8, or use others."
+            )
+
+
+def _tell_lost() -> None:
+    """Say that a result could not be printed; what it tells of is done."""
+    error = output.lost()
+    if error is not None:
+        output.say(
+            f"streamkeeper: what was found or done could not be printed: {error}. Make room, and look with"
+            " `streamkeeper flows`."
+        )
+        sys.exit(1)
 
 
 def _run_app() -> None:

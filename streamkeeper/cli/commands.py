@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
-from streamkeeper.cli.output import show
+from streamkeeper import __version__
+from streamkeeper.cli.examples import example
+from streamkeeper.cli.output import put, show
 from streamkeeper.settings import Settings
 
 app = typer.Typer(
@@ -24,7 +26,23 @@ app = typer.Typer(
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@app.command()
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        put(f"streamkeeper {__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog=example(""))
+def _main(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_tell_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(epilog=example("check"))
 def check(*, json: AsJson = False) -> None:
     """Import every pipeline file, say what is wrong with it, and write the manifest."""
     from streamkeeper.manifest.manifest import make_manifest
@@ -48,7 +66,7 @@ def check(*, json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(epilog=example("flows"))
 def flows(*, json: AsJson = False) -> None:
     """Show each flow's state, generation, last batch and its age."""
     from streamkeeper.cli.listing import show_flows
@@ -56,7 +74,7 @@ def flows(*, json: AsJson = False) -> None:
     show_flows(json)
 
 
-@app.command()
+@app.command(epilog=example("inspect"))
 def inspect(
     place: Annotated[
         str,
@@ -76,7 +94,7 @@ def inspect(
     show_place(place, files, json)
 
 
-@app.command("backups")
+@app.command("backups", epilog=example("backups"))
 def list_backups(
     table: Annotated[
         str | None, typer.Option(help="Only those of this table.", metavar="[PIPELINE.]TABLE")

@@ -4,12 +4,16 @@ settings, no manifest, no fsspec.
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from streamkeeper.checkpoint.damage import ERROR
 from streamkeeper.cli.inspection import Inspection, SourceStand, inspect
 from streamkeeper.cli.output import show
 from streamkeeper.declare.offsets import RATE, describe
@@ -23,9 +27,13 @@ if TYPE_CHECKING:
 
 
 def show_place(place: str, files: bool, as_json: bool) -> None:
-    """Print what :func:`inspect_place` finds."""
+    """Print what :func:`inspect_place` finds; end with 1 where a problem is an error, so that scripts can
+    ask.
+    """
     value, text = inspect_place(Settings.from_environment, place, files)
     show(value, as_json, text)
+    if any(problem["severity"] == ERROR for problem in value["problems"]):
+        sys.exit(1)
 
 
 def inspect_place(
@@ -44,7 +52,7 @@ def inspect_place(
         raise RequestError(
             "'' is neither a flow nor a path. Give pipeline.flow, or the folder of a checkpoint."
         )
-    if "/" in place or Path(place).is_dir():
+    if "/" in place or os.path.isdir(place):  # noqa: PTH112  # Path.is_dir raises for a name that is too long
         root, folder = _split(place)
         found = inspect(open_storage(root), folder, count_files=files)
         return found.to_json(), "\n".join(_words(found))
@@ -53,8 +61,18 @@ def inspect_place(
 
 def _split(place: str) -> tuple[str, str]:
     """Give the storage and the name in it: the checkpoint's folder is named below the one that holds it."""
-    root, _, folder = (place if "://" in place else str(Path(place).absolute())).rstrip("/").rpartition("/")
-    return root or "/", folder
+    scheme, is_url, rest = place.partition("://")
+    if not is_url:
+        root, _, folder = str(Path(place).absolute()).rstrip("/").rpartition("/")
+        return root or "/", folder
+    rest = rest.rstrip("/")
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) or not rest.strip("/"):
+        raise RequestError(
+            f"{place!r} is no URL of a checkpoint. Give one such as s3://bucket/checkpoints/customers, or a"
+            " path."
+        )
+    above, slash, folder = rest.rpartition("/")
+    return (f"{scheme}://{above}", folder) if slash else (f"{scheme}://{rest}", "")
 
 
 def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str, Any], str]:

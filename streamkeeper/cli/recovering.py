@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from streamkeeper.cli.examples import example
 from streamkeeper.cli.output import show
 from streamkeeper.errors import RequestError
 from streamkeeper.settings import DEFAULT_MASTER, Settings
@@ -35,8 +36,10 @@ def register(app: typer.Typer) -> None:
         "recover": (_Recovers, "Plan a recovery, ask, and carry it out, without Airflow."),
     }
     for name, (commands, said) in groups.items():
-        app.add_typer(typer.Typer(no_args_is_help=True, help=said), name=name, cls=commands)
-    app.command()(abandon)
+        app.add_typer(
+            typer.Typer(no_args_is_help=True, help=said, epilog=example(name)), name=name, cls=commands
+        )
+    app.command(epilog=example("abandon"))(abandon)
 
 
 def abandon(
@@ -74,7 +77,7 @@ class _Kinds(TyperGroup):
         if cmd_name not in KINDS:
             return None
         app = typer.Typer(add_completion=False)
-        app.command(cmd_name)(type(self).make(kind(cmd_name)))
+        app.command(cmd_name, epilog=example(f"{ctx.info_name} {cmd_name}"))(type(self).make(kind(cmd_name)))
         return typer.main.get_command(app)
 
 
@@ -185,7 +188,8 @@ def _flag(field: FormField) -> str:
 
 def _told(field: FormField) -> str:
     """Give an option's help: what the form says, what is allowed, and what holds if it is not given."""
-    said = [field.description]
+    required = field.default is None and not field.nullable and not field.many
+    said = [f"Required. {field.description}" if required else field.description]
     if field.option == "from":
         from streamkeeper.recover.requests.reset_checkpoint import STARTS_WITH_VALUE
 
@@ -195,7 +199,7 @@ def _told(field: FormField) -> str:
     if field.enum:
         said.append(f"One of {', '.join(map(str, field.enum))}.")
     if field.default not in (None, "", (), []) and field.type != "boolean":
-        said.append(f"Else {field.default}.")
+        said.append(f"Else {_whole(field.default)}.")
     return " ".join(said)
 
 
@@ -218,7 +222,7 @@ def _request(settings: Settings, of: Kind, values: dict[str, Any]) -> Any:
 
 def _value(field: FormField, value: Any) -> Any:
     if field.type != "object":
-        return value
+        return _whole(value)
     try:
         return jsonlib.loads(value)
     except ValueError as error:
@@ -226,6 +230,11 @@ def _value(field: FormField, value: Any) -> Any:
             f"{_flag(field)} {value!r} is no JSON ({error}). Give an object in quotes that the shell "
             """leaves alone, such as '{"name": {"0": 17}}'."""
         ) from error
+
+
+def _whole(value: Any) -> Any:
+    """Give a number that is whole as one, so that nobody reads of 3.0 batches."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
 def _pipeline_of(settings: Settings, recovery: str) -> str:

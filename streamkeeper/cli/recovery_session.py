@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from streamkeeper.cli.output import say
+from streamkeeper.cli.output import put, say
 from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import PlanRefused, RecoveryError, StreamkeeperError, TableLocked
 from streamkeeper.settings import DEFAULT_MASTER, Settings
@@ -40,7 +40,7 @@ class Session:
 
     def tell(self, text: str) -> None:
         """Print a line of progress."""
-        print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
+        put(text, sys.stderr if self.as_json else sys.stdout)
 
     def try_out(self) -> dict[str, dict[str, Any]]:
         """Carry out the steps that come before anybody is asked, if the kind has any, and give their

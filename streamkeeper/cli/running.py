@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from streamkeeper.cli.examples import example
 from streamkeeper.cli.output import say, show
 from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.settings import DEFAULT_MASTER, Settings
@@ -30,9 +31,9 @@ OfAll = Annotated[bool, typer.Option("--all", help="Every flow there is instead.
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command()(run)
-    app.command()(hold)
-    app.command()(release)
+    app.command(epilog=example("run"))(run)
+    app.command(epilog=example("hold"))(hold)
+    app.command(epilog=example("release"))(release)
 
 
 def run(

@@ -49,6 +49,7 @@ from streamkeeper.declare.model import (
 from streamkeeper.declare.registry import Options, caller, code_hash, current, listed
 from streamkeeper.declare.source_options import check_delta, check_kafka, check_start
 from streamkeeper.errors import DeclarationError, NotOffered
+from streamkeeper.not_there import check_function, known_parameters, refuse
 from streamkeeper.recover.plans.schedules import declared
 from streamkeeper.settings import pipeline_env
 from streamkeeper.user_environment import why_refused
@@ -69,6 +70,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _CLASSPATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def __getattr__(name: str) -> Any:
+    return refuse(name, __all__)
 
 
 def only_where_set(variable: str) -> None:
@@ -94,6 +99,7 @@ def only_where_set(variable: str) -> None:
         )
 
 
+@known_parameters
 def create_source(
     name: str,
     *,
@@ -200,6 +206,7 @@ def _check_place(format: str, name: str, path: object, table: object, where: Whe
         )
 
 
+@known_parameters
 def temporary_view(*, sources: Sequence[str], name: str | None = None) -> Callable[[Function], Function]:
     """Declare a view: a function that gets one DataFrame per source, in this order, and gives one.
 
@@ -212,6 +219,7 @@ def temporary_view(*, sources: Sequence[str], name: str | None = None) -> Callab
         registry = current(where)
         view = check_name("view", name or function.__name__, where)
         check_new(registry, view, where)
+        check_function(f"view {view}", function, where)
         registry.views[view] = View(
             view, inputs_of(f"view {view}", function, sources, where), code_hash(function), where, function
         )
@@ -220,6 +228,7 @@ def temporary_view(*, sources: Sequence[str], name: str | None = None) -> Callab
     return declare
 
 
+@known_parameters
 def create_streaming_table(
     name: str,
     *,
@@ -251,6 +260,7 @@ def create_streaming_table(
     registry.tables[name] = Table(name, comment, properties, tuple(partition_cols), where)
 
 
+@known_parameters
 def append_flow(
     *,
     target: str,
@@ -286,6 +296,7 @@ def append_flow(
         flow = new_flow(registry, name or function.__name__, where)
         often = how_often(flow, trigger, once, where)
         check_on_failure(flow, on_failure, where)
+        check_function(f"flow {flow}", function, where)
         inputs = inputs_of(f"flow {flow}", function, sources, where)
         window = duration(f"rewind_window of flow {flow}", rewind_window, where)
         conf = with_window(
@@ -308,6 +319,7 @@ def append_flow(
     return declare
 
 
+@known_parameters
 def create_auto_cdc_flow(
     *,
     name: str,
@@ -398,6 +410,7 @@ def notifier(classpath: str, **arguments: Any) -> Notifier:
     return Notifier(classpath, plain)
 
 
+@known_parameters
 def configure_pipeline(
     *,
     shared_driver: bool = False,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamkeeper.checkpoint.log_entries import write_commit, write_files_log, write_offsets
+from streamkeeper.checkpoint.log_entries import is_number, write_commit, write_files_log, write_offsets
 from streamkeeper.declare.model import FILE_FORMATS
 
 __all__ = [
@@ -191,7 +191,7 @@ def _partitions(partitions: dict[str, int]) -> str:
 
 def _is_topic(partitions: Any) -> bool:
     return isinstance(partitions, dict) and all(
-        isinstance(number, str) and number.isdecimal() and _whole(end) for number, end in partitions.items()
+        isinstance(number, str) and is_number(number) and _whole(end) for number, end in partitions.items()
     )
 
 

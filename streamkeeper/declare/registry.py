@@ -138,8 +138,13 @@ def current(where: Where) -> Registry:
 
 
 def caller() -> Where:
-    """Give the place in a pipeline file that called the function which asks."""
+    """Give the place in a pipeline file that called into this package."""
     frame = sys._getframe(2)
+    while (
+        frame.f_back is not None
+        and str(frame.f_globals.get("__name__")).partition(".")[0] == __package__.partition(".")[0]
+    ):
+        frame = frame.f_back
     return Where(Path(frame.f_code.co_filename).name, frame.f_lineno)
 
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from streamkeeper.errors import RequestError, StorageError
+from streamkeeper.errors import RequestError, StorageError, check_reason
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.storage import read_json, to_json
 from streamkeeper.times import now
@@ -55,9 +55,11 @@ def recovery(recovery_id: str) -> str:
 def put(home: FlowHome, owner: str, reason: str, by: str, details: dict[str, Any] | None = None) -> Hold:
     """Put a hold; an earlier one of the same owner is overwritten.
 
-    :raises RequestError: the owner is not one of the three kinds.
+    :raises RequestError: the owner is not one of the three kinds, or a person's reason is too long.
     """
     _check(owner)
+    if owner.startswith(PERSON):
+        check_reason(reason)
     hold = Hold(owner, reason, by, now(), details or {})
     home.storage.overwrite(home.hold(owner), to_json(asdict(hold)))
     return hold
@@ -93,12 +95,15 @@ def _read(home: FlowHome, owner: str) -> Hold | None:
     if value is None:
         return None
     try:
-        return Hold(**value)
+        hold = Hold(**value)
     except TypeError as error:
         raise StorageError(
             f"{home.storage.path(home.hold(owner))} is no hold: {error}. Remove the file if nobody wants"
             f" {home.full_name} to stand still."
         ) from error
+    said = {name: str(text) for name, text in asdict(hold).items() if name != "details"}
+    details = hold.details if isinstance(hold.details, dict) else {}
+    return Hold(**{**said, "reason": said["reason"].strip() or "no reason is given"}, details=details)
 
 
 def _check(owner: str) -> None:

@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -134,12 +134,26 @@ def read(home: FlowHome, epoch: int) -> Lease | None:
     if value is None:
         return None
     try:
-        return Lease(**{**value, "process": Process(**value["process"])})
-    except (TypeError, KeyError) as error:
+        process = Process(**_known(Process, value["process"]))
+        if not all(
+            isinstance(number, int) and 0 <= number < 2**63 for number in (process.pid, process.started)
+        ):
+            raise TypeError(
+                f"its process has the id {process.pid!r} and the start {process.started!r}, where whole"
+                " numbers belong"
+            )
+        return Lease(**{**_known(Lease, value), "process": process})
+    except (TypeError, KeyError, AttributeError) as error:
         raise StorageError(
             f"{home.storage.path(home.lease(epoch))} is no lease: {error}. Make sure that no driver of"
             f" {home.full_name} runs, and remove it."
         ) from error
+
+
+def _known(of: type[Any], value: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what a newer release may have added."""
+    names = {item.name for item in fields(of)}
+    return {name: item for name, item in value.items() if name in names}
 
 
 def life(home: FlowHome, lease: Lease) -> Life:
@@ -193,7 +207,13 @@ def is_running(holder: Process) -> bool | None:
 def read_heartbeat(home: FlowHome, epoch: int) -> Heartbeat | None:
     """Read the last heartbeat of an epoch's driver; None if it gave none yet."""
     value = read_json(home.storage, home.heartbeat(epoch))
-    return Heartbeat(**value) if value else None
+    try:
+        return Heartbeat(**_known(Heartbeat, value)) if value else None
+    except TypeError as error:
+        raise StorageError(
+            f"{home.storage.path(home.heartbeat(epoch))} is no heartbeat: {error}. Its driver writes it anew;"
+            f" if none of {home.full_name} runs, remove it."
+        ) from error
 
 
 def acquire(
@@ -250,6 +270,15 @@ def beat(home: FlowHome, heartbeat: Heartbeat) -> None:
 def leave(home: FlowHome, lease: Lease, why: str) -> None:
     """Say that the driver stopped in good order, so that the next need not wait."""
     home.storage.create(home.left(lease.epoch), to_json({"epoch": lease.epoch, "why": why, "at": now()}))
+
+
+def why_left(home: FlowHome, lease: Lease) -> str | None:
+    """Give why a driver left, as it said itself; None if it has not left, or what it wrote cannot be read."""
+    try:
+        said = read_json(home.storage, home.left(lease.epoch))
+    except StorageError:
+        return None
+    return None if said is None else str(said.get("why"))
 
 
 def note_failure(home: FlowHome, lease: Lease, failure: dict[str, Any]) -> None:
@@ -350,7 +379,7 @@ def _hidden(pid: int) -> bool:
         return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

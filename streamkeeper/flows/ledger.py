@@ -92,13 +92,25 @@ def open(storage: Storage, pipeline: str, recovery: str) -> Ledger:
 
 def pipeline_of(storage: Storage, recovery: str) -> str | None:
     """Find the pipeline that a recovery belongs to, declared or not; None if there is no such recovery."""
-    return next((name for name in kept_pipelines(storage) if recovery in recoveries(storage, name)), None)
+    names = (name for name in kept_pipelines(storage) if recovery in recoveries(storage, name))
+    return next((name for name in names if _is_one(storage, name, recovery)), None)
 
 
 def not_over(storage: Storage) -> list[str]:
     """Give the ids of all recoveries of all pipelines that have neither ended nor been given up."""
     found = ((name, recovery) for name in kept_pipelines(storage) for recovery in recoveries(storage, name))
-    return [recovery for name, recovery in found if open(storage, name, recovery).end() is None]
+    return [
+        recovery
+        for name, recovery in found
+        if _is_one(storage, name, recovery) and open(storage, name, recovery).end() is None
+    ]
+
+
+def _is_one(storage: Storage, pipeline: str, recovery: str) -> bool:
+    """Tell a recovery's folder from what else somebody left beside it."""
+    return any(
+        _FILE.fullmatch(name) for name in storage.names(f"{ledgers_folder(storage, pipeline)}/{recovery}")
+    )
 
 
 def recoveries(storage: Storage, pipeline: str) -> list[str]:

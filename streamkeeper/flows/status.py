@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases, rebuild_status
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Lease, Life
@@ -27,8 +28,9 @@ class FlowStatus:
 
     ``state`` is one of ``declared`` (never started), ``done`` (a once flow that has read all there was),
     ``starting``, ``running``, ``stopping`` (held, its driver still ends its batch), ``held``, ``parked``,
-    ``down`` (no driver: its supervisor retries, or there is none). ``age`` is seconds since the last
-    committed batch.
+    ``stopped`` (its last driver ended in good order, as with ``--available-now``, and none was started
+    since), ``down`` (its last driver did not: its supervisor retries, or there is none). ``age`` is seconds
+    since the last committed batch.
     """
 
     flow: str
@@ -91,7 +93,9 @@ def _state(home: FlowHome, flow: Flow) -> tuple[str, str]:
     if not there and flow.declaration.once and (number := generations.finished(home)) is not None:
         return "done", f"it runs once, and has read all there was, in generation {number}"
     if not there:
-        return "down", f"its driver {life.value if life else 'is gone'}: {leases.describe(lease)}"
+        stopped = leases.why_left(home, lease) == Outcome.STOPPED.name.lower()
+        how = "ended in good order" if stopped else life.value if life else "is gone"
+        return "stopped" if stopped else "down", f"its driver {how}: {leases.describe(lease)}"
     beat = leases.read_heartbeat(home, lease.epoch)
     state = "running" if beat and beat.phase == "running" else "starting"
     told = rebuild_status.told_by(beat)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from streamkeeper.errors import PlanRefused, RecoveryError, RequestError
+from streamkeeper.errors import PlanRefused, RecoveryError, RequestError, check_reason
 from streamkeeper.flows import ledger
 from streamkeeper.flows.ledger import ENDED, GIVEN_UP, OVER, PLANNED
 from streamkeeper.manifest.manifest import read_manifest
@@ -50,6 +50,7 @@ def plan(settings: Settings, of: Kind, request: Any, recovery: str) -> Plan:
     :raises RequestError: the request does not fit the flows, or their checkpoints.
     :raises TableLocked: another recovery works on one of the tables.
     """
+    check_reason(getattr(request, "reason", None))
     asked = advice.advised(settings, of.plan(settings, read_manifest(settings), request, recovery))
     made = plans.kept(asked)
     _check_whole(asked, made)

@@ -125,15 +125,28 @@ def test_a_parked_flow_fails_for_good_and_says_what_broke_even_where_no_note_can
     assert "There is no connection 'streamkeeper_airflow'" in said
 
 
-def test_a_park_is_told_with_its_sqlstate_and_the_form_that_fits(
-    home: FlowHome, monkeypatch: pytest.MonkeyPatch
+def test_a_park_is_told_with_the_recovery_that_fits_and_its_form_in_the_first_line_and_with_its_sqlstate(
+    home: FlowHome,
 ) -> None:
-    said = describe_park(FLOW, park(home, "x"))
-    assert said.startswith(
+    first, _, *others = describe_park(FLOW, park(home, "x")).splitlines()
+    assert first.startswith("reset_checkpoint fits: ")
+    assert first.endswith(f"/dags/reset_checkpoint (button Trigger, flow {FLOW})")
+    assert others[0].startswith(
         f"The flow {FLOW} stopped: a stateful operation (dropDuplicates, an aggregation, a join) was removed"
     )
-    assert f"{BROKEN} (SQLSTATE 42K03)" in said
-    assert said.endswith(f"/dags/reset_checkpoint (button Trigger, flow {FLOW})")
+    assert f"{BROKEN} (SQLSTATE 42K03)" in others[1]
+
+
+def test_a_park_that_no_recovery_mends_names_the_correction_in_its_first_line(home: FlowHome) -> None:
+    failure = failures.classify(
+        [Cause("AnalysisException", "DELTA_METADATA_MISMATCH", "42KDG", "a column is missing")]
+    )
+    hold = holds.put(
+        home, holds.PARK, failure.meaning, "driver", {**asdict(failure), "classed": failure.classed.value}
+    )
+    said = describe_park(FLOW, hold).splitlines()
+    assert said[0] == "A correction fits: the columns that the flow gives are not those of its table"
+    assert said[2].startswith(f"The flow {FLOW} stopped")
 
 
 def test_a_park_without_a_classed_failure_has_its_reason_only(home: FlowHome) -> None:

@@ -30,7 +30,7 @@ from streamkeeper_airflow.recovery.tasks import (
 )
 
 from streamkeeper.drivers.alerts import AlertKind
-from streamkeeper.errors import RecoveryError, StorageError, StreamkeeperError
+from streamkeeper.errors import PlanRefused, RecoveryError, StorageError, StreamkeeperError, TableLocked
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.recover import engine
@@ -77,6 +77,14 @@ def context(conf: dict[str, Any] | None = None, **xcoms: Any) -> Context:
     return cast("Context", {"dag_run": run, "params": defaults, "ti": HandedOn(xcoms)})
 
 
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The notes that runs get; no API is asked."""
+    kept: list[str] = []
+    monkeypatch.setattr(alerts, "set_run_note", lambda _dag, _run, note: kept.append(note))
+    return kept
+
+
 def reset_form_of_the_project() -> tuple[Any, ...]:
     from streamkeeper.manifest.manifest import read_manifest
 
@@ -97,14 +105,63 @@ def reset_form_of_the_project() -> tuple[Any, ...]:
         pytest.param({"flow": "first.first_flow"}, ["first.first_flow"], id="a flow that never ran"),
     ],
 )
-def test_what_cannot_be_planned_fails_at_once_with_all_that_is_wrong_and_writes_nothing(
-    conf: dict[str, Any], words: list[str], project: Path
+def test_what_cannot_be_planned_is_answered_in_the_run_s_note_with_all_that_is_wrong_and_writes_nothing(
+    conf: dict[str, Any], words: list[str], project: Path, notes: list[str]
 ) -> None:
-    with pytest.raises(AirflowFailException) as refused:
+    with pytest.raises(AirflowSkipException) as refused:
         PlanRecovery(task_id="plan", of=RESET).execute(context(conf))
+    [note] = notes
     for word in words:
         assert word in str(refused.value)
+        assert word in note
+    assert note.startswith("Refused: ")
+    assert any(word in note.splitlines()[0] for word in words), "the list of runs shows the first line only"
     assert not (project / "state" / "first").exists()
+
+
+def test_a_plan_that_breaks_is_no_answer_and_stays_red(
+    project: Path, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object) -> Plan:
+        raise RecoveryError("the plan that was kept has no steps")
+
+    monkeypatch.setattr(engine, "plan", breaks)
+    with pytest.raises(AirflowFailException, match="has no steps"):
+        PlanRecovery(task_id="plan", of=RESET).execute(context({"flow": F}))
+    assert notes == []
+
+
+@pytest.mark.parametrize(
+    ("run_type", "end"),
+    [("manual", AirflowSkipException), ("operator_triggered", AirflowFailException)],
+    ids=["a person", "a schedule"],
+)
+def test_a_locked_table_is_an_answer_to_a_person_and_a_failure_of_a_schedule(
+    run_type: str, end: type[Exception], project: Path, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(*_: object) -> Plan:
+        raise TableLocked("The recovery r0 works on the table first_clean. Wait for it.")
+
+    monkeypatch.setattr(engine, "plan", locked)
+    asked = context({"flow": F})
+    asked["dag_run"].run_type = run_type  # type: ignore[assignment]  # the enum is Airflow's own, and a text
+    with pytest.raises(end, match="r0 works on the table"):
+        PlanRecovery(task_id="plan", of=RESET).execute(asked)
+    [note] = notes
+    assert note.startswith("Refused: The recovery r0 works on the table first_clean. Wait for it.")
+
+
+def test_a_plan_that_is_refused_under_the_hold_is_an_answer_too_and_is_told(
+    told: Kept, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object) -> dict[str, Any]:
+        raise PlanRefused("Things have changed:\n- The topic was made anew.")
+
+    monkeypatch.setattr(engine, "carry_out", refuses)
+    with pytest.raises(AirflowSkipException, match="made anew"):
+        RecoveryStep(of=RESET, task_id="plan_again").execute(context(plan=PLAN))
+    assert [kind for kind, _, _ in told.alerts] == [AlertKind.RECOVERY_FAILED]
+    assert notes[0].startswith("Refused: The topic was made anew.")
 
 
 def test_secrets_in_the_form_s_values_are_hidden_by_airflow_s_masker(
@@ -112,7 +169,7 @@ def test_secrets_in_the_form_s_values_are_hidden_by_airflow_s_masker(
 ) -> None:
     hidden: list[str] = []
     monkeypatch.setattr(tasks, "mask_secret", hidden.append)
-    with pytest.raises(AirflowFailException):
+    with pytest.raises(AirflowSkipException):
         PlanRecovery(task_id="plan", of=RESET).execute(
             context({"flow": F, "offsets": {"kafka.sasl.jaas.config": "hunter2"}})
         )
@@ -129,7 +186,7 @@ def test_a_price_that_nobody_accepted_is_told_where_nobody_is_asked(
         RESET, "r1", "first", ("first",), {"by": "ada"}, (flow,), ("hold",), "now", refusals=refused
     )
     monkeypatch.setattr(engine, "plan", lambda *_: planned)
-    with pytest.raises(AirflowFailException, match="rows come twice"):
+    with pytest.raises(AirflowSkipException, match="rows come twice"):
         PlanRecovery(task_id="plan", of=RESET).execute(context({"flow": F, "approval": approval}))
     assert [(kind, "was not begun" in text, occasion) for kind, text, occasion in told.alerts] == [
         (AlertKind.RECOVERY_FAILED, True, "r1")

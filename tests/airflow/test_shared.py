@@ -17,7 +17,7 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from streamkeeper_airflow.flow import shared_driver
+from streamkeeper_airflow.flow import shared_driver, supervise
 from streamkeeper_airflow.flow import submit as submitting
 from streamkeeper_airflow.flow.drivers import Ending
 from streamkeeper_airflow.flow.gate import HoldTrigger
@@ -224,6 +224,19 @@ def test_whose_end_a_driver_s_end_is(
 
 def operator(*homes: FlowHome, **kwargs: Any) -> FlowOperator:
     return FlowOperator(task_id="run", flows=[home.full_name for home in homes], **kwargs)
+
+
+def test_the_note_of_a_run_names_every_flow_that_was_parked(
+    homes: list[FlowHome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(supervise, "set_run_note", lambda _dag, _run, note: notes.append(note))
+    for home in homes:
+        holds.put(home, holds.PARK, "a stateful operation was removed", "driver")
+    with pytest.raises(AirflowFailException, match=f"^{LEFT}, {RIGHT} is parked"):
+        operator(*homes)._conclude(*homes, ending=Ending(Outcome.PARKED, "exit code 20"), context=RUN)
+    [note] = notes
+    assert LEFT in note and RIGHT in note
 
 
 def test_a_park_of_one_flow_fails_the_run_in_that_flow_s_name(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
-from streamkeeper.flows import ledger
+from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.flows import holds, ledger
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import reset_checkpoint
@@ -27,6 +29,7 @@ SECRETS = (
     "aws_access_key_id", "fs.azure.account.key", "private_key", "api-key", "apiKey", "credentials", "spark.ssl.keytab", "Authorization",
     "fs.azure.account.key.lake.dfs.core.windows.net", "fs.azure.account.oauth2.client.secret.lake.dfs.core.windows.net",
     "fs.azure.sas.raw.lake.blob.core.windows.net", "fs.azure.sas.fixed.token.lake.dfs.core.windows.net",
+    "passwords", "db_passwords", "pass", "smtp.pass", "fernet_key", "AIRFLOW__CORE__FERNET_KEY", "webhook_url", "slack_webhook",
     "spark.hadoop.fs.s3a.bucket.raw.secret.key", "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net",
 )  # fmt: skip
 PLAIN = (
@@ -76,6 +79,18 @@ TEXTS = {
     "a signed address": f"https://lake.blob.core.windows.net/raw/x?sv=2024-01-01&sig={SECRET}&se=2026",
     "a signed address of s3": f"https://b.s3.amazonaws.com/x?X-Amz-Expires=60&X-Amz-Signature={SECRET}",
     "private key": f"-----BEGIN RSA PRIVATE KEY-----\nabc\n{SECRET}\n-----END RSA PRIVATE KEY-----",
+    "a password with a slash": f"postgresql://ada:pa/{SECRET}@host/db",
+    "a token for a user": f"cannot clone https://{SECRET}@git.example.org/x",
+    "slack": f"POST https://hooks.slack.com/services/T000/B000/{SECRET} said 404",
+    "teams": f"POST https://contoso.webhook.office.com/webhookb2/1-2/IncomingWebhook/{SECRET}",
+    "an option of a command": f"mc alias set --secret {SECRET} x",
+    "an option of two words": f"run --db-password {SECRET} --now",
+    "pass": f"pass={SECRET}",
+    "fernet": f"fernet_key: {SECRET}",
+    "webhook": f"webhook_url={SECRET}",
+    "jaas with an escaped quote": (
+        f'x.PlainLoginModule required username="a" password="b\\";{SECRET}" serviceName="kafka";'
+    ),
     "json": f'{{"user": "ada", "password": "{SECRET}"}}',
 }
 
@@ -87,6 +102,10 @@ PLAIN_TEXTS = (
     "token: a batch, 3 secrets were found; 10:30 at host:9092",
     "http://host:8080/x and ada@example.org",
     "s3a://bucket:80/a/b?c=d",
+    "http://host:8080/x?mail=ada@example.org",
+    "the compass: north; bypass=yes; surpass = 3",
+    "ssh://git@example.org/x and http://ada@example.org",
+    "AKIA is what keys of AWS begin with; eyJ what tokens do",
 )
 
 
@@ -97,6 +116,70 @@ def test_a_secret_in_a_text_is_taken_out() -> None:
 
 def test_a_text_without_secrets_stays() -> None:
     assert [text for text in PLAIN_TEXTS if redact_text(text).replace(HIDDEN, "a") != text] == []
+
+
+@pytest.mark.parametrize(
+    "bare",
+    [
+        "AKIAIOSFODNN7EXAMPLE",
+        "ghp_0123456789abcdefghij0123456789abcdef",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N",
+    ],
+    ids=["aws", "github", "jwt"],
+)
+def test_a_secret_without_a_key_is_taken_out_by_its_form(bare: str) -> None:
+    assert redact_text(f"it said {bare}, and no more") == f"it said {HIDDEN}, and no more"
+
+
+def test_numbers_and_lists_under_a_password_are_taken_out_and_positions_stay() -> None:
+    given = {"password": 123456, "passwords": ["a", 7], "token": 5, "events.secret": 12, "apikey": True}
+    assert redact(given) == {**given, "password": HIDDEN, "passwords": [HIDDEN, HIDDEN]}
+    assert list(secrets_in(given)) == ["123456", "a", "7"]
+
+
+UNKIND = {
+    "letters": "a",
+    "a scheme's letters": "a+",
+    "keys of a store": "account.key.",
+    "azure": "fs.azure.a.",
+    "keys": "token",
+    "dots": "x.",
+    "modules": "LoginModule ",
+    "addresses": "a://b:",
+    "tokens": "eyJ-",
+    "options": "--token ",
+    "spaces": " ",
+    "quotes": "password='",
+    "certificates": "-----BEGIN PRIVATE KEY-----",
+}
+
+
+@pytest.mark.parametrize("part", UNKIND.values(), ids=UNKIND.keys())
+def test_a_long_text_is_looked_through_in_a_moment(part: str) -> None:
+    """Quadratic patterns took minutes for these. Linear ones take less than a second, or a few for
+    addresses.
+    """
+    text = "password" + part * (400_000 // len(part))
+    began = time.process_time()
+    redact_text(text)
+    assert time.process_time() - began < 30
+
+
+def test_an_error_is_cut_before_it_is_looked_through() -> None:
+    said = str(RecoveryError("x" * 1_000_000))
+    assert len(said) < 66_000
+    assert said.endswith("… (934,464 characters more are left out)")
+
+
+def test_a_reason_that_nobody_would_read_is_refused_before_anything_is_planned(world: World) -> None:
+    request = ResetRequest(("events.clean_events",), StartAt("earliest"), reason="x" * 2_001)
+    with pytest.raises(
+        RequestError, match=r"The reason has 2,001 characters\. Allowed are 2,000\. Say it shorter"
+    ):
+        engine.plan(world.settings, reset_checkpoint.KIND, request, "r1")
+    with pytest.raises(RequestError, match="2,001 characters"):
+        holds.put(world.home, holds.person("ada"), "x" * 2_001, "ada")
+    assert world.home.owners() == []
 
 
 def test_neither_plan_nor_words_nor_ledger_have_a_secret(

@@ -106,7 +106,7 @@ def in_the_future() -> str:
         ),
     ],
 )
-def test_what_does_not_fit_fails_the_plan_in_words_and_changes_nothing(
+def test_what_does_not_fit_is_answered_in_words_by_the_plan_and_changes_nothing(
     values: dict[str, Any], words: list[str], world: World
 ) -> None:
     before = world.footprint()
@@ -120,7 +120,7 @@ def test_what_does_not_fit_fails_the_plan_in_words_and_changes_nothing(
         said = refused.detail
         assert "flow" in said
     else:
-        said = world.failure_of(run, "plan")
+        said = world.refusal_of(RESET, run)
         for word in words:
             assert word in said
     assert world.footprint() == before
@@ -130,7 +130,7 @@ def test_a_table_that_another_recovery_works_on_is_left_to_it(world: World) -> N
     recovery_lock.take(world.home.storage, NAME, NAME, "someone-else")
     try:
         before = world.footprint()
-        said = world.failure_of(world.api.trigger(RESET, world.form(approval=False)), "plan")
+        said = world.refusal_of(RESET, world.api.trigger(RESET, world.form(approval=False)))
         assert "The recovery someone-else works on the table requests" in said
         assert world.footprint() == before
     finally:

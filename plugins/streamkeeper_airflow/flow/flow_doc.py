@@ -1,9 +1,37 @@
-"""What the page of a flow's DAG says of it."""
+"""What Airflow's list and pages call a DAG, and say of it."""
 
 from __future__ import annotations
 
 from streamkeeper.declare.model import AnyFlow, AutoCdcFlow
 from streamkeeper.manifest.manifest import Flow, Manifest
+
+AFTER_FLOWS = "\u1405 "
+"""Begins the names of DAGs that are no flows'. Airflow sorts its list by name: SQLite by code point,
+PostgreSQL by a locale. This sign (a syllabic that looks like a triangle) is a letter, so it follows the Latin
+ones in both; arrows and the like would not.
+"""
+
+
+def name_of_flows(flows: list[Flow]) -> str:
+    """Give the name of a DAG of flows: pipeline and flow, or the pipeline alone where its flows share a
+    driver.
+    """
+    pipeline = flows[0].pipeline
+    return f"{pipeline.name} · {'all flows' if pipeline.shared_driver else flows[0].name}"
+
+
+def name_of_another(title: str) -> str:
+    """Give the name of a DAG that is no flow's, such that it comes after those of the flows."""
+    return f"{AFTER_FLOWS}{title}"
+
+
+def description(flows: list[Flow]) -> str:
+    """Say in one line, without marks, what the flows of a DAG do."""
+    said = [f"{does(flow.declaration)}, {often(flow.declaration)}" for flow in flows]
+    if len(flows) > 1:
+        said = [f"{flow.name} {words}" for flow, words in zip(flows, said, strict=True)]
+    text = "; ".join(said).replace("`", "")
+    return f"{text[:1].upper()}{text[1:]}." if len(flows) == 1 else f"{text}."
 
 
 def documentation(flows: list[Flow], manifest: Manifest) -> str:

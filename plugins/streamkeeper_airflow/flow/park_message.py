@@ -7,21 +7,21 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from airflow.sdk import conf
-
 from streamkeeper.drivers import failures
 from streamkeeper.drivers.failures import Failure, FailureClass
 from streamkeeper.flows.holds import Hold
+from streamkeeper_airflow.operate.notify import page
 
 
 def describe_park(flow: str, park: Hold) -> str:
-    """Say what parked ``pipeline.flow`` and which recovery fits, with the page of its form.
+    """Say which recovery fits a parked ``pipeline.flow``, with the page of its form, and what parked it.
 
-    A park without a classed failure only has its reason.
+    The way out comes first, since Airflow's list shows the first line of a note only. A park without a
+    classed failure only has its reason.
     """
     failure = _failure(park.details)
     said = failures.describe(flow, failure) if failure else f"The flow {flow} is parked: {park.reason}"
-    return _with_form(flow, said, park.details.get("recovery"))
+    return _with_form(flow, said, park.details.get("recovery"), failure)
 
 
 def describe_retried(flow: str, details: dict[str, Any]) -> str:
@@ -36,14 +36,15 @@ def describe_retried(flow: str, details: dict[str, Any]) -> str:
         if failure
         else f"The flow {flow} failed; it is retried, as declared."
     )
-    return _with_form(flow, said, details.get("recovery"))
+    return _with_form(flow, said, details.get("recovery"), failure)
 
 
-def _with_form(flow: str, said: str, recovery: str | None) -> str:
-    if not recovery:
-        return said
-    base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
-    return f"{said}\n\nIts form: {base}/dags/{recovery} (button Trigger, flow {flow})"
+def _with_form(flow: str, said: str, recovery: str | None, failure: Failure | None) -> str:
+    if recovery:
+        return f"{recovery} fits: {page(recovery)} (button Trigger, flow {flow})\n\n{said}"
+    if failure is not None and failure.classed is FailureClass.NEEDS_CORRECTION:
+        return f"A correction fits: {failure.meaning}\n\n{said}"
+    return said
 
 
 def _failure(details: dict[str, Any]) -> Failure | None:

@@ -285,8 +285,12 @@ class FlowOperator(BaseOperator):
                     f"{self.flow} was held before its driver began; the next run waits at the gate."
                 )
             case Outcome.PARKED:
-                for home in homes:
-                    self._say_parked(home, context)
+                run = context["dag_run"]
+                unset = set_run_note(
+                    run.dag_id, run.run_id, "\n\n".join([self._say_parked(home, context) for home in homes])
+                )
+                if unset:
+                    self.log.warning("%s", unset)
                 parked = ", ".join(home.full_name for home in homes)
                 raise AirflowFailException(
                     f"{parked} is parked; see above for what broke and which recovery fits."
@@ -340,7 +344,8 @@ class FlowOperator(BaseOperator):
             )
             alert(settings, AlertKind.CRASH_LOOP, home.full_name, text, failures.occasion)
 
-    def _say_parked(self, home: FlowHome, context: Context) -> None:
+    def _say_parked(self, home: FlowHome, context: Context) -> str:
+        """Log and alert what parked a flow and what fits; give it for the run's note."""
         park = holds.parked(home)
         note = (
             describe_park(home.full_name, park)
@@ -363,9 +368,7 @@ class FlowOperator(BaseOperator):
             park.at if park else now(),
             link=link,
         )
-        failed = set_run_note(run.dag_id, run.run_id, note)
-        if failed:
-            self.log.warning("%s", failed)
+        return note
 
 
 def _settings() -> Settings:

@@ -1,18 +1,20 @@
-"""Telling people how a recovery ended."""
+"""Telling people how a recovery ended: by alerts, and by the note of its run where the plan was refused."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.redaction import redact_text
 from streamkeeper.settings import Settings
 from streamkeeper_airflow.operate.notify import alert, page
+from streamkeeper_airflow.operate.run_note import set_run_note
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,6 +28,31 @@ def is_last_try(context: Context) -> bool:
 def tell_refused(plan: dict[str, Any], context: Context, error: Exception) -> None:
     """Tell that a recovery that needs no hands was not begun, because of a price that nobody accepted."""
     _tell(AlertKind.RECOVERY_FAILED, plan, context, f"{_name(plan)} was not begun: {error}", plan["recovery"])
+
+
+def end_refused(context: Context, error: Exception) -> NoReturn:
+    """End the run of a recovery whose plan was refused. The answer is the run's note, and what follows is
+    skipped.
+
+    Airflow's list of runs shows the first line of a note only: it holds the first reason.
+
+    :raises AirflowSkipException: a person asked for the run.
+    :raises AirflowFailException: a schedule did; nobody looks at such a run, so it is red.
+    """
+    said = str(error).splitlines()
+    first, *others = [line.removeprefix("- ") for line in said if line.startswith("- ")] or said
+    _LOG.warning("The plan is refused: %s", error)
+    run = context["dag_run"]
+    rest = (
+        "Nothing was changed. The log of the task has the plan, if there is one. Trigger it again with other"
+        " values."
+    )
+    failed = set_run_note(run.dag_id, run.run_id, "\n\n".join([f"Refused: {first}", *others, rest]))
+    if failed:
+        _LOG.warning("%s", failed)
+    if run.run_type != "manual":
+        raise AirflowFailException(str(error)) from error
+    raise AirflowSkipException(f"The plan is refused: {error}") from error
 
 
 def tell_finished(plan: dict[str, Any], context: Context, evidence: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from streamkeeper.recover.plans.kind import Kind, StepKind, kind
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper_airflow import forms
+from streamkeeper_airflow.flow import flow_doc
 from streamkeeper_airflow.recovery.approvals import ASKS, PlanApproval, WorsePriceApproval
 from streamkeeper_airflow.recovery.tasks import (
     GiveUp,
@@ -51,7 +52,8 @@ def recovery_dag(name: str, **more: Any) -> DAG:
         "tags": ["streamkeeper", "recovery"],
     }
     params = forms.params(of.form(read_manifest(Settings.from_environment())))
-    with DAG(of.name, description=of.description, params=params, **{**common, **more}) as dag:
+    named = {"dag_display_name": flow_doc.name_of_another(of.title), "description": of.description}
+    with DAG(of.name, params=params, **{**common, **named, **more}) as dag:
         tasks: list[BaseOperator] = [PlanRecovery(task_id="plan", of=of.name)]
         tasks += [UnaskedStep(task_id=step.name, of=of.name) for step in of.unasked]
         tasks.append(PlanApproval(task_id="approve", retries=ASKS))

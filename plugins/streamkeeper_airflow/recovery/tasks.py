@@ -12,7 +12,14 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow.sdk.log import mask_secret
 
 from streamkeeper.drivers import submit
-from streamkeeper.errors import PlanRefused, RecoveryError, StreamkeeperError, TableLocked, UsageError
+from streamkeeper.errors import (
+    PlanRefused,
+    RecoveryError,
+    RequestError,
+    StreamkeeperError,
+    TableLocked,
+    UsageError,
+)
 from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans import explain
@@ -26,6 +33,7 @@ from streamkeeper.settings import Settings
 from streamkeeper_airflow import forms
 from streamkeeper_airflow.flow.submit import SubmitJob
 from streamkeeper_airflow.recovery.alerts import (
+    end_refused,
     is_last_try,
     tell_failed,
     tell_finished,
@@ -37,13 +45,17 @@ from streamkeeper_airflow.recovery.approvals import PLAN
 FINAL = (UsageError, PlanRefused, TableLocked, RecoveryError)
 """Errors that another try would meet again."""
 
+REFUSALS = (RequestError, PlanRefused, TableLocked)
+"""Answers of a plan, and no failures: what is asked for cannot be had as it is asked for."""
+
 
 class PlanRecovery(BaseOperator, SkipMixin):
     """Checks the form's values, all of them together, makes the plan, writes it to the ledger, and hands it
     on as Markdown.
 
     A dry run ends here, or with the steps that the kind takes before anybody is asked: what follows is
-    skipped. Where nobody will be asked, a plan that cannot go is told to people.
+    skipped. A plan that is refused ends the run as *skipped*, with the answer in its note. Where nobody will
+    be asked, a price that was not accepted is told to people.
 
     :param of: the kind of recovery.
     """
@@ -55,8 +67,10 @@ class PlanRecovery(BaseOperator, SkipMixin):
     def execute(self, context: Context) -> dict[str, Any]:
         """Give what the later tasks need, the plan as Markdown among it; only the ledger is written.
 
-        :raises AirflowFailException: a value does not fit, a table is locked, or the plan has a price that
+        :raises AirflowSkipException: a value does not fit, a table is locked, or the plan has a price that
             was not accepted.
+        :raises AirflowFailException: the same in a run that a schedule asked for; or another try would meet
+            the same error again.
         """
         settings, of = Settings.from_environment(), kind(self.of)
         try:
@@ -71,6 +85,8 @@ class PlanRecovery(BaseOperator, SkipMixin):
                 # A cleared task plans anew, but what is shown, approved and carried out is the plan that the
                 # ledger has.
                 plan = engine.propose(settings, plan)
+        except REFUSALS as error:
+            end_refused(context, error)
         except FINAL as error:
             raise AirflowFailException(str(error)) from error
         handed_on = {
@@ -145,6 +161,8 @@ class RecoveryStep(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Give the step's evidence.
 
+        :raises AirflowSkipException: the plan was made again under the hold, and is refused; GiveUp takes the
+            hold away.
         :raises AirflowFailException: another try would meet the same error again.
         """
         plan = context["ti"].xcom_pull(task_ids=PLAN)
@@ -152,6 +170,9 @@ class RecoveryStep(BaseOperator):
             evidence = engine.carry_out(
                 Settings.from_environment(), plan["pipeline"], plan["recovery"], self.task_id
             )
+        except PlanRefused as error:
+            tell_failed(plan, context, self.task_id, error, "")
+            end_refused(context, error)
         except StreamkeeperError as error:
             final = isinstance(error, FINAL) and not (self.patient and isinstance(error, RecoveryError))
             _fail(self.of, self.task_id, context, error, final=final)

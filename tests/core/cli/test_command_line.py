@@ -6,17 +6,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
+from streamkeeper import __version__
 from streamkeeper.cli import recovery_session, running
 from streamkeeper.cli.commands import app
+from streamkeeper.cli.output import Grid, lines_of
 from streamkeeper.drivers import submit
 from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import RecoveryError, StreamkeeperError
@@ -27,6 +33,7 @@ from streamkeeper.recover.kinds import full_refresh
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.storage import to_json
 from tests.recorder import Recorder
 from tests.worlds.recoveries import carry_out, drive, plan
 from tests.worlds.small_world import EVENTS, World
@@ -671,3 +678,192 @@ def test_the_first_generation_is_not_touched_by_looking(command: Command, stands
         assert command(*arguments).returncode == 0
     assert (generations.latest(stands.home), stands.tree()) == before
     assert os.listdir(stands.root / "empty") == []  # noqa: PTH208
+
+
+def test_the_version_is_told(command: Command) -> None:
+    done = command("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"streamkeeper {__version__}\n", "")
+
+
+def into(world: World, redirect: str, arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``streamkeeper`` in a shell that does something to its standard output."""
+    line = f"set -o pipefail; {shlex.quote(sys.executable)} -m streamkeeper {arguments} {redirect}"
+    env = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(world.root),
+        "USER": "ada",
+        **world.environment,
+        **environment,
+    }
+    return subprocess.run(
+        ["bash", "-c", line], env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+@pytest.mark.parametrize(
+    ("redirect", "code", "said"),
+    [
+        pytest.param("| true", 0, "", id="a reader that went away"),
+        pytest.param(">&-", 0, "", id="closed"),
+        pytest.param(
+            ">/dev/full", 1, "could not be printed: .*No space left on device.*Make room", id="full"
+        ),
+    ],
+)
+@pytest.mark.parametrize("arguments", ["flows", "flows --json", f"hold {FLOW}", f"inspect {RECORDED}"])
+def test_what_was_done_is_done_though_nobody_can_be_told(
+    arguments: str, redirect: str, code: int, said: str, stands: World
+) -> None:
+    done = into(stands, redirect, arguments)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert re.search(said, done.stderr)
+    assert bool(stands.home.owners()) == arguments.startswith("hold")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_the_letters_gets_them_in_signs_that_it_has(encoding: str, stands: World) -> None:
+    narrow = {"PYTHONIOENCODING": encoding, "LC_ALL": "C", "PYTHONUTF8": "0"}
+    for arguments in (
+        "check",
+        "flows",
+        f"inspect {FLOW}",
+        f"plan reset_checkpoint --flow {FLOW}",
+        "inspect ä/→",
+    ):
+        done = into(stands, "", arguments, **narrow)
+        assert "Traceback" not in done.stderr, done.stderr
+    refused = into(stands, "", f"hold {FLOW} --reason 'Straße → 😀' --json", **narrow)
+    assert (refused.returncode, stands.home.owners()) == (2, [])
+    assert (
+        "that the locale of this terminal cannot read" in refused.stderr
+        and "LC_ALL=C.UTF-8" in refused.stderr
+    )
+    holds.put(stands.home, holds.person("ada"), "Straße → 😀", "ada")
+    assert (
+        json.loads(into(stands, "", "flows --json", **narrow).stdout)[0]["detail"]
+        == "person-ada: Straße → 😀"
+    )
+
+
+def test_a_reason_that_would_speak_to_a_terminal_is_shown_without_what_it_says(
+    command: Command, stands: World
+) -> None:
+    holds.put(stands.home, holds.person("mallory"), "\x1b]52;c;Y3VybA==\x07\u202eno reason\x9b2J", "mallory")
+    done = command("flows")
+    assert "person-mallory: ]52;c;Y3VybA==no reason2J" in done.stdout
+    assert "\x1b" not in done.stdout and "\u202e" not in done.stdout
+
+
+TABLE = Grid(
+    ("flow", "state", "detail"),
+    [("customers.customers_incremental_flow", "running", "pid 17 on ada-laptop, since 10 o'clock, " * 3)],
+)
+
+
+@pytest.mark.parametrize("width", [200, 80, 60, 40])
+def test_a_table_fits_into_its_terminal_and_its_words_stay_whole(width: int) -> None:
+    lines = list(lines_of(TABLE, width))
+    assert max(len(line.rstrip()) for line in lines) <= max(width, 45), (
+        "the flow's name and its state are never cut"
+    )
+    said = " ".join(" ".join(lines).split())
+    assert "customers.customers_incremental_flow running pid 17 on ada-laptop" in said
+
+
+def test_a_table_in_a_file_has_a_line_a_row_however_long() -> None:
+    assert len(list(lines_of(TABLE, None))) == 2
+
+
+def commands_of(
+    group: Any, context: Any, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Give every command of the program, and how it is called."""
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        yield (*path, name), found
+        if hasattr(found, "list_commands"):
+            yield from commands_of(found, type(context)(found, info_name=name, parent=context), (*path, name))
+
+
+def test_the_help_of_every_command_has_an_example_that_it_would_take() -> None:
+    program = typer.main.get_command(app)
+    seen = dict(commands_of(program, program.make_context("streamkeeper", ["flows"])))
+    assert {("hold",), ("plan", "rewind"), ("recover", "clean_up")} <= set(seen)
+    for path, found in seen.items():
+        called, *arguments = shlex.split(found.epilog.removeprefix("Example: "))
+        assert (called, arguments[: len(path)]) == ("streamkeeper", list(path))
+        rest = arguments[len(path) :]
+        if hasattr(found, "list_commands"):
+            assert rest[0] in found.list_commands(None)
+        else:
+            found.make_context(path[-1], rest)
+
+
+def test_help_marks_what_is_required_and_writes_whole_numbers_as_such() -> None:
+    reset, tidy = (
+        CliRunner().invoke(app, ["plan", name, "--help"]).stdout for name in ("reset_checkpoint", "clean_up")
+    )
+    assert "Required. The flow that gets" in " ".join(reset.replace("│", " ").split())
+    assert "Else 30." in " ".join(tidy.replace("│", " ").split()) and "30.0" not in tidy
+
+
+def test_a_whole_number_is_told_as_one(command: Command) -> None:
+    said = command(
+        "plan", "backup_table", "--table", "events.events", "--keep-last", "0", "--kept-days", "-1"
+    ).stderr
+    assert "keep_last is 0;" in said and "kept_days is -1;" in said and ".0" not in said
+
+
+def test_what_stands_oddly_in_the_state_folder_is_shown_and_no_traceback(
+    command: Command, stands: World
+) -> None:
+    """Written by hand, or by another release."""
+    storage, home = stands.home.storage, stands.home
+    process = asdict(leases.Process.current())
+    lease = {
+        "epoch": 1,
+        "process": {**process, "pid": 10**30},
+        "generation": 1,
+        "at": "then",
+        "colour": "red",
+    }
+    storage.create(home.lease(1), to_json(lease))
+    done = command("flows")
+    assert (done.returncode, "is no lease: its process has the id 1000" in done.stderr) == (
+        1,
+        True,
+    ), done.stderr
+    storage.overwrite(
+        home.lease(1),
+        to_json({**lease, "process": {**process, "started": process["started"] - 1, "shape": "round"}}),
+    )
+    storage.overwrite(
+        home.heartbeat(1),
+        to_json({"epoch": 1, "count": 1, "phase": "running", "generation": 1, "at": "then", "mood": "good"}),
+    )
+    assert "down" in command("flows").stdout, "fields that a newer release added are left out"
+    for number, odd in enumerate(
+        ({"reason": ""}, {"reason": 7}, {"reason": None, "details": None}, {"by": 3})
+    ):
+        hold = {"owner": f"person-p{number}", "reason": "r", "by": "p", "at": "then", "details": {}, **odd}
+        storage.overwrite(home.hold(f"person-p{number}"), to_json(hold))
+    storage.overwrite(
+        home.hold("park"),
+        to_json({"owner": "park", "reason": "", "by": "driver", "at": "then", "details": None}),
+    )
+    done = command("flows")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (
+        "park: no reason is given; person-p0: no reason is given; person-p1: 7; person-p2: None; person-p3: r"
+        in done.stdout
+    )
+
+
+def test_a_stray_file_beside_the_ledgers_is_no_recovery(command: Command, stands: World) -> None:
+    (stands.root / "state" / "events" / "ledger").mkdir(parents=True, exist_ok=True)
+    (stands.root / "state" / "events" / "ledger" / "junk").write_text("?")
+    done = command("abandon", "junk")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "streamkeeper: There is no recovery 'junk'. Those that are not over: none.\n",
+    )

@@ -296,7 +296,72 @@ BAD: dict[str, tuple[str, int, str]] = {
         3,
         "ModuleNotFoundError: No module named 'no_such_module_anywhere'.*`streamkeeper check` again",
     ),
-    "wrong parameter": ('dp.create_source("raw", fmt="json")', 2, "TypeError: .*fmt"),
+    "wrong parameter": (
+        'dp.create_source("raw", fmt="json")',
+        2,
+        "create_source takes no fmt: correct the name, or leave it out. It takes name, format, path",
+    ),
+    "missing parameter": ('dp.create_source("raw")', 2, "TypeError: .*format"),
+    "a sink": (
+        'dp.create_sink("out", "kafka", {})',
+        2,
+        "dp.create_sink is not there: sinks other than streaming tables are not supported",
+    ),
+    "an imported sink": (
+        "from streamkeeper.pipelines import create_sink",
+        2,
+        "create_sink is not there: sinks other than streaming tables",
+    ),
+    "a foreachBatch sink": (
+        '@dp.foreach_batch_sink(name="out")\ndef out(df, batch): ...',
+        2,
+        (
+            "foreach_batch_sink is not there: sinks other than streaming tables are not supported yet."
+            " Allowed is a table of"
+        ),
+    ),
+    "an update flow": (
+        '@dp.update_flow(target="t")\ndef f(raw): ...',
+        2,
+        (
+            "update_flow is not there: the output modes update and complete are not supported yet. Allowed"
+            " are flows that append"
+        ),
+    ),
+    "an output mode": (
+        f'{SOURCE}\n@dp.append_flow(target="t", sources=["raw"], output_mode="complete")\ndef f(raw): ...',
+        3,
+        (
+            "append_flow takes no output_mode: the output modes update and complete are not supported yet.*"
+            " It takes target, sources, name"
+        ),
+    ),
+    "a table's format": (
+        'dp.create_streaming_table("t", format="iceberg")',
+        2,
+        "takes no format: sinks other than streaming tables",
+    ),
+    "a query of the function's own": (
+        (
+            f'{SOURCE}\n@dp.append_flow(target="t", sources=["raw"])\ndef f(raw):\n    q = raw.dropna()\n'
+            '    return q.writeStream.outputMode("update").foreachBatch(print)'
+        ),
+        6,
+        (
+            "the function of flow f uses writeStream: .*update and complete, foreachBatch and sinks other"
+            " than streaming tables are not supported yet. Return the DataFrame"
+        ),
+    ),
+    "a materialized view": (
+        "@dp.materialized_view\ndef v(): ...",
+        2,
+        "materialized_view is not there: tables are not made by functions",
+    ),
+    "a name that nobody has": (
+        "dp.create_strem()",
+        2,
+        "AttributeError: dp.create_strem is not there. Allowed are append_flow, configure",
+    ),
 }
 
 
@@ -548,7 +613,10 @@ BAD_CDC: dict[str, tuple[dict[str, str], str]] = {
     ),
     "slash in the name": ({"name": "'a/b'"}, "the flow name 'a/b' cannot be used"),
     "our folder as a name": ({"name": "'tables'"}, "the flow name 'tables' cannot be used"),
-    "no keys at all": ({"key": "['id']"}, "TypeError: .*'key'"),
+    "no keys at all": (
+        {"key": "['id']"},
+        "create_auto_cdc_flow takes no key: correct the name, or leave it out. It takes name, target",
+    ),
 }
 
 

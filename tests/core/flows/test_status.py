@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, holds, leases, status
 from streamkeeper.flows.leases import Heartbeat, Lease, Process
@@ -67,10 +68,17 @@ def test_the_state_is_told_by_holds_lease_and_heartbeat(
     assert all(f"{owner}: because" in found.detail and "\n" not in found.detail for owner in owners)
 
 
-def test_a_driver_that_left_is_down_and_says_so(world: World) -> None:
-    leases.leave(world.home, driver(world, HERE), "declaration changed")
+@pytest.mark.parametrize(
+    ("outcome", "state"), [(Outcome.STOPPED, "stopped"), (Outcome.FAILED, "down"), (Outcome.RESTART, "down")]
+)
+def test_a_flow_whose_driver_left_is_stopped_where_it_had_done_what_it_was_asked_for(
+    outcome: Outcome, state: str, world: World
+) -> None:
+    leases.leave(world.home, driver(world, HERE), outcome.name.lower())
     found = look(world)
-    assert (found.state, "left in good order" in found.detail) == ("down", True)
+    assert (found.state, "good order" in found.detail) == (state, True)
+    holds.put(world.home, holds.person("ada"), "later", "ada")
+    assert look(world).state == "held"
 
 
 def test_a_driver_on_another_boot_that_is_long_silent_is_not_called_running(world: World) -> None:

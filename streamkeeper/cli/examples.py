@@ -1,0 +1,38 @@
+"""An example for the help of each command, such as a user would type it."""
+
+from __future__ import annotations
+
+EXAMPLES: dict[str, str] = {
+    "": "flows",
+    "check": "check --json",
+    "flows": "flows",
+    "inspect": "inspect customers.customers_incremental_flow --files",
+    "backups": "backups --table customers.customers",
+    "run": "run customers.customers_incremental_flow --available-now",
+    "hold": 'hold customers.customers_incremental_flow --wait --reason "the disk is changed"',
+    "release": "release customers.customers_incremental_flow",
+    "plan": "plan reset_checkpoint --flow customers.customers_incremental_flow",
+    "recover": "recover reset_checkpoint --flow customers.customers_incremental_flow",
+    "abandon": "abandon reset_checkpoint-cli-1f2e3d4c5b6a-0a1b2c3d",
+}
+"""Each command's, without the program's name."""
+
+OF_KINDS: dict[str, str] = {
+    "adopt": "--flow customers.customers_incremental_flow --checkpoint s3://lake/checkpoints/customers",
+    "backup_table": "--table customers.customers",
+    "backfill": "--flow customers.customers_incremental_flow",
+    "reset_checkpoint": "--flow customers.customers_incremental_flow --from earliest",
+    "restore_table": "--table customers.customers --version 12",
+    "full_refresh": "--table customers.customers",
+    "full_refresh_beside": "--table customers.customers",
+    "full_refresh_with_backup": "--table customers.customers",
+    "rewind": "--flow customers.customers_incremental_flow --batch 7",
+    "clean_up": "--pipeline customers",
+}
+"""The options of each kind of recovery, for ``plan`` and ``recover`` alike."""
+
+
+def example(command: str) -> str:
+    """Give the example of a command, such as ``hold`` or ``plan rewind``."""
+    _, _, of = command.partition(" ")
+    return f"Example: streamkeeper {f'{command} {OF_KINDS[of]}' if of else EXAMPLES[command]}"

@@ -1,0 +1,127 @@
+"""What Lakeflow and Spark have and pipeline files have not: it is refused with what there is instead."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar
+
+from streamkeeper.declare.model import Where
+from streamkeeper.declare.registry import caller, listed
+from streamkeeper.errors import DeclarationError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_SINKS = (
+    "sinks other than streaming tables are not supported yet. Allowed is a table of dp.create_streaming_table"
+    " as the target of a flow. Write a table, and let a job of your own carry its rows on"
+)
+_MODES = (
+    "the output modes update and complete are not supported yet. Allowed are flows that append"
+    " (dp.append_flow) and flows that apply changes by key (dp.create_auto_cdc_flow). Give an aggregation a"
+    " watermark, so that it appends, or apply its rows by key"
+)
+_QUERY = (
+    "Streamkeeper starts the query itself: it appends to the target. The output modes update and complete,"
+    " foreachBatch and sinks other than streaming tables are not supported yet. Return the DataFrame"
+)
+_TABLES = (
+    "tables are not made by functions. Declare the table with dp.create_streaming_table, and what is written"
+    " to it with dp.append_flow"
+)
+_READ = (
+    "a function gets its rows as arguments. Declare a source with dp.create_source, and name it in"
+    " sources=[…]"
+)
+_EXPECT = (
+    "expectations are not supported yet. Filter in the function of the flow, and append refused rows to a"
+    " table by another flow"
+)
+_CDC = "declare it with dp.create_auto_cdc_flow"
+_SNAPSHOTS = (
+    "snapshots are not compared yet. Allowed are changes, row by row: dp.create_auto_cdc_flow, also for a"
+    " first snapshot (once=True, sequence_by=0)"
+)
+
+NAMES: dict[str, str] = {
+    "create_sink": _SINKS,
+    "foreach_batch_sink": _SINKS,
+    "update_flow": _MODES,
+    "materialized_view": _TABLES,
+    "table": _TABLES,
+    "create_table": _TABLES,
+    "view": "a view is declared with dp.temporary_view, and names its sources",
+    "read": _READ,
+    "read_stream": _READ,
+    "apply_changes": _CDC,
+    "create_auto_cdc_from_snapshot_flow": _SNAPSHOTS,
+    "apply_changes_from_snapshot": _SNAPSHOTS,
+    **dict.fromkeys(
+        (
+            "expect",
+            "expect_or_drop",
+            "expect_or_fail",
+            "expect_all",
+            "expect_all_or_drop",
+            "expect_all_or_fail",
+        ),
+        _EXPECT,
+    ),
+}
+"""Names that a pipeline file may look for, and what is said of each."""
+
+_PARAMETERS = {
+    **dict.fromkeys(("output_mode", "outputMode", "mode"), _MODES),
+    **dict.fromkeys(("sink", "format", "foreach_batch"), _SINKS),
+}
+_ATTRIBUTES = ("writeStream", "outputMode", "foreachBatch")
+
+
+def refuse(name: str, there: Iterable[str]) -> Any:
+    """Refuse a name that the language has not.
+
+    :raises DeclarationError: Lakeflow has it, or Spark; the message says what to do instead.
+    :raises AttributeError: nobody has it.
+    """
+    if name in NAMES:
+        raise DeclarationError(f"{caller()}: dp.{name} is not there: {NAMES[name]}.")
+    raise AttributeError(f"dp.{name} is not there. Allowed are {listed(there)}.")
+
+
+def known_parameters(declare: Callable[P, R]) -> Callable[P, R]:
+    """Refuse parameters that a declaration has not, with what is allowed; Python's own error does not say
+    that.
+    """
+    allowed = inspect.signature(declare).parameters
+
+    @functools.wraps(declare)
+    def checked(*args: P.args, **given: P.kwargs) -> R:
+        for parameter in given:
+            if parameter not in allowed:
+                said = _PARAMETERS.get(parameter, "correct the name, or leave it out")
+                raise DeclarationError(
+                    f"{caller()}: {declare.__name__} takes no {parameter}: {said}. It takes"
+                    f" {listed(allowed)}."
+                )
+        return declare(*args, **given)
+
+    return checked
+
+
+def check_function(what: str, function: Callable[..., Any], where: Where) -> None:
+    """Refuse a function that would write its rows itself.
+
+    :raises DeclarationError: it does; the message names the line.
+    """
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in _ATTRIBUTES]
+    if found:
+        first = min(found, key=lambda node: (node.lineno, node.end_col_offset or 0))
+        line = function.__code__.co_firstlineno + first.lineno - 1
+        raise DeclarationError(
+            f"{Where(where.file, line)}: the function of {what} uses {first.attr}: {_QUERY}."
+        )

@@ -1,0 +1,168 @@
+"""Checkpoints that somebody damaged in ways that Spark never does: each is told in words, at once, and by the
+exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+RECORDED = Path(__file__).parent / "recorded" / "files_aggregation"
+DIGITS = "7" * 4999
+DEEP = "[" * 100_000
+WRAP = (
+    "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30)); from streamkeeper.cli"
+    " import main; main()"
+)
+
+
+def look(place: str | Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Inspect in a process of its own, which may neither take long nor much memory."""
+    command = [sys.executable, "-c", WRAP, "inspect", str(place), *more]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=60
+    )
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    for name in shutil.copytree(RECORDED, tmp_path / "checkpoint").rglob(".*.crc"):
+        name.unlink()
+    return tmp_path / "checkpoint"
+
+
+def newest(folder: Path) -> Path:
+    return max((file for file in folder.iterdir() if file.name.isdecimal()), key=lambda file: int(file.name))
+
+
+def offset(text: str) -> Callable[[Path], object]:
+    """Give what writes an offset into the newest entry of the offset log."""
+
+    def write(checkpoint: Path) -> None:
+        file = newest(checkpoint / "offsets")
+        file.write_text("\n".join([*file.read_text().split("\n")[:2], text]))
+
+    return write
+
+
+def header(text: str) -> Callable[[Path], object]:
+    return lambda checkpoint: newest(checkpoint / "offsets").write_text(f"v1\n{text}\n" + '{"logOffset":0}')
+
+
+def stray(name: str) -> Callable[[Path], object]:
+    return lambda checkpoint: (checkpoint / name).write_text("v1")
+
+
+def folder_at(name: str) -> Callable[[Path], object]:
+    def make(checkpoint: Path) -> None:
+        (checkpoint / name).unlink(missing_ok=True)
+        (checkpoint / name).mkdir()
+
+    return make
+
+
+def pipe_at(name: str) -> Callable[[Path], object]:
+    def make(checkpoint: Path) -> None:
+        (checkpoint / name).unlink(missing_ok=True)
+        os.mkfifo(checkpoint / name)
+
+    return make
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], int, str]] = {
+    "watermark without end": (
+        header('{"batchWatermarkMs":Infinity,"batchTimestampMs":1,"conf":{}}'),
+        1,
+        "is no JSON",
+    ),
+    "watermark that is none": (
+        header('{"batchWatermarkMs":NaN,"batchTimestampMs":1,"conf":{}}'),
+        1,
+        "is no JSON",
+    ),
+    "watermark beyond a float": (
+        header('{"batchWatermarkMs":1e999,"batchTimestampMs":1,"conf":{}}'),
+        1,
+        "no offset log's header",
+    ),
+    "nested deep": (offset(DEEP), 1, "is no JSON"),
+    "metadata nested deep": (lambda checkpoint: (checkpoint / "metadata").write_text(DEEP), 1, "metadata"),
+    "an offset far away": (
+        offset('{"logOffset":3000000000}'),
+        1,
+        "the offsets say that batch 3000000000 was read",
+    ),
+    "a partition of 4,999 digits": (offset(f'{{"topic":{{"{DIGITS}":1}}}}'), 0, "unknown"),
+    "an offset of 4,999 digits": (offset(f'{{"logOffset":{DIGITS}}}'), 1, "is no JSON"),
+    "a file far away": (stray("sources/0/1000000000000"), 1, "gap"),
+    "a batch far away": (stray("commits/1000000000000"), 1, "has a gap of 999"),
+    "a batch of 200 digits": (stray("offsets/" + "9" * 200), 0, "is none of Spark's files"),
+    "a zero before": (stray("sources/0/01"), 0, "sources/0/01 is none of Spark's files"),
+    "a zero before a compacted one": (
+        stray("sources/0/007.compact"),
+        0,
+        "sources/0/007.compact is none of Spark's files",
+    ),
+    "Arabic digits": (stray("sources/0/٣"), 0, "sources/0/٣ is none of Spark's files"),
+    "Arabic digits of a batch": (stray("offsets/٣"), 0, "offsets/٣ is none of Spark's files"),
+    "a folder for metadata": (folder_at("metadata"), 1, "metadata is a folder where a file belongs"),
+    "a folder for a batch": (folder_at("offsets/0"), 1, "offsets/0 is a folder where a file belongs"),
+    "a folder for processed files": (
+        folder_at("sources/0/1"),
+        1,
+        "sources/0/1 is a folder where a file belongs",
+    ),
+    "a pipe for metadata": (pipe_at("metadata"), 1, "metadata is a pipe or a device where a file belongs"),
+}
+
+
+@pytest.mark.parametrize(("damage", "code", "said"), DAMAGE.values(), ids=DAMAGE.keys())
+def test_any_damage_is_told_at_once_in_words_and_by_the_exit_code(
+    damage: Callable[[Path], object], code: int, said: str, copy: Path
+) -> None:
+    damage(copy)
+    done = look(copy, "--files")
+    assert "Traceback" not in done.stderr, done.stderr[-2000:]
+    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), (
+        done.stdout[-2000:] + done.stderr[-2000:]
+    )
+    assert look(copy, "--json").returncode == code
+
+
+def test_a_sound_checkpoint_ends_with_0(copy: Path) -> None:
+    assert look(copy).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "code", "said"),
+    [
+        pytest.param("a" * 5000, 2, "There is no flow", id="a name that is too long"),
+        pytest.param("/" + "a" * 5000, 1, "File name too long", id="a path that is too long"),
+        pytest.param(
+            "s3a://", 2, "'s3a://' is no URL of a checkpoint. Give one such as s3://bucket/", id="no bucket"
+        ),
+        pytest.param("://", 2, "'://' is no URL of a checkpoint", id="no scheme"),
+        pytest.param(
+            "foo://bar",
+            1,
+            "foo://bar cannot be opened: Protocol not known: foo. Give a path, or the URL",
+            id="no such store",
+        ),
+        pytest.param(
+            "foo://bar/baz",
+            1,
+            "foo://bar cannot be opened: Protocol not known: foo",
+            id="no such store, below",
+        ),
+    ],
+)
+def test_a_place_that_is_none_is_refused_in_words(place: str, code: int, said: str) -> None:
+    done = look(place)
+    assert "Traceback" not in done.stderr, done.stderr[-2000:]
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr[-1000:]
