@@ -12,7 +12,7 @@ from streamkeeper_airflow.flow.flow_doc import name_of_another
 from streamkeeper_airflow.operate.hold_tasks import HOLD, HoldFlows, StopDrivers
 
 from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.recover.requests.hold_flows import hold_form
+from streamkeeper.recover.requests.hold_flows import HoldRequest
 from streamkeeper.settings import Settings
 
 with DAG(
@@ -23,7 +23,7 @@ with DAG(
     ),
     schedule=None,
     catchup=False,
-    params=forms.params(hold_form(read_manifest(Settings.from_environment()))),
+    params=forms.params(HoldRequest.form(read_manifest(Settings.from_environment()))),
     default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
     tags=["streamkeeper", "supervision"],
     doc_md=__doc__,

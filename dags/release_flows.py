@@ -10,7 +10,7 @@ from streamkeeper_airflow.flow.flow_doc import name_of_another
 from streamkeeper_airflow.operate.hold_tasks import ReleaseFlows
 
 from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.recover.requests.hold_flows import release_form
+from streamkeeper.recover.requests.hold_flows import ReleaseRequest
 from streamkeeper.settings import Settings
 
 with DAG(
@@ -21,7 +21,7 @@ with DAG(
     ),
     schedule=None,
     catchup=False,
-    params=forms.params(release_form(read_manifest(Settings.from_environment()))),
+    params=forms.params(ReleaseRequest.form(read_manifest(Settings.from_environment()))),
     default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
     tags=["streamkeeper", "supervision"],
     doc_md=__doc__,

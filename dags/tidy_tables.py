@@ -13,7 +13,7 @@ from streamkeeper_airflow.operate.tidying import PlanTidying, TidyTables
 from streamkeeper_airflow.timetables import by_the_clock
 
 from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.recover.kinds.tidy_tables import tidy_form
+from streamkeeper.recover.requests.tidy_tables import TidyRequest
 from streamkeeper.settings import Settings
 
 with DAG(
@@ -23,7 +23,7 @@ with DAG(
     schedule=by_the_clock("30 3 * * *"),
     catchup=False,
     max_active_runs=1,
-    params=forms.params(tidy_form(read_manifest(Settings.from_environment()))),
+    params=forms.params(TidyRequest.form(read_manifest(Settings.from_environment()))),
     default_args={"retries": 2, "retry_delay": timedelta(minutes=5)},
     tags=["streamkeeper", "tables"],
     doc_md=__doc__,

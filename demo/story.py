@@ -116,19 +116,17 @@ class Story:
         self._title(f"{RESET} with dry_run: what would it do, and cost?")
         before = self.view.decided()
         run = self._trigger(
-            {"flow": FLOW, "start_from": "after-last", "dry_run": True, "reason": "the story, dry"}
+            {"flow": FLOW, "start": "after-last", "dry_run": True, "reason": "the story, dry"}
         )
         wait(f"the run {run.run} of {RESET} succeeds", run.succeeded)
-        self._quote(run.plan()["markdown"].split("**Steps**")[0])
+        self._quote(run.plan()["markdown"].split("Steps: ")[0])
         check("the dry run changed nothing", self.view.decided() == before, self.view.decided())
         self._say("nothing was changed: the same generations, the same holds")
 
     def it_is_brought_back(self) -> None:
         """The same for real: the plan is approved, as under Required Actions."""
         self._title(f"{RESET} for real: plan, approval, steps")
-        run = self._trigger(
-            {"flow": FLOW, "start_from": "after-last", "approval": True, "reason": "the story"}
-        )
+        run = self._trigger({"flow": FLOW, "start": "after-last", "approval": True, "reason": "the story"})
         wait("the plan waits for approval", run.task_is("approve", "awaiting_input"))
         question = self.api.question(RESET, run.run, "approve")
         self._say(f"asked: {question['subject']}; answered: Approve")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,25 +12,25 @@ from streamkeeper.recover.requests.form import FormField
 
 
 def params(fields: Iterable[FormField]) -> dict[str, Param]:
-    """Give one parameter a field, in the fields' order.
+    """Give one parameter a field, in the fields' order; those for schedules alone are no part of the form,
+    and are taken all the same.
 
-    Airflow's form checks little; :func:`streamkeeper.recover.requests.form.parse_reset` checks all.
+    Airflow's form checks little; :meth:`streamkeeper.recover.requests.form.Request.parse` checks all.
     """
-    return {field.name: _param(field) for field in fields}
+    return {field.name: _param(field) for field in fields if not field.unattended}
 
 
 def values(context: Context, fields: Iterable[FormField]) -> dict[str, Any]:
     """Give what the run was triggered with, unknown keys included, so that they are refused and not ignored.
 
     The form sends null for a field that was emptied; where a field has a default and takes no null, that
-    means the default. Its editor of objects shows ``{}`` where there is none.
+    means the default. Objects come as text from the form. What the form only suggests counts where the run
+    was triggered with it: nothing happens to a flow that was not named.
     """
-    given = {**context["params"], **(context["dag_run"].conf or {})}
-    given |= {
-        field.name: None
-        for field in fields
-        if field.nullable and field.type == "object" and given.get(field.name) == {}
-    }
+    fields, conf = tuple(fields), context["dag_run"].conf or {}
+    given = {**context["params"], **conf}
+    given |= {field.name: _object(given.get(field.name)) for field in fields if field.type == "object"}
+    given |= {field.name: None for field in fields if field.mends and field.name not in conf}
     emptied = {field.name for field in fields if field.default is not None and not field.nullable}
     return {name: value for name, value in given.items() if value is not None or name not in emptied}
 
@@ -40,8 +41,19 @@ def asker(context: Context) -> str:
     return str(getattr(run, "triggering_user_name", None) or f"Airflow ({run.run_type})")
 
 
+def _object(value: Any) -> Any:
+    """Return the object that a text holds; nothing for an empty one. What is no object stays as it is, and is
+    refused as such.
+    """
+    if not isinstance(value, str):
+        return value or None
+    try:
+        return json.loads(value) if value.strip() else None
+    except ValueError:
+        return value
+
+
 def _param(field: FormField) -> Param:
-    required = field.default is None and not field.nullable and not field.many
     schema: dict[str, Any] = {"type": _type(field), "title": field.title}
     if field.section:
         schema["section"] = field.section
@@ -49,15 +61,21 @@ def _param(field: FormField) -> Param:
         schema["format"] = field.format
     if field.enum is not None:
         schema |= _choice(field, field.enum)
-    if required:
+    if field.required and field.suggested is None:
         return Param(description_md=field.description, **schema)
-    return Param(field.default, description_md=field.description, **schema)
+    return Param(field.suggested or field.default, description_md=field.description, **schema)
 
 
 def _type(field: FormField) -> str | list[str]:
-    """A text without a default is optional for the form, which counts an empty text as missing."""
+    """A text without a default is optional for the form, which counts an empty text as missing. An object is
+    asked for as a text: of a type that comes first the form draws the box, and that of objects fills half a
+    page.
+    """
+    if field.type == "object":
+        return ["string", "object", "null"]
     optional = field.nullable or field.many or (field.type == "string" and field.default == "")
-    return [field.type, "null"] if optional else field.type
+    name = "integer" if field.whole else field.type
+    return [name, "null"] if optional else name
 
 
 def _choice(field: FormField, allowed: tuple[str, ...]) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ OF_KINDS: dict[str, str] = {
     "adopt": "--flow customers.customers_incremental_flow --checkpoint s3://lake/checkpoints/customers",
     "backup_table": "--table customers.customers",
     "backfill": "--flow customers.customers_incremental_flow",
-    "reset_checkpoint": "--flow customers.customers_incremental_flow --from earliest",
+    "reset_checkpoint": "--flow customers.customers_incremental_flow --start earliest",
     "restore_table": "--table customers.customers --version 12",
     "full_refresh": "--table customers.customers",
     "full_refresh_beside": "--table customers.customers",

@@ -179,21 +179,20 @@ def _option(field: FormField) -> tuple[Any, Any]:
         return Annotated[bool | None, typer.Option(f"{name}/--no-{name[2:]}", help=_told(field))], None
     if field.many:
         return Annotated[list[str] | None, typer.Option(name, help=_told(field))], None
-    return Annotated[_TYPES[field.type] | None, typer.Option(name, help=_told(field))], None
+    return Annotated[
+        (int if field.whole else _TYPES[field.type]) | None, typer.Option(name, help=_told(field))
+    ], None
 
 
 def _flag(field: FormField) -> str:
-    return f"--{(field.option or field.name).replace('_', '-')}"
+    return f"--{field.name.replace('_', '-')}"
 
 
 def _told(field: FormField) -> str:
     """Give an option's help: what the form says, what is allowed, and what holds if it is not given."""
-    required = field.default is None and not field.nullable and not field.many
-    said = [f"Required. {field.description}" if required else field.description]
-    if field.option == "from":
-        from streamkeeper.recover.requests.reset_checkpoint import STARTS_WITH_VALUE
-
-        said.append(f"With a value: {', '.join(STARTS_WITH_VALUE)}.")
+    said = [f"Required. {field.description}" if field.required else field.description]
+    if field.option:
+        said.append(field.option)
     if field.type == "object":
         said.append("As JSON.")
     if field.enum:
@@ -217,7 +216,7 @@ def _request(settings: Settings, of: Kind, values: dict[str, Any]) -> Any:
         for name, value in values.items()
         if value is not None and value != []
     }
-    return of.parse(of.shorthand(given), manifest, _user())
+    return of.parse(of.request.shorthand(given), manifest, _user())
 
 
 def _value(field: FormField, value: Any) -> Any:

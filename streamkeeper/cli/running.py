@@ -113,7 +113,7 @@ def hold(
 
     settings, known = _known()
     values = {**_which(known, names, pipeline, every), "reason": reason, "deadline": deadline}
-    asked = hold_flows.parse_hold(values, known, by or _user())
+    asked = hold_flows.HoldRequest.parse(values, known, by or _user())
     homes = [_home(settings, name) for name in asked.flows]
     put = {home.full_name: holds.put(home, asked.owner, asked.reason, asked.by).owner for home in homes}
     if not wait and deadline is None:
@@ -134,7 +134,7 @@ def release(
     *,
     pipeline: OfPipeline = None,
     every: OfAll = False,
-    by: Annotated[str, typer.Option(help="Whose hold.")] = "",
+    owner: Annotated[str, typer.Option(help="Whose hold: a person's name. Else yours.")] = "",
     any_person: Annotated[
         bool, typer.Option("--any-person", help="The holds of all persons instead.")
     ] = False,
@@ -148,15 +148,15 @@ def release(
     from streamkeeper.recover.requests import hold_flows
 
     settings, known = _known()
-    values = {**_which(known, names, pipeline, every), "owner": by, "any_person": any_person}
-    asked = hold_flows.parse_release(values, known, _user())
-    owner = holds.PARK if park else asked.owner
+    values = {**_which(known, names, pipeline, every), "owner": owner, "any_person": any_person}
+    asked = hold_flows.ReleaseRequest.parse(values, known, _user())
+    whose = holds.PARK if park else asked.owner
     done: dict[str, dict[str, Any]] = {}
     lines: list[str] = []
     for name in asked.flows:
-        released, left = hold_flows.release(_home(settings, name), owner)
+        released, left = hold_flows.release(_home(settings, name), whose)
         done[name] = {"released": bool(released), "left": [hold.owner for hold in left]}
-        lines.append(f"{name}: {hold_flows.describe_release(owner, released, left)}")
+        lines.append(f"{name}: {hold_flows.describe_release(whose, released, left)}")
     show(done, json, "\n".join(lines))
 
 

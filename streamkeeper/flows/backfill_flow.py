@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.declare.model import DELTA, KAFKA, AppendFlow, AutoCdcFlow, Source, View
@@ -21,6 +21,9 @@ from streamkeeper.flows.files import FlowHome, kept_flows
 from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.storage import Storage
+
+if TYPE_CHECKING:
+    from streamkeeper.recover.requests.backfill import BackfillRequest
 
 HISTORY, FILES, TABLE, BACKUP = "history", "files", "table", "backup"
 READS = (HISTORY, FILES, TABLE, BACKUP)
@@ -48,31 +51,6 @@ _GLOB, _NO_FILE = "pathGlobFilter", "_"
 
 Frames = Callable[..., Any]
 """A function from DataFrames to a DataFrame, as a view has one."""
-
-
-@dataclass(frozen=True)
-class BackfillRequest:
-    """A backfill as asked for; every value was checked against the manifest.
-
-    ``source`` is the one of the flow's sources whose rows come again; None for a backup. ``start`` and
-    ``end`` bound a Kafka source's history: offsets by topic and partition, the end left out; None for all
-    that is held. ``predicate`` is SQL over the columns of the source, or over those of the backup. ``chunk``
-    is how many files, or records of Kafka, a chunk has.
-    """
-
-    flow: str
-    read: str
-    source: str | None = None
-    path: str | None = None
-    table: str | None = None
-    backup: str | None = None
-    start: dict[str, dict[str, int]] | None = None
-    end: dict[str, dict[str, int]] | None = None
-    predicate: str | None = None
-    chunk: int | None = None
-    accept: tuple[str, ...] = ()
-    reason: str = ""
-    by: str = "someone"
 
 
 @dataclass(frozen=True)
@@ -173,7 +151,7 @@ def raw_source(source: Source, request: BackfillRequest) -> Source:
         kept = Source(kept.name, DELTA, request.path, None, {}, source.where, table=request.table)
     if kept.format == KAFKA:
         limit = {"maxOffsetsPerTrigger": str(request.chunk or CHUNK_RECORDS)}
-        return replace(kept, options={**kept.options, **limit}, start=request.start or "earliest")
+        return replace(kept, options={**kept.options, **limit}, start=request.from_offsets or "earliest")
     age = {} if kept.format == DELTA else {"maxFileAge": "36500d"}
     return replace(
         kept, options={**kept.options, **age, "maxFilesPerTrigger": str(request.chunk or CHUNK_FILES)}

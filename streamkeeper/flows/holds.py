@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from streamkeeper.errors import RequestError, StorageError, check_reason
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.storage import read_json, to_json
+from streamkeeper.storage import Storage, read_json, to_json
 from streamkeeper.times import now
 
 PARK = "park"
 PERSON = "person-"
 """What the owners of persons' holds begin with."""
+_AT_ONCE = 16
+"""How many flows are looked at together: a look at an object store is a round trip."""
 _OWNER = re.compile(r"park|(person|recovery)-[A-Za-z0-9][A-Za-z0-9_.+-]{0,150}")
 
 
@@ -88,6 +92,20 @@ def all_of(home: FlowHome) -> list[Hold]:
 def parked(home: FlowHome) -> Hold | None:
     """Read the park hold, or None if the flow is not parked."""
     return _read(home, PARK)
+
+
+def parked_flows(storage: Storage, names: Sequence[str]) -> tuple[str, ...]:
+    """Return which of some flows are parked, by their full names; none where that cannot be looked at."""
+
+    def is_parked(name: str) -> bool:
+        pipeline, _, flow = name.partition(".")
+        return PARK in FlowHome(storage, pipeline, flow).owners()
+
+    try:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return tuple(name for name, found in zip(names, pool.map(is_parked, names), strict=True) if found)
+    except StorageError:
+        return ()
 
 
 def _read(home: FlowHome, owner: str) -> Hold | None:

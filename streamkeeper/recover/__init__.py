@@ -1,3 +1,1 @@
-"""Recoveries: a request becomes a plan, and a plan is carried out step by step.
-
-Here is the engine; below it requests, plans, restart, steps and kinds."""
+"""Recoveries: what a person may ask for, what a plan says, and how it is carried out."""

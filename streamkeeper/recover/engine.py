@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError, check_reason
@@ -21,12 +21,10 @@ from streamkeeper.recover.plans import advice
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.steps.shared import APPROVED_AGAIN, let_go
+from streamkeeper.recover.steps.shared import APPROVED, APPROVED_AGAIN, let_go
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock
-
-APPROVED = "approved"
 
 InSpark = Callable[[str, Work], dict[str, Any]]
 """Does a step that needs Spark: gets the name of its function and the work, gives the evidence."""
@@ -74,12 +72,23 @@ def propose(settings: Settings, plan: Plan) -> Plan:
     return plan
 
 
-def approve(settings: Settings, pipeline: str, recovery: str, by: str, again: bool = False) -> None:
-    """Write down who approved the plan or, with ``again``, the plan that got worse under the hold."""
+def approve(
+    settings: Settings,
+    pipeline: str,
+    recovery: str,
+    by: str,
+    *,
+    again: bool = False,
+    accepted: Collection[str] = (),
+) -> None:
+    """Write down who approved the plan or, with ``again``, the plan that got worse under the hold.
+
+    :param accepted: the prices that the question named, which are accepted with it.
+    """
     event = APPROVED_AGAIN if again else APPROVED
     book = ledger.open(open_storage(settings.state), pipeline, recovery)
     if book.find(event) is None:
-        book.record(event, {"by": by})
+        book.record(event, {"by": by, **({"accepted": sorted(accepted)} if accepted else {})})
 
 
 def read_plan(settings: Settings, pipeline: str, recovery: str) -> Plan:

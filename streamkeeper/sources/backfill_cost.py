@@ -14,8 +14,8 @@ from streamkeeper.declare.model import KAFKA, Source
 from streamkeeper.delta.history import read_history
 from streamkeeper.delta.summary import read_summary
 from streamkeeper.errors import RequestError, SourceError, StorageError
-from streamkeeper.flows.backfill_flow import BackfillRequest
 from streamkeeper.recover.plans.plan import Amount
+from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.sources.delta import statistics as delta_statistics
 from streamkeeper.sources.files.listing import amount, list_files
 from streamkeeper.sources.kafka import client as kafka_client
@@ -111,8 +111,8 @@ def _records(source: Source, request: BackfillRequest) -> Reading:
         topics = kafka_client.look_at(source)
     except SourceError as error:
         return _unanswered(request, str(error))
-    start = topics.earliest if request.start is None else _checked(request.start, topics)
-    ends = request.end or {}
+    start = topics.earliest if request.from_offsets is None else _checked(request.from_offsets, topics)
+    ends = request.to_offsets or {}
     upto = {
         topic: {
             part: min(ends.get(topic, {}).get(part, held.end), held.end)
@@ -159,7 +159,7 @@ def _checked(start: Offsets, topics: Topics) -> Offsets:
 
 def _unanswered(request: BackfillRequest, why: str) -> Reading:
     """Bound the records between offsets that are numbers; what a broker would have to say is unknown."""
-    start, ends = request.start, request.end or {}
+    start, ends = request.from_offsets, request.to_offsets or {}
     if start is None or any(
         at < 0 or part not in ends.get(topic, {})
         for topic, parts in start.items()

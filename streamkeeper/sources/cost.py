@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from streamkeeper import amounts
 from streamkeeper.declare.model import DELTA, KAFKA, Source
 from streamkeeper.declare.offsets import check_fits, describe
 from streamkeeper.errors import RequestError
@@ -17,7 +18,6 @@ from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, EMPTY, LATEST, 
 from streamkeeper.flows.position import Standing
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.plan import NONE, Amount, Refusal, SourcePrice
-from streamkeeper.recover.requests import form as request_form
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.sources.delta import cost as delta_cost
 from streamkeeper.sources.files import cost as files_cost
@@ -144,42 +144,41 @@ def refusals_of(
     unknown = [price for price in prices if price.unknown]
     counted = [price for price in prices if not price.unknown]
     found = {
-        request_form.LOSS: [
+        amounts.LOSS: [
             f"{price.source}: {plans.in_words(price.lost)}" for price in counted if not price.lost.nothing
         ],
-        request_form.REPEATS: [
+        amounts.REPEATS: [
             f"{price.source}: {plans.in_words(price.repeated)}"
             for price in counted
             if not price.repeated.nothing
         ],
-        request_form.MISSING_HISTORY: [
+        amounts.MISSING_HISTORY: [
             f"{price.source}:"
             f" {plans.in_words(price.gone)}{'' if stateful else ', and whether the query keeps state is not known'}"
             for price in counted
             if not price.gone.nothing and stateful is not False
         ],
-        request_form.UNKNOWN_PRICE: [f"{price.source}: {price.lost.rows_unknown}" for price in unknown],
+        amounts.UNKNOWN_PRICE: [f"{price.source}: {price.lost.rows_unknown}" for price in unknown],
     }
-    if request.start.mode == LATEST and not found[request_form.LOSS]:
-        found[request_form.LOSS].append(
+    if request.start.mode == LATEST and not found[amounts.LOSS]:
+        found[amounts.LOSS].append(
             "nothing waits now, but what appears until the new generation has begun is skipped uncounted"
         )
     if missing_in_sink is not None and request.start.mode != EARLIEST:
-        found[request_form.LOSS].append(
+        found[amounts.LOSS].append(
             f"the table has not {missing_in_sink}, which the checkpoint counts as done"
         )
     if again is not None and again.rows_unknown is None:
-        found[request_form.REPEATS] += (
+        found[amounts.REPEATS] += (
             [] if again.nothing else [f"the table {target}: {plans.in_words(again)} that it has"]
         )
     elif again is not None:
-        found[request_form.UNKNOWN_PRICE].append(
+        found[amounts.UNKNOWN_PRICE].append(
             f"what the table {target} gets a second time: {again.rows_unknown}"
         )
     for word, sources in found.items():
         if sources and word not in request.accept:
             yield Refusal(
                 word,
-                f"{request_form.PRICES[word]} ({'; '.join(sources)}). To go on all the same, accept"
-                f" `{word}`.",
+                f"{amounts.PRICES[word]} ({'; '.join(sources)}). To go on all the same, accept `{word}`.",
             )

@@ -14,8 +14,10 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow.timetables import trigger
 from airflow.timetables.base import TimeRestriction
 from airflow.timetables.simple import ContinuousTimetable
+from streamkeeper_airflow.flow.holds import open_home
 from streamkeeper_airflow.recovery.tasks import SparkStep, UnaskedStep
 
+from streamkeeper.flows import holds
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans.kind import KINDS, kind
 from streamkeeper.settings import PROJECT, Settings
@@ -170,7 +172,10 @@ def test_every_kind_of_recovery_has_a_dag_with_its_form_and_its_steps_in_their_o
     assert ("approve_again" in dag.task_dict) == ("plan_again" in of.step_names), (
         "a price that got worse is asked about"
     )
-    assert list(dag.params) == [field.name for field in of.form(read_manifest(Settings.from_environment()))]
+    form = of.form(read_manifest(Settings.from_environment()))
+    assert list(dag.params) == [field.name for field in form if field.name != "accept"], (
+        "a price is accepted with the plan in view"
+    )
     assert (dag.description, dag.catchup) == (of.description, False)
 
 
@@ -238,23 +243,53 @@ def test_the_form_of_a_reset_has_every_field_with_the_flows_to_choose_from(bag: 
     params = bag.dags["reset_checkpoint"].params
     assert params.get_param("flow").schema["enum"] == ["first.first_flow", "second.second_flow"]
     assert params.get_param("timestamp").schema["type"] == ["string", "null"]
-    assert params.get_param("accept").schema["items"]["enum"]
-    assert {"start_from", "offsets", "state", "approval", "dry_run", "reason"} <= set(params)
+    assert params.get_param("offsets").schema["type"] == [
+        "string",
+        "object",
+        "null",
+    ], "the form draws the first: a line, no box of JSON"
+    assert {"start", "offsets", "state", "approval", "dry_run", "reason"} <= set(params)
+
+
+def test_a_parked_flow_stands_first_and_is_chosen_where_a_recovery_ends_its_park(project: Path) -> None:
+    manifest = read_manifest(Settings.from_environment())
+    second = open_home(Settings.from_environment(), "second.second_flow")
+    holds.put(second, holds.PARK, "why", "a driver")
+    assert holds.parked_flows(second.storage, [flow.full_name for flow in manifest.flows()]) == (
+        "second.second_flow",
+    )
+    dags = DagBag(str(PROJECT / "dags")).dags
+    for name in ("reset_checkpoint", "rewind"):
+        flow = dags[name].params.get_param("flow")
+        assert (flow.schema["enum"], flow.value) == (
+            ["second.second_flow", "first.first_flow"],
+            "second.second_flow",
+        ), name
+    assert not dags["adopt"].params.get_param("flow").has_value, "a flow that is parked has begun"
+
+
+@pytest.mark.parametrize("name", [*sorted(KINDS), "hold_flows", "release_flows", "tidy_tables"])
+def test_no_form_has_code_marks_which_airflow_draws_over_the_lines_beside_them(
+    name: str, bag: DagBag
+) -> None:
+    params = bag.dags[name].params
+    assert params
+    assert [field for field in params if "`" in params.get_param(field).schema["description_md"]] == []
 
 
 def test_a_pipeline_file_that_raises_takes_down_no_other_flow_and_is_listed_as_an_import_error(
     project: Path,
 ) -> None:
     DagBag(str(PROJECT / "dags"))
-    (project / "pipelines" / "second.py").write_text(
-        "from streamkeeper import pipelines as dp\nraise ValueError('half written')\n"
-    )
+    raises = 'raise ValueError("half written\\n```\\n# Approved")'
+    (project / "pipelines" / "second.py").write_text(f"from streamkeeper import pipelines as dp\n{raises}\n")
     bag = DagBag(str(PROJECT / "dags"))
     assert {"flow__first__first_flow", "flow__second__second_flow", "reset_checkpoint"} <= set(bag.dags)
     [(file, message)] = bag.import_errors.items()
     assert file.endswith("pipeline_errors.py")
     assert "second.py, line 2: the file raises ValueError: half written" in message
     assert "half written" in bag.dags["flow__second__second_flow"].doc_md
+    assert "\n````\n" in bag.dags["flow__second__second_flow"].doc_md, "what it says stays within its fence"
     assert "half written" not in bag.dags["flow__first__first_flow"].doc_md
 
 

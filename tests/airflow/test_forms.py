@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -78,9 +79,46 @@ def test_unknown_keys_of_the_run_come_along_so_that_they_can_be_refused() -> Non
     }
 
 
-def test_an_object_that_the_editor_left_empty_is_none() -> None:
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        pytest.param({}, None, id="an empty object"),
+        pytest.param(" ", None, id="an empty text"),
+        pytest.param(None, None, id="nothing"),
+        pytest.param('{"a": {"logOffset": 7}}', {"a": {"logOffset": 7}}, id="a text, as the form sends it"),
+        pytest.param({"a": 1}, {"a": 1}, id="an object, as the API sends it"),
+        pytest.param("{a: 7", "{a: 7", id="no JSON, which is refused as it is"),
+    ],
+)
+def test_an_object_is_asked_for_as_a_text(given: object, read: object) -> None:
     offsets = FormField("offsets", "object", "Offsets", "where", nullable=True)
-    assert forms.values(context({"offsets": {}}, None), [offsets]) == {"offsets": None}
+    param = forms.params([offsets])["offsets"]
+    assert (param.schema["type"], param.resolve()) == (["string", "object", "null"], None)
+    assert forms.values(context({"offsets": given}, None), [offsets]) == {"offsets": read}
+
+
+def test_what_is_for_schedules_is_not_in_the_form_and_taken_all_the_same() -> None:
+    accept = replace(ACCEPT, unattended=True)
+    assert list(forms.params([accept, REASON])) == ["reason"]
+    assert forms.values(context({"reason": ""}, {"accept": ["loss"]}), [accept, REASON]) == {
+        "reason": "",
+        "accept": ["loss"],
+    }
+
+
+def test_a_flow_that_the_form_suggests_counts_only_where_the_run_was_triggered_with_it() -> None:
+    field = replace(CHOICE, mends=True, suggested="p.two")
+    param = forms.params([field])["flow"]
+    assert param.resolve() == "p.two"
+    assert forms.values(context({"flow": "p.two"}, {}), [field]) == {"flow": None}, (
+        "by the API, without a flow"
+    )
+    assert forms.values(context({"flow": "p.two"}, {"flow": "p.two"}), [field]) == {"flow": "p.two"}
+
+
+def test_a_whole_number_is_asked_for_as_one() -> None:
+    field = FormField("chunk", "number", "Chunk", "how many", nullable=True, whole=True, least=1)
+    assert forms.params([field])["chunk"].schema["type"] == ["integer", "null"]
 
 
 def test_an_emptied_field_means_its_default_and_a_required_one_stays_empty() -> None:

@@ -103,7 +103,7 @@ def test_the_flows_that_are_asked_for_are_held_by_who_asked_and_nobody_else_is(
         pytest.param({"all": "yes"}, ["all is 'yes'; it must be of type boolean"], id="no boolean"),
         pytest.param(
             {"all": True, "deadline": -1},
-            ["deadline is -1; it must be a number of seconds, 0 or above"],
+            ["deadline is -1; it must be a number of seconds, 0 or more"],
             id="negative",
         ),
         pytest.param(

@@ -4,22 +4,25 @@ the core.
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.standard.operators import hitl
 from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
     AirflowSkipException,
     DownstreamTasksSkipped,
+    TaskAwaitingInput,
 )
 from streamkeeper_airflow.operate.notify import page
 from streamkeeper_airflow.recovery import alerts, tasks
-from streamkeeper_airflow.recovery.approvals import WorsePriceApproval
+from streamkeeper_airflow.recovery.approvals import PlanApproval, WorsePriceApproval
 from streamkeeper_airflow.recovery.tasks import (
     GiveUp,
     OnceFlows,
@@ -31,13 +34,16 @@ from streamkeeper_airflow.recovery.tasks import (
 
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.errors import PlanRefused, RecoveryError, StorageError, StreamkeeperError, TableLocked
+from streamkeeper.flows import ledger
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.recover import engine
-from streamkeeper.recover.plans.kind import kind
+from streamkeeper.recover.plans.kind import Work, kind
 from streamkeeper.recover.plans.plan import FlowPlan, Plan, Refusal
-from streamkeeper.recover.requests.reset_checkpoint import reset_form
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
 
 PLAN = {
     "kind": "reset_checkpoint",
@@ -88,7 +94,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def reset_form_of_the_project() -> tuple[Any, ...]:
     from streamkeeper.manifest.manifest import read_manifest
 
-    return reset_form(read_manifest(Settings.from_environment()))
+    return ResetRequest.form(read_manifest(Settings.from_environment()))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +104,7 @@ def reset_form_of_the_project() -> tuple[Any, ...]:
         pytest.param({}, ["flow is None"], id="no flow"),
         pytest.param({"flow": "first.first_flow", "colour": 1}, ["Unknown: 'colour'"], id="unknown key"),
         pytest.param(
-            {"flow": "nobody", "colour": 1, "start_from": "timestamp", "timestamp": "9999-01-01T00:00:00Z"},
+            {"flow": "nobody", "colour": 1, "start": "timestamp", "timestamp": "9999-01-01T00:00:00Z"},
             ["There is no flow", "Unknown", "lies in the future"],
             id="everything at once",
         ),
@@ -176,12 +182,18 @@ def test_secrets_in_the_form_s_values_are_hidden_by_airflow_s_masker(
     assert hidden == ["hunter2"]
 
 
-@pytest.mark.parametrize(("approval", "tellings"), [(False, 1), (True, 0)])
-def test_a_price_that_nobody_accepted_is_told_where_nobody_is_asked(
-    approval: bool, tellings: int, told: Kept, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("price", "approval", "tellings"),
+    [
+        pytest.param("repeats", False, 1, id="nobody is asked"),
+        pytest.param(None, True, 0, id="nothing makes it go"),
+    ],
+)
+def test_a_price_that_nobody_accepts_ends_it_and_is_told_where_nobody_is_asked(
+    price: str | None, approval: bool, tellings: int, told: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow = FlowPlan(F, "first", 1, 2, 1, "f", StartAt("earliest"), "rebuilt")
-    refused = (Refusal("repeats", "rows come twice"),)
+    refused = (Refusal(price, "rows come twice"),)
     planned = Plan(
         RESET, "r1", "first", ("first",), {"by": "ada"}, (flow,), ("hold",), "now", refusals=refused
     )
@@ -311,6 +323,45 @@ def test_nobody_is_asked_again_where_the_price_is_the_approved_one(project: Path
         WorsePriceApproval(task_id="approve_again").execute(context(plan=PLAN, plan_again={"worse": False}))
         is None
     )
+
+
+def test_whoever_approves_accepts_the_prices_that_the_answer_names(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_for: list[list[str]] = []
+    monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda *, options, **_: asked_for.append(options))
+    settings = Settings.from_environment()
+    flow = FlowPlan(F, "first", 1, 2, 1, "f", StartAt("earliest"), "rebuilt")
+    planned = Plan(
+        RESET,
+        "r1",
+        "first",
+        ("first",),
+        {"by": "ada"},
+        (flow,),
+        ("hold",),
+        "now",
+        refusals=(Refusal("loss", "rows go", F),),
+    )
+    engine.propose(settings, planned)
+    asked = context(plan={**PLAN, "consent": "Approve, and lose 12 rows", "prices": ["loss"]})
+    with pytest.raises(TaskAwaitingInput):
+        PlanApproval(task_id="approve").execute(
+            cast("Context", {**asked, "task_instance": SimpleNamespace(id="1")})
+        )
+    assert asked_for == [["Approve, and lose 12 rows", "Reject"]]
+    answer = {
+        "params_input": {},
+        "responded_at": datetime.now(timezone.utc),
+        "responded_by_user": {"id": "1", "name": "grace"},
+    }
+    PlanApproval(task_id="approve").execute_complete(
+        asked, {**answer, "chosen_options": ["Approve, and lose 12 rows"]}
+    )
+    book = ledger.open(open_storage(settings.state), "first", "r1")
+    [approved] = [event for event in book.events() if event.event == "approved"]
+    assert approved.evidence == {"by": "grace", "accepted": ["loss"]}
+    shared_steps.check_go(Work(settings, planned, book, "decide"))
 
 
 def test_a_worse_price_ends_a_recovery_that_nobody_can_be_asked_about(project: Path) -> None:

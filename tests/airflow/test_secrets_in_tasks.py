@@ -22,6 +22,7 @@ from streamkeeper.recover import engine
 from streamkeeper.recover.plans import kind as recovery_kind
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
+from streamkeeper.recover.requests.form import Request
 from streamkeeper.settings import Settings
 
 SECRET = "hunter2-hunter2"
@@ -101,16 +102,7 @@ def test_what_a_step_found_is_logged_and_handed_on_without_secrets(
     def nothing(*_: object) -> Any:
         raise AssertionError("it is not planned here")
 
-    of = Kind(
-        "look",
-        "Look",
-        "Looks.",
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        (StepKind("look", "look", "here", look),),
-    )
+    of = Kind("look", "Look", "Looks.", Request, nothing, (StepKind("look", "look", "here", look),))
     monkeypatch.setitem(recovery_kind.KINDS, "look", "kinds_of_this_test:KIND")
     monkeypatch.setitem(sys.modules, "kinds_of_this_test", SimpleNamespace(KIND=of))
     settings = Settings.from_environment()

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
-from streamkeeper.recover.requests.reset_checkpoint import parse_reset
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.steps.shared import VERIFY_PROGRESS
 from tests.benchmarks.flows_side_by_side import NAME, Bench, commits_with_data, write_files
 from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds
@@ -39,7 +39,7 @@ def reset(bench: Bench, number: int) -> float:
     began.
     """
     settings = bench.settings
-    request = parse_reset({"flow": NAME}, read_manifest(settings), by="benchmark")
+    request = ResetRequest.parse({"flow": NAME}, read_manifest(settings), by="benchmark")
     plan = engine.plan(settings, KIND, request, f"reset_checkpoint-bench-{number}")
     engine.propose(settings, plan)
     engine.approve(settings, "events", plan.recovery_id, "benchmark")

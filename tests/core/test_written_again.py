@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from streamkeeper.amounts import REPEATS, UNKNOWN_PRICE
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
@@ -16,7 +17,6 @@ from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import Amount, Plan
-from streamkeeper.recover.requests.form import REPEATS, UNKNOWN_PRICE
 from tests.worlds.small_world import World
 
 FLOW = "events.clean_events"
@@ -68,16 +68,16 @@ STARTS: dict[str, tuple[str, dict[str, Any], tuple[int | None, bool]]] = {
     "a rewind to the last": ("rewind", {"batch": "2"}, (0, False)),
     "a rewind that puts the table back": ("rewind", {"batch": "0", "target": "restored"}, (0, False)),
     "after the last": ("reset_checkpoint", {}, (0, False)),
-    "earliest": ("reset_checkpoint", {"start_from": "earliest"}, (117, False)),
-    "latest": ("reset_checkpoint", {"start_from": "latest"}, (117, True)),
+    "earliest": ("reset_checkpoint", {"start": "earliest"}, (117, False)),
+    "latest": ("reset_checkpoint", {"start": "latest"}, (117, True)),
     "a timestamp": (
         "reset_checkpoint",
-        {"start_from": "timestamp", "timestamp": "2026-10-01T00:00:00Z"},
+        {"start": "timestamp", "timestamp": "2026-10-01T00:00:00Z"},
         (117, True),
     ),
     "offsets": (
         "reset_checkpoint",
-        {"start_from": "offsets", "offsets": {"events_raw": {"logOffset": 0}}},
+        {"start": "offsets", "offsets": {"events_raw": {"logOffset": 0}}},
         (117, True),
     ),
 }
@@ -106,9 +106,9 @@ def test_explicit_offsets_undo_the_batches_beyond_them_where_each_row_follows_fr
             batch + 1,
             {"add": {"path": f"{batch}", "dataChange": True, "stats": json.dumps({"numRecords": rows})}},
         )
-    found = plan(world, "reset_checkpoint", start_from="offsets", offsets={"events_raw": {"logOffset": 0}})
+    found = plan(world, "reset_checkpoint", start="offsets", offsets={"events_raw": {"logOffset": 0}})
     assert again(found) == (114, True)
-    assert again(plan(world, "reset_checkpoint", start_from="latest")) == (0, False)
+    assert again(plan(world, "reset_checkpoint", start="latest")) == (0, False)
 
 
 def test_a_state_that_starts_empty_has_a_price_that_is_not_known(stands: World) -> None:
@@ -120,7 +120,7 @@ def test_a_state_that_starts_empty_has_a_price_that_is_not_known(stands: World) 
 def test_a_log_that_does_not_reach_back_makes_the_price_unknown(stands: World) -> None:
     for version in range(2):
         (stands.root / "warehouse" / stands.table / "_delta_log" / f"{version:020d}.json").unlink()
-    found = plan(stands, "reset_checkpoint", start_from="earliest")
+    found = plan(stands, "reset_checkpoint", start="earliest")
     assert UNKNOWN_PRICE in [item.price for item in found.refusals]
     assert "it starts at version 2 now" in str(found.flows[0].written_again)
     assert again(plan(stands, "rewind", batch="1")) == (114, True), "as far as this it does"
@@ -132,9 +132,9 @@ def test_files_without_statistics_make_the_price_unknown(stands: World) -> None:
 
 
 def test_rows_that_others_took_away_make_the_number_a_bound(stands: World) -> None:
-    assert again(plan(stands, "reset_checkpoint", start_from="earliest")) == (117, False)
+    assert again(plan(stands, "reset_checkpoint", start="earliest")) == (117, False)
     add_to(stands, 4, {"commitInfo": {"operation": "DELETE"}}, {"remove": {"path": "2", "dataChange": True}})
-    assert again(plan(stands, "reset_checkpoint", start_from="earliest")) == (117, True)
+    assert again(plan(stands, "reset_checkpoint", start="earliest")) == (117, True)
 
 
 def test_a_plan_whose_table_gets_more_a_second_time_got_worse(stands: World) -> None:

@@ -107,6 +107,14 @@ class Person:
         box.send_keys(Keys.ENTER)
         self._wait(lambda: option in self.see(f"#element_{field}").text)
 
+    def chosen(self, field: str) -> str:
+        """Return what is chosen in a field of the form."""
+        return self.see(f"#element_{field}").text
+
+    def boxes_of_json(self) -> int:
+        """Return how many editors of JSON the form in front shows, with all of its sections open."""
+        return len(self._all("[role=dialog] .cm-editor"))
+
     def switch(self, field: str) -> None:
         """Flip a switch of the form."""
         switch = self._driver.find_element(By.CSS_SELECTOR, f"input[name=element_{field}]")

@@ -37,13 +37,13 @@ GOOD: dict[str, dict[str, Any]] = {
 """Values that fit, for each recovery; what only the running flow can tell is added by the test."""
 BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "reset_checkpoint": (
-        {"start_from": "timestamp", "timestamp": "yesterday"},
+        {"start": "timestamp", "timestamp": "yesterday"},
         ["timestamp is 'yesterday'", "2026-11-21T10:00:00Z"],
     ),
     "rewind": ({"batch": "9/9/9"}, ["9/9/9", "batch"]),
     "backup_table": (
-        {"keep_last": 0.5, "kept_days": -1},
-        ["keep_last is 0.5", "1 or more", "kept_days is -1", "from 0 to 36,500"],
+        {"keep_last": 0, "kept_days": -1},
+        ["keep_last is 0", "1 or more", "kept_days is -1", "from 0 to 36,500"],
     ),
     "restore_table": ({"backup": "b1", "version": 3}, ["both a backup ('b1') and a version (3)", "Give one"]),
     "full_refresh": ({"tabel": "events"}, ["Unknown: 'tabel'", "Allowed are table, infer_schemas, accept"]),
@@ -58,7 +58,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "backfill": (
         {"read": "files", "chunk": 0},
-        ["read is files, but no path is given", "chunk is 0", "whole numbers, 1 and above"],
+        ["read is files, but no path is given", "chunk is 0", "a whole number, 1 or more"],
     ),
     "clean_up": (
         {"keep_days": 0, "forget_flows": "clean_events"},
@@ -73,7 +73,7 @@ OUTSIDE: dict[str, dict[str, Any]] = {
     "rewind": {"target": "perhaps"},
     "backup_table": {"table": 7},
     "restore_table": {"state": "half"},
-    "full_refresh": {"accept": ["everything"]},
+    "full_refresh": {"infer_schemas": "perhaps"},
     "full_refresh_with_backup": {"fill_from": "nowhere"},
     "full_refresh_beside": {"definition": "new"},
     "adopt": {"old_job_is_stopped": "perhaps", "flow": FLOW, "checkpoint": "/a/folder"},
@@ -131,7 +131,7 @@ def test_a_dry_run_of_every_recovery_shows_its_plan_and_changes_nothing(standing
         plan = standing.api.xcom(name, run, "plan")
         assert (plan["kind"], plan["pipeline"], plan["dry_run"]) == (name, NAME, True)
         assert plan["markdown"].startswith(f"### {name} of ")
-        assert "asked by admin" in plan["markdown"] and "Reason: to see." in plan["markdown"]
+        assert "asked by `admin`" in plan["markdown"] and "Reason: `to see`." in plan["markdown"]
         steps = {
             task: found["state"]
             for task, found in standing.api.tasks(name, run).items()

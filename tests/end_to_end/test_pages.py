@@ -40,38 +40,58 @@ def test_the_parked_run_says_so_on_its_page(parked: World, person: Person) -> No
     person.picture("parked")
 
 
-def test_the_form_shows_its_fields_and_what_is_missing_and_triggers_what_is_right(
+def test_the_form_has_the_parked_flow_chosen_and_triggers_what_is_right(
     parked: World, person: Person
 ) -> None:
     before = {run["dag_run_id"] for run in parked.api.runs(RESET)}
+    parked.api.parse_again()
+    wait_until(
+        lambda: parked.api.read(f"/dags/{RESET}/details")["params"]["flow"]["value"] == FLOW or None,
+        ENDING,
+        "the form has the parked flow chosen",
+    )
     person.visit(f"/dags/{RESET}")
     person.see("[data-testid=trigger-dag-button]").click()
-    assert "This field is required" in person.read("Flow")
-    assert not person.see("[data-testid=trigger-dag-submit]").is_enabled()
+    person.read("Where the new checkpoint starts reading")
+    assert person.chosen("flow") == FLOW
+    assert person.see("[data-testid=trigger-dag-submit]").is_enabled(), "nothing more must be said"
+    person.picture("form")
     for section, titles in {
-        "Position": ["Start", "Timestamp", "Offsets"],
-        "State": ["State", "Infer schemas again"],
-        "Approval": ["Accepted price", "Ask for approval", "Only plan", "Reason"],
+        "Position": ["Timestamp", "Offsets", "Generation"],
+        "State": ["Infer schemas again"],
+        "Approval": ["Ask for approval", "Only plan", "Reason"],
     }.items():
         person.open_section(section)
         for title in titles:
-            person.read(title)
+            shown = person.read(title)
+        assert "Accepted price" not in shown, "a price is accepted with the plan in view"
+        assert person.boxes_of_json() == 0
     person.switch("dry_run")
-    person.open_section("Run Parameters")
-    person.choose("flow", FLOW)
-    person.open_section("Position")
-    person.read("After the last processed")
-    person.picture("form")
     person.see("[data-testid=trigger-dag-submit]").click()
     run = wait_until(
         lambda: next(iter(new_runs(parked, before)), None), ENDING, "the run that the form triggered"
     )
     assert parked.api.wait_for_run(RESET, run["dag_run_id"], ENDING) == "success"
-    assert (run["conf"]["flow"], run["conf"]["start_from"], run["conf"]["dry_run"]) == (
-        FLOW,
-        "after-last",
-        True,
-    )
+    assert (run["conf"]["flow"], run["conf"]["start"], run["conf"]["dry_run"]) == (FLOW, "after-last", True)
+    assert parked.home.generations() == [1]
+
+
+def test_the_approval_names_the_price_and_shows_what_somebody_wrote_as_text(
+    parked: World, person: Person
+) -> None:
+    values = parked.form(start="latest", reason="![x](http://x/x.png)")
+    form = {name: value for name, value in values.items() if name != "accept"}
+    run = parked.api.trigger(RESET, form)
+    parked.api.wait_for_task(RESET, run, "approve", ("awaiting_input",), ENDING)
+    approve, reject = parked.api.question(RESET, run, "approve")["options"]
+    assert approve.startswith("Approve, and lose ")
+    assert reject == "Reject"
+    person.visit(f"/dags/{RESET}/runs/{quote(run)}/tasks/approve/required_actions")
+    person.read(approve)
+    assert "![x](http://x/x.png)" in person.read("Reason:"), "what somebody wrote is text"
+    person.picture("approval")
+    assert parked.api.answer(RESET, run, "approve", reject, ENDING) == "success"
+    parked.api.wait_for_run(RESET, run, ENDING)
     assert parked.home.generations() == [1]
 
 

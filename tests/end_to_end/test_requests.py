@@ -81,21 +81,21 @@ def in_the_future() -> str:
         pytest.param({"flow": "../../etc/passwd"}, ["no flow's name"], id="a name with dots and slashes"),
         pytest.param({"flow": "events'; drop table"}, ["no flow's name"], id="a name with quotes and spaces"),
         pytest.param(
-            {"start_form": "latest"}, ["Unknown: 'start_form'", "Allowed are", "start_from"], id="unknown key"
+            {"start_form": "latest"}, ["Unknown: 'start_form'", "Allowed are", "start"], id="unknown key"
         ),
         pytest.param(
-            {"start_from": "timestamp", "timestamp": in_the_future()},
+            {"start": "timestamp", "timestamp": in_the_future()},
             ["lies in the future"],
             id="future timestamp",
         ),
-        pytest.param({"start_from": "timestamp"}, ["no timestamp is given"], id="no timestamp"),
+        pytest.param({"start": "timestamp"}, ["no timestamp is given"], id="no timestamp"),
         pytest.param(
-            {"start_from": "offsets", "offsets": {"events_raw": {"partition": 3}}},
+            {"start": "offsets", "offsets": {"events_raw": {"partition": 3}}},
             ["offsets of events_raw"],
             id="misfit",
         ),
         pytest.param(
-            {"start_from": "offsets", "offsets": {"orders": {"logOffset": 1}}},
+            {"start": "offsets", "offsets": {"orders": {"logOffset": 1}}},
             ["orders", "events_raw"],
             id="unknown source",
         ),
@@ -171,7 +171,7 @@ def test_a_price_that_got_worse_under_the_hold_is_asked_about_once_more(world: W
     generation = world.home.generations()[-1] + 1
     holds.put(world.home, holds.person("ada"), "files pile up", "ada")
     world.await_flow("held")
-    run = world.api.trigger(RESET, world.form(start_from="latest", accept=["loss"]))
+    run = world.api.trigger(RESET, world.form(start="latest", accept=["loss"]))
     world.api.wait_for_task(RESET, run, "approve", ("awaiting_input",), ENDING)
     world.another_file()
     assert world.api.answer(RESET, run, "approve", "Approve", ENDING) == "success"

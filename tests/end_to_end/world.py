@@ -179,7 +179,7 @@ class World:
         defaults = {
             "flow": f"{self.pipeline}.clean_events",
             "flows": [],
-            "start_from": "after-last",
+            "start": "after-last",
             "timestamp": None,
             "offsets": None,
             "state": "rebuilt",

@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from streamkeeper.amounts import PRICES
 from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.flows import generations
@@ -21,7 +22,6 @@ from streamkeeper.manifest.manifest import read_manifest, write_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.requests.form import PRICES
 from tests.worlds.backup_world import Recoverer
 from tests.worlds.flow_world import FIRST_FILE, NAME, Flowbed, pipeline
 
@@ -315,12 +315,12 @@ class Priced:
             return {"table": "events.events", "version": self._version()}
         if recovery.startswith("rewind"):
             return {"flow": NAME, "batch": str(self._batch()), "target": recovery.partition(" ")[2]}
-        values: dict[str, Any] = {"flow": NAME, "start_from": recovery}
+        values: dict[str, Any] = {"flow": NAME, "start": recovery}
         more: dict[str, dict[str, Any]] = {
             "timestamp": {"timestamp": self._moment()},
             "offsets": {"offsets": {"events_raw": {"logOffset": self.random.randint(-1, 1)}}},
             "generation": {"generation": 1},
-            "empty": {"start_from": "after-last", "state": "empty"},
+            "empty": {"start": "after-last", "state": "empty"},
         }
         return {**values, **more.get(recovery, {})}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from streamkeeper.declare.model import AnyFlow, AutoCdcFlow
 from streamkeeper.manifest.manifest import Flow, Manifest
 
@@ -52,9 +54,15 @@ def documentation(flows: list[Flow], manifest: Manifest) -> str:
             "A flow is held by `streamkeeper hold`, a park or a recovery; a parked flow needs"
             " `reset_checkpoint` or a corrected declaration."
         ),
-        f"**Its file cannot be read; it goes on as last declared.**\n\n```\n{broken}\n```" if broken else "",
+        f"**Its file cannot be read; it goes on as last declared.**\n\n{_fenced(broken)}" if broken else "",
     ]
     return "\n\n".join(line for line in lines if line)
+
+
+def _fenced(text: str) -> str:
+    """Return a text as a block of code, in a fence that is longer than any within it."""
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{fence}\n{text}\n{fence}"
 
 
 def does(flow: AnyFlow) -> str:

@@ -1,5 +1,5 @@
-"""The tasks of ``hold_flows`` and ``release_flows``: they carry out what
-streamkeeper.recover.requests.hold_flows and streamkeeper.drivers.stopping decide.
+"""The tasks of ``hold_flows`` and ``release_flows``: they carry out what a request and
+streamkeeper.drivers.stopping decide.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from streamkeeper.errors import RequestError, StreamkeeperError
 from streamkeeper.flows import holds
 from streamkeeper.flows.files import open_home
 from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.recover.requests import hold_flows
+from streamkeeper.recover.requests.hold_flows import HoldRequest, ReleaseRequest, describe_release, release
 from streamkeeper.settings import Settings
 from streamkeeper_airflow import forms
 
@@ -34,8 +34,8 @@ class HoldFlows(BaseOperator):
         settings = Settings.from_environment()
         known = read_manifest(settings)
         try:
-            asked = hold_flows.parse_hold(
-                forms.values(context, hold_flows.hold_form(known)), known, forms.asker(context)
+            asked = HoldRequest.parse(
+                forms.values(context, HoldRequest.form(known)), known, forms.asker(context)
             )
         except RequestError as error:
             raise AirflowFailException(str(error)) from error
@@ -81,14 +81,14 @@ class ReleaseFlows(BaseOperator):
         settings = Settings.from_environment()
         known = read_manifest(settings)
         try:
-            asked = hold_flows.parse_release(
-                forms.values(context, hold_flows.release_form(known)), known, forms.asker(context)
+            asked = ReleaseRequest.parse(
+                forms.values(context, ReleaseRequest.form(known)), known, forms.asker(context)
             )
         except RequestError as error:
             raise AirflowFailException(str(error)) from error
         still: dict[str, list[str]] = {}
         for flow in asked.flows:
-            released, left = hold_flows.release(open_home(settings, flow), asked.owner)
-            self.log.info("%s: %s", flow, hold_flows.describe_release(asked.owner, released, left))
+            released, left = release(open_home(settings, flow), asked.owner)
+            self.log.info("%s: %s", flow, describe_release(asked.owner, released, left))
             still[flow] = [hold.owner for hold in left]
         return still

@@ -13,6 +13,7 @@ from streamkeeper.drivers import submit
 from streamkeeper.errors import RequestError
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.kinds import tidy_tables
+from streamkeeper.recover.requests.tidy_tables import TidyRequest
 from streamkeeper.settings import Settings
 from streamkeeper_airflow import forms
 from streamkeeper_airflow.flow.submit import SubmitJob
@@ -31,7 +32,9 @@ class PlanTidying(BaseOperator):
         settings = Settings.from_environment()
         known = read_manifest(settings)
         try:
-            asked = tidy_tables.parse_tidy(forms.values(context, tidy_tables.tidy_form(known)), known)
+            asked = TidyRequest.parse(
+                forms.values(context, TidyRequest.form(known)), known, forms.asker(context)
+            )
         except RequestError as error:
             raise AirflowFailException(str(error)) from error
         tidies = tidy_tables.plan(settings, known, asked)

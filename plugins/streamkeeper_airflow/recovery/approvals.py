@@ -47,6 +47,7 @@ class PlanApproval(ApprovalOperator):
             self.log.info("The price is the one that was approved.")
             return None
         if plan["approval"]:
+            self.options = [self._consent(context), self.REJECT]
             return super().execute(context)
         if self.again:
             raise AirflowFailException(
@@ -58,17 +59,34 @@ class PlanApproval(ApprovalOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Write down who approved; a rejection skips what follows."""
-        if "error" not in event and event["chosen_options"] == [self.APPROVE]:
+        if "error" not in event and event["chosen_options"] == [self._consent(context)]:
             user = event.get("responded_by_user") or {}
             self._approved(context, str(user.get("name") or user.get("id") or "someone in Airflow"))
+            event = {**event, "chosen_options": [self.APPROVE]}
         return super().execute_complete(context, event)
+
+    def _consent(self, context: Context) -> str:
+        """Return what approving is called: it names the prices that are accepted by it."""
+        return str(
+            context["ti"]
+            .xcom_pull(task_ids=PLAN_AGAIN.name if self.again else PLAN)
+            .get("consent", self.APPROVE)
+        )
 
     def _has_question(self, context: Context) -> bool:
         return True
 
     def _approved(self, context: Context, by: str) -> None:
         plan = context["ti"].xcom_pull(task_ids=PLAN)
-        engine.approve(Settings.from_environment(), plan["pipeline"], plan["recovery"], by, again=self.again)
+        accepted = () if self.again else plan.get("prices", ())
+        engine.approve(
+            Settings.from_environment(),
+            plan["pipeline"],
+            plan["recovery"],
+            by,
+            again=self.again,
+            accepted=accepted,
+        )
 
 
 class WorsePriceApproval(PlanApproval):

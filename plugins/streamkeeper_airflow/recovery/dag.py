@@ -16,10 +16,13 @@ from typing import Any
 
 from airflow.sdk import DAG, BaseOperator, TriggerRule, chain
 
+from streamkeeper.flows.holds import parked_flows
 from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans.kind import Kind, StepKind, kind
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
 from streamkeeper_airflow import forms
 from streamkeeper_airflow.flow import flow_doc
 from streamkeeper_airflow.recovery.approvals import ASKS, PlanApproval, WorsePriceApproval
@@ -51,8 +54,14 @@ def recovery_dag(name: str, **more: Any) -> DAG:
         "default_args": RETRIES,
         "tags": ["streamkeeper", "recovery"],
     }
-    params = forms.params(of.form(read_manifest(Settings.from_environment())))
     named = {"dag_display_name": flow_doc.name_of_another(of.title), "description": of.description}
+    settings = Settings.from_environment()
+    manifest = read_manifest(settings)
+    parked = parked_flows(open_storage(settings.state), [flow.full_name for flow in manifest.flows()])
+    params = forms.params(of.form(manifest, parked))
+    more["doc_md"] = (
+        f"{more.get('doc_md') or ''}\n\n**Ways out of a park, compared**\n\n{explain.trade_offs()}\n"
+    )
     with DAG(of.name, params=params, **{**common, **named, **more}) as dag:
         tasks: list[BaseOperator] = [PlanRecovery(task_id="plan", of=of.name)]
         tasks += [UnaskedStep(task_id=step.name, of=of.name) for step in of.unasked]

@@ -92,6 +92,8 @@ class PlanRecovery(BaseOperator, SkipMixin):
         handed_on = {
             **_named(plan, of, manifest),
             "markdown": explain.as_markdown(plan),
+            "consent": explain.consent(plan),
+            "prices": sorted({item.price for item in plan.refusals if item.price is not None}),
             "once_dags": sorted(
                 {manifest.find(flow.flow).dag_id for flow in plan.flows if flow.once and flow.next_generation}
             ),
@@ -118,11 +120,13 @@ class PlanRecovery(BaseOperator, SkipMixin):
     def _check_accepted(
         self, context: Context, plan: Plan, manifest: Manifest, given: dict[str, Any]
     ) -> None:
+        if given.get(APPROVAL, True):
+            shared_steps.check_possible(plan)
+            return
         try:
             shared_steps.check_accepted(plan)
         except PlanRefused as error:
-            if not given.get(APPROVAL, True):
-                tell_refused(_named(plan, kind(plan.recovery), manifest), context, error)
+            tell_refused(_named(plan, kind(plan.recovery), manifest), context, error)
             raise
 
 
@@ -285,9 +289,11 @@ def _handed_on(
     task.log.info("%s: %s", task.task_id, {key: value for key, value in evidence.items() if key != "plan"})
     if task.task_id == shared_steps.PLAN_AGAIN.name:
         worse = "\n".join(f"- {item}" for item in evidence["why"])
+        again = plans.from_json(evidence["plan"])
         evidence = {
             **evidence,
-            "markdown": f"{worse}\n\n{explain.as_markdown(plans.from_json(evidence['plan']))}",
+            "markdown": f"{worse}\n\n{explain.as_markdown(again)}",
+            "consent": explain.consent(again),
         }
     if task.task_id == kind(plan["kind"]).step_names[-1]:
         tell_finished(plan, context, evidence)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from streamkeeper.amounts import REPEATS
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.delta import log as delta_log
@@ -16,7 +17,6 @@ from streamkeeper.flows import adopted_checkpoint, generations, past_positions
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, BATCH, EARLIEST, OFFSETS, Generation, Start
 from streamkeeper.flows.position import Standing
-from streamkeeper.recover.requests.form import REPEATS
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.delta_table import last_written, seal, shut_out
 

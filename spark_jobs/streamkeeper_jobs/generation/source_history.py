@@ -11,11 +11,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from streamkeeper.amounts import MISSING_HISTORY
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import DELTA, KAFKA, Source
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import Generation, Start
-from streamkeeper.recover.requests.form import MISSING_HISTORY
 from streamkeeper_jobs.generation.start_position import FilesOrigin, Origin, SourceOrigin
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.sources import start_delta, start_kafka

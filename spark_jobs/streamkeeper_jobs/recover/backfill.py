@@ -20,13 +20,13 @@ from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import RecoveryError, RequestError, StreamkeeperError
 from streamkeeper.flows import backfill_flow, generations
 from streamkeeper.flows import position as flow_position
-from streamkeeper.flows.backfill_flow import HISTORY, KIND, SEQUENCE, BackfillRequest, Backup, Filters
+from streamkeeper.flows.backfill_flow import HISTORY, KIND, SEQUENCE, Backup, Filters
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.environment import opened
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.kind import Work
-from streamkeeper.recover.requests.backfill import request_from_json
+from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.settings import Settings
 from streamkeeper.sources.kafka.offsets import LATEST
 from streamkeeper.tables.backups import TARGET, TOMBSTONES
@@ -58,7 +58,7 @@ def fill_step(spark: SparkSession, work: Work) -> dict[str, Any]:
     details = work.plan.details
     paths = details.get("backup")
     backup = Backup(paths[TARGET], paths[TOMBSTONES]) if paths else None
-    request = request_from_json(details.get("backfill", work.plan.request))
+    request = BackfillRequest.from_json(details.get("backfill", work.plan.request))
 
     def tell(numbers: dict[str, int]) -> None:
         work.progress(**numbers)
@@ -133,22 +133,22 @@ def _with_all_partitions(
     """Let the range of a Kafka source name every partition, as Spark wants it: those that nobody named give
     nothing.
     """
-    if request.start is None or request.source is None:
+    if request.from_offsets is None or request.source is None:
         return request
     source = flow.pipeline.source(request.source)
     assert source is not None, "the request was checked against the same declaration"
     held = look_at(spark, opened(source, settings)).held
     start = {
-        topic: {part: request.start.get(topic, {}).get(part, LATEST) for part in parts}
+        topic: {part: request.from_offsets.get(topic, {}).get(part, LATEST) for part in parts}
         for topic, parts in held.items()
     }
     end = {
-        topic: {part: 0 for part in parts if part not in request.start.get(topic, {})}
+        topic: {part: 0 for part in parts if part not in request.from_offsets.get(topic, {})}
         for topic, parts in held.items()
     }
-    for topic, parts in (request.end or {}).items():
+    for topic, parts in (request.to_offsets or {}).items():
         end[topic] = {**parts, **end.get(topic, {})}
-    return replace(request, start=start, end=end)
+    return replace(request, from_offsets=start, to_offsets=end)
 
 
 def _drive(
@@ -172,8 +172,13 @@ def _only(request: BackfillRequest, flow: Flow, frame: DataFrame) -> DataFrame:
     true.
     """
     source = flow.pipeline.source(request.source) if request.source else None
-    if source is not None and source.format == KAFKA and request.read == HISTORY and request.end is not None:
-        frame = frame.where(~_at_or_after(request.end))
+    if (
+        source is not None
+        and source.format == KAFKA
+        and request.read == HISTORY
+        and request.to_offsets is not None
+    ):
+        frame = frame.where(~_at_or_after(request.to_offsets))
     return _where(request.predicate, frame)
 
 

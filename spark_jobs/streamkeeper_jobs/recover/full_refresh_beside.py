@@ -27,8 +27,8 @@ from streamkeeper.flows.generations import BESIDE, StartAt
 from streamkeeper.flows.position import last_begun
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.requests.full_refresh import DECLARED
 from streamkeeper.recover.restart import side_table
-from streamkeeper.recover.restart.side_table import DECLARED
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import open_storage
 from streamkeeper.tables.backups import TARGET

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from streamkeeper.amounts import LOSS
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.source_options import moment_ms
 from streamkeeper.delta.history import (
@@ -19,7 +20,6 @@ from streamkeeper.delta.history import (
     version_at,
 )
 from streamkeeper.errors import RecoveryError
-from streamkeeper.recover.requests.form import LOSS
 from streamkeeper.sources.kafka.options import fails_on_loss
 from streamkeeper.sources.replay_steps import Bound, cut_files, cut_versions, own_files
 from streamkeeper_jobs.spark.session import spark_url

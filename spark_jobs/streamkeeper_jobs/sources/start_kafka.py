@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from streamkeeper.amounts import LOSS
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import DeclarationError, RecoveryError
-from streamkeeper.recover.requests.form import LOSS
 from streamkeeper.sources.kafka.offsets import Offsets, Topics, go_on, history_of, misfits, resolved
 from streamkeeper.sources.kafka.options import fails_on_loss
 

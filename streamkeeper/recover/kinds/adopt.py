@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from streamkeeper.amounts import LOSS, PRICES, REPEATS, UNKNOWN_PRICE
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.offsets import describe
 from streamkeeper.delta import log as delta_log
@@ -27,8 +28,7 @@ from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import adopt_notes
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import NONE, Amount, CopyPlan, FlowPlan, Plan, Refusal, SourcePrice
-from streamkeeper.recover.requests.adopt import AdoptRequest, adopt_form, parse_adopt, request_from_json
-from streamkeeper.recover.requests.form import LOSS, PRICES, REPEATS, UNKNOWN_PRICE
+from streamkeeper.recover.requests.adopt import AdoptRequest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart.adopted_sources import match_sources
 from streamkeeper.recover.restart.adoption_rehearsal import check_still, remove_rehearsals
@@ -341,9 +341,7 @@ KIND = Kind(
         "Makes a checkpoint of a job that was not Streamkeeper's the first generation of a flow: copied, and"
         " gone on with exactly."
     ),
-    form=adopt_form,
-    parse=parse_adopt,
-    read_request=request_from_json,
+    request=AdoptRequest,
     plan=plan,
     steps=(
         REHEARSE,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from streamkeeper.amounts import REPEATS
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import KAFKA, AppendFlow, AutoCdcFlow, Source
 from streamkeeper.delta import log as delta_log
@@ -15,14 +16,13 @@ from streamkeeper.delta.summary import check_takes_backup_rows
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, holds
 from streamkeeper.flows import position as flow_position
-from streamkeeper.flows.backfill_flow import BACKUP, HISTORY, BackfillRequest, name_of, raw_source
+from streamkeeper.flows.backfill_flow import BACKUP, HISTORY, name_of, raw_source
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Amount, Plan, Refusal, in_words
-from streamkeeper.recover.requests.backfill import backfill_form, parse_backfill, request_from_json
-from streamkeeper.recover.requests.form import REPEATS
+from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.steps.shared import LOCK, let_go
 from streamkeeper.settings import Settings
 from streamkeeper.sources import backfill_cost
@@ -194,8 +194,8 @@ def _what(
     declared = next(
         source for source in flow.pipeline.sources_of(flow.declaration) if source.name == request.source
     )
-    if request.read == HISTORY and declared.format == KAFKA and request.end is None:
-        request = replace(request, end=_stands_at(home, declared))
+    if request.read == HISTORY and declared.format == KAFKA and request.to_offsets is None:
+        request = replace(request, to_offsets=_stands_at(home, declared))
     return (
         request,
         {},
@@ -233,8 +233,8 @@ def _notes(flow: Flow, request: BackfillRequest, reading: Reading, keyed: bool) 
             " each in the table once."
         ),
     ]
-    if request.end:
-        notes.append(f"The range ends before {request.end}.")
+    if request.to_offsets:
+        notes.append(f"The range ends before {request.to_offsets}.")
     if keyed:
         notes.append(
             f"The table {target} is kept by key and sequence: rows in it that are newer stay, and rows that"
@@ -271,9 +271,7 @@ KIND = Kind(
         "Reads rows once more, from history, files, a table or a backup, through a flow's views into its"
         " table; the flow runs on."
     ),
-    form=backfill_form,
-    parse=parse_backfill,
-    read_request=request_from_json,
+    request=BackfillRequest,
     plan=plan,
     steps=(
         LOCK,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from streamkeeper.declare.model import Pipeline
@@ -20,16 +20,8 @@ from streamkeeper.errors import NotAskable, RecoveryError, RequestError, SourceE
 from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import CopyPlan, Plan
-from streamkeeper.recover.requests.form import (
-    MOST_DAYS,
-    FormField,
-    approval_fields,
-    declared_table,
-    find_table,
-    read_values,
-    refuse,
-    table_names,
-)
+from streamkeeper.recover.requests.backup_table import BackupRequest
+from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.settings import Settings
 from streamkeeper.sources.delta.statistics import rows_of
 from streamkeeper.storage import open_storage
@@ -50,76 +42,6 @@ from streamkeeper.tables.backups import (
 from streamkeeper.times import now
 
 RECOVERY = "backup_table"
-
-
-@dataclass(frozen=True)
-class BackupRequest:
-    """A backup as asked for. ``table`` is ``pipeline.table``; the other two are its retention
-    (streamkeeper.tables.backups).
-    """
-
-    table: str
-    kept_days: float | None = None
-    keep_last: int | None = None
-    reason: str = ""
-    by: str = "someone"
-
-
-def backup_form(manifest: Manifest) -> tuple[FormField, ...]:
-    """Give the fields of ``backup_table``, in the order in which a person reads them."""
-    return (
-        FormField(
-            "table",
-            "string",
-            "Table",
-            "The table to copy, with what belongs to it.",
-            None,
-            table_names(manifest),
-        ),
-        FormField(
-            "kept_days",
-            "number",
-            "Days kept",
-            "Days after which clean_up may remove this backup. Empty: its age is no reason. The newest of a"
-            " table always stays.",
-            nullable=True,
-            section="Retention",
-        ),
-        FormField(
-            "keep_last",
-            "number",
-            "Last ones kept",
-            "clean_up may remove this backup only when so many newer ones are there. Empty: their number is"
-            " no reason.",
-            nullable=True,
-            section="Retention",
-        ),
-        *approval_fields(),
-    )
-
-
-def parse_backup(values: Mapping[str, Any], manifest: Manifest, by: str) -> BackupRequest:
-    """Make a request of a form's values.
-
-    :raises RequestError: any value does not fit; all misfits are listed.
-    """
-    merged, wrong = read_values(values, backup_form(manifest))
-    found = find_table(merged["table"], manifest, wrong)
-    days, last = merged["kept_days"], merged["keep_last"]
-    if isinstance(days, (int, float)) and not 0 <= days <= MOST_DAYS:
-        wrong.append(
-            f"kept_days is {days!r}; it must be a number of days from 0 to {MOST_DAYS:,}. Without it no age"
-            " is too old."
-        )
-    if isinstance(last, (int, float)) and (last < 1 or last != int(last)):
-        wrong.append(f"keep_last is {last!r}; it must be a whole number, 1 or more.")
-    refuse("The backup was not planned", wrong)
-    assert found is not None, "what is missing was listed as wrong"
-    pipeline, table = found
-    kept = None if days is None else float(days)
-    return BackupRequest(
-        f"{pipeline.name}.{table.name}", kept, None if last is None else int(last), merged["reason"] or "", by
-    )
 
 
 def unit_of(settings: Settings, pipeline: Pipeline, table: str) -> dict[str, str]:
@@ -206,11 +128,6 @@ def enter(work: Work) -> dict[str, Any]:
     return {"backup": backups.to_value(backups.enter(work.book.storage, entry))}
 
 
-def read_request(value: dict[str, Any]) -> BackupRequest:
-    """Read a request back from its JSON object."""
-    return BackupRequest(**value)
-
-
 def is_entered(work: Work) -> bool:
     """Say whether the entry of the backup is written."""
     [table] = work.plan.tables
@@ -281,9 +198,7 @@ KIND = Kind(
         "Copies a table as it is now, with its tombstones, to where VACUUM and DROP do not reach it; flows"
         " go on."
     ),
-    form=backup_form,
-    parse=parse_backup,
-    read_request=read_request,
+    request=BackupRequest,
     plan=plan,
     steps=(
         StepKind(

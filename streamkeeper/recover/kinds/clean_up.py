@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from streamkeeper.declare.checkpoint_window import reach
-from streamkeeper.declare.model import NAME, AutoCdcFlow
+from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.delta.log import exists
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations, ledger, side_flow
@@ -26,14 +26,7 @@ from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.requests.form import (
-    MOST_DAYS,
-    FormField,
-    approval_fields,
-    read_values,
-    refuse,
-    request_of,
-)
+from streamkeeper.recover.requests.clean_up import CleanUpRequest
 from streamkeeper.recover.restart import side_table
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.recover.steps.clean_up import give_back_locks, remove, remove_backups, remove_beside
@@ -44,101 +37,12 @@ from streamkeeper.tables.tombstone_retention import Forgets
 from streamkeeper.times import now as in_words
 
 RECOVERY = "clean_up"
-DAYS = 30.0
 EPOCHS = 10
 """So many of a flow's newest leases stay, with what was noted of them."""
 
 _ATTEMPT = re.compile(r"([0-9]{6,})-[0-9]{6,}(?:-listing)?")
 _SMALL = ("generations",)
 """What stays of a flow that is forgotten."""
-
-
-@dataclass(frozen=True)
-class CleanUpRequest:
-    """A clean-up as asked for. ``forget_flows`` are names of flows of the pipeline that are declared no more
-    and whose files may go.
-    """
-
-    pipeline: str
-    keep_days: float = DAYS
-    tombstone_days: float = DAYS
-    forget_flows: tuple[str, ...] = ()
-    reason: str = ""
-    by: str = "someone"
-
-
-def clean_up_form(manifest: Manifest) -> tuple[FormField, ...]:
-    """Give the fields of ``clean_up``, in the order in which a person reads them."""
-    pipelines = tuple(pipeline.name for pipeline in manifest.pipelines)
-    return (
-        FormField(
-            "pipeline", "string", "Pipeline", "The pipeline whose past is looked through.", None, pipelines
-        ),
-        FormField(
-            "keep_days",
-            "number",
-            "Checkpoints",
-            "Days that the checkpoint of a generation stays after the next one began: so long it can be gone"
-            " back to.",
-            DAYS,
-        ),
-        FormField(
-            "tombstone_days",
-            "number",
-            "Tombstones",
-            "Days that an AUTO CDC table remembers deletes and truncates. A change that arrives later than"
-            " that, and is older than what was forgotten, is taken for a new one.",
-            DAYS,
-        ),
-        FormField(
-            "forget_flows",
-            "string",
-            "Forget flows",
-            "Flows that are declared no more and whose files may go, such as `old_flow, other_flow`. For one"
-            " that was only renamed there is `streamkeeper rename`.",
-            "",
-        ),
-        *approval_fields(),
-    )
-
-
-def parse_clean_up(values: Mapping[str, Any], manifest: Manifest, by: str) -> CleanUpRequest:
-    """Make a request of a form's values; missing ones take the form's default.
-
-    :raises RequestError: any value does not fit; all misfits are listed.
-    """
-    merged, wrong = read_values(values, clean_up_form(manifest))
-    for name in ("keep_days", "tombstone_days"):
-        days = merged[name]
-        if isinstance(days, (int, float)) and not isinstance(days, bool) and not 1 <= days <= MOST_DAYS:
-            wrong.append(f"{name} is {days!r}. Allowed is a number of days from 1 to {MOST_DAYS:,}.")
-    told = merged["forget_flows"] if isinstance(merged["forget_flows"], str) else ""
-    named = [name for name in re.split(r"[,\s]+", told) if name]
-    if not all(NAME.fullmatch(name) for name in named):
-        wrong.append(
-            f"forget_flows is {told!r}. Allowed are names of flows, without their pipeline's, such as"
-            " `old_flow, other_flow`."
-        )
-    declared = {flow.name for flow in manifest.flows() if flow.pipeline.name == merged["pipeline"]}
-    if still := sorted(declared & set(named)):
-        wrong.append(
-            f"forget_flows names {', '.join(still)}, which the pipeline declares. Only flows that it does not"
-            " may be forgotten."
-        )
-    refuse("Nothing was cleaned up", wrong)
-    return CleanUpRequest(
-        merged["pipeline"],
-        float(merged["keep_days"]),
-        float(merged["tombstone_days"]),
-        tuple(named),
-        merged["reason"] or "",
-        by,
-    )
-
-
-def request_from_json(value: dict[str, Any]) -> CleanUpRequest:
-    """Read a request back from a plan."""
-    return request_of(CleanUpRequest, value)
 
 
 @dataclass(frozen=True)
@@ -450,9 +354,7 @@ KIND = Kind(
         "Removes checkpoints that were left long ago, old leases, backups and forgotten flows; tables forget"
         " old deletes."
     ),
-    form=clean_up_form,
-    parse=parse_clean_up,
-    read_request=request_from_json,
+    request=CleanUpRequest,
     plan=plan,
     steps=(
         StepKind(

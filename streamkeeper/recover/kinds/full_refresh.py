@@ -8,10 +8,10 @@ it and asks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 
+from streamkeeper.amounts import REPEATS
 from streamkeeper.declare.model import DELTA, KAFKA, Pipeline, Source, Table
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_rows_may_go
@@ -25,18 +25,8 @@ from streamkeeper.recover.kinds import reset_checkpoint
 from streamkeeper.recover.plans.consent import price_of_others, price_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import NONE, Amount, FlowPlan, Plan, Refusal, SourcePrice, in_words
-from streamkeeper.recover.requests.form import (
-    REPEATS,
-    FormField,
-    approval_fields,
-    declared_table,
-    find_table,
-    price_field,
-    read_values,
-    refuse,
-    request_of,
-    table_names,
-)
+from streamkeeper.recover.requests.form import declared_table
+from streamkeeper.recover.requests.full_refresh import RefreshRequest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.flow_now import Present, flow_home, look_at
@@ -51,47 +41,6 @@ from streamkeeper.times import now
 
 RECOVERY = "full_refresh"
 HISTORY = "what the sources had and have no more cannot be read again"
-
-
-@dataclass(frozen=True)
-class RefreshRequest:
-    """A full refresh as asked for. ``table`` is ``pipeline.table``, found in the manifest."""
-
-    table: str
-    accept: tuple[str, ...] = ()
-    infer_schemas: bool = False
-    reason: str = ""
-    by: str = "someone"
-
-
-def refresh_form(manifest: Manifest) -> tuple[FormField, ...]:
-    """Give the fields of ``full_refresh``, in the order in which a person reads them."""
-    said = "The table that is emptied; every flow that writes it reads its sources again from the beginning."
-    again = (
-        "Look at the files again for sources that declare no schema. Off: the schemas of the old generation"
-        " stay."
-    )
-    return (
-        FormField("table", "string", "Table", said, None, table_names(manifest)),
-        FormField("infer_schemas", "boolean", "Infer schemas again", again, False),
-        price_field(),
-        *approval_fields(),
-    )
-
-
-def parse_refresh(values: Mapping[str, Any], manifest: Manifest, by: str) -> RefreshRequest:
-    """Make a request of a form's values; missing fields take the form's default.
-
-    :raises RequestError: any value does not fit; all misfits are listed.
-    """
-    merged, wrong = read_values(values, refresh_form(manifest))
-    found = find_table(merged["table"], manifest, wrong)
-    if found is not None and not manifest.writers(found[0].name, found[1].name):
-        wrong.append(f"table is {merged['table']!r}, which no flow writes, so nothing would fill it again.")
-    refuse("The full refresh was not planned", wrong)
-    assert found is not None, "what is missing was listed as wrong"
-    accept, reason = tuple(merged["accept"] or ()), merged["reason"] or ""
-    return RefreshRequest(f"{found[0].name}.{found[1].name}", accept, merged["infer_schemas"], reason, by)
 
 
 def plan(
@@ -277,19 +226,13 @@ def _emptied_any(work: Work) -> bool:
     return shut or any(is_emptied(path, work.plan.recovery_id) for path in work.plan.details["paths"])
 
 
-def _read_request(value: dict[str, Any]) -> RefreshRequest:
-    return request_of(RefreshRequest, value)
-
-
 KIND = Kind(
     name=RECOVERY,
     title="Full refresh",
     description=(
         "Empties a table and lets every flow that writes it read its sources again from the beginning."
     ),
-    form=refresh_form,
-    parse=parse_refresh,
-    read_request=_read_request,
+    request=RefreshRequest,
     plan=plan,
     steps=(
         shared_steps.HOLD,

@@ -9,9 +9,10 @@ new table was built, and Delta's log knows its batches.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
+from streamkeeper.amounts import LOSS, PRICES
 from streamkeeper.declare.model import Source
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import newest_summary
@@ -20,22 +21,14 @@ from streamkeeper.flows import generations
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.recover.kinds import full_refresh
 from streamkeeper.recover.kinds.backup_table import unit_of
-from streamkeeper.recover.kinds.full_refresh import RefreshRequest
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
 from streamkeeper.recover.plans.plan import Amount, CopyPlan, FlowPlan, Plan, Refusal, in_words
-from streamkeeper.recover.requests.form import (
-    LOSS,
-    PRICES,
-    FormField,
-    declared_table,
-    read_values,
-    refuse,
-    request_of,
-)
+from streamkeeper.recover.requests.form import declared_table
+from streamkeeper.recover.requests.full_refresh import DECLARED, KEPT, BesideRequest, RefreshRequest
 from streamkeeper.recover.restart import side_table
 from streamkeeper.recover.restart.flow_now import flow_home
-from streamkeeper.recover.restart.side_table import DECLARED, DEFINITIONS, KEPT, RECOVERY
+from streamkeeper.recover.restart.side_table import RECOVERY
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.sources.files.options import OFF, FileOptions
@@ -43,89 +36,6 @@ from streamkeeper.tables.backups import TARGET, TOMBSTONES
 
 BUILD, PUT_IN_PLACE, REMOVE = "build", "put_in_place", "remove_beside"
 _GOES_ON = "the flow goes on removing files that it has read while the table is built"
-BEHIND = 5
-"""How many batches a round of reading may find that is the last before the flows are held, unless it is
-said.
-"""
-
-
-@dataclass(frozen=True)
-class BesideRequest:
-    """What was asked for. ``table`` is ``pipeline.table``; ``behind`` a number of batches; ``definition`` one
-    of ``DEFINITIONS``.
-    """
-
-    table: str
-    behind: int = BEHIND
-    definition: str = KEPT
-    accept: tuple[str, ...] = ()
-    infer_schemas: bool = False
-    reason: str = ""
-    by: str = "someone"
-
-
-def beside_form(manifest: Manifest) -> tuple[FormField, ...]:
-    """Give the fields of the form, in the order in which a person reads them."""
-    table, *others = full_refresh.refresh_form(manifest)
-    said = (
-        "The table that is built anew; every flow that writes it reads its sources from the beginning, beside"
-        " the table as it is."
-    )
-    return (
-        replace(table, description=said),
-        FormField(
-            "behind",
-            "number",
-            "May be behind by",
-            "Batches. What is read beside is read in rounds, each of all that is there; after one that had no"
-            " more batches than this, the flows are held, the rest is read, and the table is put in place. 0:"
-            " after a round that found nothing.",
-            BEHIND,
-        ),
-        FormField(
-            "definition",
-            "string",
-            "Definition",
-            f"`{KEPT}`: columns, partitions or clustering, properties and constraints are those of the table"
-            f" as it is. `{DECLARED}`: the table is made as a new one would be, for flows that give other"
-            " columns; what was set by hand is gone then.",
-            KEPT,
-            DEFINITIONS,
-        ),
-        *others,
-    )
-
-
-def parse_beside(values: Mapping[str, Any], manifest: Manifest, by: str) -> BesideRequest:
-    """Make a request of a form's values; missing ones take the form's default.
-
-    :raises RequestError: any value does not fit; all misfits are listed.
-    """
-    merged, wrong = read_values(values, beside_form(manifest))
-    behind = merged["behind"]
-    if (
-        isinstance(behind, (int, float))
-        and not isinstance(behind, bool)
-        and (behind < 0 or behind != int(behind))
-    ):
-        wrong.append(f"behind is {behind!r}; it must be a whole number of batches, 0 or more.")
-    refreshed = {name: merged[name] for name in ("table", "accept", "infer_schemas", "reason")}
-    request = None
-    try:
-        request = full_refresh.parse_refresh(refreshed, manifest, by)
-    except RequestError as error:
-        wrong += [item for item in error.misfits if item not in wrong]
-    refuse("The full refresh was not planned", wrong)
-    assert request is not None, "what is missing was listed as wrong"
-    own = {"behind": int(behind), "definition": merged["definition"]}
-    return BesideRequest(
-        request.table,
-        **own,
-        accept=request.accept,
-        infer_schemas=request.infer_schemas,
-        reason=request.reason,
-        by=by,
-    )
 
 
 def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recovery_id: str) -> Plan:
@@ -314,10 +224,6 @@ def _notes(request: BesideRequest, beside: str, felt: list[str]) -> Iterator[str
     yield from (f"It is read as a stream: {reader}." for reader in felt)
 
 
-def _read_request(value: dict[str, Any]) -> BesideRequest:
-    return request_of(BesideRequest, value)
-
-
 KIND = Kind(
     name=RECOVERY,
     title="Full refresh beside",
@@ -325,9 +231,7 @@ KIND = Kind(
         "Builds a table anew beside the old one while flows and readers go on, and puts it in its place by"
         " one commit."
     ),
-    form=beside_form,
-    parse=parse_beside,
-    read_request=_read_request,
+    request=BesideRequest,
     plan=plan,
     steps=(
         shared_steps.LOCK,

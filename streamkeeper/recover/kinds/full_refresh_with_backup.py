@@ -8,33 +8,21 @@ goes on from where it stood. All of it is under one hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper.declare.model import AutoCdcFlow
-from streamkeeper.errors import RequestError
+from streamkeeper.amounts import DOWNSTREAM, REPEATS
 from streamkeeper.flows import generations
-from streamkeeper.flows.backfill_flow import BACKUP, BackfillRequest, check_backup_fits
+from streamkeeper.flows.backfill_flow import BACKUP
 from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, StartAt
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import backfill, backup_table, full_refresh, reset_checkpoint
-from streamkeeper.recover.kinds.backup_table import BackupRequest
-from streamkeeper.recover.kinds.full_refresh import RefreshRequest
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import FlowPlan, Plan, Refusal
-from streamkeeper.recover.requests.form import (
-    DOWNSTREAM,
-    REPEATS,
-    FormField,
-    approval_fields,
-    find_table,
-    price_field,
-    read_values,
-    refuse,
-    request_of,
-    table_names,
-)
+from streamkeeper.recover.requests.backfill import BackfillRequest
+from streamkeeper.recover.requests.backup_table import BackupRequest
+from streamkeeper.recover.requests.full_refresh import SOURCES, RefreshRequest, WithBackupRequest, filler
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart.flow_now import flow_home, look_at
 from streamkeeper.recover.steps import shared as shared_steps
@@ -42,111 +30,10 @@ from streamkeeper.settings import Settings
 from streamkeeper.tables.backups import COPY, ENTER, PIN, TARGET, TOMBSTONES, VERIFY
 
 RECOVERY = "full_refresh_with_backup"
-SOURCES = "sources"
-FILLS = (SOURCES, BACKUP)
 VERIFY_FILLED = "verify_filled"
 
 
-@dataclass(frozen=True)
-class Request:
-    """What was asked for. ``table`` is ``pipeline.table``; ``fill_from`` one of :data:`FILLS`; the retention
-    is the backup's.
-    """
-
-    table: str
-    fill_from: str = SOURCES
-    kept_days: float | None = None
-    keep_last: int | None = None
-    accept: tuple[str, ...] = ()
-    infer_schemas: bool = False
-    reason: str = ""
-    by: str = "someone"
-
-
-def form(manifest: Manifest) -> tuple[FormField, ...]:
-    """Give the fields of the form, in the order in which a person reads them."""
-    retention = [
-        field for field in backup_table.backup_form(manifest) if field.name in ("kept_days", "keep_last")
-    ]
-    return (
-        FormField(
-            "table",
-            "string",
-            "Table",
-            "The table that is backed up, emptied and filled again.",
-            None,
-            table_names(manifest),
-        ),
-        FormField(
-            "fill_from",
-            "string",
-            "Filled from",
-            "`sources`: every flow reads its sources again from the beginning; the backup is the way back."
-            " `backup`: the rows come back from the backup, and each flow goes on after what it read last;"
-            " for a table whose history the sources have no more.",
-            SOURCES,
-            FILLS,
-        ),
-        FormField(
-            "infer_schemas",
-            "boolean",
-            "Infer schemas again",
-            "For `sources`: look at the files again for sources that declare no schema.",
-            False,
-        ),
-        *retention,
-        price_field(),
-        *approval_fields(),
-    )
-
-
-def parse(values: Mapping[str, Any], manifest: Manifest, by: str) -> Request:
-    """Make a request of a form's values; missing ones take the form's default.
-
-    :raises RequestError: any value does not fit; all misfits are listed.
-    """
-    merged, wrong = read_values(values, form(manifest))
-    found = find_table(merged["table"], manifest, wrong)
-    if merged["infer_schemas"] is True and merged["fill_from"] == BACKUP:
-        wrong.append(
-            "infer_schemas is given, but fill_from is backup: the flows go on as they are. Leave it off, or"
-            " fill from sources."
-        )
-    try:
-        own = {name: merged[name] for name in ("kept_days", "keep_last")}
-        retention = (
-            backup_table.parse_backup({"table": merged["table"], **own}, manifest, by) if found else None
-        )
-    except RequestError as error:
-        wrong += error.misfits
-    writers = manifest.writers(found[0].name, found[1].name) if found else []
-    if found and not writers:
-        wrong.append(f"table is {merged['table']!r}, which no flow writes, so nothing would fill it again.")
-    if merged["fill_from"] == BACKUP and writers:
-        try:
-            check_backup_fits(_filler(writers))
-        except RequestError as error:
-            wrong.append(str(error))
-    refuse("The full refresh was not planned", wrong)
-    assert found is not None and retention is not None, "what is missing was listed as wrong"
-    return Request(
-        table=retention.table,
-        fill_from=merged["fill_from"],
-        kept_days=retention.kept_days,
-        keep_last=retention.keep_last,
-        accept=tuple(merged["accept"] or ()),
-        infer_schemas=merged["infer_schemas"],
-        reason=merged["reason"] or "",
-        by=by,
-    )
-
-
-def read_request(value: dict[str, Any]) -> Request:
-    """Read a request back from a plan."""
-    return request_of(Request, value)
-
-
-def plan(settings: Settings, manifest: Manifest, request: Request, recovery_id: str) -> Plan:
+def plan(settings: Settings, manifest: Manifest, request: WithBackupRequest, recovery_id: str) -> Plan:
     """Plan it; nothing is touched.
 
     :raises RequestError: there is no table yet, or it cannot be copied, or cannot be filled from a copy.
@@ -162,7 +49,7 @@ def plan(settings: Settings, manifest: Manifest, request: Request, recovery_id: 
     flows, refusals = refresh.flows, refresh.refusals
     writers = [flow for flow in manifest.flows() if flow.full_name in {planned.flow for planned in flows}]
     if request.fill_from == BACKUP:
-        backfill.check_rows_fit(settings, _filler(writers))
+        backfill.check_rows_fit(settings, filler(writers))
         going_on = [
             _goes_on(settings, flow, planned, request) for flow, planned in zip(writers, flows, strict=True)
         ]
@@ -179,7 +66,7 @@ def plan(settings: Settings, manifest: Manifest, request: Request, recovery_id: 
         steps=KIND.step_names,
         at=refresh.at,
         copies=backup.copies,
-        details={**refresh.details, **backup.details, **_filling(request, _filler(writers), backup)},
+        details={**refresh.details, **backup.details, **_filling(request, filler(writers), backup)},
         notes=(*backup.notes, *refresh.notes, *_notes(request, recovery_id)),
         refusals=refusals,
     )
@@ -210,14 +97,7 @@ def _nothing_to_fill(work: Work) -> dict[str, Any] | None:
     )
 
 
-def _filler(writers: list[Flow]) -> Flow:
-    """Give the flow by whose semantics a backup's rows come back: one that applies changes, if there is
-    one.
-    """
-    return next((flow for flow in writers if isinstance(flow.declaration, AutoCdcFlow)), writers[0])
-
-
-def _filling(request: Request, flow: Flow, backup: Plan) -> dict[str, Any]:
+def _filling(request: WithBackupRequest, flow: Flow, backup: Plan) -> dict[str, Any]:
     """Give what the step ``fill`` needs; nothing of it where the flows fill the table."""
     if request.fill_from == SOURCES:
         return {}
@@ -234,7 +114,7 @@ def _filling(request: Request, flow: Flow, backup: Plan) -> dict[str, Any]:
 
 
 def _goes_on(
-    settings: Settings, flow: Flow, planned: FlowPlan, request: Request
+    settings: Settings, flow: Flow, planned: FlowPlan, request: WithBackupRequest
 ) -> tuple[FlowPlan, tuple[Refusal, ...]]:
     """Plan a flow that goes on after what it read last; one that runs once and is done stays so."""
     if planned.next_generation is None:
@@ -250,7 +130,7 @@ def _goes_on(
     return going_on, tuple(item for item in refused if item.price != REPEATS)
 
 
-def _notes(request: Request, recovery_id: str) -> Iterator[str]:
+def _notes(request: WithBackupRequest, recovery_id: str) -> Iterator[str]:
     if request.fill_from == BACKUP:
         yield (
             "The rows come back from the backup, each at the sequence that it had; then each flow goes on"
@@ -269,9 +149,7 @@ KIND = Kind(
         "Backs a table up, empties it, and fills it again from its sources or from the backup; the backup is"
         " the way back."
     ),
-    form=form,
-    parse=parse,
-    read_request=read_request,
+    request=WithBackupRequest,
     plan=plan,
     steps=(
         shared_steps.HOLD,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
+from streamkeeper.amounts import REPEATS
 from streamkeeper.flows.generations import AFTER_LAST, EMPTY, GENERATION
 from streamkeeper.flows.past_positions import at_end
 from streamkeeper.flows.position import Standing
@@ -15,14 +16,7 @@ from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.plans.kind import Kind
 from streamkeeper.recover.plans.plan import FlowPlan, Plan, Refusal
-from streamkeeper.recover.requests.form import REPEATS
-from streamkeeper.recover.requests.reset_checkpoint import (
-    ResetRequest,
-    parse_reset,
-    request_from_json,
-    reset_form,
-    values_from_command_line,
-)
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.flow_now import flow_home, look_at
 from streamkeeper.recover.restart.next_generation import Way, plan_place
@@ -197,11 +191,6 @@ def _notes(  # noqa: PLR0917 - what a plan was made of
     yield f"The table {flow.declaration.target} stays; the old checkpoint {standing.start.checkpoint} stays."
 
 
-def _shorthand(values: dict[str, Any]) -> dict[str, Any]:
-    """Read ``--start-from``, which on the command line may say the timestamp or the offsets along."""
-    return {**values, **values_from_command_line(values["start_from"])} if "start_from" in values else values
-
-
 KIND = Kind(
     name=RECOVERY,
     title="Reset checkpoint",
@@ -209,9 +198,7 @@ KIND = Kind(
         "Gives flows a new checkpoint, from exactly where they stood or from where you say; their tables are"
         " kept."
     ),
-    form=reset_form,
-    parse=parse_reset,
-    read_request=request_from_json,
+    request=ResetRequest,
     plan=plan,
     steps=(
         shared_steps.HOLD,
@@ -221,6 +208,5 @@ KIND = Kind(
         shared_steps.RELEASE,
         shared_steps.VERIFY_PROGRESS,
     ),
-    shorthand=_shorthand,
     noun="reset",
 )

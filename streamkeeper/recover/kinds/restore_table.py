@@ -9,7 +9,7 @@ all of that is done.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -19,23 +19,13 @@ from streamkeeper.delta.copy_files import FIRST_COMMIT
 from streamkeeper.delta.summary import check_may_become, newest_summary
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import REBUILT, STATES
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds.backup_table import unit_of
 from streamkeeper.recover.plans.consent import price_of_readers, price_of_strangers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
-from streamkeeper.recover.requests.form import (
-    FormField,
-    approval_fields,
-    declared_table,
-    find_table,
-    price_field,
-    read_values,
-    refuse,
-    request_of,
-    table_names,
-)
+from streamkeeper.recover.requests.form import declared_table
+from streamkeeper.recover.requests.restore_table import RestoreRequest
 from streamkeeper.recover.restart import put_back
 from streamkeeper.recover.restart.after_restore import plan_restored
 from streamkeeper.recover.restart.next_generation import Way, held_meanwhile
@@ -49,100 +39,6 @@ from streamkeeper.tables.readers import what_readers_feel
 from streamkeeper.times import now
 
 RECOVERY = "restore_table"
-
-
-@dataclass(frozen=True)
-class RestoreRequest:
-    """A restore as asked for: of ``table`` (``pipeline.table``), a ``backup`` by its id or ``newest``, or a
-    ``version`` of the table.
-    """
-
-    table: str
-    backup: str | None = None
-    version: int | None = None
-    state: str = REBUILT
-    accept: tuple[str, ...] = ()
-    reason: str = ""
-    by: str = "someone"
-
-
-def restore_form(manifest: Manifest) -> tuple[FormField, ...]:
-    """Give the fields of ``restore_table``, in the order in which a person reads them."""
-    return (
-        FormField(
-            "table",
-            "string",
-            "Table",
-            "The table that is replaced, with what belongs to it.",
-            None,
-            table_names(manifest),
-        ),
-        FormField(
-            "backup",
-            "string",
-            "Backup",
-            "The id of the backup to put back, as `streamkeeper backups` lists it, or `newest`. Empty: a"
-            " version is put back.",
-            nullable=True,
-            section="What is put back",
-        ),
-        FormField(
-            "version",
-            "number",
-            "Version",
-            "A version of the table itself, where VACUUM left its files.",
-            nullable=True,
-            section="What is put back",
-        ),
-        FormField(
-            "state",
-            "string",
-            "State",
-            "For a query that keeps state: as it was then (copied, or rebuilt from history without writing"
-            " again), or empty.",
-            REBUILT,
-            STATES,
-            section="State",
-        ),
-        price_field(),
-        *approval_fields(),
-    )
-
-
-def parse_restore(values: Mapping[str, Any], manifest: Manifest, by: str) -> RestoreRequest:
-    """Make a request of a form's values.
-
-    :raises RequestError: any value does not fit; all misfits are listed.
-    """
-    merged, wrong = read_values(values, restore_form(manifest))
-    found = find_table(merged["table"], manifest, wrong)
-    backup, version = merged["backup"] or None, merged["version"]
-    if (backup is None) == (version is None):
-        given = (
-            "neither a backup nor a version"
-            if backup is None
-            else f"both a backup ({backup!r}) and a version ({version!r})"
-        )
-        wrong.append(f"{given} is given. Give one: a backup's id or {NEWEST!r}, or a version's number.")
-    if isinstance(version, (int, float)) and (version < 0 or version != int(version)):
-        wrong.append(f"version is {version!r}; it must be a whole number, 0 or more.")
-    refuse("The restore was not planned", wrong)
-    assert found is not None, "what is missing was listed as wrong"
-    pipeline, table = found
-    return RestoreRequest(
-        table=f"{pipeline.name}.{table.name}",
-        backup=backup,
-        version=None if version is None else int(version),
-        state=merged["state"],
-        accept=tuple(merged["accept"] or ()),
-        reason=merged["reason"] or "",
-        by=by,
-    )
-
-
-def read_request(value: dict[str, Any]) -> RestoreRequest:
-    """Read a request back from its JSON object."""
-    return request_of(RestoreRequest, value)
 
 
 @dataclass(frozen=True)
@@ -376,9 +272,7 @@ KIND = Kind(
         "Replaces a table and its tombstones by a backup or an earlier version; its flows go on from the"
         " batch that belongs to it."
     ),
-    form=restore_form,
-    parse=parse_restore,
-    read_request=read_request,
+    request=RestoreRequest,
     plan=plan,
     steps=(
         shared_steps.HOLD,

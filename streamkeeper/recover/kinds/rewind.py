@@ -25,13 +25,7 @@ from streamkeeper.recover.plans.consent import price_of_readers, price_of_strang
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
-from streamkeeper.recover.requests.rewind import (
-    RESTORED,
-    RewindRequest,
-    parse_rewind,
-    request_from_json,
-    rewind_form,
-)
+from streamkeeper.recover.requests.rewind import RESTORED, RewindRequest
 from streamkeeper.recover.restart.flow_now import flow_home
 from streamkeeper.recover.restart.next_generation import (
     Planned,
@@ -274,9 +268,7 @@ KIND = Kind(
         "Lets a flow begin again after an earlier batch, time or position; its table is kept, or put back to"
         " the same moment."
     ),
-    form=rewind_form,
-    parse=parse_rewind,
-    read_request=request_from_json,
+    request=RewindRequest,
     plan=plan,
     steps=(
         shared_steps.HOLD,

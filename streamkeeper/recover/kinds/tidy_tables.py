@@ -14,38 +14,24 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from streamkeeper.declare.model import Pipeline, Table
 from streamkeeper.delta import history as delta_history
 from streamkeeper.errors import RequestError, StreamkeeperError
 from streamkeeper.manifest.manifest import Manifest
-from streamkeeper.recover.requests.form import FormField, read_values, refuse
+from streamkeeper.recover.requests.tidy_tables import TidyRequest
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.tables import recovery_lock
 from streamkeeper.tables.reader_needs import Need, needs_of
 from streamkeeper.tables.readers import readers
 
-LEAST_HOURS = 168.0
-"""A week, Delta's own default: files that a running query may still read are never younger than that."""
 MARGIN_HOURS = 24.0
 """What a reader gets on top of the age of the version that it stands at."""
 
 _DURATION = re.compile(r"(?:interval\s+)?([0-9]+)\s+(hour|day|week)s?", re.IGNORECASE)
 _HOURS = {"hour": 1.0, "day": 24.0, "week": 168.0}
-
-
-@dataclass(frozen=True)
-class TidyRequest:
-    """What was asked for; every value was checked against the manifest. ``tables`` are ``pipeline.table``."""
-
-    tables: tuple[str, ...]
-    retention_hours: float = LEAST_HOURS
-    vacuum: bool = True
-    dry_run: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,50 +72,6 @@ class _Around:
     storage: Storage
     manifest: Manifest
     now: float
-
-
-def tidy_form(manifest: Manifest) -> tuple[FormField, ...]:
-    """Give the fields of ``tidy_tables``, in the order in which a person reads them."""
-    return (
-        FormField(
-            "tables", "array", "Tables", "The tables to tidy. None: all.", [], _names(manifest), many=True
-        ),
-        FormField(
-            "vacuum",
-            "boolean",
-            "Vacuum",
-            "Also remove files that no version within the retention needs.",
-            True,
-        ),
-        FormField(
-            "retention_hours",
-            "number",
-            "Retention",
-            "Hours of the table's past that stay readable: for running queries, time travel, rewind and"
-            " restore. 168 at least; a table property delta.deletedFileRetentionDuration and flows that read"
-            " the table keep more.",
-            LEAST_HOURS,
-        ),
-        FormField("dry_run", "boolean", "Only plan", "Say what would be done, and end.", False),
-    )
-
-
-def parse_tidy(values: Mapping[str, Any], manifest: Manifest) -> TidyRequest:
-    """Make a request of the values of :func:`tidy_form`; missing ones take the form's default.
-
-    :raises RequestError: any value does not fit; all misfits are listed.
-    """
-    merged, wrong = read_values(values, tidy_form(manifest))
-    hours = merged["retention_hours"]
-    if not wrong and not LEAST_HOURS <= hours < float("inf"):
-        wrong.append(
-            f"retention_hours is {hours!r}. Allowed is {LEAST_HOURS:g} and above: a shorter one breaks"
-            " queries that run."
-        )
-    refuse("No table was tidied", wrong)
-    return TidyRequest(
-        tuple(merged["tables"] or _names(manifest)), float(hours), merged["vacuum"], merged["dry_run"]
-    )
 
 
 def plan(
@@ -217,9 +159,3 @@ def _hours(around: _Around, history: delta_history.History, need: Need) -> float
     :raises SourceError: the version that it needs is not in the log any more.
     """
     return (around.now - delta_history.committed_at(history, need.version) / 1000) / 3600 + MARGIN_HOURS
-
-
-def _names(manifest: Manifest) -> tuple[str, ...]:
-    return tuple(
-        f"{pipeline.name}.{table.name}" for pipeline in manifest.pipelines for table in pipeline.tables
-    )

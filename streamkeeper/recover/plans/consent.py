@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from streamkeeper.amounts import DOWNSTREAM, LOSS, PRICES
 from streamkeeper.recover.plans.plan import Refusal
-from streamkeeper.recover.requests.form import DOWNSTREAM, LOSS, PRICES
 
 
 def price_of_readers(told: Collection[str], accepted: Collection[str]) -> Iterator[Refusal]:

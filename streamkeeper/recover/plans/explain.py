@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from streamkeeper.amounts import DOWNSTREAM, LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
 from streamkeeper.recover.plans.advice import TRADE_OFFS, advise
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, in_words, size_in_words
@@ -17,6 +19,14 @@ def as_markdown(plan: Plan) -> str:
 def as_text(plan: Plan) -> str:
     """Give a plan as plain text."""
     return "\n".join(_text(plan))
+
+
+def trade_offs() -> str:
+    """Return the strategies compared, as a table in Markdown: for a DAG's docs, which Airflow opens beside
+    every page of it.
+    """
+    rows = [TRADE_OFFS[0], ("---",) * len(TRADE_OFFS[0]), *TRADE_OFFS[1:]]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def headline(plan: Plan) -> str:
@@ -64,44 +74,38 @@ def _steps(plan: Plan) -> Iterator[str]:
 
 
 def _markdown(plan: Plan) -> Iterator[str]:
-    yield f"### {headline(plan)}"
+    """Give the plan in short: whoever decides sees the whole of it above the buttons, the costs first."""
+    yield f"### {_plain(headline(plan))}"
     yield ""
-    yield from (f"- {note}" for note in plan.notes)
+    if plan.refusals:
+        yield "**What it costs**"
+        yield from (f"- {_plain(_ACCEPT.sub('', refusal.message))}" for refusal in plan.refusals)
+        yield ""
+    yield from (f"- {_plain(note)}" for note in plan.notes)
     for flow in plan.flows:
         yield from _flow_markdown(flow, several=len(plan.flows) > 1)
     if plan.copies:
         yield ""
         yield "**Copied**"
-        yield from (f"- {_copy(copy)}" for copy in plan.copies)
-    if plan.refusals:
-        yield ""
-        yield "**Refused unless accepted:**"
-        yield from (f"- {refusal.message}" for refusal in plan.refusals)
-    yield ""
-    yield "**Steps**"
-    yield from _steps(plan)
-    yield ""
+        yield from (f"- {_plain(_copy(copy))}" for copy in plan.copies)
     advices = list(advise(plan))
     if advices:
-        yield "**Ways out**"
-        yield from (f"- {advice}" for advice in advices)
         yield ""
-        yield "| " + " | ".join(TRADE_OFFS[0]) + " |"
-        yield "|" + "---|" * len(TRADE_OFFS[0])
-        yield from ("| " + " | ".join(row) + " |" for row in TRADE_OFFS[1:])
-        yield ""
-    yield (
-        f"Recovery `{plan.recovery_id}`, asked by {plan.by}, planned {plan.at}. Reason:"
-        f" {plan.reason or 'none given'}."
-    )
+        yield _plain(advices[0])
+    yield ""
+    steps = ", ".join(f"`{step}`" for step in plan.steps)
+    others = ", and the other ways out; the DAG's docs compare them" if advices else ""
+    yield f"Steps: {steps}. The log of the task `plan` says what each does{others}."
+    why = _literal(plan.reason) if plan.reason else "none given"
+    yield f"Recovery `{plan.recovery_id}`, asked by {_literal(plan.by)}, planned {plan.at}. Reason: {why}."
 
 
 def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
     if several:
         yield ""
-        yield f"**{flow.flow}**: {_becomes(flow)}"
+        yield f"**{flow.flow}**: {_plain(_becomes(flow))}"
         yield ""
-    yield from (f"- {line}" for line in (*_failure(flow), *flow.notes))
+    yield from (f"- {_plain(line)}" for line in (*_failure(flow), *flow.notes))
     if flow.written_again is not None and not flow.written_again.nothing:
         yield (
             f"- Written a second time into the table {flow.target}, by its log:"
@@ -112,11 +116,79 @@ def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
         yield "| source | stands | new generation starts | lost | repeated | replayed, muted |"
         yield "|---|---|---|---|---|---|"
     for price in flow.prices:
-        amounts = " | ".join(in_words(amount) for amount in (price.lost, price.repeated, price.replayed))
-        yield f"| {price.source} | {price.now} | {price.then} | {amounts} |"
+        cells = (
+            price.source,
+            price.now,
+            price.then,
+            *(in_words(amount) for amount in (price.lost, price.repeated, price.replayed)),
+        )
+        yield f"| {' | '.join(map(_plain, cells))} |"
     yield ""
     for price in flow.prices:
-        yield from (f"- {price.source}: {note}" for note in price.notes)
+        yield from (f"- {_plain(f'{price.source}: {note}')}" for note in price.notes)
+
+
+_ACCEPT = re.compile(r" To go on(?: all the same)?, accept `[a-z-]+`\.$")
+"""How a refusal ends: by what it is accepted beforehand. Whoever approves accepts it with that."""
+
+_CODE = re.compile(r"((?<!`)`[^`\n]+`(?!`))")
+_MARKS = re.compile(r"([\\`*\[\]<|~]|^[#>]|\b_(?!\w)|(?<!\w)_)")
+
+
+def _plain(text: str) -> str:
+    """Return a text as Markdown that shows it as it is: no link, image, table or heading of whoever asked.
+    Code in backticks stays.
+    """
+    parts = _CODE.split(" ".join(text.split()))
+    return "".join(part if number % 2 else _MARKS.sub(r"\\\1", part) for number, part in enumerate(parts))
+
+
+def _literal(text: str) -> str:
+    """Return what somebody wrote as code, in which not even an address is a link."""
+    return f"`{' '.join(text.replace('`', chr(39)).split())}`"
+
+
+_VERBS = {LOSS: "lose", REPEATS: "repeat"}
+_OTHERWISE = {
+    LOSS: "lose rows",
+    REPEATS: "repeat rows",
+    MISSING_HISTORY: "rebuild state without its whole history",
+    UNKNOWN_PRICE: "pay a price that is not known",
+    DOWNSTREAM: "disturb streams that read the table",
+}
+
+
+def consent(plan: Plan) -> str:
+    """Return what approving a plan is called, with the prices that are accepted by it: ``Approve, and lose 12
+    rows``.
+    """
+    words = dict.fromkeys(item.price for item in plan.refusals if item.price is not None)
+    said = [_cost(plan, word) for word in words]
+    return f"Approve, and {' and '.join(said)}" if said else "Approve"
+
+
+def _cost(plan: Plan, word: str) -> str:
+    """Return a price as a verb and a number of rows, where each amount of it was counted; else in general
+    words.
+    """
+    refused = {item.flow for item in plan.refusals if item.price == word}
+    prices = [
+        price for flow in plan.flows if flow.flow in refused or len(plan.flows) == 1 for price in flow.prices
+    ]
+    amounts = [
+        amount
+        for price in prices
+        if not (amount := price.repeated if word == REPEATS else price.lost).nothing
+    ]
+    if (
+        word not in _VERBS
+        or not amounts
+        or any(amount.rows is None or amount.rows_unknown for amount in amounts)
+    ):
+        return _OTHERWISE[word]
+    rows = sum(amount.rows or 0 for amount in amounts)
+    bound = "up to " if any(amount.at_most for amount in amounts) else ""
+    return f"{_VERBS[word]} {bound}{rows:,} row{'' if rows == 1 else 's'}"
 
 
 def _text(plan: Plan) -> Iterator[str]:

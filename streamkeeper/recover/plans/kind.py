@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.ledger import GIVEN_UP, Ledger
 from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
-from streamkeeper.recover.requests.form import FormField
+from streamkeeper.recover.requests.form import FormField, Request
 from streamkeeper.settings import Settings
 
 KINDS: dict[str, str] = {
@@ -122,35 +122,40 @@ class StepKind:
     idle: Callable[[Work], dict[str, Any] | None] | None = None
 
 
-def _as_given(values: dict[str, Any]) -> dict[str, Any]:
-    return values
-
-
 @dataclass(frozen=True)
 class Kind:
     """A kind of recovery. ``name`` is that of its DAG and its commands; ``description`` is one sentence for
     the DAG's page.
 
-    ``form`` gives the fields for a manifest. ``parse(values, manifest, by)`` makes a request of a form's
-    values: a frozen dataclass whose fields are JSON, with ``by`` and ``reason`` and, where prices can be
-    accepted, ``accept`` among them; it raises RequestError with all that is wrong. ``read_request`` makes it
-    of its JSON object again. ``plan(settings, manifest, request, recovery id)`` touches nothing.
-    ``shorthand`` makes a form's values of what the command line was given. ``noun`` is what approvals call
-    it: "the reset of …". ``given_up`` takes away what the recovery made for itself, when it is given up or
-    abandoned; it may be called more than once.
+    ``request`` is what can be asked for: a dataclass that form, options and checks are made of
+    (:mod:`streamkeeper.recover.requests.form`). ``plan(settings, manifest, request, recovery id)`` touches
+    nothing. ``noun`` is what approvals call it: "the reset of …". ``given_up`` takes away what the recovery
+    made for itself, when it is given up or abandoned; it may be called more than once.
     """
 
     name: str
     title: str
     description: str
-    form: Callable[[Manifest], tuple[FormField, ...]]
-    parse: Callable[[Mapping[str, Any], Manifest, str], Any]
-    read_request: Callable[[dict[str, Any]], Any]
+    request: type[Request]
     plan: Callable[[Settings, Manifest, Any, str], Plan]
     steps: tuple[StepKind, ...]
-    shorthand: Callable[[dict[str, Any]], dict[str, Any]] = _as_given
     noun: str = ""
     given_up: Callable[[Work], None] | None = None
+
+    def form(self, manifest: Manifest, parked: Sequence[str] = ()) -> tuple[FormField, ...]:
+        """Return the fields of the form; see :meth:`streamkeeper.recover.requests.form.Request.form`."""
+        return self.request.form(manifest, parked)
+
+    def parse(self, values: Mapping[str, Any], manifest: Manifest, by: str) -> Any:
+        """Make a request of a form's values.
+
+        :raises RequestError: any value does not fit; all misfits are listed.
+        """
+        return self.request.parse(values, manifest, by)
+
+    def read_request(self, value: Mapping[str, Any]) -> Any:
+        """Read a request back from a plan."""
+        return self.request.from_json(value)
 
     def step(self, name: str) -> StepKind:
         """Give a step by its name.

@@ -23,9 +23,7 @@ PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
 
 BY = "the schedule"
 
-_APPROVAL = (  # streamkeeper.recover.requests.form.APPROVAL: that module needs the manifest, which needs this one
-    "approval"
-)
+_APPROVAL = "approval"  # as in recover.requests.form, which needs the manifest, which needs this module
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -190,18 +188,12 @@ def check_schedules(pipeline: Pipeline, manifest: Manifest) -> None:
 
 
 def _naming(recovery: str) -> set[str]:
-    """Give the fields of a recovery's form that name declared flows or tables. A backfill's ``table`` is any
-    of the warehouse.
-    """
+    """Return the fields of a recovery's form that name declared flows or tables."""
     from streamkeeper.manifest.manifest import Manifest
     from streamkeeper.recover.plans.kind import kind
 
     form = kind(recovery).form(Manifest("", (), {}, {}))
-    return {
-        field.name
-        for field in form
-        if field.enum is not None and field.name in ("flow", "flows", "table", "tables")
-    }
+    return {field.name for field in form if field.names in ("flow", "table")}
 
 
 def _whole(pipeline: Pipeline, name: Any) -> Any:

@@ -1,3 +1,3 @@
-"""What a person may ask of each recovery.
-
-One module a kind; form, options, parsing and messages come from one declaration."""
+"""What a person may ask of each recovery. A module a kind, named as its DAG;
+:mod:`streamkeeper.recover.requests.form` is the mechanism.
+"""

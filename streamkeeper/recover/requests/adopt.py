@@ -1,4 +1,4 @@
-"""What a person asks of ``adopt``: the form's fields, and the request that values of them make."""
+"""What a person may ask of ``adopt``."""
 
 from __future__ import annotations
 
@@ -7,20 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.flows.adopted_checkpoint import normal_place
-from streamkeeper.manifest.manifest import Flow, Manifest
-from streamkeeper.recover.requests.form import (
-    FormField,
-    approval_fields,
-    find_flow,
-    price_field,
-    read_values,
-    refuse,
-    request_of,
-)
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.recover.requests.form import FLOW, Asking, Request, accepted, asked
 
 
 @dataclass(frozen=True)
-class AdoptRequest:
+class AdoptRequest(Request):
     """An adoption as asked for; every value was checked against the manifest.
 
     ``checkpoint`` is an absolute path or a URL. ``sources`` give the flow's name of each source of the
@@ -28,89 +20,48 @@ class AdoptRequest:
     they are.
     """
 
-    flow: str
-    checkpoint: str
-    old_job_is_stopped: bool = False
-    sources: dict[str, str] | None = None
-    accept: tuple[str, ...] = ()
+    refused = "The adoption was not planned"
+
+    flow: str = asked(
+        "string", "Flow", "The flow that goes on with the checkpoint; it must not have begun yet.", names=FLOW
+    )
+    checkpoint: str = asked(
+        "string",
+        "Checkpoint",
+        "What the old job has as its checkpointLocation: an absolute path, or a URL such as"
+        " s3://bucket/folder. It is copied, and nothing in it is changed.",
+    )
+    old_job_is_stopped: bool = asked(
+        "boolean",
+        "The old job is stopped",
+        "Nobody but you can know that. Where it still runs, what it does from now on is not in the table, or"
+        " comes twice.",
+        False,
+    )
+    sources: dict[str, str] | None = asked(
+        "object",
+        "Sources",
+        "Which source of the flow each source of the checkpoint is, where that cannot be told, in the order"
+        ' in which the old job\'s query reads them: {"0": "orders_raw", "1": "customers_raw"}.',
+        nullable=True,
+        section="Sources",
+    )
+    accept: tuple[str, ...] = accepted()
     reason: str = ""
     by: str = "someone"
 
-
-def request_from_json(value: dict[str, Any]) -> AdoptRequest:
-    """Read a request back from a plan."""
-    return request_of(AdoptRequest, value)
-
-
-def adopt_form(manifest: Manifest) -> tuple[FormField, ...]:
-    """Give the fields of ``adopt``, in the order in which a person reads them."""
-    flows = tuple(flow.full_name for flow in manifest.flows())
-    return (
-        FormField(
-            "flow",
-            "string",
-            "Flow",
-            "The flow that goes on with the checkpoint; it must not have begun yet.",
-            None,
-            flows,
-        ),
-        FormField(
-            "checkpoint",
-            "string",
-            "Checkpoint",
-            "What the old job has as its checkpointLocation: an absolute path, or a URL such as"
-            " `s3://bucket/folder`. It is copied, and nothing in it is changed.",
-            None,
-        ),
-        FormField(
-            "old_job_is_stopped",
-            "boolean",
-            "The old job is stopped",
-            "Nobody but you can know that. Where it still runs, what it does from now on is not in the table,"
-            " or comes twice.",
-            False,
-        ),
-        FormField(
-            "sources",
-            "object",
-            "Sources",
-            'Which source of the flow each source of the checkpoint is, where that cannot be told: `{"0":'
-            ' "orders_raw", "1": "customers_raw"}`, in the order in which the old job\'s query reads them.',
-            nullable=True,
-        ),
-        price_field(),
-        *approval_fields(),
-    )
-
-
-def parse_adopt(values: Mapping[str, Any], manifest: Manifest, by: str) -> AdoptRequest:
-    """Make a request of a form's values.
-
-    :param values: by field name; missing fields take the form's default.
-    :raises RequestError: any value does not fit; all misfits are listed.
-    """
-    merged, wrong = read_values(values, adopt_form(manifest))
-    flow = find_flow(merged["flow"], manifest, wrong)
-    place = normal_place(merged["checkpoint"]) if isinstance(merged["checkpoint"], str) else ""
-    if isinstance(merged["checkpoint"], str) and not (place.startswith("/") or "://" in place):
-        wrong.append(
-            f"checkpoint is {merged['checkpoint']!r}. Allowed is an absolute path, or a URL such as"
-            " s3://bucket/folder."
-        )
-    sources = merged["sources"] or None
-    if flow is not None and isinstance(sources, dict):
-        wrong += _misfits(sources, flow)
-    refuse("The adoption was not planned", wrong)
-    assert flow is not None, "what is missing was listed as wrong"
-    return AdoptRequest(
-        flow.full_name,
-        place,
-        merged["old_job_is_stopped"],
-        sources,
-        tuple(merged["accept"] or ()),
-        merged["reason"] or "",
-        by,
-    )
+    @classmethod
+    def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
+        """Check that the place is absolute, and that each source of the flow is named once."""
+        given, sources = values["checkpoint"], values["sources"] or None
+        place = normal_place(given) if given is not None else ""
+        if given is not None and not (place.startswith("/") or "://" in place):
+            asking.wrong.append(
+                f"checkpoint is {given!r}. Allowed is an absolute path, or a URL such as s3://bucket/folder."
+            )
+        if asking.flow is not None and sources is not None:
+            asking.wrong += _misfits(sources, asking.flow)
+        return {"checkpoint": place, "sources": sources}
 
 
 def _misfits(sources: Mapping[str, Any], flow: Flow) -> list[str]:

@@ -1,31 +1,23 @@
-"""What a person asks of ``backfill``: the form's fields, and the request that values of them make."""
+"""What a person may ask of ``backfill``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.declare.model import DELTA, KAFKA, Source
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import RequestError
-from streamkeeper.flows.backfill_flow import (
-    BACKUP,
-    FILES,
-    HISTORY,
-    READS,
-    TABLE,
-    BackfillRequest,
-    check_backup_fits,
-)
-from streamkeeper.manifest.manifest import Flow, Manifest
-from streamkeeper.recover.requests.form import (
-    FormField,
-    approval_fields,
-    find_flow,
-    price_field,
-    read_values,
-    refuse,
-    request_of,
+from streamkeeper.flows.backfill_flow import BACKUP, FILES, HISTORY, READS, TABLE, check_backup_fits
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.recover.requests.form import FLOW, Asking, Request, accepted, asked
+
+OF_KAFKA, OF_PATH, OF_BACKUP, WHICH = (
+    "Read history of Kafka",
+    "Read files or table",
+    "Read backup",
+    "Which rows",
 )
 
 _BELONGS = {
@@ -38,143 +30,127 @@ _BELONGS = {
 """Which fields say more of which reads; elsewhere they are refused, and not ignored."""
 
 
-def backfill_form(manifest: Manifest) -> tuple[FormField, ...]:
-    """Give the fields of ``backfill``, in the order in which a person reads them."""
-    flows = tuple(flow.full_name for flow in manifest.flows())
-    return (
-        FormField(
-            "flow",
-            "string",
-            "Flow",
-            "The flow whose table gets the rows, through its views. It runs on meanwhile.",
-            None,
-            flows,
-        ),
-        FormField(
-            "read",
-            "string",
-            "Read",
-            "`history`: what the flow's own source still has, or a range of its Kafka topics. `files`: other"
-            " files like the source's. `table`: a Delta table with the source's columns. `backup`: a backup"
-            " of the flow's table; its rows go through no view.",
-            HISTORY,
-            READS,
-        ),
-        FormField(
-            "source",
-            "string",
-            "Source",
-            "Which of the flow's sources the rows stand for; may be left empty where it has one. The others"
-            " give nothing.",
-            nullable=True,
-        ),
-        FormField(
-            "path",
-            "string",
-            "Path",
-            "For `files` and `table`: the folder, absolute or a URL.",
-            nullable=True,
-            section="From where",
-        ),
-        FormField(
-            "table",
-            "string",
-            "Table",
-            "For `table`: a table of the warehouse, in place of a path.",
-            nullable=True,
-            section="From where",
-        ),
-        FormField(
-            "backup",
-            "string",
-            "Backup",
-            "For `backup`: its id, or `newest` (the default).",
-            nullable=True,
-            section="From where",
-        ),
-        FormField(
-            "from_offsets",
-            "object",
-            "From offsets",
-            'For the history of a Kafka source: where it starts, `{"orders": {"0": 5, "1": -2}}`; -2 is'
-            " earliest. Partitions that are left out are not read. Empty: all that is held.",
-            nullable=True,
-            section="From where",
-        ),
-        FormField(
-            "to_offsets",
-            "object",
-            "To offsets",
-            "Where it ends: the first offset of each partition that is left out. Empty: where the flow"
-            " stands.",
-            nullable=True,
-            section="From where",
-        ),
-        FormField(
-            "predicate",
-            "string",
-            "Only rows where",
-            "SQL over the columns of the source (of the table, for a backup), such as `customer_id < 1000`."
-            " Empty: all.",
-            nullable=True,
-            section="How",
-        ),
-        FormField(
-            "chunk",
-            "number",
-            "Chunk",
-            "How many files, or records of Kafka, are read at a time. Each chunk is a commit; what was"
-            " interrupted goes on after the last.",
-            nullable=True,
-            section="How",
-        ),
-        price_field(),
-        *approval_fields(),
-    )
+@dataclass(frozen=True)
+class BackfillRequest(Request):
+    """A backfill as asked for; every value was checked against the manifest.
 
-
-def parse_backfill(values: Mapping[str, Any], manifest: Manifest, by: str) -> BackfillRequest:
-    """Make a request of a form's values; missing ones take the form's default.
-
-    :raises RequestError: any value does not fit; all misfits are listed.
+    ``source`` is the one of the flow's sources whose rows come again; None for a backup. ``from_offsets`` and
+    ``to_offsets`` bound a Kafka source's history: offsets by topic and partition, the end left out; None for
+    all that is held. ``predicate`` is SQL over the columns of the source, or over those of the backup.
+    ``chunk`` is how many files, or records of Kafka, a chunk has.
     """
-    merged, wrong = read_values(values, backfill_form(manifest))
-    flow = find_flow(merged["flow"], manifest, wrong)
-    read = merged["read"]
-    for name, reads in _BELONGS.items():
-        if merged[name] is not None and read in READS and read not in reads:
-            wrong.append(
-                f"{name} is {merged[name]!r}, but read is {read}. It goes with {' and '.join(reads)}: leave"
-                " it empty, or read one of them."
-            )
-    _check_chunk(merged["chunk"], wrong)
-    source = _source(merged["source"], flow, read, wrong) if flow is not None else None
-    if flow is not None:
-        _check_place(merged, flow, source, wrong)
-    if isinstance(merged["predicate"], str) and not merged["predicate"].strip():
-        wrong.append("predicate is an empty text. Give a condition, or leave it out: then all rows are read.")
-    refuse("The backfill was not planned", wrong)
-    assert flow is not None, "what is missing was listed as wrong"
-    return BackfillRequest(
-        flow=flow.full_name,
-        read=read,
-        source=source.name if source else None,
-        path=merged["path"],
-        table=merged["table"],
-        backup=(merged["backup"] or "newest") if read == BACKUP else None,
-        start=merged["from_offsets"],
-        end=merged["to_offsets"],
-        predicate=merged["predicate"],
-        chunk=None if merged["chunk"] is None else int(merged["chunk"]),
-        accept=tuple(merged["accept"] or ()),
-        reason=merged["reason"] or "",
-        by=by,
+
+    refused = "The backfill was not planned"
+
+    flow: str = asked(
+        "string",
+        "Flow",
+        "The flow whose table gets the rows, through its views. It runs on meanwhile.",
+        names=FLOW,
     )
+    read: str = asked(
+        "string",
+        "Read",
+        "What is read; then open its section, and leave the others as they are. history: what the flow's own"
+        " source still has, or a range of its Kafka topics. files: other files like the source's. table: a"
+        " Delta table with the source's columns. backup: a backup of the flow's table; its rows go through no"
+        " view.",
+        HISTORY,
+        enum=READS,
+    )
+    source: str | None = asked(
+        "string",
+        "Source",
+        "Which of the flow's sources the rows stand for; may be left empty where it has one, and for a"
+        " backup. The others give nothing.",
+        nullable=True,
+        section=WHICH,
+    )
+    path: str | None = asked(
+        "string",
+        "Path",
+        "For files and table: the folder, absolute or a URL.",
+        nullable=True,
+        section=OF_PATH,
+    )
+    table: str | None = asked(
+        "string",
+        "Table",
+        "For table: one of the warehouse, in place of a path.",
+        nullable=True,
+        section=OF_PATH,
+    )
+    backup: str | None = asked(
+        "string",
+        "Backup",
+        "Its id, or newest, which is taken if this is empty.",
+        nullable=True,
+        section=OF_BACKUP,
+    )
+    from_offsets: dict[str, dict[str, int]] | None = asked(
+        "object",
+        "From offsets",
+        'Where it starts: {"orders": {"0": 5, "1": -2}}; -2 is earliest. Partitions that are left out are not'
+        " read. Empty: all that is held.",
+        nullable=True,
+        section=OF_KAFKA,
+    )
+    to_offsets: dict[str, dict[str, int]] | None = asked(
+        "object",
+        "To offsets",
+        "Where it ends: the first offset of each partition that is left out. Empty: where the flow stands.",
+        nullable=True,
+        section=OF_KAFKA,
+    )
+    predicate: str | None = asked(
+        "string",
+        "Only rows where",
+        "SQL over the columns of the source (of the table, for a backup), such as customer_id < 1000. Empty:"
+        " all.",
+        nullable=True,
+        section=WHICH,
+    )
+    chunk: int | None = asked(
+        "number",
+        "Chunk",
+        "How many files, or records of Kafka, are read at a time. Each chunk is a commit; what was"
+        " interrupted goes on after the last.",
+        nullable=True,
+        whole=True,
+        least=1,
+        section=WHICH,
+    )
+    accept: tuple[str, ...] = accepted()
+    reason: str = ""
+    by: str = "someone"
 
+    @classmethod
+    def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
+        """Check that what is given belongs to what is read, and fits the flow and its source."""
+        flow, read, wrong = asking.flow, values["read"], asking.wrong
+        for name, reads in _BELONGS.items():
+            if values[name] is not None and read not in reads:
+                wrong.append(
+                    f"{name} is {values[name]!r}, but read is {read}. It goes with {' and '.join(reads)}:"
+                    " leave it empty, or read one of them."
+                )
+        source = _source(values["source"], flow, read, wrong) if flow is not None else None
+        if flow is not None:
+            _check_place(values, flow, source, wrong)
+        if values["predicate"] is not None and not values["predicate"].strip():
+            wrong.append(
+                "predicate is an empty text. Give a condition, or leave it out: then all rows are read."
+            )
+        return {
+            "source": source.name if source else None,
+            "backup": (values["backup"] or "newest") if read == BACKUP else None,
+        }
 
-def request_from_json(value: dict[str, Any]) -> BackfillRequest:
-    """Read a request back from a plan."""
-    return request_of(BackfillRequest, value)
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> BackfillRequest:
+        """Read a request back from a plan, also from one of before the offsets had the form's names."""
+        names = {"start": "from_offsets", "end": "to_offsets"}
+        return super().from_json({names.get(name, name): item for name, item in value.items()})
 
 
 def _source(name: Any, flow: Flow, read: str, wrong: list[str]) -> Source | None:
@@ -258,8 +234,3 @@ def _check_history(values: Mapping[str, Any], source: Source, wrong: list[str]) 
                 f"to_offsets has no number for partition {low[0]}: an end is 0 and above. Leave it out to end"
                 " where the flow stands."
             )
-
-
-def _check_chunk(chunk: Any, wrong: list[str]) -> None:
-    if isinstance(chunk, (int, float)) and not isinstance(chunk, bool) and (chunk < 1 or chunk != int(chunk)):
-        wrong.append(f"chunk is {chunk!r}. Allowed are whole numbers, 1 and above.")

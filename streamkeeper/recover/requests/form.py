@@ -1,46 +1,46 @@
-"""What a person asks of a recovery: the form's fields, and the request that values of them make.
+"""The mechanism of requests: a dataclass whose fields say how they are asked for.
 
-Every value is checked, together, before anything is touched: :class:`RequestError` lists all that is wrong at
-once. Airflow's own form checks little and accepts unknown keys, so this is where the checking is done, for
-the form, the API and the command line.
+Airflow's form, the options of the command line, the checks and their messages, and the JSON of plans and
+ledgers are derived from one declaration::
+
+    @dataclass(frozen=True)
+    class RestoreRequest(Request):
+        refused = "The restore was not planned"
+
+        table: str = asked("string", "Table", "The table that is replaced.", names=TABLE) version: int | None
+        = asked("number", "Version", "A version of the table itself.", nullable=True, whole=True, least=0)
+        accept: tuple[str, ...] = accepted() reason: str = "" by: str = "someone"
+
+What remains a kind's own is ``check``: rules that hold between fields. Airflow's form checks little and takes
+unknown keys, so everything is checked here, together, before anything is touched.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, asdict, dataclass, replace
+from datetime import datetime, timezone
 from math import isfinite
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
+from streamkeeper.amounts import PRICES
 from streamkeeper.declare.model import Pipeline, Table
 from streamkeeper.errors import RequestError
 from streamkeeper.manifest.manifest import Flow, Manifest
 
-Asked = TypeVar("Asked")
+R = TypeVar("R", bound="Request")
 
-LOSS = "loss"
-REPEATS = "repeats"
-MISSING_HISTORY = "missing-history"
-UNKNOWN_PRICE = "unknown-price"
-DOWNSTREAM = "downstream"
+Named = Literal["flow", "table", "pipeline"]
+FLOW: Final = "flow"
+TABLE: Final = "table"
+PIPELINE: Final = "pipeline"
 
-PRICES = {
-    LOSS: "rows that no generation will ever read",
-    REPEATS: "rows that the target will get a second time",
-    MISSING_HISTORY: (
-        "a rebuilt state without rows of the history that are gone, or in files that were written anew"
-    ),
-    UNKNOWN_PRICE: "a price that could not be found out",
-    DOWNSTREAM: "streams that read the table feel that its rows go and are written again",
-}
-"""What a person may accept beforehand, by the word that the form and ``--accept`` take."""
+APPROVAL, DRY_RUN, ACCEPT = "approval", "dry_run", "accept"
 
 MOST_DAYS = 36_500
 """The longest retention that can be asked for: dates have an end."""
-
-APPROVAL, DRY_RUN = "approval", "dry_run"
-"""Fields that say how a recovery is run; they are no part of what is asked for."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,12 @@ class FormField:
     """One field of a recovery's form. ``type`` is a JSON Schema type; ``many`` lets several of ``enum`` be
     picked.
 
-    ``option`` is the name of its option on the command line, where that is not the field's own.
+    ``option`` is what the help of its command line option says besides. ``names`` says what is named: a form
+    made for a manifest has the names as ``enum``. A number may have to be ``whole``, and has ``least`` and
+    ``most``, in ``unit``. ``unattended`` fields are for schedules and the command line: a person at the form
+    decides later, with the plan in view. ``mends`` marks the flow of a recovery that ends a park: the form
+    then has a parked flow as ``suggested``. That is no default, since nothing happens to a flow that was not
+    named.
     """
 
     name: str
@@ -61,17 +66,190 @@ class FormField:
     nullable: bool = False
     format: str | None = None
     section: str | None = None
-    option: str | None = None
+    option: str = ""
+    names: Named | None = None
+    whole: bool = False
+    least: float | None = None
+    most: float | None = None
+    unit: str = ""
+    unattended: bool = False
+    mends: bool = False
+    suggested: str | None = None
+
+    @property
+    def required(self) -> bool:
+        """Whether a value must be given."""
+        return self.default is None and not self.nullable and not self.many
 
 
-_NAMED = ("flow", "table")
-"""Fields that name something declared, one of their ``enum``: :func:`find_flow` and :func:`find_table` say
-what is wrong with them.
-"""
+def asked(type: str, title: str, description: str, default: Any = None, **more: Any) -> Any:
+    """Declare a field of a request that the form asks for; its name is the dataclass field's. Parameters as
+    those of FormField.
+    """
+    return asked_in_parts(FormField("", type, title, description, default, **more))
+
+
+def asked_in_parts(*parts: FormField, default: Any = MISSING) -> Any:
+    """Declare a field of a request that the form asks for in several fields; the kind's ``check`` makes one
+    value of them.
+    """
+    given = default
+    if given is MISSING and len(parts) == 1 and not parts[0].required:
+        given = tuple(parts[0].default or ()) if parts[0].many else parts[0].default
+    return dataclasses.field(default=given, metadata={"form": parts})
+
+
+def accepted() -> Any:
+    """Declare the field in which prices are accepted beforehand."""
+    said = (
+        "Prices that are accepted before the plan is made: "
+        + "; ".join(f"{word}: {meaning}" for word, meaning in PRICES.items())
+        + "."
+    )
+    return asked(
+        "array",
+        "Accepted price",
+        said,
+        [],
+        enum=tuple(PRICES),
+        many=True,
+        section="Approval",
+        unattended=True,
+    )
+
+
+RUN = (
+    FormField(
+        APPROVAL,
+        "boolean",
+        "Ask for approval",
+        "Wait until someone has read the plan and approved it.",
+        True,
+        section="Approval",
+    ),
+    FormField(
+        DRY_RUN,
+        "boolean",
+        "Only plan",
+        "Stop before anybody is asked; nothing is changed.",
+        False,
+        section="Approval",
+    ),
+    FormField(
+        "reason",
+        "string",
+        "Reason",
+        "Why; it is kept in the ledger and with the generation.",
+        "",
+        section="Approval",
+    ),
+)
+"""Fields with which every form of a recovery ends. They say how it is run, and why."""
+
+
+@dataclass
+class Asking:
+    """What a request is checked against: what is declared, who asks, and when. ``wrong`` collects all that
+    does not fit.
+
+    ``flow`` and ``table`` are what the fields of these names name; None where there is no such field, or
+    nothing of that name.
+    """
+
+    manifest: Manifest
+    by: str
+    now: datetime
+    wrong: list[str]
+    flow: Flow | None = None
+    table: tuple[Pipeline, Table] | None = None
+
+    def settle(self, field: FormField, value: Any) -> Any:
+        """Return a value of the right type as the request has it; add to ``wrong`` what is not right with it
+        by itself.
+        """
+        if field.many:
+            return tuple(value or ())
+        if field.names == FLOW:
+            self.flow = find_flow(value, self.manifest, self.wrong)
+            return self.flow and self.flow.full_name
+        if field.names == TABLE:
+            self.table = find_table(value, self.manifest, self.wrong)
+            return self.table and f"{self.table[0].name}.{self.table[1].name}"
+        if field.type == "number" and value is not None:
+            misfits = _out_of_bounds(field, value)
+            self.wrong += misfits
+            return field.default if misfits else int(value) if field.whole else float(value)
+        return value or "" if field.type == "string" and field.default == "" else value
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked of a recovery; every value was checked against the manifest. ``reason`` and ``by`` (who
+    asked) are in each.
+
+    ``refused`` says what was not done where something is wrong, as the start of a sentence. ``run`` are the
+    form's last fields.
+    """
+
+    refused: ClassVar[str]
+    run: ClassVar[tuple[FormField, ...]] = RUN
+
+    @classmethod
+    def form(cls, manifest: Manifest, parked: Sequence[str] = ()) -> tuple[FormField, ...]:
+        """Return the fields of the form, in the order in which a person reads them.
+
+        :param parked: full names of parked flows, which stand first.
+        """
+        own = (
+            replace(part, name=part.name or field.name)
+            for field in dataclasses.fields(cls)
+            for part in field.metadata.get("form", ())
+        )
+        ordered = sorted(own, key=lambda part: part.section == RUN[0].section)
+        return tuple(_with_names(part, manifest, parked) for part in (*ordered, *cls.run))
+
+    @classmethod
+    def parse(
+        cls: type[R], values: Mapping[str, Any], manifest: Manifest, by: str, now: datetime | None = None
+    ) -> R:
+        """Make a request of a form's values.
+
+        :param values: by field name; missing fields take the form's default.
+        :param now: the present moment, which no timestamp may lie after.
+        :raises RequestError: any value does not fit; all misfits are listed.
+        """
+        form = cls.form(manifest)
+        given, wrong = read_values(values, form)
+        asking = Asking(manifest, by, now or datetime.now(timezone.utc), wrong)
+        given = {"by": by, **{field.name: asking.settle(field, given[field.name]) for field in form}}
+        given |= cls.check(given, asking)
+        refuse(cls.refused, wrong)
+        return cls(**{field.name: given[field.name] for field in dataclasses.fields(cls)})
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
+        """Check the rules that hold between fields, and return the values that are not in the form as the
+        request has them.
+        """
+        return {}
+
+    @classmethod
+    def shorthand(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return a form's values of what the command line was given."""
+        return values
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the request as a JSON object, for plans and ledgers."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls: type[R], value: Mapping[str, Any]) -> R:
+        """Read a request back from a plan. Its sequences are tuples; JSON has lists for them."""
+        return cls(**{name: tuple(item) if isinstance(item, list) else item for name, item in value.items()})
 
 
 def read_values(values: Mapping[str, Any], form: Iterable[FormField]) -> tuple[dict[str, Any], list[str]]:
-    """Give a value for every field of a form, and what is wrong with names and types.
+    """Return a value for every field of a form, and what is wrong with names and types.
 
     Where none was given, or one of another type, it is the default: who looks on at what the values mean can
     rely on their types.
@@ -88,6 +266,55 @@ def read_values(values: Mapping[str, Any], form: Iterable[FormField]) -> tuple[d
     return merged, wrong
 
 
+_PYTHON: dict[str, tuple[type[Any], ...]] = {
+    "string": (str,),
+    "boolean": (bool,),
+    "number": (int, float),
+    "object": (dict,),
+    "array": (list, tuple),
+}
+
+
+def check_type(field: FormField, value: Any) -> list[str]:
+    """Return what is wrong with a value by itself, whatever the others are; nothing if it fits.
+
+    What names one flow or table is looked for later, by the whole name or the short one.
+    """
+    if field.names in (FLOW, TABLE) and not field.many:
+        return []
+    if value is None and (field.nullable or field.many):
+        return []
+    if not isinstance(value, _PYTHON[field.type]) or (field.type == "number" and isinstance(value, bool)):
+        among = f" Allowed are {', '.join(field.enum)}." if field.enum else ""
+        lacking = f" {field.description}{among}" if value is None else ""
+        return [f"{field.name} is {value!r}; it must be of type {field.type}.{lacking}"]
+    if isinstance(value, float) and not isfinite(value):
+        return [f"{field.name} is {value!r}; it must be a number that is finite."]
+    if field.enum is None:
+        return []
+    bad = [item for item in (value if field.many else [value]) if item not in field.enum]
+    return [f"{field.name} is {value!r}; allowed are {', '.join(field.enum)}."] if bad else []
+
+
+_LARGEST = 1e15
+"""Any number that is asked for is smaller; a larger one may be none that a float can hold."""
+
+
+def _out_of_bounds(field: FormField, value: float) -> list[str]:
+    low = field.least is not None and value < field.least
+    high = value > (_LARGEST if field.most is None else field.most)
+    if not (low or high or (field.whole and value != int(value))):
+        return []
+    number = f"{'a whole number' if field.whole else 'a number'}{f' of {field.unit}' if field.unit else ''}"
+    if field.least is None:
+        bounds = ""
+    elif field.most is None:
+        bounds = f", {field.least:g} or more"
+    else:
+        bounds = f" from {field.least:g} to {field.most:,.0f}"
+    return [f"{field.name} is {value!r}; it must be {number}{bounds}."]
+
+
 def refuse(what: str, wrong: Sequence[str]) -> None:
     """Go on if nothing is wrong.
 
@@ -98,89 +325,6 @@ def refuse(what: str, wrong: Sequence[str]) -> None:
         raise RequestError(
             "\n".join([f"{what}, and nothing was touched:", *(f"- {item}" for item in wrong)]), wrong
         )
-
-
-def request_of(kind: type[Asked], value: Mapping[str, Any], **read: Any) -> Asked:
-    """Make a request anew from what the ledger keeps of it.
-
-    :param kind: a dataclass, whose sequences are tuples; JSON has lists for them.
-    :param read: fields that are no plain values.
-    """
-    return kind(
-        **{**{name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}, **read}
-    )
-
-
-def check_type(field: FormField, value: Any) -> list[str]:
-    """Say what is wrong with a value by itself, whatever the others are; nothing if it fits."""
-    if value is None and (field.nullable or field.many):
-        return []
-    kinds: dict[str, tuple[type[Any], ...]] = {
-        "string": (str,),
-        "boolean": (bool,),
-        "number": (int, float),
-        "object": (dict,),
-        "array": (list,),
-    }
-    if field.many and isinstance(value, tuple):
-        value = list(value)
-    named = field.name in _NAMED and field.enum is not None
-    if not isinstance(value, kinds[field.type]) or (field.type == "number" and isinstance(value, bool)):
-        among = f" Allowed are {', '.join(field.enum)}." if field.enum else ""
-        lacking = f" {field.description}{among}" if value is None else ""
-        return [] if named else [f"{field.name} is {value!r}; it must be of type {field.type}.{lacking}"]
-    if isinstance(value, float) and not isfinite(value):
-        return [f"{field.name} is {value!r}; it must be a number that is finite."]
-    if named or field.enum is None:
-        return []
-    bad = [item for item in (value if field.many else [value]) if item not in field.enum]
-    return [f"{field.name} is {value!r}; allowed are {', '.join(field.enum)}."] if bad else []
-
-
-def price_field() -> FormField:
-    """Give the field in which prices are accepted beforehand."""
-    return FormField(
-        "accept",
-        "array",
-        "Accepted price",
-        "What the plan may cost without being refused: "
-        + "; ".join(f"`{word}`: {meaning}" for word, meaning in PRICES.items())
-        + ".",
-        [],
-        tuple(PRICES),
-        many=True,
-        section="Approval",
-    )
-
-
-def approval_fields() -> tuple[FormField, ...]:
-    """Give the fields with which every form of a recovery ends."""
-    return (
-        FormField(
-            APPROVAL,
-            "boolean",
-            "Ask for approval",
-            "Wait until someone has read the plan and approved it.",
-            True,
-            section="Approval",
-        ),
-        FormField(
-            DRY_RUN,
-            "boolean",
-            "Only plan",
-            "Stop before anybody is asked; nothing is changed.",
-            False,
-            section="Approval",
-        ),
-        FormField(
-            "reason",
-            "string",
-            "Reason",
-            "Why; it is kept in the ledger and with the generation.",
-            "",
-            section="Approval",
-        ),
-    )
 
 
 def find_flow(name: Any, manifest: Manifest, wrong: list[str]) -> Flow | None:
@@ -199,8 +343,21 @@ def find_flow(name: Any, manifest: Manifest, wrong: list[str]) -> Flow | None:
         return None
 
 
+def find_table(name: Any, manifest: Manifest, wrong: list[str]) -> tuple[Pipeline, Table] | None:
+    """Find a table by ``pipeline.table``, or by its own name (no two pipelines have the same); or add to
+    ``wrong`` why there is none.
+    """
+    for pipeline in manifest.pipelines:
+        for table in pipeline.tables:
+            if name in (table.name, f"{pipeline.name}.{table.name}"):
+                return pipeline, table
+    known = ", ".join(_names(TABLE, manifest)) or "none"
+    wrong.append(f"table is {name!r}, which no pipeline declares. Declared are: {known}.")
+    return None
+
+
 def declared_table(name: str, manifest: Manifest, what: str) -> tuple[Pipeline, Table]:
-    """Give the table that a request names, which was checked when it was made.
+    """Return the table that a request names, which was checked when it was made.
 
     :param what: was not done, as the start of a sentence.
     :raises RequestError: it is not declared any more.
@@ -212,25 +369,23 @@ def declared_table(name: str, manifest: Manifest, what: str) -> tuple[Pipeline, 
     return found
 
 
-def find_table(name: Any, manifest: Manifest, wrong: list[str]) -> tuple[Pipeline, Table] | None:
-    """Find a table by ``pipeline.table``, or by its own name (no two pipelines have the same); or add to
-    ``wrong`` why there is none.
+def _names(of: Named, manifest: Manifest) -> tuple[str, ...]:
+    """Return all that is declared of a sort, by the names that forms show: flows and tables with their
+    pipeline's.
     """
-    found = [
-        (pipeline, table)
-        for pipeline in manifest.pipelines
-        for table in pipeline.tables
-        if name in (table.name, f"{pipeline.name}.{table.name}")
-    ]
-    if found:
-        return found[0]
-    known = ", ".join(table_names(manifest)) or "none"
-    wrong.append(f"table is {name!r}, which no pipeline declares. Declared are: {known}.")
-    return None
+    if of == FLOW:
+        return tuple(flow.full_name for flow in manifest.flows())
+    if of == TABLE:
+        return tuple(
+            f"{pipeline.name}.{table.name}" for pipeline in manifest.pipelines for table in pipeline.tables
+        )
+    return tuple(pipeline.name for pipeline in manifest.pipelines)
 
 
-def table_names(manifest: Manifest) -> tuple[str, ...]:
-    """Give every table as ``pipeline.table``."""
-    return tuple(
-        f"{pipeline.name}.{table.name}" for pipeline in manifest.pipelines for table in pipeline.tables
-    )
+def _with_names(field: FormField, manifest: Manifest, parked: Sequence[str]) -> FormField:
+    if field.names is None:
+        return field
+    known = _names(field.names, manifest)
+    first = tuple(name for name in known if name in parked)
+    enum = (*first, *(name for name in known if name not in first))
+    return replace(field, enum=enum, suggested=first[0] if first and field.mends else None)

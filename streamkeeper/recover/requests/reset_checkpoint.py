@@ -1,4 +1,4 @@
-"""What a person asks of ``reset_checkpoint``: the form's fields, and the request that values of them make."""
+"""What a person may ask of ``reset_checkpoint``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from streamkeeper.declare.model import Source
@@ -14,7 +14,6 @@ from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.generations import (
     AFTER_LAST,
-    EARLIEST,
     GENERATION,
     LATEST,
     MODES,
@@ -26,35 +25,154 @@ from streamkeeper.flows.generations import (
 )
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.requests.form import (
+    FLOW,
+    Asking,
     FormField,
-    approval_fields,
+    Request,
+    accepted,
+    asked,
+    asked_in_parts,
     find_flow,
-    price_field,
-    read_values,
-    refuse,
-    request_of,
 )
+
+WHERE = "Position"
 
 
 @dataclass(frozen=True)
-class ResetRequest:
+class ResetRequest(Request):
     """A reset as asked for; every value was checked against the manifest. All flows are of one pipeline."""
 
-    flows: tuple[str, ...]
-    start: StartAt
-    state: str = REBUILT
-    accept: tuple[str, ...] = ()
-    infer_schemas: bool = False
+    refused = "The reset was not planned"
+
+    flows: tuple[str, ...] = asked_in_parts(
+        FormField("flow", "string", "Flow", "The flow that gets a new checkpoint.", names=FLOW, mends=True),
+        FormField(
+            "flows",
+            "array",
+            "Further flows",
+            "Flows of the same pipeline that get one too, in the same recovery: all are held before any is"
+            " changed.",
+            [],
+            many=True,
+            names=FLOW,
+            section="Further flows",
+        ),
+    )
+    start: StartAt = asked_in_parts(
+        FormField(
+            "start",
+            "string",
+            "Start",
+            "Where the new checkpoint starts reading. After the last processed loses nothing and repeats"
+            " nothing.",
+            AFTER_LAST,
+            MODES,
+            option=(
+                'With a value: timestamp:2026-11-21T10:00:00Z, offsets:{"events_raw": {"logOffset": 7}},'
+                " generation:3."
+            ),
+        ),
+        FormField(
+            "timestamp",
+            "string",
+            "Timestamp",
+            "For start timestamp: files changed, records written and versions committed at or after this"
+            " moment are read.",
+            nullable=True,
+            format="date-time",
+            section=WHERE,
+        ),
+        FormField(
+            "offsets",
+            "object",
+            "Offsets",
+            "For start offsets: a position for every source, by its name, as streamkeeper inspect shows it."
+            ' Files: {"events_raw": {"logOffset": 7}}. Kafka: {"orders_raw": {"orders": {"0": 5, "1": -2}}}'
+            " (-2 is earliest, -1 latest).",
+            nullable=True,
+            section=WHERE,
+        ),
+        FormField(
+            "generation",
+            "number",
+            "Generation",
+            "For start generation: the earlier generation after whose last batch the new one goes on, with a"
+            " copy of its checkpoint where the declaration is the same. What was read since is read again.",
+            nullable=True,
+            whole=True,
+            least=1,
+            section=WHERE,
+        ),
+    )
+    state: str = asked(
+        "string",
+        "State",
+        "For a query that keeps state: rebuilt from history without writing again, or empty (then old keys"
+        " count as new).",
+        REBUILT,
+        enum=STATES,
+        section="State",
+    )
+    accept: tuple[str, ...] = accepted()
+    infer_schemas: bool = asked(
+        "boolean",
+        "Infer schemas again",
+        "Look at the files again for sources that declare no schema. Off: the schemas of the old generation"
+        " stay.",
+        False,
+        section="State",
+    )
     reason: str = ""
     by: str = "someone"
 
+    @classmethod
+    def parse(
+        cls, values: Mapping[str, Any], manifest: Manifest, by: str, now: datetime | None = None
+    ) -> ResetRequest:
+        """Make a request of a form's values; where ``flow`` is left out, it is the first of ``flows``."""
+        given, flows = dict(values), values.get("flows")
+        if given.get("flow") is None and isinstance(flows, (list, tuple)) and flows:
+            given["flow"], *given["flows"] = flows
+        return super().parse(given, manifest, by, now)
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
+        """Check that the flows are of one pipeline, and the start against what they read."""
+        flows = _flows(values, asking)
+        return {"flows": tuple(flow.full_name for flow in flows), "start": parse_start(values, flows, asking)}
+
+    @classmethod
+    def shorthand(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the form's values of ``--start``, which may say the timestamp, the offsets or the generation
+        along.
+
+        :raises RequestError: no JSON follows ``offsets:``.
+        """
+        mode, _, rest = values.get("start", "").partition(":")
+        if not rest or mode not in (TIMESTAMP, OFFSETS, GENERATION):
+            return values
+        if mode == OFFSETS:
+            try:
+                return {**values, "start": mode, mode: json.loads(rest)}
+            except ValueError as error:
+                raise RequestError(
+                    f"--start {values['start']!r}: what follows offsets: is no JSON ({error}). "
+                    'Example: offsets:{"events_raw": {"logOffset": 7}}'
+                ) from error
+        return {**values, "start": mode, mode: int(rest) if rest.isdecimal() and mode == GENERATION else rest}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ResetRequest:
+        """Read a request back from a plan."""
+        return super().from_json({**value, "start": StartAt(**value["start"])})
+
     def of(self, flow: Flow) -> ResetRequest:
-        """Give the request of one of the flows: explicit offsets are those of its sources."""
+        """Return the request of one of the flows: explicit offsets are those of its sources."""
         return replace(self, flows=(flow.full_name,), start=start_of(self.start, flow))
 
 
 def start_of(start: StartAt, flow: Flow) -> StartAt:
-    """Give where one flow starts, of the start of several: explicit offsets may be given by source, or by
+    """Return where one flow starts, of the start of several: explicit offsets may be given by source, or by
     flow and source.
     """
     if start.offsets is None:
@@ -66,189 +184,34 @@ def start_of(start: StartAt, flow: Flow) -> StartAt:
     return replace(start, offsets={name: start.offsets[name] for name in names if name in start.offsets})
 
 
-def request_from_json(value: dict[str, Any]) -> ResetRequest:
-    """Read a request back from a plan."""
-    return request_of(ResetRequest, value, start=StartAt(**value["start"]))
-
-
-def reset_form(manifest: Manifest) -> tuple[FormField, ...]:
-    """Give the fields of ``reset_checkpoint``, in the order in which a person reads them."""
-    flows = tuple(flow.full_name for flow in manifest.flows())
-    return (
-        FormField("flow", "string", "Flow", "The flow that gets a new checkpoint.", None, flows),
-        FormField(
-            "flows",
-            "array",
-            "Further flows",
-            "Flows of the same pipeline that get one too, in the same recovery: all are held before any is"
-            " changed.",
-            [],
-            flows,
-            many=True,
-        ),
-        FormField(
-            "start_from",
-            "string",
-            "Start",
-            "Where the new checkpoint starts reading. After the last processed loses nothing and repeats"
-            " nothing.",
-            AFTER_LAST,
-            MODES,
-            section="Position",
-            option="from",
-        ),
-        FormField(
-            "timestamp",
-            "string",
-            "Timestamp",
-            "For start `timestamp`: files changed, records written and versions committed at or after this"
-            " moment are read.",
-            nullable=True,
-            format="date-time",
-            section="Position",
-        ),
-        FormField(
-            "offsets",
-            "object",
-            "Offsets",
-            "For start `offsets`: a position for every source, by its name, as `streamkeeper inspect` shows"
-            ' it: `{"events_raw": {"logOffset": 7}}`, `{"orders_raw": {"orders": {"0": 5, "1": -2}}}` (-2 is'
-            " earliest, -1 latest).",
-            nullable=True,
-            section="Position",
-        ),
-        FormField(
-            "generation",
-            "number",
-            "Generation",
-            "For start `generation`: the earlier generation after whose last batch the new one goes on, with"
-            " a copy of its checkpoint where the declaration is the same. What was read since is read again.",
-            nullable=True,
-            section="Position",
-        ),
-        FormField(
-            "state",
-            "string",
-            "State",
-            "For a query that keeps state: rebuilt from history without writing again, or empty (then old"
-            " keys count as new).",
-            REBUILT,
-            STATES,
-            section="State",
-        ),
-        FormField(
-            "infer_schemas",
-            "boolean",
-            "Infer schemas again",
-            "Look at the files again for sources that declare no schema. Off: the schemas of the old"
-            " generation stay.",
-            False,
-            section="State",
-        ),
-        price_field(),
-        *approval_fields(),
-    )
-
-
-def parse_reset(
-    values: Mapping[str, Any], manifest: Manifest, by: str, now: datetime | None = None
-) -> ResetRequest:
-    """Make a request of a form's values.
-
-    :param values: by field name; missing fields take the form's default.
-    :param now: the present moment, which no timestamp may lie after.
-    :raises RequestError: any value does not fit; all misfits are listed.
-    """
-    merged, wrong = read_values(values, reset_form(manifest))
-    flows = parse_flows(merged, manifest, wrong)
-    start = parse_start(merged, flows, now or datetime.now(timezone.utc), wrong)
-    refuse("The reset was not planned", wrong)
-    assert flows and start is not None, "what is missing was listed as wrong"
-    return ResetRequest(
-        flows=tuple(flow.full_name for flow in flows),
-        start=start,
-        state=merged["state"],
-        accept=tuple(merged["accept"] or ()),
-        infer_schemas=merged["infer_schemas"],
-        reason=merged["reason"] or "",
-        by=by,
-    )
-
-
-def parse_flows(values: Mapping[str, Any], manifest: Manifest, wrong: list[str]) -> tuple[Flow, ...]:
-    """Find the flows that the fields ``flow`` and ``flows`` name, each once; add to ``wrong`` what is not
-    right with them.
-    """
-    further = values["flows"] if isinstance(values["flows"], (list, tuple)) else ()
-    names = [values["flow"], *further] if values["flow"] is not None or not further else list(further)
-    found = {
-        flow.full_name: flow
-        for flow in (find_flow(name, manifest, wrong) for name in names)
-        if flow is not None
-    }
+def _flows(values: Mapping[str, Any], asking: Asking) -> tuple[Flow, ...]:
+    """Return the flows that the fields ``flow`` and ``flows`` name, each once."""
+    further = (find_flow(name, asking.manifest, asking.wrong) for name in values["flows"])
+    found = {flow.full_name: flow for flow in (asking.flow, *further) if flow is not None}
     pipelines = sorted({flow.pipeline.name for flow in found.values()})
     if len(pipelines) > 1:
-        wrong.append(
+        asking.wrong.append(
             f"The flows belong to several pipelines: {', '.join(pipelines)}. One recovery is of one pipeline:"
             " trigger one for each of them."
         )
     return tuple(found.values())
 
 
-STARTS_WITH_VALUE = (
-    "timestamp:2026-11-21T10:00:00Z",
-    'offsets:{"events_raw": {"logOffset": 7}}',
-    "generation:3",
-)
-"""How ``--from`` says what the form has fields of their own for."""
-
-
-def values_from_command_line(start: str) -> dict[str, Any]:
-    """Read ``--from``: ``after-last``, ``earliest``, ``latest``, ``timestamp:2026-11-21T10:00:00Z``,
-    ``offsets:{…}`` or ``generation:3``.
-
-    :raises RequestError: it is none of these, or no JSON follows ``offsets:``.
-    """
-    mode, _, rest = start.partition(":")
-    if mode == OFFSETS:
-        try:
-            offsets = json.loads(rest)
-        except ValueError as error:
-            raise RequestError(
-                f"--from {start!r}: what follows offsets: is no JSON ({error}). Example:"
-                ' offsets:{"events_raw": {"logOffset": 7}}'
-            ) from error
-        return {"start_from": OFFSETS, "offsets": offsets}
-    if mode == TIMESTAMP:
-        return {"start_from": TIMESTAMP, "timestamp": rest}
-    if mode == GENERATION:
-        return {"start_from": GENERATION, "generation": int(rest) if rest.isdecimal() else rest}
-    return {"start_from": start}
-
-
-def parse_start(
-    values: Mapping[str, Any], flows: Sequence[Flow], now: datetime, wrong: list[str]
-) -> StartAt | None:
-    """Make a start of the fields ``start_from``, ``timestamp`` and ``offsets``, or add to ``wrong`` what does
-    not fit.
-    """
-    mode, timestamp, offsets = values["start_from"], values["timestamp"], values["offsets"]
-    if mode not in MODES:
-        return None
+def parse_start(values: Mapping[str, Any], flows: Sequence[Flow], asking: Asking) -> StartAt | None:
+    """Make a start of the fields ``start``, ``timestamp``, ``offsets`` and ``generation``."""
+    mode, timestamp, offsets, number = (
+        values.get(name) for name in ("start", "timestamp", "offsets", "generation")
+    )
+    wrong = asking.wrong
     if timestamp is not None and mode != TIMESTAMP:
         wrong.append(
-            f"timestamp is {timestamp!r}, but start_from is {mode}. Leave it empty, or choose start_from"
-            " timestamp."
+            f"timestamp is {timestamp!r}, but start is {mode}. Leave it empty, or choose start timestamp."
         )
     if offsets is not None and mode != OFFSETS:
-        wrong.append(
-            f"offsets are given, but start_from is {mode}. Leave them empty, or choose start_from offsets."
-        )
-    number = values.get("generation")
+        wrong.append(f"offsets are given, but start is {mode}. Leave them empty, or choose start offsets.")
     if number is not None and mode != GENERATION:
         wrong.append(
-            f"generation is {number!r}, but start_from is {mode}. Leave it empty, or choose start_from"
-            " generation."
+            f"generation is {number!r}, but start is {mode}. Leave it empty, or choose start generation."
         )
     if mode == GENERATION:
         return StartAt(GENERATION, generation=_generation(number, flows, wrong))
@@ -258,46 +221,37 @@ def parse_start(
         }
         wrong += [_cannot(source, mode) for source in sources.values() if source.format == "rate"]
     if mode == TIMESTAMP:
-        return StartAt(TIMESTAMP, timestamp_ms=_moment(timestamp, now, wrong))
+        return StartAt(TIMESTAMP, timestamp_ms=_moment(timestamp, asking.now, wrong))
     if mode == OFFSETS:
         _check_offsets(offsets, flows, wrong)
         return StartAt(OFFSETS, offsets=offsets if isinstance(offsets, dict) else {})
-    assert mode in (AFTER_LAST, EARLIEST, LATEST)
-    return StartAt(mode)
+    return StartAt(str(mode))
 
 
-def _generation(number: Any, flows: Sequence[Flow], wrong: list[str]) -> int | None:
-    if (
-        not isinstance(number, (int, float))
-        or isinstance(number, bool)
-        or number != int(number)
-        or number < 1
-    ):
+def _generation(number: int | None, flows: Sequence[Flow], wrong: list[str]) -> int | None:
+    if number is None:
         wrong.append(
-            f"start_from is generation, and generation is {number!r}. Give its number, as streamkeeper"
-            " inspect shows it."
+            "start is generation, but no generation is given. Give its number, as streamkeeper inspect"
+            " shows it."
         )
-        return None
     if len(flows) > 1:
         wrong.append(
-            "start_from is generation, but several flows are named, whose generations are their own. Reset"
-            " one at a time."
+            "start is generation, but several flows are named, whose generations are their own. Reset one at"
+            " a time."
         )
-    return int(number)
+    return number
 
 
 def _cannot(source: Source, mode: str) -> str:
     return (
-        f"start_from is {mode}, which source {source.name} ({source.format}) cannot do. It can start"
-        " after-last, earliest, or at offsets."
+        f"start is {mode}, which source {source.name} ({source.format}) cannot do. It can start after-last,"
+        " earliest, or at offsets."
     )
 
 
 def _moment(text: Any, now: datetime, wrong: list[str]) -> int | None:
     if not isinstance(text, str) or not text:
-        wrong.append(
-            "start_from is timestamp, but no timestamp is given. Give one such as 2026-11-21T10:00:00Z."
-        )
+        wrong.append("start is timestamp, but no timestamp is given. Give one such as 2026-11-21T10:00:00Z.")
         return None
     try:
         moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
@@ -314,14 +268,13 @@ def _moment(text: Any, now: datetime, wrong: list[str]) -> int | None:
     if moment > now:
         wrong.append(
             f"timestamp is {text!r}, which lies in the future (it is {now.isoformat(timespec='seconds')}"
-            " now). Everything up to it would be lost without a trace. Give a past moment, or start_from"
-            " latest."
+            " now). Everything up to it would be lost without a trace. Give a past moment, or start latest."
         )
         return None
     if moment.timestamp() < 0:
         wrong.append(
             f"timestamp is {text!r}, which lies before 1970, where no file has its time. To read everything,"
-            " choose start_from earliest."
+            " choose start earliest."
         )
         return None
     return int(moment.timestamp() * 1000)
@@ -330,8 +283,8 @@ def _moment(text: Any, now: datetime, wrong: list[str]) -> int | None:
 def _check_offsets(offsets: Any, flows: Sequence[Flow], wrong: list[str]) -> None:
     if not isinstance(offsets, dict) or not offsets:
         wrong.append(
-            "start_from is offsets, but no offsets are given. Give one for every source, such as"
-            ' {"events_raw": {"logOffset": 7}}.'
+            'start is offsets, but no offsets are given. Give one for every source, such as {"events_raw":'
+            ' {"logOffset": 7}}.'
         )
         return
     if not flows:
@@ -394,7 +347,7 @@ def _check_positions(offsets: dict[str, Any], sources: Sequence[Source], of: str
     for source in sources:
         if source.name in offsets and offsets[source.name] is None:
             wrong.append(
-                f"offsets of {source.name} are null. Give a position, or choose start_from earliest to read"
+                f"offsets of {source.name} are null. Give a position, or choose start earliest to read"
                 " everything again."
             )
         elif source.name in offsets:

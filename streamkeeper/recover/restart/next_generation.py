@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from streamkeeper.amounts import REPEATS
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
@@ -17,7 +18,6 @@ from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.plan import NONE, Amount, FlowPlan, Refusal, SourcePrice
-from streamkeeper.recover.requests.form import REPEATS
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.flow_now import Present, flow_home, look_at

@@ -27,18 +27,13 @@ from streamkeeper.flows.files import FlowHome, TableTurns
 from streamkeeper.flows.side_flow import _FOLDER, mark_of, name_of, side_home
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.requests.full_refresh import DECLARED, KEPT
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import past_versions
 from streamkeeper.tables.backups import TARGET, TOMBSTONES
 
 RECOVERY = "full_refresh_beside"
-
-KEPT, DECLARED = "kept", "declared"
-DEFINITIONS = (KEPT, DECLARED)
-"""How the table that is built is defined: as the present one is (columns, partitions or clustering,
-properties, constraints), or as the pipeline declares it.
-"""
 
 
 def app_id(recovery_id: str) -> str:

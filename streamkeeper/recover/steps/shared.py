@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,7 +20,7 @@ from streamkeeper.flows.generations import Generation
 from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import StepKind, Work, kind
-from streamkeeper.recover.plans.plan import FlowPlan, Plan
+from streamkeeper.recover.plans.plan import FlowPlan, Plan, Refusal
 from streamkeeper.recover.restart import put_back
 from streamkeeper.settings import Settings
 from streamkeeper.tables import recovery_lock
@@ -32,24 +33,41 @@ on.
 
 _LOG = logging.getLogger(__name__)
 
+APPROVED = "approved"
+"""The event by which someone approved the plan, and the prices that it names (``accepted``)."""
 APPROVED_AGAIN = "approved_again"
 """The event by which someone approved the plan that got worse under the hold."""
 
 
-def check_accepted(plan: Plan) -> None:
-    """Make sure that a plan has no price that nobody accepted.
+def check_possible(plan: Plan) -> None:
+    """Check that a plan can be carried out, if whoever is asked accepts its prices.
 
+    :raises PlanRefused: it cannot, whatever is accepted.
+    """
+    _check(
+        "The plan cannot be carried out; nothing was touched:",
+        [item for item in plan.refusals if item.price is None],
+    )
+
+
+def check_accepted(plan: Plan, accepted: Collection[str] = ()) -> None:
+    """Check that a plan has no price that nobody accepted.
+
+    :param accepted: what was accepted with the approval.
     :raises PlanRefused: it has; the message says which, and how to accept them.
     """
-    if plan.refusals:
-        raise PlanRefused(
-            "\n".join(
-                [
-                    "The plan has a price that was not accepted; nothing was touched:",
-                    *(f"- {item.message}" for item in plan.refusals),
-                ]
-            )
-        )
+    left = [item for item in plan.refusals if item.price is None or item.price not in accepted]
+    _check("The plan has a price that was not accepted; nothing was touched:", left)
+
+
+def _check(said: str, refusals: Sequence[Refusal]) -> None:
+    if refusals:
+        raise PlanRefused("\n".join([said, *(f"- {item.message}" for item in refusals)]))
+
+
+def _check_consent(work: Work) -> None:
+    approved = work.book.find(APPROVED)
+    check_accepted(work.plan, approved.evidence.get("accepted", ()) if approved else ())
 
 
 def let_go(work: Work) -> None:
@@ -62,7 +80,7 @@ def let_go(work: Work) -> None:
 
 def lock(work: Work) -> dict[str, Any]:
     """Lock every table, in the order of their names, and hold no flow."""
-    check_accepted(work.plan)
+    _check_consent(work)
     for table in sorted(work.plan.tables):
         recovery_lock.take(work.book.storage, work.plan.pipeline, table, work.plan.recovery_id)
     return {"tables": list(work.plan.tables)}
@@ -143,7 +161,7 @@ def check_go(work: Work) -> None:
 
     :raises PlanRefused: it is not.
     """
-    check_accepted(work.plan)
+    _check_consent(work)
     again = work.evidence(PLAN_AGAIN.name)
     if again is not None and again["worse"] and work.book.find(APPROVED_AGAIN) is None:
         raise PlanRefused(

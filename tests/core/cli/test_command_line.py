@@ -206,8 +206,8 @@ def test_plan_shows_what_a_reset_would_do_and_touches_nothing(
     start: str, command: Command, stands: World
 ) -> None:
     before = stands.tree()
-    text, value = command("plan", "reset_checkpoint", "--flow", FLOW, "--from", start), None
-    value = json.loads(command("plan", "reset_checkpoint", "--flow", FLOW, "--from", start, "--json").stdout)
+    text, value = command("plan", "reset_checkpoint", "--flow", FLOW, "--start", start), None
+    value = json.loads(command("plan", "reset_checkpoint", "--flow", FLOW, "--start", start, "--json").stdout)
     assert (text.returncode, text.stderr) == (0, "")
     assert f"generation 1 → 2, start {start.partition(':')[0]}" in text.stdout
     assert (value["flows"][0]["flow"], value["flows"][0]["next_generation"]) == (FLOW, 2)
@@ -224,7 +224,7 @@ def test_hold_and_release_are_each_owners_own(command: Command, stands: World) -
         FLOW: {"released": True, "left": ["person-grace"]}
     }
     assert "still held by person-grace" in command("release", FLOW).stdout
-    assert command("release", FLOW, "--by", "grace").stdout == f"{FLOW}: released; free to run\n"
+    assert command("release", FLOW, "--owner", "grace").stdout == f"{FLOW}: released; free to run\n"
     stands.park()
     assert json.loads(command("release", FLOW, "--park", "--json").stdout)[FLOW] == {
         "released": True,
@@ -250,7 +250,7 @@ def test_hold_waits_for_the_drivers_where_it_is_told_to(command: Command, stands
 FAILURES: dict[str, tuple[list[str], int, str]] = {
     "no checkpoint at a path": (["inspect", "/no/such/place"], 1, "There is nothing at /no/such/place"),
     "a refused plan": (
-        ["recover", "reset_checkpoint", "--flow", FLOW, "--from", "earliest", "--yes"],
+        ["recover", "reset_checkpoint", "--flow", FLOW, "--start", "earliest", "--yes"],
         1,
         "accept `repeats`",
     ),
@@ -271,28 +271,28 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
         "which is no flow's name",
     ),
     "plan from nowhere": (
-        ["plan", "reset_checkpoint", "--flow", FLOW, "--from", "yesterday"],
+        ["plan", "reset_checkpoint", "--flow", FLOW, "--start", "yesterday"],
         2,
-        "start_from is 'yesterday'; allowed are",
+        "start is 'yesterday'; allowed are",
     ),
     "plan from the future": (
-        ["plan", "reset_checkpoint", "--flow", FLOW, "--from", "timestamp:2999-01-01T00:00:00Z"],
+        ["plan", "reset_checkpoint", "--flow", FLOW, "--start", "timestamp:2999-01-01T00:00:00Z"],
         2,
         "lies in the future",
     ),
     "plan from bad JSON": (
-        ["plan", "reset_checkpoint", "--flow", FLOW, "--from", "offsets:{"],
+        ["plan", "reset_checkpoint", "--flow", FLOW, "--start", "offsets:{"],
         2,
         "is no JSON",
     ),
     "plan from a misfit": (
-        ["plan", "reset_checkpoint", "--flow", FLOW, "--from", 'offsets:{"events_raw": {"t": {"0": 1}}}'],
+        ["plan", "reset_checkpoint", "--flow", FLOW, "--start", 'offsets:{"events_raw": {"t": {"0": 1}}}'],
         2,
         "is an offset of a kafka source",
     ),
     "plan of an unknown kind": (["plan", "repair"], 2, "No such command 'repair'"),
     "plan with an object that is none": (
-        ["plan", "reset_checkpoint", "--flow", FLOW, "--from", "offsets", "--offsets", "{"],
+        ["plan", "reset_checkpoint", "--flow", FLOW, "--start", "offsets", "--offsets", "{"],
         2,
         "--offsets '{' is no JSON",
     ),
@@ -312,7 +312,7 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
     "hold until before now": (
         ["hold", FLOW, "--deadline", "-1"],
         2,
-        "deadline is -1.0; it must be a number of seconds, 0 or above",
+        "deadline is -1.0; it must be a number of seconds, 0 or more",
     ),
     "release of an unknown pipeline": (
         ["release", "--pipeline", "nope"],
@@ -320,7 +320,7 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
         "pipeline is 'nope'; allowed are events",
     ),
     "release of one's own and everybody's": (
-        ["release", FLOW, "--by", "eve", "--any-person"],
+        ["release", FLOW, "--owner", "eve", "--any-person"],
         2,
         "Choose one",
     ),
@@ -621,12 +621,12 @@ def test_recover_asks_again_where_the_price_got_worse_and_releases_the_flow_on_n
 
     monkeypatch.setattr(leases, "wait_until_gone", slow)
     monkeypatch.setattr(running, "drive", Driver(stands))
-    refused = runner("--from", "latest", "--accept", "loss", said="y\nn\n")
+    refused = runner("--start", "latest", "--accept", "loss", said="y\nn\n")
     assert "Go on all the same?" in refused.output
     assert (stands.home.owners(), stands.home.generations()) == ([], [1])
-    assert runner("--from", "latest", "--accept", "loss", said="y\ny\n").exit_code == 0
+    assert runner("--start", "latest", "--accept", "loss", said="y\ny\n").exit_code == 0
     assert stands.home.generations() == [1, 2]
-    unattended = runner("--from", "latest", "--accept", "loss", "--yes")
+    unattended = runner("--start", "latest", "--accept", "loss", "--yes")
     assert "not approved again" in str(unattended.exception)
     assert stands.home.generations() == [1, 2]
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from streamkeeper.amounts import LOSS, REPEATS, UNKNOWN_PRICE
 from streamkeeper.checkpoint import (
     Checkpoint,
     CommitEntry,
@@ -41,8 +42,7 @@ from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.requests.adopt import parse_adopt
-from streamkeeper.recover.requests.form import LOSS, REPEATS, UNKNOWN_PRICE
+from streamkeeper.recover.requests.adopt import AdoptRequest
 from streamkeeper.recover.restart import adopted_sources, adoption_rehearsal
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import LocalStorage
@@ -109,7 +109,7 @@ def plan(world: World, folder: Path | str, recovery: str = "r1", **values: Any) 
     given = {"flow": FLOW, "checkpoint": str(folder), "old_job_is_stopped": True, **values}
     try:
         made = engine.plan(
-            world.settings, KIND, parse_adopt(given, read_manifest(world.settings), "ada"), recovery
+            world.settings, KIND, AdoptRequest.parse(given, read_manifest(world.settings), "ada"), recovery
         )
     finally:
         assert world.tree() == before
@@ -487,7 +487,7 @@ def test_state_with_ids_must_be_declared(world: World) -> None:
 
 def test_all_that_does_not_fit_is_listed_together(world: World) -> None:
     with pytest.raises(RequestError) as error:
-        parse_adopt(
+        AdoptRequest.parse(
             {"flow": "events.nope", "checkpoint": "relative/folder", "mode": 1},
             read_manifest(world.settings),
             "ada",
@@ -501,7 +501,7 @@ def test_all_that_does_not_fit_is_listed_together(world: World) -> None:
     with pytest.raises(
         RequestError, match=r"checkpoint is None; it must be of type string\. .*an absolute path, or a URL"
     ):
-        parse_adopt({"flow": FLOW}, read_manifest(world.settings), "ada")
+        AdoptRequest.parse({"flow": FLOW}, read_manifest(world.settings), "ada")
 
 
 @pytest.mark.parametrize(
@@ -515,7 +515,9 @@ def test_all_that_does_not_fit_is_listed_together(world: World) -> None:
 )
 def test_a_place_is_kept_in_one_spelling(world: World, given: str, kept: str) -> None:
     assert (
-        parse_adopt({"flow": FLOW, "checkpoint": given}, read_manifest(world.settings), "ada").checkpoint
+        AdoptRequest.parse(
+            {"flow": FLOW, "checkpoint": given}, read_manifest(world.settings), "ada"
+        ).checkpoint
         == kept
     )
 

@@ -11,18 +11,11 @@ from typing import Any
 
 import pytest
 
+from streamkeeper.amounts import REPEATS
 from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError, TableLocked
 from streamkeeper.flows import backfill_flow, generations, ledger
-from streamkeeper.flows.backfill_flow import (
-    BackfillRequest,
-    Filters,
-    derive,
-    is_backfill,
-    name_of,
-    raw_source,
-    spec_of_backup,
-)
+from streamkeeper.flows.backfill_flow import Filters, derive, is_backfill, name_of, raw_source, spec_of_backup
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import Generation, Start, StartAt
 from streamkeeper.manifest.manifest import read_manifest
@@ -32,7 +25,8 @@ from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.requests.form import REPEATS
+from streamkeeper.recover.requests.backfill import BackfillRequest
+from streamkeeper.recover.requests.full_refresh import WithBackupRequest
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import recovery_lock
 from tests.worlds.small_world import CHANGES, World
@@ -107,7 +101,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "its own table": ({"read": "table", "table": "events"}, "would be filled with its own rows"),
     "a backup with a source": ({"read": "backup", "source": "events_raw"}, "stand for no source"),
     "offsets of files": ({"from_offsets": {"a": {"0": 1}}}, "is no Kafka source but one of json"),
-    "half a file": ({"chunk": 1.5}, "chunk is 1.5. Allowed are whole numbers"),
+    "half a file": ({"chunk": 1.5}, "chunk is 1.5; it must be a whole number, 1 or more"),
     "nothing at a time": ({"chunk": 0}, "chunk is 0"),
     "an empty predicate": ({"predicate": " "}, "predicate is an empty text"),
 }
@@ -131,7 +125,7 @@ def test_offsets_of_kafka_are_checked(world: World) -> None:
     good = asked(
         world, source="orders_raw", from_offsets={"orders": {"0": -2}}, to_offsets={"orders": {"0": 5}}
     )
-    assert (good.start, good.end) == ({"orders": {"0": -2}}, {"orders": {"0": 5}})
+    assert (good.from_offsets, good.to_offsets) == ({"orders": {"0": -2}}, {"orders": {"0": 5}})
     with pytest.raises(RequestError, match="to_offsets has no number for partition 0"):
         asked(world, source="orders_raw", to_offsets={"orders": {"0": -1}})
     with pytest.raises(RequestError, match=r"reads orders_raw, events_raw\. Name the one"):
@@ -213,7 +207,7 @@ def test_the_source_is_read_in_chunks_of_its_own_and_nothing_of_it_is_removed(wo
     raw = raw_source(files, BackfillRequest(FLOW, "history", "events_raw", chunk=2))
     assert raw.options == {"multiLine": "true", "maxFileAge": "36500d", "maxFilesPerTrigger": "2"}
     again = raw_source(
-        orders, BackfillRequest(FLOW, "history", "orders_raw", start={"orders": {"0": 3}}, chunk=11)
+        orders, BackfillRequest(FLOW, "history", "orders_raw", from_offsets={"orders": {"0": 3}}, chunk=11)
     )
     assert (again.start, again.options["maxOffsetsPerTrigger"]) == ({"orders": {"0": 3}}, "11")
     elsewhere = raw_source(orders, BackfillRequest(FLOW, "table", "orders_raw", path="/old"))
@@ -271,14 +265,14 @@ def test_a_backups_changes_may_have_the_sequences_that_a_literal_wrote_beside_se
 def test_a_refresh_with_backup_is_refused_with_all_that_does_not_fit(keyed: World) -> None:
     manifest = read_manifest(keyed.settings)
     with pytest.raises(RequestError, match="The full refresh was not planned") as refused:
-        full_refresh_with_backup.parse(
+        WithBackupRequest.parse(
             {"table": "events", "fill_from": "backup", "infer_schemas": True, "keep_last": 0}, manifest, "ada"
         )
     for said in ("infer_schemas is given, but fill_from is backup", "keep_last is 0"):
         assert said in str(refused.value)
     keyed.declare(CHANGES % ", stored_as_scd_type=2")
     with pytest.raises(RequestError, match="SCD type 2, whose rows are versions and not changes"):
-        full_refresh_with_backup.parse(
+        WithBackupRequest.parse(
             {"table": "events", "fill_from": "backup"}, read_manifest(keyed.settings), "ada"
         )
 
@@ -313,7 +307,7 @@ def test_rows_of_a_backup_are_refused_by_a_table_that_numbers_its_rows_itself(st
     with pytest.raises(RequestError, match=NUMBERED):
         plan(stands, accept=[REPEATS], read="backup")
     values = {"table": "events", "fill_from": "backup"}
-    request = full_refresh_with_backup.parse(values, read_manifest(stands.settings), "ada")
+    request = WithBackupRequest.parse(values, read_manifest(stands.settings), "ada")
     with pytest.raises(RequestError, match=NUMBERED):
         engine.plan(stands.settings, full_refresh_with_backup.KIND, request, "r1")
     assert stands.tree() == before
@@ -391,7 +385,7 @@ def test_one_that_never_started_leaves_no_hold(keyed: World) -> None:
 
 def test_a_refresh_that_is_given_up_holds_its_fill_from_the_backup_alone(keyed: World) -> None:
     for recovery, fills in (("f1", "backup"), ("f2", "sources")):
-        request = full_refresh_with_backup.parse(
+        request = WithBackupRequest.parse(
             {"table": "events", "fill_from": fills}, read_manifest(keyed.settings), "ada"
         )
         made = engine.plan(keyed.settings, full_refresh_with_backup.KIND, request, recovery)

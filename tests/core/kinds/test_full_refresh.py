@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from streamkeeper.amounts import DOWNSTREAM, LOSS, UNKNOWN_PRICE
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.backfill_flow import name_of
@@ -18,12 +19,12 @@ from streamkeeper.flows.files import FlowHome, query_id
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
-from streamkeeper.recover.kinds.full_refresh import KIND, RefreshRequest, parse_refresh
+from streamkeeper.recover.kinds.full_refresh import KIND
 from streamkeeper.recover.kinds.full_refresh_beside import KIND as BESIDE
 from streamkeeper.recover.kinds.full_refresh_with_backup import KIND as WITH_BACKUP
 from streamkeeper.recover.plans.kind import Kind
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.requests.form import DOWNSTREAM, LOSS, UNKNOWN_PRICE
+from streamkeeper.recover.requests.full_refresh import RefreshRequest
 from streamkeeper.recover.restart import put_back, side_table
 from streamkeeper.storage import to_json
 from streamkeeper.tables import commit_marks, other_writers, past_versions
@@ -166,7 +167,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a list": ({"table": ["events"]}, "which no pipeline declares"),
     "unknown key": ({"table": "events", "flow": "x"}, "Unknown: 'flow'"),
     "no price": ({"table": "events", "accept": ["all"]}, "allowed are loss"),
-    "a table that no flow writes": ({"table": "idle"}, "table is 'idle', which no flow writes"),
+    "a table that no flow writes": ({"table": "idle"}, "table is 'events.idle', which no flow writes"),
 }
 
 
@@ -174,7 +175,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_value_that_does_not_fit_is_refused(values: dict[str, Any], message: str, world: World) -> None:
     world.declare(EVENTS + '\ndp.create_streaming_table("idle")\n')
     with pytest.raises(RequestError, match=rf"(?s)not planned, and nothing was touched:\n- .*{message}"):
-        parse_refresh(values, read_manifest(world.settings), "ada")
+        RefreshRequest.parse(values, read_manifest(world.settings), "ada")
 
 
 def test_a_table_that_is_not_there_has_nothing_to_refresh(world: World) -> None:

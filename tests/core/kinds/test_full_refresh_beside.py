@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from streamkeeper.amounts import DOWNSTREAM, LOSS
 from streamkeeper.delta.identity_columns import with_later_marks, without_marks
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, leases, ledger, side_flow
@@ -18,11 +19,11 @@ from streamkeeper.flows.generations import BESIDE, StartAt
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
-from streamkeeper.recover.kinds.full_refresh_beside import KIND, BesideRequest, parse_beside
+from streamkeeper.recover.kinds.full_refresh_beside import KIND
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Work, kind
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.requests.form import DOWNSTREAM, LOSS
+from streamkeeper.recover.requests.full_refresh import BesideRequest
 from streamkeeper.recover.restart import side_table
 from streamkeeper.recover.steps import clean_up as clean_up_steps
 from tests.worlds.pipelines import READER, SEVERAL
@@ -222,7 +223,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"table": "events", "definition": "new"},
         "definition is 'new'; allowed are kept, declared",
     ),
-    "all at once": ({"table": "nope", "behind": -1}, r"behind is -1.*table is 'nope'"),
+    "all at once": ({"table": "nope", "behind": -1}, r"table is 'nope'.*behind is -1"),
 }
 
 
@@ -230,7 +231,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_value_that_does_not_fit_is_refused(values: dict[str, Any], said: str, world: World) -> None:
     world.declare(EVENTS)
     with pytest.raises(RequestError, match=rf"(?s)not planned, and nothing was touched:\n- .*{said}"):
-        parse_beside(values, read_manifest(world.settings), "ada")
+        BesideRequest.parse(values, read_manifest(world.settings), "ada")
 
 
 def test_it_can_be_scheduled(world: World) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
 from streamkeeper.delta.log import SEAL
 from streamkeeper.errors import CheckpointError, RequestError, StreamkeeperError, TableLocked
 from streamkeeper.flows import generations
@@ -17,7 +18,6 @@ from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import reset_checkpoint
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.requests.form import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from tests.worlds.small_world import CHANGES, EVENTS, World
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS
 from streamkeeper.delta.log import SEAL
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError
 from streamkeeper.flows import generations
@@ -24,8 +25,7 @@ from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Work, kind
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.requests.form import LOSS, MISSING_HISTORY, REPEATS
-from streamkeeper.recover.requests.rewind import parse_rewind
+from streamkeeper.recover.requests.rewind import RewindRequest
 from streamkeeper.tables import past_versions
 from tests.worlds.small_world import CHANGES, EVENTS, READER, World, write_checkpoint
 
@@ -426,7 +426,7 @@ def second_generation(world: World) -> None:
 
 def test_a_reset_from_an_earlier_generation_repeats_what_came_since(stands: World) -> None:
     second_generation(stands)
-    found = plan(stands, "reset_checkpoint", start_from="generation", generation=1)
+    found = plan(stands, "reset_checkpoint", start="generation", generation=1)
     assert (repeated(found), refused(found), found.flows[0].state) == (2, [REPEATS], COPIED)
     assert found.flows[0].start == StartAt("batch", generation=1, batch=3)
     assert (found.flows[0].previous, found.flows[0].next_generation) == (2, 3)
@@ -445,20 +445,20 @@ def test_a_rewind_across_generations_puts_the_table_back_to_where_that_one_was(s
     ("values", "said"),
     [
         ({"generation": 7}, "has no generation 7. Generations that can be gone back to: 1"),
-        ({}, "start_from is generation, and generation is None"),
-        ({"generation": 1.5}, "generation is 1.5. Give its number"),
-        ({"generation": 1, "start_from": "earliest"}, "generation is 1, but start_from is earliest"),
+        ({}, "start is generation, but no generation is given"),
+        ({"generation": 1.5}, "generation is 1.5; it must be a whole number, 1 or more"),
+        ({"generation": 1, "start": "earliest"}, "generation is 1, but start is earliest"),
     ],
 )
 def test_a_generation_that_cannot_be_is_refused(values: dict[str, Any], said: str, stands: World) -> None:
     with pytest.raises(RequestError, match=said):
-        plan(stands, "reset_checkpoint", **{"start_from": "generation", **values})
+        plan(stands, "reset_checkpoint", **{"start": "generation", **values})
 
 
 def test_a_generation_is_told_on_the_command_line_in_one_word() -> None:
-    shorthand = kind("reset_checkpoint").shorthand
-    assert shorthand({"start_from": "generation:3"}) == {"start_from": "generation", "generation": 3}
-    assert shorthand({"start_from": "generation:x"}) == {"start_from": "generation", "generation": "x"}
+    shorthand = kind("reset_checkpoint").request.shorthand
+    assert shorthand({"start": "generation:3"}) == {"start": "generation", "generation": 3}
+    assert shorthand({"start": "generation:x"}) == {"start": "generation", "generation": "x"}
 
 
 # --- the form
@@ -489,7 +489,7 @@ def test_values_that_do_not_fit_are_refused(values: dict[str, Any], said: str, w
     world.declare()
     world.declare(EVENTS.replace("events", "rates"), "rates.py")
     with pytest.raises(RequestError, match=said):
-        parse_rewind({"flow": FLOW, **values}, read_manifest(world.settings), "ada", NOW)
+        RewindRequest.parse({"flow": FLOW, **values}, read_manifest(world.settings), "ada", NOW)
 
 
 def test_a_rewind_is_kept_and_told_as_it_was_planned(stands: World) -> None:

@@ -18,15 +18,8 @@ from streamkeeper.flows.generations import Generation, Start, StartAt
 from streamkeeper.flows.leases import Process
 from streamkeeper.manifest.manifest import Manifest, read_manifest, write_manifest
 from streamkeeper.recover.kinds import tidy_tables
-from streamkeeper.recover.kinds.tidy_tables import (
-    LEAST_HOURS,
-    MARGIN_HOURS,
-    TableTidy,
-    TidyRequest,
-    parse_tidy,
-    plan,
-    property_hours,
-)
+from streamkeeper.recover.kinds.tidy_tables import MARGIN_HOURS, TableTidy, plan, property_hours
+from streamkeeper.recover.requests.tidy_tables import LEAST_HOURS, TidyRequest
 from streamkeeper.storage import LocalStorage, to_json
 from streamkeeper.tables import recovery_lock, running_vacuums
 from tests.worlds.small_world import World
@@ -258,7 +251,7 @@ def test_a_text_that_is_no_plan_is_refused(text: str) -> None:
 
 
 def test_no_table_means_all(manifest: Manifest) -> None:
-    assert parse_tidy({}, manifest) == TidyRequest(ALL)
+    assert TidyRequest.parse({}, manifest, "ada") == TidyRequest(ALL)
 
 
 @pytest.mark.parametrize(
@@ -267,9 +260,9 @@ def test_no_table_means_all(manifest: Manifest) -> None:
         ({"tables": ["events.nothing"]}, "events.nothing"),
         (
             {"table": "events.events"},
-            "Unknown: 'table'. Allowed are tables, vacuum, retention_hours, dry_run",
+            "Unknown: 'table'. Allowed are tables, retention_hours, vacuum, dry_run",
         ),
-        ({"retention_hours": 24}, "168 and above"),
+        ({"retention_hours": 24}, "a number of hours, 168 or more"),
         ({"retention_hours": float("nan")}, "retention_hours is nan; it must be a number that is finite"),
         ({"retention_hours": "long"}, "retention_hours"),
         ({"vacuum": "yes"}, "vacuum"),
@@ -277,7 +270,7 @@ def test_no_table_means_all(manifest: Manifest) -> None:
 )
 def test_values_that_do_not_fit_are_refused(values: dict[str, Any], words: str, manifest: Manifest) -> None:
     with pytest.raises(RequestError, match="No table was tidied, and nothing was touched") as refused:
-        parse_tidy(values, manifest)
+        TidyRequest.parse(values, manifest, "ada")
     assert words in str(refused.value)
 
 

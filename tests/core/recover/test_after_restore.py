@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
 from streamkeeper.declare.model import Source
 from streamkeeper.delta.history import offset_before
 from streamkeeper.delta.log import SEAL
@@ -21,9 +22,8 @@ from streamkeeper.flows.generations import BATCH, EARLIEST, OFFSETS, REBUILT, St
 from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import restore_table
-from streamkeeper.recover.kinds.restore_table import RestoreRequest
 from streamkeeper.recover.plans import plan as plans
-from streamkeeper.recover.requests.form import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
+from streamkeeper.recover.requests.restore_table import RestoreRequest
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
 from streamkeeper.storage import to_json

@@ -12,7 +12,7 @@ import pytest
 from streamkeeper.errors import RequestError
 from streamkeeper.manifest.manifest import Manifest, write_manifest
 from streamkeeper.recover.plans.kind import KINDS, kind
-from streamkeeper.recover.requests.form import FormField, approval_fields
+from streamkeeper.recover.requests.form import RUN, FormField
 from tests.worlds.small_world import World
 
 OF_OTHER_TYPES: dict[str, list[Any]] = {
@@ -131,4 +131,4 @@ def test_all_that_is_wrong_is_said_at_once(name: str, manifest: Manifest) -> Non
 
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_what_says_how_a_recovery_is_run_is_in_every_form(name: str) -> None:
-    assert of(name)[-3:] == list(approval_fields())
+    assert of(name)[-3:] == list(RUN)

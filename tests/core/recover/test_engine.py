@@ -23,8 +23,8 @@ from streamkeeper.recover.plans import kind as recovery_kind
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import FlowPlan, Plan, Refusal
-from streamkeeper.recover.requests.form import FormField, approval_fields, price_field
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest, parse_reset
+from streamkeeper.recover.requests.form import TABLE, Request, accepted, asked
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.tables import recovery_lock
@@ -340,12 +340,12 @@ def test_explicit_offsets_of_several_flows_are_given_by_flow(
 ) -> None:
     from streamkeeper.manifest.manifest import read_manifest
 
-    values = {"flows": list(FLOWS), "start_from": "offsets", "offsets": offsets}
+    values = {"flows": list(FLOWS), "start": "offsets", "offsets": offsets}
     if message is not None:
         with pytest.raises(RequestError, match=message):
-            parse_reset(values, read_manifest(several.settings), "ada")
+            ResetRequest.parse(values, read_manifest(several.settings), "ada")
         return
-    asked = parse_reset(values, read_manifest(several.settings), "ada")
+    asked = ResetRequest.parse(values, read_manifest(several.settings), "ada")
     made = engine.plan(several.settings, reset_checkpoint.KIND, asked, "r1")
     assert [flow.start.offsets for flow in made.flows] == [
         {"events_raw": {"logOffset": number}} for number in range(3)
@@ -358,7 +358,7 @@ def test_flows_of_two_pipelines_are_refused(several: World) -> None:
 
     several.declare(EVENTS.replace("events", "rates"), "rates.py")
     with pytest.raises(RequestError, match=r"belong to several pipelines: events, rates"):
-        parse_reset(
+        ResetRequest.parse(
             {"flow": FLOWS[0], "flows": ["rates.clean_rates"]}, read_manifest(several.settings), "ada"
         )
 
@@ -437,17 +437,15 @@ def test_a_step_that_came_after_the_plan_was_made_is_left_out(several: World) ->
 
 
 @dataclass(frozen=True)
-class StampRequest:
+class StampRequest(Request):
     """Asks for a stamp on a table."""
 
-    table: str
+    refused = "The stamp was not planned"
+
+    table: str = asked("string", "Table", "Which.", names=TABLE)
     by: str = "someone"
     reason: str = ""
-    accept: tuple[str, ...] = ()
-
-
-def stamp_form(_: Manifest) -> tuple[FormField, ...]:
-    return (FormField("table", "string", "Table", "Which."), price_field(), *approval_fields())
+    accept: tuple[str, ...] = accepted()
 
 
 def stamp_plan(_: Settings, manifest: Manifest, request: StampRequest, recovery_id: str) -> Plan:
@@ -486,9 +484,7 @@ STAMP = Kind(
     name="stamp",
     title="Stamp",
     description="Stamps a table.",
-    form=stamp_form,
-    parse=lambda values, _manifest, by: StampRequest(values["table"], by),
-    read_request=lambda value: StampRequest(**{**value, "accept": tuple(value["accept"])}),
+    request=StampRequest,
     plan=stamp_plan,
     steps=(
         shared_steps.HOLD,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
@@ -35,6 +36,10 @@ def plan_of(*prices: SourcePrice, refusals: tuple[Refusal, ...] = ()) -> Plan:
         refusals=refusals,
         at="now",
     )
+
+
+def refused(word: str, flow: str | None = "events.clean_events") -> Refusal:
+    return Refusal(word, f"rows. To go on all the same, accept `{word}`.", flow)
 
 
 def flow_plan(*prices: SourcePrice, flow: str = "events.clean_events", **more: Any) -> FlowPlan:
@@ -172,13 +177,62 @@ def test_the_words_name_flow_generations_prices_refusals_steps_and_the_failure(e
         "42K03",
         "10 files, 1.0 kB, 100 rows",
         "11 files",
-        "accept `loss`",
+        "rows are lost.",
         "a note",
         "- ",
     ):
         assert part in said, part
     positions = [said.index(step.name) for step in KIND.steps]
     assert positions == sorted(positions), "steps are told in their order"
+    assert ("accept `loss`" in said) == (explained is explain.as_text), (
+        "whoever approves accepts the price with that"
+    )
+
+
+PRICES: dict[str, tuple[Plan, str]] = {
+    "none": (plan_of(price(repeated=TEN)), "Approve"),
+    "rows": (plan_of(price(lost=Amount(1, 5, 12)), refusals=(refused("loss"),)), "Approve, and lose 12 rows"),
+    "a bound": (
+        plan_of(price(lost=Amount(1, 5, 12, at_most=True)), refusals=(refused("loss"),)),
+        "Approve, and lose up to 12 rows",
+    ),
+    "two": (
+        plan_of(
+            price(lost=Amount(1, 5, 1), repeated=Amount(3, 10, 1200)),
+            refusals=(refused("loss"), refused("repeats")),
+        ),
+        "Approve, and lose 1 row and repeat 1,200 rows",
+    ),
+    "not counted": (
+        plan_of(price(lost=Amount(2, 10, None, "parquet")), refusals=(refused("loss"),)),
+        "Approve, and lose rows",
+    ),
+    "of no source": (plan_of(price(), refusals=(refused("loss", None),)), "Approve, and lose rows"),
+    "readers": (
+        plan_of(price(), refusals=(refused("downstream", None),)),
+        "Approve, and disturb streams that read the table",
+    ),
+}
+
+
+@pytest.mark.parametrize(("made", "said"), PRICES.values(), ids=PRICES.keys())
+def test_approving_is_called_by_the_price_that_it_accepts(made: Plan, said: str) -> None:
+    assert explain.consent(made) == said
+
+
+def test_what_somebody_wrote_is_shown_as_it_is_and_makes_no_markdown() -> None:
+    written = "because\n\n### Approved\n**Lost: nothing.** ![seen](https://evil.example/x.png) `code` <b>"
+    made = replace(plan_of(price()), notes=(f"The predicate is {written}",))
+    made = replace(made, request={**made.request, "reason": written, "by": "ada\n# root"})
+    body = explain.as_markdown(made)
+    html = MarkdownIt().enable("table").render(body)
+    assert (
+        "<img" not in html
+        and "<h3>Approved" not in html
+        and "<strong>Lost" not in html
+        and "<h1>" not in html
+    )
+    assert "**Lost: nothing.**" in html and "![seen]" in html, "it is there to be read"
 
 
 STRATEGIES: dict[str, tuple[FlowPlan, str, str]] = {
@@ -221,7 +275,7 @@ def test_the_strategy_that_fits_follows_from_what_the_plan_found(
     for explained in (explain.as_text, explain.as_markdown):
         words = explained(replace(plan_of(), flows=(flow,)))
         assert f"the strategy that fits is: {strategy}" in words
-        assert all(row[0] in words for row in TRADE_OFFS[1:])
+        assert explained is explain.as_markdown or all(row[0] in words for row in TRADE_OFFS[1:])
 
 
 def test_where_no_flow_is_parked_no_way_out_is_advised() -> None:

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from streamkeeper.amounts import LOSS, REPEATS
 from streamkeeper.errors import LeaseHeld, PlanRefused, RecoveryError, RequestError, TableLocked
 from streamkeeper.flows import generations, holds, leases, ledger
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.recover.plans.plan import Refusal
-from streamkeeper.recover.requests.form import LOSS, REPEATS
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import LocalStorage

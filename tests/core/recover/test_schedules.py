@@ -10,15 +10,15 @@ from streamkeeper.declare.model import Where
 from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans import schedules
-from streamkeeper.recover.requests.backfill import parse_backfill
-from streamkeeper.recover.requests.reset_checkpoint import parse_reset
+from streamkeeper.recover.requests.backfill import BackfillRequest
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from tests.worlds.pipelines import SEVERAL
 from tests.worlds.small_world import EVENTS, World
 
 HERE = Where("events.py", 9)
 NIGHTLY = (
-    'dp.schedule("reset_checkpoint", flow="clean_events", start_from="earliest", accept=["repeats"], cron="0'
-    ' 3 * * *")\n'
+    'dp.schedule("reset_checkpoint", flow="clean_events", start="earliest", accept=["repeats"], cron="0 3 * *'
+    ' *")\n'
 )
 
 
@@ -38,11 +38,11 @@ def test_a_schedule_comes_through_the_manifest_and_triggers_with_nobody_asked(wo
     assert conf == {
         "reason": "scheduled: 0 3 * * *",
         "flow": "events.clean_events",
-        "start_from": "earliest",
+        "start": "earliest",
         "accept": ["repeats"],
         "approval": False,
     }
-    assert parse_reset(conf, manifest, "ada").accept == ("repeats",)
+    assert ResetRequest.parse(conf, manifest, "ada").accept == ("repeats",)
 
 
 def test_of_several_flows_the_first_goes_where_the_form_must_have_one(world: World) -> None:
@@ -54,7 +54,7 @@ def test_of_several_flows_the_first_goes_where_the_form_must_have_one(world: Wor
     [pipeline] = manifest.pipelines
     conf = schedules.conf_of(pipeline, pipeline.schedules[0])
     assert (conf["flow"], conf["flows"]) == ("events.aside_events", ["events.clean_events"])
-    assert parse_reset(conf, manifest, "ada").flows == ("events.aside_events", "events.clean_events")
+    assert ResetRequest.parse(conf, manifest, "ada").flows == ("events.aside_events", "events.clean_events")
     assert schedules.conf_of(pipeline, pipeline.schedules[0]) == conf, (
         "what was declared is not changed by looking"
     )
@@ -66,7 +66,7 @@ def test_the_table_of_a_scheduled_backfill_is_any_of_the_warehouse_and_not_its_o
     [pipeline] = manifest.pipelines
     conf = schedules.conf_of(pipeline, pipeline.schedules[0])
     assert (conf["flow"], conf["table"]) == ("events.clean_events", "archive")
-    assert parse_backfill(conf, manifest, "ada").table == "archive"
+    assert BackfillRequest.parse(conf, manifest, "ada").table == "archive"
 
 
 def test_a_schedule_changes_no_flow(world: World) -> None:

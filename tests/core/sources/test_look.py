@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
 from streamkeeper.checkpoint import OffsetEntry, write_offsets
 from streamkeeper.declare.model import Source, Where
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import full_refresh, reset_checkpoint, rewind
-from streamkeeper.recover.kinds.full_refresh import RefreshRequest
 from streamkeeper.recover.plans.plan import Plan, in_words
-from streamkeeper.recover.requests.form import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
+from streamkeeper.recover.requests.full_refresh import RefreshRequest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.requests.rewind import RewindRequest
 from streamkeeper.recover.restart import pinned_settings

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from streamkeeper.amounts import DOWNSTREAM, LOSS, UNKNOWN_PRICE
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.copy_files import (
     FIRST_COMMIT,
@@ -28,10 +29,10 @@ from streamkeeper.flows.generations import BATCH, EARLIEST, OFFSETS, REBUILT, St
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import restore_table
-from streamkeeper.recover.kinds.backup_table import KIND, BackupRequest, parse_backup
-from streamkeeper.recover.kinds.restore_table import RestoreRequest, parse_restore
+from streamkeeper.recover.kinds.backup_table import KIND
 from streamkeeper.recover.plans import plan as plans
-from streamkeeper.recover.requests.form import DOWNSTREAM, LOSS, UNKNOWN_PRICE
+from streamkeeper.recover.requests.backup_table import BackupRequest
+from streamkeeper.recover.requests.restore_table import RestoreRequest
 from streamkeeper.storage import LocalStorage, open_storage, to_json
 from streamkeeper.tables import backups, past_versions, recovery_lock
 from streamkeeper.tables.backups import NEWEST, Checksum, LeftOver
@@ -477,12 +478,13 @@ def test_a_once_flow_is_done_in_a_version_that_holds_its_last_batch(world: World
 
 
 def request(world: World, **values: Any) -> BackupRequest:
-    return parse_backup({"table": TABLE, **values}, read_manifest(world.settings), "ada")
+    return BackupRequest.parse({"table": TABLE, **values}, read_manifest(world.settings), "ada")
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no such table": ({"table": "events.nothing"}, "table is 'events.nothing', which no pipeline declares"),
     "days below nothing": ({"kept_days": -1}, "kept_days is -1"),
+    "more days than a number has": ({"kept_days": 10**400}, "kept_days is 1000"),
     "more days than dates have": (
         {"kept_days": 9_999_999},
         "kept_days is 9999999; it must be a number of days from 0 to 36,500",
@@ -592,7 +594,7 @@ def test_the_copy_is_a_table_once_all_of_it_is_there_and_a_backup_once_it_is_ent
 
 
 def restore(world: World, **values: Any) -> RestoreRequest:
-    return parse_restore({"table": TABLE, **values}, read_manifest(world.settings), "ada")
+    return RestoreRequest.parse({"table": TABLE, **values}, read_manifest(world.settings), "ada")
 
 
 BAD_RESTORES: dict[str, tuple[dict[str, Any], str]] = {

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from streamkeeper.amounts import LOSS
 from streamkeeper.checkpoint import Checkpoint, write_initial_offsets
 from streamkeeper.declare.model import DELTA, KAFKA, Source, Where
 from streamkeeper.delta.history import History, offset_before
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import AFTER_LAST, OFFSETS, REBUILT, Generation, Start, StartAt
 from streamkeeper.flows.position import Standing
-from streamkeeper.recover.requests.form import LOSS
 from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics, history_of
 from streamkeeper.storage import LocalStorage
 

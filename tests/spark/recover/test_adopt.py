@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from streamkeeper.amounts import REPEATS, UNKNOWN_PRICE
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.cli.inspecting import inspect_place
 from streamkeeper.delta import log as delta_log
@@ -25,8 +26,7 @@ from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.adopt import KIND
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.requests.adopt import parse_adopt
-from streamkeeper.recover.requests.form import REPEATS, UNKNOWN_PRICE
+from streamkeeper.recover.requests.adopt import AdoptRequest
 from streamkeeper.storage import LocalStorage
 from tests.oracle import all_rows, first_per
 from tests.worlds.checkpoint_samples import confs
@@ -65,7 +65,7 @@ def counted(events: DataFrame) -> DataFrame:
 def plan(bed: Flowbed, folder: Path, **values: Any) -> Plan:
     manifest = write_manifest(bed.settings)
     given = {"flow": NAME, "checkpoint": str(folder), "old_job_is_stopped": True, **values}
-    return engine.plan(bed.settings, KIND, parse_adopt(given, manifest, "ada"), "r1")
+    return engine.plan(bed.settings, KIND, AdoptRequest.parse(given, manifest, "ada"), "r1")
 
 
 def adopt(bed: Flowbed, folder: Path, until: str = "release", **values: Any) -> dict[str, Any]:

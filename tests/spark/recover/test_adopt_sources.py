@@ -14,12 +14,12 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from streamkeeper.amounts import UNKNOWN_PRICE
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.recover import engine
-from streamkeeper.recover.requests.form import UNKNOWN_PRICE
 from streamkeeper.storage import LocalStorage
 from tests.oracle import all_rows, first_per
 from tests.worlds.backup_world import Recoverer

@@ -27,9 +27,10 @@ from streamkeeper.flows.generations import BATCH, StartAt
 from streamkeeper.flows.ledger import Ledger
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import full_refresh, restore_table
-from streamkeeper.recover.kinds.restore_table import RestoreRequest
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.requests.full_refresh import RefreshRequest
+from streamkeeper.recover.requests.restore_table import RestoreRequest
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import commit_marks
@@ -45,7 +46,7 @@ UNTIL_RELEASED = STEPS[:-1]
 
 def approve(settings: Settings, table: str, *accept: str) -> None:
     """Plan the refresh ``r1`` of a table, and approve it."""
-    request = full_refresh.RefreshRequest(table, accept, by="ada")
+    request = RefreshRequest(table, accept, by="ada")
     made = engine.plan(settings, full_refresh.KIND, request, "r1")
     assert made.refusals == ()
     engine.propose(settings, made)

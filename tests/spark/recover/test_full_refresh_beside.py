@@ -320,7 +320,7 @@ def test_what_was_set_by_hand_stays_and_abandoned_before_the_commit_the_flow_is_
     assert "checkpoint and its table cannot both be right" in bed.park().reason
     assert delta_log.latest_version(str(bed.table)) == before
     bed.declare(pipeline())
-    at_work.run("reset_checkpoint", "back", flow="events.clean_events", start_from="generation", generation=2)
+    at_work.run("reset_checkpoint", "back", flow="events.clean_events", start="generation", generation=2)
     bed.arrive(3, 4)
     assert bed.run() is Outcome.STOPPED
     bed.holds(distinct(bed))

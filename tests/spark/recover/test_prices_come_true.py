@@ -16,7 +16,7 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.recover.requests.form import REPEATS
+from streamkeeper.amounts import REPEATS
 from tests.spark.pricebed import QUERIES, RECOVERIES, ROCKS, Priced
 from tests.worlds.flow_world import Flowbed
 

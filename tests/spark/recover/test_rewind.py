@@ -179,12 +179,7 @@ def test_a_reset_from_an_earlier_generation_copies_its_end(make_bed: Make) -> No
     bed.arrive(3)
     run(bed)
     made = planned(
-        bed.settings,
-        of="reset_checkpoint",
-        flow=NAME,
-        start_from="generation",
-        generation=1,
-        accept=["repeats"],
+        bed.settings, of="reset_checkpoint", flow=NAME, start="generation", generation=1, accept=["repeats"]
     )
     carry_out(bed.spark, bed.settings, made)
     assert made.flows[0].state == COPIED

@@ -1,0 +1,52 @@
+"""What a person may ask of ``backup_table``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from streamkeeper.recover.requests.form import MOST_DAYS, TABLE, Request, asked
+
+
+def kept_days() -> Any:
+    """Declare the retention of a backup by its age."""
+    return asked(
+        "number",
+        "Days kept",
+        "Days after which clean_up may remove the backup. Empty: its age is no reason. The newest of a table"
+        " always stays.",
+        nullable=True,
+        least=0,
+        most=MOST_DAYS,
+        unit="days",
+        section="Retention",
+    )
+
+
+def keep_last() -> Any:
+    """Declare the retention of a backup by the number of newer ones."""
+    return asked(
+        "number",
+        "Last ones kept",
+        "clean_up may remove the backup only when so many newer ones are there. Empty: their number is no"
+        " reason.",
+        nullable=True,
+        whole=True,
+        least=1,
+        section="Retention",
+    )
+
+
+@dataclass(frozen=True)
+class BackupRequest(Request):
+    """A backup as asked for. ``table`` is ``pipeline.table``; the other two are its retention
+    (streamkeeper.tables.backups).
+    """
+
+    refused = "The backup was not planned"
+
+    table: str = asked("string", "Table", "The table to copy, with what belongs to it.", names=TABLE)
+    kept_days: float | None = kept_days()
+    keep_last: int | None = keep_last()
+    reason: str = ""
+    by: str = "someone"

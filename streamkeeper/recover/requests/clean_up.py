@@ -1,0 +1,72 @@
+"""What a person may ask of ``clean_up``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamkeeper.declare.model import NAME
+from streamkeeper.recover.requests.form import MOST_DAYS, PIPELINE, Asking, Request, asked
+
+DAYS = 30.0
+
+
+@dataclass(frozen=True)
+class CleanUpRequest(Request):
+    """A clean-up as asked for. ``forget_flows`` are names of flows of the pipeline that are declared no more
+    and whose files may go.
+    """
+
+    refused = "Nothing was cleaned up"
+
+    pipeline: str = asked("string", "Pipeline", "The pipeline whose past is looked through.", names=PIPELINE)
+    keep_days: float = asked(
+        "number",
+        "Checkpoints",
+        "Days that the checkpoint of a generation stays after the next one began: so long it can be gone"
+        " back to.",
+        DAYS,
+        least=1,
+        most=MOST_DAYS,
+        unit="days",
+    )
+    tombstone_days: float = asked(
+        "number",
+        "Tombstones",
+        "Days that an AUTO CDC table remembers deletes and truncates. A change that arrives later than that,"
+        " and is older than what was forgotten, is taken for a new one.",
+        DAYS,
+        least=1,
+        most=MOST_DAYS,
+        unit="days",
+    )
+    forget_flows: tuple[str, ...] = asked(
+        "string",
+        "Forget flows",
+        "Flows that are declared no more and whose files may go, such as old_flow, other_flow. One that was"
+        " only renamed should get its old name back instead.",
+        "",
+        section="Forget",
+    )
+    reason: str = ""
+    by: str = "someone"
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
+        """Read the names of flows, none of which the pipeline may declare."""
+        told = values["forget_flows"]
+        named = tuple(name for name in re.split(r"[,\s]+", told) if name)
+        if not all(NAME.fullmatch(name) for name in named):
+            asking.wrong.append(
+                f"forget_flows is {told!r}. Allowed are names of flows, without their pipeline's, such as"
+                " old_flow, other_flow."
+            )
+        declared = {flow.name for flow in asking.manifest.flows() if flow.pipeline.name == values["pipeline"]}
+        if still := sorted(declared & set(named)):
+            asking.wrong.append(
+                f"forget_flows names {', '.join(still)}, which the pipeline declares. Only flows that it does"
+                " not may be forgotten."
+            )
+        return {"forget_flows": named}

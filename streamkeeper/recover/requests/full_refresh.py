@@ -1,0 +1,169 @@
+"""What a person may ask of ``full_refresh``, ``full_refresh_beside`` and ``full_refresh_with_backup``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamkeeper.declare.model import AutoCdcFlow
+from streamkeeper.errors import RequestError
+from streamkeeper.flows.backfill_flow import BACKUP, check_backup_fits
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.recover.requests.backup_table import keep_last, kept_days
+from streamkeeper.recover.requests.form import TABLE, Asking, Request, accepted, asked
+
+KEPT, DECLARED = "kept", "declared"
+DEFINITIONS = (KEPT, DECLARED)
+"""What a table that is built beside is like: the table as it is, or as a new one would be made."""
+
+BEHIND = 5
+"""How many batches a round of reading may find that is the last before the flows are held, unless it is
+said.
+"""
+
+SOURCES = "sources"
+FILLS = (SOURCES, BACKUP)
+"""What a table that was emptied is filled from."""
+
+
+def _table(said: str) -> Any:
+    return asked("string", "Table", said, names=TABLE)
+
+
+def _infer_schemas() -> Any:
+    said = (
+        "Look at the files again for sources that declare no schema. Off: the schemas of the old generation"
+        " stay."
+    )
+    return asked("boolean", "Infer schemas again", said, False, section="Sources")
+
+
+def _writers(asking: Asking) -> list[Flow]:
+    """Return the flows that write the table; that there are none is added to ``asking.wrong``."""
+    if asking.table is None:
+        return []
+    pipeline, table = asking.table
+    writers = asking.manifest.writers(pipeline.name, table.name)
+    if not writers:
+        asking.wrong.append(
+            f"table is '{pipeline.name}.{table.name}', which no flow writes, so nothing would fill it again."
+        )
+    return writers
+
+
+def filler(writers: list[Flow]) -> Flow:
+    """Return the flow by whose semantics a backup's rows come back: one that applies changes, if there is
+    one.
+    """
+    return next((flow for flow in writers if isinstance(flow.declaration, AutoCdcFlow)), writers[0])
+
+
+@dataclass(frozen=True)
+class RefreshRequest(Request):
+    """A full refresh as asked for. ``table`` is ``pipeline.table``, found in the manifest."""
+
+    refused = "The full refresh was not planned"
+
+    table: str = _table(
+        "The table that is emptied; every flow that writes it reads its sources again from the beginning."
+    )
+    accept: tuple[str, ...] = accepted()
+    infer_schemas: bool = _infer_schemas()
+    reason: str = ""
+    by: str = "someone"
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
+        """Check that a flow writes the table."""
+        _writers(asking)
+        return {}
+
+
+@dataclass(frozen=True)
+class BesideRequest(Request):
+    """What was asked for. ``table`` is ``pipeline.table``; ``behind`` a number of batches; ``definition`` one
+    of ``DEFINITIONS``.
+    """
+
+    refused = "The full refresh was not planned"
+
+    table: str = _table(
+        "The table that is built anew; every flow that writes it reads its sources from the beginning, beside"
+        " the table as it is."
+    )
+    behind: int = asked(
+        "number",
+        "May be behind by",
+        "Batches. What is read beside is read in rounds, each of all that is there; after one that had no"
+        " more batches than this, the flows are held, the rest is read, and the table is put in place. 0:"
+        " after a round that found nothing.",
+        BEHIND,
+        whole=True,
+        least=0,
+        unit="batches",
+    )
+    definition: str = asked(
+        "string",
+        "Definition",
+        "kept: columns, partitions or clustering, properties and constraints are those of the table as it is."
+        " declared: the table is made as a new one would be, for flows that give other columns; what was set"
+        " by hand is gone then.",
+        KEPT,
+        enum=DEFINITIONS,
+    )
+    accept: tuple[str, ...] = accepted()
+    infer_schemas: bool = _infer_schemas()
+    reason: str = ""
+    by: str = "someone"
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
+        """Check that a flow writes the table."""
+        _writers(asking)
+        return {}
+
+
+@dataclass(frozen=True)
+class WithBackupRequest(Request):
+    """What was asked for. ``table`` is ``pipeline.table``; ``fill_from`` one of :data:`FILLS`; the retention
+    is the backup's.
+    """
+
+    refused = "The full refresh was not planned"
+
+    table: str = _table("The table that is backed up, emptied and filled again.")
+    fill_from: str = asked(
+        "string",
+        "Filled from",
+        "sources: every flow reads its sources again from the beginning; the backup is the way back. backup:"
+        " the rows come back from the backup, and each flow goes on after what it read last; for a table"
+        " whose history the sources have no more.",
+        SOURCES,
+        enum=FILLS,
+    )
+    kept_days: float | None = kept_days()
+    keep_last: int | None = keep_last()
+    accept: tuple[str, ...] = accepted()
+    infer_schemas: bool = _infer_schemas()
+    reason: str = ""
+    by: str = "someone"
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
+        """Check that a flow writes the table, and that a backup of it can be filled in where that is asked
+        for.
+        """
+        writers = _writers(asking)
+        if values["fill_from"] == BACKUP:
+            if values["infer_schemas"]:
+                asking.wrong.append(
+                    "infer_schemas is given, but fill_from is backup: the flows go on as they are. Leave it"
+                    " off, or fill from sources."
+                )
+            try:
+                if writers:
+                    check_backup_fits(filler(writers))
+            except RequestError as error:
+                asking.wrong.append(str(error))
+        return {}

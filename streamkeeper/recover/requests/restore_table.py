@@ -1,0 +1,64 @@
+"""What a person may ask of ``restore_table``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamkeeper.flows.generations import REBUILT, STATES
+from streamkeeper.recover.requests.form import TABLE, Asking, Request, accepted, asked
+from streamkeeper.tables.backups import NEWEST
+
+
+@dataclass(frozen=True)
+class RestoreRequest(Request):
+    """A restore as asked for: of ``table`` (``pipeline.table``), a ``backup`` by its id or ``newest``, or a
+    ``version`` of the table.
+    """
+
+    refused = "The restore was not planned"
+
+    table: str = asked("string", "Table", "The table that is replaced, with what belongs to it.", names=TABLE)
+    backup: str | None = asked(
+        "string",
+        "Backup",
+        "The id of the backup to put back, as streamkeeper backups lists it, or newest. Empty: a version is"
+        " put back.",
+        nullable=True,
+    )
+    version: int | None = asked(
+        "number",
+        "Version",
+        "Or: a version of the table itself, where VACUUM left its files.",
+        nullable=True,
+        whole=True,
+        least=0,
+    )
+    state: str = asked(
+        "string",
+        "State",
+        "For a query that keeps state: as it was then (copied, or rebuilt from history without writing"
+        " again), or empty.",
+        REBUILT,
+        enum=STATES,
+        section="State",
+    )
+    accept: tuple[str, ...] = accepted()
+    reason: str = ""
+    by: str = "someone"
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
+        """Check that a backup or a version is named, and not both."""
+        backup, version = values["backup"] or None, values["version"]
+        if (backup is None) == (version is None):
+            given = (
+                "neither a backup nor a version"
+                if backup is None
+                else f"both a backup ({backup!r}) and a version ({version!r})"
+            )
+            asking.wrong.append(
+                f"{given} is given. Give one: a backup's id or {NEWEST!r}, or a version's number."
+            )
+        return {"backup": backup}
