@@ -9,7 +9,7 @@ from datetime import timedelta
 from airflow.sdk import DAG
 from streamkeeper_airflow import forms
 from streamkeeper_airflow.flow.flow_doc import name_of_another
-from streamkeeper_airflow.operate.tidying import PlanTidying, TidyTables
+from streamkeeper_airflow.recovery.tidying import PlanTidying, TidyTables
 from streamkeeper_airflow.timetables import by_the_clock
 
 from streamkeeper.manifest.manifest import read_manifest

@@ -4,7 +4,7 @@ PIPELINE.OTHER]… [--available-now]``.
 Several flows run as queries of one application, where their pipeline declares ``shared_driver``.
 
 Settings come from the environment (streamkeeper.settings); exit codes are those of
-streamkeeper.drivers.exit_codes.
+streamkeeper.exit_codes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import sys
 
 from streamkeeper_jobs.driver.application import run
 
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import SettingsError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.settings import Settings
 
 

@@ -14,8 +14,8 @@ import sys
 
 from streamkeeper_jobs.recover.steps import carry_out
 
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import StreamkeeperError, UsageError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.settings import Settings
 
 

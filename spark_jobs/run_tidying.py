@@ -14,8 +14,8 @@ import sys
 from pyspark.sql import SparkSession
 from streamkeeper_jobs.recover.tidy_tables import tidy_all
 
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import RequestError, SettingsError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.recover.kinds.tidy_tables import from_text
 from streamkeeper.settings import Settings
 

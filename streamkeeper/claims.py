@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from streamkeeper import names, owners
+from streamkeeper import owners
 from streamkeeper.declare.model import Pipeline
 from streamkeeper.flows.files import FlowHome
+from streamkeeper.manifest import names
 from streamkeeper.manifest.manifest import Manifest, of_pipeline
-from streamkeeper.names import Names
+from streamkeeper.manifest.names import Names
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 

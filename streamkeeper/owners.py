@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from streamkeeper import names
 from streamkeeper.declare.model import Where
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import DeclarationError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines, table_owner
+from streamkeeper.manifest import names
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_json, to_json
 from streamkeeper.tables.past_versions import EMPTIED, PUT_IN_PLACE, TOMBSTONES_OF, writers_of

@@ -1,5 +1,10 @@
 """The pipeline language, as pipeline files import it: ``from streamkeeper import pipelines as dp``."""
 
+from __future__ import annotations
+
+from typing import Any
+
+from streamkeeper.declare import language
 from streamkeeper.declare.language import (
     append_flow,
     configure_pipeline,
@@ -23,3 +28,8 @@ __all__ = [
     "schedule",
     "temporary_view",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Refuse what Lakeflow has and pipelines here have not, in words."""
+    return getattr(language, name)

@@ -108,7 +108,7 @@ def list_backups(
     show_backups(table, json)
 
 
-@app.command()
+@app.command(epilog=example("rename"))
 def rename(
     old: Annotated[str, typer.Argument(help="A flow, as PIPELINE.FLOW, or a pipeline.", metavar="OLD")],
     new: Annotated[str, typer.Argument(help="Its name from now on, of the same kind.", metavar="NEW")],
@@ -122,9 +122,9 @@ def rename(
     """
     import getpass
 
-    from streamkeeper import renames
+    from streamkeeper.flows import rename as renaming
 
-    done = renames.rename(Settings.from_environment(), old, new, getpass.getuser())
+    done = renaming.rename(Settings.from_environment(), old, new, getpass.getuser())
     lines = [f"{old} is named {new} {'already' if done.done_before else 'now'}."]
     lines += [f"{name} goes on in generation {number}." for name, number in done.flows.items()]
     todo = f"Declare the flow as {new.partition('.')[2]!r}" if "." in new else f"Name the file {new}.py"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from streamkeeper.cli.output import put, say
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import PlanRefused, RecoveryError, StreamkeeperError, TableLocked
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import typer
 
 from streamkeeper.cli.examples import example
 from streamkeeper.cli.output import say, show
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 
 if TYPE_CHECKING:

@@ -46,10 +46,10 @@ from streamkeeper.declare.model import (
     Where,
     check_name,
 )
+from streamkeeper.declare.not_there import check_function, known_parameters, refuse
 from streamkeeper.declare.registry import Options, caller, code_hash, current, listed
 from streamkeeper.declare.source_options import check_delta, check_kafka, check_start
 from streamkeeper.errors import DeclarationError, NotOffered
-from streamkeeper.not_there import check_function, known_parameters, refuse
 from streamkeeper.recover.plans.schedules import declared
 from streamkeeper.settings import pipeline_env
 from streamkeeper.user_environment import why_refused

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases, rebuild_status
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Lease, Life

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from streamkeeper import pipeline_files
 from streamkeeper.declare.fingerprint import called, hash_of
 from streamkeeper.declare.model import (
     OUR_FOLDERS,
@@ -30,6 +29,7 @@ from streamkeeper.declare.model import (
 )
 from streamkeeper.declare.registry import DECORATORS, Registry, code_hash, collecting
 from streamkeeper.errors import DeclarationError
+from streamkeeper.manifest import pipeline_files
 
 _DECLARING = (
     "configure_pipeline",

@@ -2,7 +2,7 @@
 code.
 
 It is written by ``streamkeeper check``, and by whoever needs it first, of what another process imported
-(streamkeeper.importing). It lies at ``{state}/manifests/<hash of the pipeline files>.json``. A pipeline file
+(streamkeeper.manifest.import_all). It lies at ``{state}/manifests/<hash of the pipeline files>.json``. A pipeline file
 that raises, exits, crashes or hangs costs nobody else's flows: its own are kept as they were last declared,
 with the error beside them.
 """
@@ -18,10 +18,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from streamkeeper import __version__, importing, names, pipeline_files
+from streamkeeper import __version__
 from streamkeeper.declare.model import AnyFlow, Pipeline, pipeline_from_json, pipeline_to_json
 from streamkeeper.errors import DeclarationError, RequestError, StorageError, StreamkeeperError
-from streamkeeper.importing import Imported
+from streamkeeper.manifest import import_all, names, pipeline_files
+from streamkeeper.manifest.import_all import Imported
 from streamkeeper.recover.plans.schedules import check_schedules
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_json, to_json
@@ -169,7 +170,7 @@ def make_manifest(settings: Settings) -> Manifest:
     """Import every pipeline file in another process, and write the manifest; raises as
     :func:`write_manifest`.
     """
-    return write_manifest(settings, lambda files: importing.import_elsewhere(settings, files))
+    return write_manifest(settings, lambda files: import_all.import_elsewhere(settings, files))
 
 
 def write_manifest(
@@ -192,7 +193,7 @@ def write_manifest(
     declaring = [file for file, content in contents.items() if content is not None and _declares(content)]
     if imported is None:
         with as_user_code_sees_it(settings):
-            found = list(importing.import_here(declaring, settings.data))
+            found = list(import_all.import_here(declaring, settings.data))
     else:
         found = list(imported(declaring))
     results = dict(zip(declaring, found, strict=True))

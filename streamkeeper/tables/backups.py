@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from streamkeeper import names
 from streamkeeper.errors import RecoveryError, RequestError, StorageError
 from streamkeeper.flows import ledger
 from streamkeeper.flows.files import kept_pipelines, tables_folder
+from streamkeeper.manifest import names
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_json, to_json
 from streamkeeper.tables.flows_at_version import FlowAt

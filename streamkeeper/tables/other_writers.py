@@ -9,15 +9,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper import names
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.log import LogCommit
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.backfill_flow import HISTORY, is_backfill, name_of
 from streamkeeper.flows.files import FlowHome, kept_flows
 from streamkeeper.flows.ledger import Event
+from streamkeeper.manifest import names
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.names import Names
+from streamkeeper.manifest.names import Names
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.tables.kept_writers import undeclared

@@ -14,9 +14,9 @@ import sys
 import time
 
 from streamkeeper.drivers import supervision
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.drivers.submit import LOG_VARIABLE
 from streamkeeper.errors import LeaseHeld
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Heartbeat

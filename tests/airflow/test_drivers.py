@@ -14,7 +14,7 @@ import pytest
 from streamkeeper_airflow.flow import drivers
 from streamkeeper_airflow.flow.drivers import Attached, Driver, Ending, Submitted
 
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Heartbeat, Lease, Process

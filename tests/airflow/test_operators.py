@@ -19,8 +19,8 @@ from streamkeeper_airflow.flow.supervise import FlowOperator
 
 from streamkeeper.drivers import crash_loops, failures
 from streamkeeper.drivers.alerts import AlertKind
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.drivers.failures import Cause
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.manifest import read_manifest

@@ -21,7 +21,7 @@ from streamkeeper_airflow.flow.retries import (
     failing_streak,
 )
 
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Heartbeat

@@ -26,7 +26,7 @@ from streamkeeper_airflow.flow.retries import DriverFailed
 from streamkeeper_airflow.flow.supervise import FlowOperator
 
 from streamkeeper.drivers import submit
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Lease, Process, process_started

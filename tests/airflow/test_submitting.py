@@ -14,8 +14,8 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
 from streamkeeper_airflow.flow import submit as submitting
-from streamkeeper_airflow.operate.tidying import TidyTables
 from streamkeeper_airflow.recovery.tasks import SparkStep
+from streamkeeper_airflow.recovery.tidying import TidyTables
 
 from streamkeeper.drivers import submit
 from streamkeeper.manifest.manifest import Flow, read_manifest

@@ -10,7 +10,7 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from streamkeeper_airflow.operate.tidying import PlanTidying, TidyTables
+from streamkeeper_airflow.recovery.tidying import PlanTidying, TidyTables
 
 from streamkeeper.drivers.submit import TIDYING_JOB
 from streamkeeper.recover.kinds import tidy_tables

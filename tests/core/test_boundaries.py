@@ -156,13 +156,7 @@ def test_what_a_driver_needs_of_streamkeeper_is_the_standard_library_alone() -> 
             assert source is not None
             pending += [inner for _, inner in imports(source.read_text()) if top(inner) == "streamkeeper"]
     parts = {module.split(".")[1] for module in needed if "." in module}
-    assert {
-        "storage",
-        "leases",
-        "generations",
-        "checkpoint",
-        "loading",
-    } <= parts, "the walk found the driver's modules"
+    assert {"storage", "flows", "checkpoint", "manifest"} <= parts, "the walk found the driver's modules"
     assert not parts & DRIVER_NEEDS_NONE_OF
     third_party = {
         f"{module}: {name}"

@@ -16,7 +16,7 @@ from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PIPELINE_ENV, Settings
 from streamkeeper.user_environment import environment
-from tests.core.declare.test_language import load
+from tests.worlds.pipelines import load
 from tests.worlds.small_world import EVENTS, World
 
 SECRETS = {

@@ -19,7 +19,7 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.cdc_spec import BOOKKEEPING
 from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers import submit
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome, TableTurns, query_id
 from streamkeeper.flows.generations import AFTER_LAST, REBUILT, Generation, Start, StartAt

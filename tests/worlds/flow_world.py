@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.drivers import submit
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome, query_id
 from streamkeeper.flows.generations import AFTER_LAST, REBUILT, Generation, Start, StartAt

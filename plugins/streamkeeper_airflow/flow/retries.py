@@ -10,7 +10,7 @@ from datetime import timedelta
 from airflow.sdk import Context, RetryDecision, RetryPolicy, conf
 from airflow.sdk.exceptions import AirflowException
 
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.settings import Settings

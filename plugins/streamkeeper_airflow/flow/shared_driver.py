@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from streamkeeper.drivers.exit_codes import Outcome, of_all
+from streamkeeper.exit_codes import Outcome, of_all
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Life

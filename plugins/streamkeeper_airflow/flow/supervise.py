@@ -15,8 +15,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from streamkeeper.drivers import crash_loops, submit
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.drivers.crash_loops import Failures
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import SettingsError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.leases import Life

@@ -22,7 +22,6 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from streamkeeper.declare.model import Pipeline
-from streamkeeper.drivers.exit_codes import Outcome, of_all
 from streamkeeper.errors import (
     DeclarationError,
     FlowHeld,
@@ -31,6 +30,7 @@ from streamkeeper.errors import (
     StreamkeeperError,
     UsageError,
 )
+from streamkeeper.exit_codes import Outcome, of_all
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Lease

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import LeaseHeld
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Lease

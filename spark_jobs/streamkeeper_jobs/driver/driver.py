@@ -16,12 +16,11 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from streamkeeper import owners, pipeline_files
+from streamkeeper import owners
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.damage import ERROR
 from streamkeeper.declare.model import NAME, RETRY, Pipeline
 from streamkeeper.drivers import failures, supervision
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.drivers.failures import Cause, Failure, FailureClass
 from streamkeeper.drivers.submit import LOG_VARIABLE
 from streamkeeper.errors import (
@@ -35,10 +34,12 @@ from streamkeeper.errors import (
     SinkDisagrees,
     StreamkeeperError,
 )
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import Generation, Start
 from streamkeeper.flows.leases import Heartbeat, Lease
+from streamkeeper.manifest import pipeline_files
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import Flow

@@ -16,8 +16,8 @@ from pyspark.sql.types import DataType, StructType
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING
 from streamkeeper.declare.model import KAFKA, AutoCdcFlow
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import RecoveryError, RequestError, StreamkeeperError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import backfill_flow, generations
 from streamkeeper.flows import position as flow_position
 from streamkeeper.flows.backfill_flow import HISTORY, KIND, SEQUENCE, Backup, Filters

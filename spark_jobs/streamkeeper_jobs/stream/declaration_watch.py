@@ -8,8 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from streamkeeper import pipeline_files
 from streamkeeper.errors import RequestError, StreamkeeperError
+from streamkeeper.manifest import pipeline_files
 from streamkeeper.manifest.manifest import FOLDER, Manifest, read_manifest
 from streamkeeper.settings import Settings
 

@@ -20,12 +20,12 @@ from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.flow_now import flow_home, look_at
 from streamkeeper.recover.restart.next_generation import Way, plan_place
+from streamkeeper.recover.restart.written_again import Beginning, written_again
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.sources import replay_steps
 from streamkeeper.sources.cost import price_of, refusals_of
 from streamkeeper.times import now
-from streamkeeper.written_again import Beginning, written_again
 
 RECOVERY = "reset_checkpoint"
 

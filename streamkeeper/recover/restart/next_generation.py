@@ -21,11 +21,11 @@ from streamkeeper.recover.plans.plan import NONE, Amount, FlowPlan, Refusal, Sou
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.flow_now import Present, flow_home, look_at
+from streamkeeper.recover.restart.written_again import Beginning, written_again
 from streamkeeper.settings import Settings
 from streamkeeper.sources import replay_steps
 from streamkeeper.sources.cost import price_of, refusals_of
 from streamkeeper.sources.move_cost import Move, price_from
-from streamkeeper.written_again import Beginning, written_again
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from streamkeeper.cli import recovery_session, running
 from streamkeeper.cli.commands import app
 from streamkeeper.cli.output import Grid, lines_of
 from streamkeeper.drivers import submit
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import RecoveryError, StreamkeeperError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases, ledger
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover import engine

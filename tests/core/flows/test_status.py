@@ -7,8 +7,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import StorageError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases, status
 from streamkeeper.flows.leases import Heartbeat, Lease, Process
 from streamkeeper.flows.status import FlowStatus

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from streamkeeper import importing
 from streamkeeper.errors import RequestError, SettingsError, StorageError, StreamkeeperError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.manifest import manifest
+from streamkeeper.manifest import import_all, manifest
 from streamkeeper.manifest.manifest import read_manifest, write_manifest
 from tests.worlds.small_world import EVENTS, World
 
@@ -233,7 +232,7 @@ def test_a_state_folder_that_cannot_be_written_is_named_and_nothing_is_made(worl
 def test_a_pipeline_file_that_takes_too_long_is_told_so(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importing, "BUILD_SECONDS", 1.0)
+    monkeypatch.setattr(import_all, "BUILD_SECONDS", 1.0)
     world.declare("import threading\nthreading.Event().wait(30)\n" + EVENTS)
     with pytest.raises(StreamkeeperError, match=r"took more than 1.0 s. They must only declare"):
         read_manifest(world.settings)
@@ -242,7 +241,7 @@ def test_a_pipeline_file_that_takes_too_long_is_told_so(
 def test_a_file_that_hangs_takes_down_nothing_but_its_own_flows(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importing, "FILE_SECONDS", 0.3)
+    monkeypatch.setattr(import_all, "FILE_SECONDS", 0.3)
     world.declare(EVENTS.replace("events", "orders"), "orders.py")
     before = {flow.full_name: flow.fingerprint for flow in write_manifest(world.settings).flows()}
     world.declare(
@@ -297,7 +296,7 @@ ENDS = {
 def test_a_file_that_ends_its_process_costs_nobody_elses_flows(
     text: str, said: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importing, "FILE_SECONDS", 3.0)
+    monkeypatch.setattr(import_all, "FILE_SECONDS", 3.0)
     for name in ("orders", "zoo"):
         world.declare(EVENTS.replace("events", name), f"{name}.py")
     world.declare("def", "lib/__init__.py")

@@ -324,7 +324,7 @@ def test_a_field_has_one_name_in_form_command_line_and_plan(name: str) -> None:
         for field in fields(of.request)
     }
     assert set().union(*made.values()) | {"reason"} == form
-    options = set(inspect.signature(_with_options(lambda **_: None, of, {})).parameters) - {"json"}
+    options = set(inspect.signature(_with_options(lambda **_: None, of, {})).parameters) - {"json", "master"}
     assert options == form
     apart = {field: parts for field, parts in made.items() if parts and field not in parts}
     assert apart in ({}, {"to": {"batch", "timestamp", "offsets"}}), (

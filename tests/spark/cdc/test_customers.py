@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streamkeeper.delta import log as delta_log
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds
 from streamkeeper.flows.files import query_id
 from tests.worlds.customers_world import (

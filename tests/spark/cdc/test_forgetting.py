@@ -21,7 +21,7 @@ from streamkeeper_jobs.cdc.tombstones import forget
 from streamkeeper_jobs.recover import clean_up as forgetting
 
 from streamkeeper.declare.cdc_spec import END_AT, START_AT
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import ledger
 from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover.plans.kind import Work

@@ -16,8 +16,8 @@ from streamkeeper_jobs.cdc.columns import sequence_type
 from streamkeeper_jobs.cdc.expressions import whole_number, whole_numbers
 
 from streamkeeper.declare.cdc_spec import CdcSpec
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import DeclarationError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
 from tests.worlds.cdc_world import SPEC, TABLE, CdcBed, alone
 from tests.worlds.customers_world import INCREMENTAL, PIPELINE, SNAPSHOT, CustomersBed, delete, upsert

@@ -14,7 +14,7 @@ from pyspark.sql.functions import col, lit, window
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.delta import log as delta_log
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.files import query_id
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.storage import LocalStorage

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from tests.oracle import counted
 from tests.worlds.flow_world import DEDUPE, Flowbed, pipeline
 from tests.worlds.suites import long_after

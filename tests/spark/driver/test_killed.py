@@ -14,7 +14,7 @@ import pytest
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers import submit
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, leases
 from streamkeeper.flows.files import query_id
 from streamkeeper.storage import to_json

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from streamkeeper.drivers import submit, supervision
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import leases
 from tests.worlds.flow_world import Flowbed, heartbeat
 

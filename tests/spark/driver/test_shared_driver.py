@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from streamkeeper.drivers import submit
-from streamkeeper.drivers.exit_codes import PRECEDENCE, Outcome, of_all
 from streamkeeper.errors import DeclarationError
+from streamkeeper.exit_codes import PRECEDENCE, Outcome, of_all
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome, query_id
 from streamkeeper.flows.generations import AFTER_LAST, REBUILT, Generation, StartAt

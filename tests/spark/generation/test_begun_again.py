@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, leases
 from streamkeeper.flows.generations import EMPTY, REBUILT
 from streamkeeper.storage import LocalStorage

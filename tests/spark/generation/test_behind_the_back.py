@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from streamkeeper import renames
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import CheckpointError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds, leases
+from streamkeeper.flows import rename as renaming
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import OFFSETS, StartAt
 from tests.oracle import all_rows
@@ -158,7 +158,7 @@ def test_a_renamed_pipeline_goes_on_where_it_stood(make_bed: Make) -> None:
     assert bed.run() is Outcome.STOPPED
     before = bed.checkpoint(1).query_id()
     (bed.settings.pipelines / "events.py").rename(bed.settings.pipelines / "visits.py")
-    renames.rename(bed.settings, "events", "visits", "ada")
+    renaming.rename(bed.settings, "events", "visits", "ada")
     bed.arrive(2)
     assert bed.run("visits.clean_events") is Outcome.STOPPED
     bed.holds(all_rows(bed.events))

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streamkeeper.drivers import progress
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, leases, ledger, rebuild_status
 from streamkeeper.sources.replay_steps import BYTES, FILES, RECORDS
 from tests.killing import Killed

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from streamkeeper.delta.log import last_transaction
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.files import query_id
 from streamkeeper.flows.generations import (

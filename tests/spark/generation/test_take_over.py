@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from streamkeeper.delta import log as delta_log
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, leases
 from streamkeeper.flows.files import query_id
 from streamkeeper.flows.generations import AFTER_LAST, COPIED

@@ -17,8 +17,8 @@ from streamkeeper.amounts import REPEATS, UNKNOWN_PRICE
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.cli.inspecting import inspect_place
 from streamkeeper.delta import log as delta_log
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import RecoveryError, StorageError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, past_positions
 from streamkeeper.flows.files import query_id
 from streamkeeper.flows.generations import ADOPTED

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 from streamkeeper.amounts import UNKNOWN_PRICE
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.delta import log as delta_log
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.recover import engine
 from streamkeeper.storage import LocalStorage
 from tests.oracle import all_rows, first_per

@@ -19,8 +19,8 @@ from streamkeeper_jobs.recover.steps import perform
 from streamkeeper_jobs.sinks import auto_cdc
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import RecoveryError, StorageError, StreamkeeperError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.backfill_flow import BACKUP, FILES, HISTORY, Backup, name_of
 from streamkeeper.flows.files import FlowHome

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from tests.oracle import all_rows, first_per
 from tests.worlds.backup_world import Recoverer
 from tests.worlds.beside import DONE, KIND, NAME, after_round, distinct, steps

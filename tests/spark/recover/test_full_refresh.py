@@ -20,8 +20,8 @@ from streamkeeper_jobs.spark.delta_commit import carrying
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers import submit
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.generations import BATCH, StartAt
 from streamkeeper.flows.ledger import Ledger

@@ -24,8 +24,8 @@ from streamkeeper_jobs.spark.row_checksums import checksum
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers import submit
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import RecoveryError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, ledger, side_flow
 from streamkeeper.recover import engine
 from streamkeeper.recover.restart import side_table as besides

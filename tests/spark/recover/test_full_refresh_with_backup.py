@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from streamkeeper_jobs.recover.steps import perform
 
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.full_refresh_with_backup import KIND

@@ -17,8 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streamkeeper.amounts import REPEATS
-from tests.spark.pricebed import QUERIES, RECOVERIES, ROCKS, Priced
 from tests.worlds.flow_world import Flowbed
+from tests.worlds.price_world import QUERIES, RECOVERIES, ROCKS, Priced
 
 SEED = int(os.environ.get("STREAMKEEPER_SEED", "1"))
 

@@ -14,8 +14,8 @@ from streamkeeper_jobs.recover import restore_table
 from streamkeeper_jobs.spark.delta_snapshot import read_snapshot
 
 from streamkeeper.delta import log as delta_log
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
 from streamkeeper.recover import engine
 from streamkeeper.tables import past_versions

@@ -19,8 +19,8 @@ from streamkeeper_jobs.recover import backup_table as copying
 from streamkeeper_jobs.sinks import auto_cdc
 
 from streamkeeper.delta import copy_files
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import StreamkeeperError, TableLocked
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import leases, ledger
 from streamkeeper.recover import engine
 from streamkeeper.tables import backups, recovery_lock

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
 from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover import engine as recoveries

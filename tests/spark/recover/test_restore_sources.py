@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
 from streamkeeper.flows.generations import OFFSETS
 from streamkeeper.recover.plans.plan import Plan

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from streamkeeper_jobs.recover import restore_table
 
 from streamkeeper.delta import log as delta_log
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import RecoveryError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import OFFSETS

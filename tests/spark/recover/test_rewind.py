@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import RecoveryError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
 from streamkeeper.flows.generations import COPIED, REBUILT
 from streamkeeper.manifest.manifest import read_manifest, write_manifest

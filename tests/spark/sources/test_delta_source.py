@@ -12,7 +12,7 @@ import pytest
 
 from streamkeeper.delta.history import offset_before, require_history
 from streamkeeper.delta.log import latest_version
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EARLIEST, EMPTY, LATEST, OFFSETS, REBUILT, TIMESTAMP, StartAt
 from tests.oracle import all_rows, counted
 from tests.worlds.flow_world import event

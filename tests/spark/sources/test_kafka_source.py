@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import (
     AFTER_LAST,
     EARLIEST,

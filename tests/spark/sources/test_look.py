@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import AFTER_LAST, StartAt
 from streamkeeper.manifest.environment import opened
 from streamkeeper.recover.kinds import reset_checkpoint

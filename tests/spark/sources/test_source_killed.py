@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from streamkeeper.delta import log as delta_log
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.files import query_id
 from tests.oracle import first_per
 from tests.worlds.drivers import batch_of, kill_after_the_sinks_commit

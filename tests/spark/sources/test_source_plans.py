@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import SourceError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EARLIEST, LATEST, OFFSETS, TIMESTAMP, StartAt
 from streamkeeper.manifest.environment import opened
 from streamkeeper.recover.kinds import reset_checkpoint

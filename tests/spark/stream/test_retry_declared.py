@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds, leases
 from tests.worlds.flow_world import DEDUPE, Flowbed, pipeline
 

@@ -11,8 +11,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from streamkeeper_jobs.driver import driver
 from streamkeeper_jobs.stream.query import RunsOn
 
-from streamkeeper.drivers.exit_codes import Outcome
 from streamkeeper.errors import StorageError
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
 from tests.oracle import first_per

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.checkpoint import write_offsets
 from streamkeeper.checkpoint.crc_files import twin_of
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import AFTER_LAST, StartAt
 from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover import engine

@@ -1,7 +1,7 @@
 """``streamkeeper rename``: another name for a flow or a pipeline, which keeps its generations, its tables and
 its history.
 
-One file says so (streamkeeper.names); nothing else is written, and nothing is moved. So a rename that was
+One file says so (streamkeeper.manifest.names); nothing else is written, and nothing is moved. So a rename that was
 killed was made or was not, and asking for it again does what is left.
 """
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamkeeper import names
 from streamkeeper.declare.model import NAME, OUR_FOLDERS
 from streamkeeper.errors import LeaseHeld, RecoveryError, RequestError
 from streamkeeper.flows import leases, ledger
 from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines
-from streamkeeper.names import Names
+from streamkeeper.manifest import names
+from streamkeeper.manifest.names import Names
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 

@@ -104,7 +104,7 @@ class _Process:
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed where this context ends
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "streamkeeper.importing"],
+                [sys.executable, "-m", "streamkeeper.manifest.import_all"],
                 env=environment(settings),
                 cwd=PROJECT,  # the first place that -m imports from: never a folder of the user's
                 stdin=subprocess.PIPE,

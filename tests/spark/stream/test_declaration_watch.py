@@ -122,7 +122,7 @@ def test_a_look_that_failed_is_taken_again_although_no_file_changed(
     change_its_schema(world)
     assert found.files_changed()
     with monkeypatch.context() as broken:
-        broken.setattr("streamkeeper.importing.PROJECT", world.root / "nowhere")
+        broken.setattr("streamkeeper.manifest.import_all.PROJECT", world.root / "nowhere")
         assert found.what_changed() is None
     assert not found.files_changed()
     at[0] += AGAIN_SECONDS

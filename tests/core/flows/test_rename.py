@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from streamkeeper import names, owners, renames
+from streamkeeper import owners
 from streamkeeper.errors import DeclarationError, LeaseHeld, RecoveryError, RequestError, TableLocked
 from streamkeeper.flows import generations, holds, leases, ledger, status
+from streamkeeper.flows import rename as renaming
 from streamkeeper.flows.files import FlowHome, TableTurns, kept_flows, kept_pipelines, query_id
+from streamkeeper.manifest import names
 from streamkeeper.manifest.manifest import Manifest, read_manifest, write_manifest
 from streamkeeper.storage import LocalStorage, to_json
 from streamkeeper.tables import backups, recovery_lock, writers_turn
@@ -37,8 +39,8 @@ def move_file(world: World) -> None:
     (world.settings.pipelines / "events.py").rename(world.settings.pipelines / "visits.py")
 
 
-def rename(world: World, old: str, new: str) -> renames.Renamed:
-    return renames.rename(world.settings, old, new, "ada")
+def rename(world: World, old: str, new: str) -> renaming.Renamed:
+    return renaming.rename(world.settings, old, new, "ada")
 
 
 def storage(world: World) -> LocalStorage:

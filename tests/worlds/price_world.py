@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.amounts import PRICES
 from streamkeeper.delta import log as delta_log
-from streamkeeper.drivers.exit_codes import Outcome
+from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
 from streamkeeper.manifest.manifest import read_manifest, write_manifest
 from streamkeeper.recover import engine

@@ -1,0 +1,112 @@
+"""A real cluster of Spark's own kind on this machine: a master and a worker, started from pip's pyspark."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+STARTING = 120.0
+"""Seconds that master and worker may take to start on a busy machine."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A master with one worker. ``page`` is the master's, for people and, as JSON, for tests."""
+
+    master: str
+    page: str
+
+    def state(self) -> dict[str, Any]:
+        """Return what the master knows of workers and applications."""
+        with urllib.request.urlopen(f"{self.page}/json/", timeout=10) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+    def finished(self) -> list[str]:
+        """Return the names of the applications that ran here to their end, in the order in which they
+        came.
+        """
+        done = [
+            application for application in self.state()["completedapps"] if application["state"] == "FINISHED"
+        ]
+        return [
+            application["name"]
+            for application in sorted(done, key=lambda application: application["starttime"])
+        ]
+
+
+@contextmanager
+def standalone(folder: Path, cores: int = 2) -> Iterator[Cluster]:
+    """Run a master and a worker until the block ends; their logs and work are in ``folder``."""
+    port, page, worker_page = free_ports(3)
+    cluster = Cluster(f"spark://127.0.0.1:{port}", f"http://127.0.0.1:{page}")
+    with ExitStack() as stack:
+        where = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page)]
+        master = stack.enter_context(_daemon("master.Master", where, folder / "master.log"))
+        _wait_for(master, folder / "master.log", lambda: cluster.state()["status"] == "ALIVE")
+        work = [
+            "--host",
+            "127.0.0.1",
+            "--webui-port",
+            str(worker_page),
+            "--cores",
+            str(cores),
+            "--memory",
+            "1500m",
+        ]
+        asked = [*work, "--work-dir", str(folder / "work"), cluster.master]
+        worker = stack.enter_context(_daemon("worker.Worker", asked, folder / "worker.log"))
+        _wait_for(worker, folder / "worker.log", lambda: cluster.state()["aliveworkers"] == 1)
+        yield cluster
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on, each another."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+@contextmanager
+def _daemon(name: str, arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [
+        str(Path(sys.executable).parent / "spark-class"),
+        f"org.apache.spark.deploy.{name}",
+        *arguments,
+    ]
+    environment = {
+        **os.environ,
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_NO_DAEMONIZE": "1",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    with log.open("wb") as out, subprocess.Popen(command, env=environment, stdout=out, stderr=out) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def _wait_for(process: subprocess.Popen[bytes], log: Path, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + STARTING
+    while True:
+        assert process.poll() is None, log.read_text()[-4000:]
+        assert time.monotonic() < deadline, f"waited {STARTING:g} s in vain:\n{log.read_text()[-4000:]}"
+        try:
+            if condition():
+                return
+        except OSError:
+            pass  # it does not listen yet
+        time.sleep(0.2)
