@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from streamkeeper.amounts import size_in_words
 from streamkeeper.cli.output import Grid, show
 from streamkeeper.errors import RequestError
-from streamkeeper.recover.plans.plan import size_in_words
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups

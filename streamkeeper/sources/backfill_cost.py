@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from streamkeeper.amounts import Amount
 from streamkeeper.declare.model import KAFKA, Source
 from streamkeeper.delta.history import read_history
 from streamkeeper.delta.summary import read_summary
 from streamkeeper.errors import RequestError, SourceError, StorageError
-from streamkeeper.recover.plans.plan import Amount
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.sources.delta import statistics as delta_statistics
 from streamkeeper.sources.files.listing import amount, list_files

@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from streamkeeper import amounts
+from streamkeeper.amounts import NONE, Amount, SourcePrice
 from streamkeeper.declare.model import DELTA, KAFKA, Source
 from streamkeeper.declare.offsets import check_fits, describe
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, EMPTY, LATEST, OFFSETS
 from streamkeeper.flows.position import Standing
-from streamkeeper.recover.plans import plan as plans
-from streamkeeper.recover.plans.plan import NONE, Amount, Refusal, SourcePrice
+from streamkeeper.recover.plans.plan import Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.sources.delta import cost as delta_cost
 from streamkeeper.sources.files import cost as files_cost
@@ -145,16 +145,16 @@ def refusals_of(
     counted = [price for price in prices if not price.unknown]
     found = {
         amounts.LOSS: [
-            f"{price.source}: {plans.in_words(price.lost)}" for price in counted if not price.lost.nothing
+            f"{price.source}: {amounts.in_words(price.lost)}" for price in counted if not price.lost.nothing
         ],
         amounts.REPEATS: [
-            f"{price.source}: {plans.in_words(price.repeated)}"
+            f"{price.source}: {amounts.in_words(price.repeated)}"
             for price in counted
             if not price.repeated.nothing
         ],
         amounts.MISSING_HISTORY: [
             f"{price.source}:"
-            f" {plans.in_words(price.gone)}{'' if stateful else ', and whether the query keeps state is not known'}"
+            f" {amounts.in_words(price.gone)}{'' if stateful else ', and whether the query keeps state is not known'}"
             for price in counted
             if not price.gone.nothing and stateful is not False
         ],
@@ -170,7 +170,7 @@ def refusals_of(
         )
     if again is not None and again.rows_unknown is None:
         found[amounts.REPEATS] += (
-            [] if again.nothing else [f"the table {target}: {plans.in_words(again)} that it has"]
+            [] if again.nothing else [f"the table {target}: {amounts.in_words(again)} that it has"]
         )
     elif again is not None:
         found[amounts.UNKNOWN_PRICE].append(

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from streamkeeper import amounts
+from streamkeeper.amounts import NONE, Amount, SourcePrice
 from streamkeeper.checkpoint import files_log
 from streamkeeper.declare.model import DELTA, KAFKA, Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, StartAt
 from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import Standing
-from streamkeeper.recover.plans import plan as plans
-from streamkeeper.recover.plans.plan import NONE, Amount, SourcePrice
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.sources.cost import price_of
 from streamkeeper.sources.delta import cost as delta_cost
@@ -170,5 +170,5 @@ def _read_again(price: SourcePrice, amount: Amount, move: Move) -> SourcePrice:
     """
     if not move.restored or amount.nothing:
         return replace(price, repeated=amount)
-    said = f"{plans.in_words(amount)} are read and written again, into the table as it was before them"
+    said = f"{amounts.in_words(amount)} are read and written again, into the table as it was before them"
     return replace(price, repeated=NONE, notes=(*price.notes, said))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from streamkeeper.amounts import SourcePrice
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import holds, ledger
 from streamkeeper.flows.generations import StartAt
@@ -16,7 +17,7 @@ from streamkeeper.recover.kinds import reset_checkpoint
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import kind as recovery_kind
 from streamkeeper.recover.plans import plan as plans
-from streamkeeper.recover.plans.plan import Plan, SourcePrice
+from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.redaction import HIDDEN, is_secret, redact, redact_text, secrets_in

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from streamkeeper.amounts import SourcePrice
 from streamkeeper.checkpoint import CommitEntry, OffsetEntry, write_commit, write_offsets
 from streamkeeper.delta.history import offset_before
 from streamkeeper.errors import SourceError
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import reset_checkpoint, rewind
-from streamkeeper.recover.plans.plan import Plan, SourcePrice, from_json, to_json
+from streamkeeper.recover.plans.plan import Plan, from_json, to_json
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.requests.rewind import RewindRequest
 from streamkeeper.sources.kafka import client as kafka_client

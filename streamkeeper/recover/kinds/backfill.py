@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper.amounts import REPEATS
+from streamkeeper.amounts import REPEATS, Amount, in_words
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import KAFKA, AppendFlow, AutoCdcFlow, Source
 from streamkeeper.delta import log as delta_log
@@ -21,7 +21,7 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
-from streamkeeper.recover.plans.plan import Amount, Plan, Refusal, in_words
+from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.steps.shared import LOCK, let_go
 from streamkeeper.settings import Settings

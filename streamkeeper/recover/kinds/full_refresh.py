@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
-from streamkeeper.amounts import REPEATS
+from streamkeeper.amounts import NONE, REPEATS, Amount, SourcePrice, in_words
 from streamkeeper.declare.model import DELTA, KAFKA, Pipeline, Source, Table
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_rows_may_go
@@ -24,7 +24,7 @@ from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import reset_checkpoint
 from streamkeeper.recover.plans.consent import price_of_others, price_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
-from streamkeeper.recover.plans.plan import NONE, Amount, FlowPlan, Plan, Refusal, SourcePrice, in_words
+from streamkeeper.recover.plans.plan import FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.recover.requests.full_refresh import RefreshRequest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper.amounts import LOSS, PRICES
+from streamkeeper.amounts import LOSS, PRICES, Amount, in_words
 from streamkeeper.declare.model import Source
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import newest_summary
@@ -23,7 +23,7 @@ from streamkeeper.recover.kinds import full_refresh
 from streamkeeper.recover.kinds.backup_table import unit_of
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
-from streamkeeper.recover.plans.plan import Amount, CopyPlan, FlowPlan, Plan, Refusal, in_words
+from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.recover.requests.full_refresh import DECLARED, KEPT, BesideRequest, RefreshRequest
 from streamkeeper.recover.restart import side_table

@@ -5,10 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from streamkeeper.amounts import DOWNSTREAM, LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
+from streamkeeper.amounts import (
+    DOWNSTREAM,
+    LOSS,
+    MISSING_HISTORY,
+    REPEATS,
+    UNKNOWN_PRICE,
+    in_words,
+    size_in_words,
+)
 from streamkeeper.recover.plans.advice import TRADE_OFFS, advise
 from streamkeeper.recover.plans.kind import kind
-from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, in_words, size_in_words
+from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan
 
 
 def as_markdown(plan: Plan) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from streamkeeper.amounts import PRICES, REPEATS, UNKNOWN_PRICE
+from streamkeeper.amounts import PRICES, REPEATS, UNKNOWN_PRICE, Amount
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
 from streamkeeper.delta.log import SEAL, Transactions
 from streamkeeper.errors import CheckpointError, RequestError
@@ -23,7 +23,7 @@ from streamkeeper.flows.generations import OFFSETS, StartAt
 from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.recover.plans.plan import Amount, Refusal
+from streamkeeper.recover.plans.plan import Refusal
 from streamkeeper.recover.restart.flow_now import look_at
 from streamkeeper.recover.restart.next_generation import (
     Planned,

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from streamkeeper.amounts import REPEATS
+from streamkeeper import amounts
+from streamkeeper.amounts import NONE, REPEATS, Amount, SourcePrice
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
@@ -16,8 +17,7 @@ from streamkeeper.flows.past_positions import Place, state_from
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.recover.plans import plan as plans
-from streamkeeper.recover.plans.plan import NONE, Amount, FlowPlan, Refusal, SourcePrice
+from streamkeeper.recover.plans.plan import FlowPlan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.flow_now import Present, flow_home, look_at
@@ -183,7 +183,7 @@ def _read_again(price: SourcePrice, restored: bool) -> SourcePrice:
     if not restored or price.repeated.nothing:
         return price
     said = (
-        f"{plans.in_words(price.repeated)} are read and written again, into the table as it was before them"
+        f"{amounts.in_words(price.repeated)} are read and written again, into the table as it was before them"
     )
     return replace(price, repeated=NONE, notes=(*price.notes, said))
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from streamkeeper.amounts import NONE, Amount, SourcePrice
 from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.declare.offsets import is_reached
 from streamkeeper.delta import log as delta_log
@@ -37,7 +38,6 @@ from streamkeeper.flows.generations import (
 from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import Standing
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.recover.plans.plan import NONE, Amount, SourcePrice
 from streamkeeper.recover.restart.flow_now import Present, flow_home
 from streamkeeper.settings import Settings
 from streamkeeper.tables import past_versions

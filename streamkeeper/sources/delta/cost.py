@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
+from streamkeeper.amounts import NONE, Amount, SourcePrice
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.delta.history import (
@@ -22,7 +23,6 @@ from streamkeeper.delta.history import (
 )
 from streamkeeper.errors import RequestError, SourceError, StorageError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, OFFSETS, StartAt
-from streamkeeper.recover.plans.plan import NONE, Amount, SourcePrice
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.sources.delta import statistics as delta_statistics
 from streamkeeper.tables import past_versions

@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from streamkeeper.amounts import Amount
 from streamkeeper.delta.summary import read_summary
 from streamkeeper.errors import NotAskable, SourceError
-from streamkeeper.recover.plans.plan import Amount
 
 _VECTORS = "deletionVectors"
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+from streamkeeper.amounts import NONE, Amount, SourcePrice
 from streamkeeper.checkpoint import FileEntry, files_log
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, EMPTY, LATEST, OFFSETS, TIMESTAMP
 from streamkeeper.flows.position import Standing
-from streamkeeper.recover.plans.plan import NONE, Amount, SourcePrice
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.sources.files import listing as file_listing
 from streamkeeper.sources.files.listing import SourceFile

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from streamkeeper.amounts import Amount
 from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import StorageError
-from streamkeeper.recover.plans.plan import Amount
 
 COUNT_LIMIT = 64 * 1024 * 1024
 """Bytes up to which rows of line-based files are counted for a plan; beyond, the plan gives files and

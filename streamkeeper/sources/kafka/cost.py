@@ -10,12 +10,12 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
+from streamkeeper.amounts import NONE, Amount, SourcePrice
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import CheckpointError, RequestError, SourceError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, TIMESTAMP
 from streamkeeper.flows.position import Standing
-from streamkeeper.recover.plans.plan import NONE, Amount, SourcePrice
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import (

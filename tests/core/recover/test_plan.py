@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
+from streamkeeper import amounts
+from streamkeeper.amounts import NONE, Amount, SourcePrice
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.advice import FULL_REFRESH_WITH_BACKUP, RESET, TRADE_OFFS, fitting
-from streamkeeper.recover.plans.plan import NONE, Amount, CopyPlan, FlowPlan, Plan, Refusal, SourcePrice
+from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 
 TEN = Amount(10, 1000, 100)
 MORE = Amount(11, 1100, 110)
@@ -152,7 +154,7 @@ def test_a_plan_is_worse_only_if_its_price_is(approved: Plan, again: Plan, why: 
     ],
 )
 def test_an_amount_is_said_in_words(amount: Amount, words: str) -> None:
-    assert plans.in_words(amount) == words
+    assert amounts.in_words(amount) == words
     assert amount.nothing == (words == "nothing")
 
 
@@ -161,7 +163,7 @@ def test_an_amount_is_said_in_words(amount: Amount, words: str) -> None:
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (3.4e9, "3.4 GB"), (5e12, "5.0 TB"), (7e15, "7000.0 TB")],
 )
 def test_a_size_is_said_in_words(size: float, words: str) -> None:
-    assert plans.size_in_words(size) == words
+    assert amounts.size_in_words(size) == words
 
 
 @pytest.mark.parametrize("explained", [explain.as_text, explain.as_markdown], ids=["text", "markdown"])

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import REPEATS, UNKNOWN_PRICE
+from streamkeeper.amounts import REPEATS, UNKNOWN_PRICE, Amount
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import kind
-from streamkeeper.recover.plans.plan import Amount, Plan
+from streamkeeper.recover.plans.plan import Plan
 from tests.worlds.small_world import World
 
 FLOW = "events.clean_events"

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import REPEATS
+from streamkeeper.amounts import REPEATS, Amount
 from streamkeeper.errors import RequestError, SourceError
 from streamkeeper.manifest.manifest import read_manifest, write_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import backfill
 from streamkeeper.recover.plans import explain
-from streamkeeper.recover.plans.plan import Amount, Plan
+from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.sources.delta.statistics import rows_of
 from streamkeeper.sources.kafka.offsets import Topics
 from tests.worlds.delta_logs import PROTOCOL, Table, add

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
+from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE, Amount, in_words
 from streamkeeper.declare.model import Source, Where
 from streamkeeper.drivers.pending_input import what_waits
 from streamkeeper.errors import NotAskable, RequestError, SourceError
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import rewind
-from streamkeeper.recover.plans.plan import Amount, in_words, worse
+from streamkeeper.recover.plans.plan import worse
 from streamkeeper.recover.requests.rewind import RewindRequest
 from streamkeeper.settings import PIPELINE_ENV
 from streamkeeper.sources.kafka import client as kafka_client

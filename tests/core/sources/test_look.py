@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE
+from streamkeeper.amounts import LOSS, MISSING_HISTORY, REPEATS, UNKNOWN_PRICE, in_words
 from streamkeeper.checkpoint import OffsetEntry, write_offsets
 from streamkeeper.declare.model import Source, Where
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds import full_refresh, reset_checkpoint, rewind
-from streamkeeper.recover.plans.plan import Plan, in_words
+from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.full_refresh import RefreshRequest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.requests.rewind import RewindRequest

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from streamkeeper.amounts import SourcePrice
 from streamkeeper.errors import SourceError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EARLIEST, LATEST, OFFSETS, TIMESTAMP, StartAt
 from streamkeeper.manifest.environment import opened
 from streamkeeper.recover.kinds import reset_checkpoint
-from streamkeeper.recover.plans.plan import SourcePrice
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.sources.delta.statistics import amount_at, rows_of
 from streamkeeper.sources.kafka import client as kafka_client
