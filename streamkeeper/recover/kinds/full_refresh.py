@@ -97,7 +97,7 @@ def _plan_flow(settings: Settings, flow: Flow, request: RefreshRequest) -> Plann
     """
     if last_begun(flow_home(settings, flow)) is None:
         note = "The flow never ran: its first generation will read everything."
-        return never_begun(settings, flow, note), ()
+        return replace(never_begun(settings, flow, note), start=StartAt(EARLIEST)), ()
     present = look_at(settings, flow, strict=False)
     asked = ResetRequest(
         (flow.full_name,), StartAt(EARLIEST), REBUILT, request.accept, infer_schemas=request.infer_schemas
