@@ -106,14 +106,15 @@ class LogCommit:
     rows: int | None = 0
 
 
-def commits(table_path: str, at_once: int = 1) -> Iterator[LogCommit]:
-    """Give the commits whose JSON is still there, newest first, each read when it is asked for.
+def commits(table_path: str, at_once: int = 1, upto: int | None = None) -> Iterator[LogCommit]:
+    """Return the commits whose JSON is still there, newest first, each read when it is asked for.
 
     :param at_once: how many are read together, for whoever wants most of them.
+    :param upto: the newest version to read; without it the table's newest.
     :raises CheckpointError: a commit of the log holds something else than JSON lines.
     """
     storage = open_storage(table_path)
-    pending = iter(_versions(storage))
+    pending = (version for version in _versions(storage) if upto is None or version <= upto)
     with ThreadPoolExecutor(at_once) as pool:
         while group := list(islice(pending, at_once)):
             yield from pool.map(lambda version: _commit(storage, version), group)
