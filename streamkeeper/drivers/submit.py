@@ -1,5 +1,5 @@
-"""How every job is submitted, a flow's driver, a step of a recovery and ``tidy_tables``: Spark's settings,
-the command, the environment.
+"""How every job is submitted, a flow's driver and a step of a recovery: Spark's settings, the command, the
+environment.
 
 Nothing here starts anything or imports Spark.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,9 +29,6 @@ JOB = PROJECT / "spark_jobs" / "run_flow.py"
 
 RECOVERY_JOB = PROJECT / "spark_jobs" / "run_recovery.py"
 """The application that carries out one step of a recovery."""
-
-TIDYING_JOB = PROJECT / "spark_jobs" / "run_tidying.py"
-"""The application that tidies tables."""
 
 LOG_VARIABLE = "STREAMKEEPER_DRIVER_LOG"
 """Tells a driver which file its output goes to, so that its lease can say so to whoever attaches to it."""
@@ -167,23 +164,6 @@ def recovery_step(
     asked = ("--pipeline", pipeline, "--recovery", recovery, "--step", step)
     conf = job_settings(settings, _flows_of(settings, pipeline, recovery), master)
     return Submission(f"{recovery} {step}", RECOVERY_JOB, asked, conf, master, environment(settings))
-
-
-def tidying(
-    settings: Settings, plan: str, tables: Collection[tuple[str, str]], master: str = DEFAULT_MASTER
-) -> Submission:
-    """Return the submission of the job that carries out a plan of ``tidy_tables``. It has the ``spark_conf``
-    of the tables' flows.
-
-    :param tables: what the plan names: pipeline and table.
-    """
-    flows = [
-        flow.declaration
-        for flow in read_manifest(settings).flows()
-        if (flow.pipeline.name, flow.declaration.target) in tables
-    ]
-    conf = job_settings(settings, flows, master)
-    return Submission("tidy_tables", TIDYING_JOB, ("--plan", plan), conf, master, environment(settings))
 
 
 def command(

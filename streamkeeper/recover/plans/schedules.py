@@ -159,7 +159,7 @@ def conf_of(pipeline: Pipeline, schedule: Schedule) -> dict[str, Any]:
     """Give the form's values that a scheduled recovery is triggered with: names are whole, and nobody is
     asked.
     """
-    values, names = dict(schedule.values), _naming(schedule.recovery)
+    values, names = dict(schedule.values), _naming(schedule.recovery, "flow", "table")
     for key in names & values.keys():
         given = values[key]
         values[key] = (
@@ -167,7 +167,8 @@ def conf_of(pipeline: Pipeline, schedule: Schedule) -> dict[str, Any]:
         )
     if values.get("flows") and "flow" not in values and "flow" in names:
         values["flow"], *values["flows"] = values["flows"]
-    return {"reason": f"scheduled: {schedule.cron}", **values, _APPROVAL: False}
+    own = {key: pipeline.name for key in _naming(schedule.recovery, "pipeline")}
+    return {"reason": f"scheduled: {schedule.cron}", **own, **values, _APPROVAL: False}
 
 
 def check_schedules(pipeline: Pipeline, manifest: Manifest) -> None:
@@ -187,13 +188,13 @@ def check_schedules(pipeline: Pipeline, manifest: Manifest) -> None:
             ) from error
 
 
-def _naming(recovery: str) -> set[str]:
-    """Return the fields of a recovery's form that name declared flows or tables."""
+def _naming(recovery: str, *what: str) -> set[str]:
+    """Return the fields of a recovery's form that name what is declared of some sorts."""
     from streamkeeper.manifest.manifest import Manifest
     from streamkeeper.recover.plans.kind import kind
 
     form = kind(recovery).form(Manifest("", (), {}, {}))
-    return {field.name for field in form if field.names in ("flow", "table")}
+    return {field.name for field in form if field.names in what}
 
 
 def _whole(pipeline: Pipeline, name: Any) -> Any:

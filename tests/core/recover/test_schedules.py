@@ -69,6 +69,14 @@ def test_the_table_of_a_scheduled_backfill_is_any_of_the_warehouse_and_not_its_o
     assert BackfillRequest.parse(conf, manifest, "ada").table == "archive"
 
 
+def test_the_pipeline_of_a_scheduled_clean_up_is_the_files_own(world: World) -> None:
+    world.declare(EVENTS + 'dp.schedule("clean_up", tombstone_days=90, cron="@daily")\n')
+    manifest = read_manifest(world.settings)
+    assert manifest.errors == {}
+    [pipeline] = manifest.pipelines
+    assert schedules.conf_of(pipeline, pipeline.schedules[0])["pipeline"] == "events"
+
+
 def test_a_schedule_changes_no_flow(world: World) -> None:
     before = world.flow.fingerprint
     world.declare(EVENTS + NIGHTLY)
