@@ -209,7 +209,7 @@ def test_what_is_done_daily_is_triggered_for_each_pipeline_that_does_not_schedul
         name,
         {"pipeline": "second", "approval": False, "reason": "daily"},
     )
-    own = bag.dags[f"schedule__first__{name}__{name}"].task_dict["trigger"].conf
+    own = bag.dags[f"schedule__first__{name}"].task_dict["trigger"].conf
     assert own == {"reason": "scheduled: @weekly", "pipeline": "first", "approval": False}
 
 
