@@ -31,13 +31,14 @@ class Run:
         self.values: dict[str, Any] = {"pipeline": "first", "approval": False, "reason": "daily"}
         self.handed_on: dict[str, Any] = {}
 
+    def xcom_pull(self, task_ids: str) -> Any:
+        return self.handed_on.get(task_ids)
+
     def execute(self, task: Any) -> Any:
         run = SimpleNamespace(
             dag_id=OF, run_id="r1", conf=self.values, run_type="operator_triggered", triggering_user_name=None
         )
-        ti = SimpleNamespace(
-            xcom_pull=lambda task_ids: self.handed_on.get(task_ids), try_number=1, max_tries=2
-        )
+        ti = SimpleNamespace(xcom_pull=self.xcom_pull, try_number=1, max_tries=2)
         context = cast("Context", {"params": {}, "dag_run": run, "ti": ti})
         self.handed_on[task.task_id] = task.execute(context)
         return self.handed_on[task.task_id]

@@ -169,6 +169,7 @@ GOOD = [
     "1,2,5-9/2 0-23 1-31 1-12 0-7",
     "30 2 29 2 *",
     "5/10 * * * sun",
+    "05 00 * * 00",
     "@daily",
     " @Weekly ",
 ]
@@ -195,6 +196,9 @@ MISFITS: dict[Any, str] = {
     "* * * mon *": "'mon' is no month",
     "9-5 * * * *": "'9-5' ends before it begins",
     "*/0 * * * *": "the step of '\\*/0' is 0",
+    "*/ * * * *": "the step of '\\*/' is missing",
+    "*/x * * * *": "the step of '\\*/x' is x",
+    "1-2-3 * * * *": "'1-2-3' is no minute",
     "*-5 * * * *": "'\\*-5' is no minute",
     "-1 * * * *": "'-1' is no minute",
     "1,,2 * * * *": "'' is no minute",

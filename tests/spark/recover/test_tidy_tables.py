@@ -55,9 +55,7 @@ def files_of(spark: SparkSession, path: str) -> int:
     return int(DeltaTable.forPath(spark, path).detail().collect()[0]["numFiles"])
 
 
-def test_small_files_are_put_together_and_no_row_changes(
-    spark: SparkSession, settings: Settings
-) -> None:
+def test_small_files_are_put_together_and_no_row_changes(spark: SparkSession, settings: Settings) -> None:
     path = settings.table_path("events")
     write_small_files(spark, path, 6)
     rows = sorted(row.id for row in spark.read.format("delta").load(path).collect())
@@ -71,9 +69,7 @@ def test_small_files_are_put_together_and_no_row_changes(
 
 
 @pytest.mark.long
-def test_the_tables_own_longer_retention_rules(
-    spark: SparkSession, settings: Settings
-) -> None:
+def test_the_tables_own_longer_retention_rules(spark: SparkSession, settings: Settings) -> None:
     path = settings.table_path("events")
     write_small_files(spark, path, 2)
     spark.sql(
@@ -85,9 +81,7 @@ def test_the_tables_own_longer_retention_rules(
 
 
 @pytest.mark.long
-def test_a_table_that_fails_costs_no_other(
-    spark: SparkSession, settings: Settings
-) -> None:
+def test_a_table_that_fails_costs_no_other(spark: SparkSession, settings: Settings) -> None:
     broken, good = settings.table_path("broken"), settings.table_path("good")
     for path in (broken, good):
         write_small_files(spark, path, 2)
@@ -162,9 +156,7 @@ def test_compaction_waits_for_its_turn_and_gives_it_back(spark: SparkSession, se
 
 
 @pytest.mark.long
-def test_compaction_shuts_no_flow_out(
-    spark: SparkSession, settings: Settings
-) -> None:
+def test_compaction_shuts_no_flow_out(spark: SparkSession, settings: Settings) -> None:
     """A holder elsewhere that is silent cannot be proven gone: the flows deal with it, by sealing; tidying
     leaves the table.
     """
