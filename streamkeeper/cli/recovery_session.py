@@ -151,11 +151,11 @@ class Session:
 
     def _submit(self, step: str) -> None:
         """Run a step in an application of its own; its evidence and its error are in the ledger."""
-        from streamkeeper.drivers import submit
         from streamkeeper.recover import engine
         from streamkeeper.recover.plans.kind import kind
+        from streamkeeper.recover.steps import submission
 
-        job = submit.recovery_step(
+        job = submission.recovery_step(
             self.settings, self.plan.pipeline, self.plan.recovery_id, step, self.master
         )
         output = sys.stderr if self.as_json else None

@@ -13,6 +13,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pkgutil import resolve_name
 from typing import Any, TypeVar
 
 from streamkeeper.declare.auto_cdc import read_spec
@@ -40,6 +41,7 @@ from streamkeeper.declare.model import (
     AppendFlow,
     AutoCdcFlow,
     Notifier,
+    Schedule,
     Source,
     Table,
     View,
@@ -50,7 +52,6 @@ from streamkeeper.declare.not_there import check_function, known_parameters, ref
 from streamkeeper.declare.registry import Options, caller, code_hash, current, listed
 from streamkeeper.declare.source_options import check_delta, check_kafka, check_start
 from streamkeeper.errors import DeclarationError, NotOffered
-from streamkeeper.recover.plans.schedules import declared
 from streamkeeper.settings import pipeline_env
 from streamkeeper.user_environment import why_refused
 
@@ -69,6 +70,9 @@ __all__ = [
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _CLASSPATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+READ_SCHEDULE = "streamkeeper.recover.plans.schedules:declared"
+"""What reads a schedule, by name: which recoveries there are is known above this package."""
+
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -456,7 +460,7 @@ def schedule(recovery: str, *, cron: str, name: str | None = None, **values: Any
     """
     where = caller()
     registry = current(where)
-    made = declared(recovery, cron, name, values, where)
+    made: Schedule = resolve_name(READ_SCHEDULE)(recovery, cron, name, values, where)
     taken = registry.schedules.get(made.name)
     if taken is not None:
         raise DeclarationError(

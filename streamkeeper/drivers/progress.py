@@ -23,7 +23,7 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.drivers.alerts import Alert
 from streamkeeper.drivers.pending_input import Waiting, what_waits
 from streamkeeper.errors import StorageError
-from streamkeeper.flows import generations, leases, rebuild_status
+from streamkeeper.flows import generations, leases, status
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Life
 from streamkeeper.flows.position import last_begun
@@ -204,7 +204,7 @@ def position(home: FlowHome) -> Position:
     start = begun[1]
     last = generations.committed(home, start.number, Checkpoint(home.storage, start.checkpoint).last_commit())
     seeded = last is not None and start.seed_batch is not None and last <= start.seed_batch
-    return Position(start.number, None if seeded else last, rebuild_status.how_far(home, start.number + 1))
+    return Position(start.number, None if seeded else last, status.how_far(home, start.number + 1))
 
 
 def is_over(trouble: Alert, present: Position) -> bool:

@@ -17,11 +17,8 @@ from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.declare.model import AnyFlow, Pipeline
 from streamkeeper.declare.shared_driver import FAIR, common_conf, job_conf
 from streamkeeper.errors import DeclarationError
-from streamkeeper.flows import ledger
-from streamkeeper.manifest.manifest import Flow, read_manifest
-from streamkeeper.recover.plans import plan as plans
+from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import DEFAULT_MASTER, PROJECT, Settings
-from streamkeeper.storage import open_storage
 from streamkeeper.user_environment import environment
 
 JOB = PROJECT / "spark_jobs" / "run_flow.py"
@@ -155,17 +152,6 @@ def driver(
     return Submission(application_name(flows), JOB, tuple(asked), conf, master, environment(settings))
 
 
-def recovery_step(
-    settings: Settings, pipeline: str, recovery: str, step: str, master: str = DEFAULT_MASTER
-) -> Submission:
-    """Return the submission of one step of a recovery. It has the ``spark_conf`` of the flows that the
-    recovery is of.
-    """
-    asked = ("--pipeline", pipeline, "--recovery", recovery, "--step", step)
-    conf = job_settings(settings, _flows_of(settings, pipeline, recovery), master)
-    return Submission(f"{recovery} {step}", RECOVERY_JOB, asked, conf, master, environment(settings))
-
-
 def command(
     settings: Settings,
     flows: Flow | Sequence[Flow],
@@ -176,35 +162,10 @@ def command(
     return driver(settings, [flows] if isinstance(flows, Flow) else flows, master, available_now).command()
 
 
-def recovery_command(
-    settings: Settings, pipeline: str, recovery: str, step: str, master: str = DEFAULT_MASTER
-) -> list[str]:
-    """Return the command of :func:`recovery_step`; run it with :func:`environment`."""
-    return recovery_step(settings, pipeline, recovery, step, master).command()
-
-
 def spark_submit() -> str:
     """Give the ``spark-submit`` of this Python's own environment, or the one that the path has."""
     beside = Path(sys.executable).parent / "spark-submit"
     return str(beside) if beside.exists() else "spark-submit"
-
-
-def _flows_of(settings: Settings, pipeline: str, recovery: str) -> list[AnyFlow]:
-    """Return the flows that a recovery is of: those of its plan, and those that write its tables; else all of
-    the pipeline.
-    """
-    manifest, found = (
-        read_manifest(settings),
-        ledger.open(open_storage(settings.state), pipeline, recovery).find(ledger.PLANNED),
-    )
-    flows = [flow for flow in manifest.flows() if flow.pipeline.name == pipeline]
-    if found is not None:
-        plan = plans.from_json(found.evidence)
-        named = {flow.flow for flow in plan.flows}
-        flows = [
-            flow for flow in flows if flow.full_name in named or flow.declaration.target in plan.tables
-        ] or flows
-    return [flow.declaration for flow in flows]
 
 
 def _application(settings: Settings, declared: Mapping[str, str], master: str) -> dict[str, str]:

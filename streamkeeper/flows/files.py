@@ -19,7 +19,7 @@ spells them.
   what people were told of the flow, and what not yet (streamkeeper.drivers.alerts) progress.json
   overwritten by the monitor: what its last look found (streamkeeper.drivers.progress)
 {state}/ledger/names/            which names flows and pipelines have had; a folder keeps the first
-(streamkeeper.manifest.names) {state}/tables/<table>.json      which pipeline a table belongs to (streamkeeper.owners)
+(streamkeeper.manifest.names) {state}/tables/<table>.json      which pipeline a table belongs to (streamkeeper.tables.owners)
 {state}/manifests/clock          overwritten by who must know the storage's own time
 {state}/{pipeline}/ledger/<recovery>/  one immutable file an event (streamkeeper.flows.ledger)
 {state}/{pipeline}/tables/<table>/lock/recovery.json  one recovery at a time a table

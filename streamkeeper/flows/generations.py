@@ -69,6 +69,16 @@ class StartAt:
 
 
 @dataclass(frozen=True)
+class Restart:
+    """What is asked of a flow's next generation: where it starts, and what becomes of its state
+    (:data:`REBUILT`, :data:`EMPTY`, :data:`COPIED`).
+    """
+
+    start: StartAt
+    state: str
+
+
+@dataclass(frozen=True)
 class Generation:
     """What was decided: immutable once written.
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.flows import generations, holds, leases, rebuild_status
+from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.leases import Lease, Life
+from streamkeeper.flows.leases import Heartbeat, Lease, Life
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.storage import Storage
@@ -98,7 +98,7 @@ def _state(home: FlowHome, flow: Flow) -> tuple[str, str]:
         return "stopped" if stopped else "down", f"its driver {how}: {leases.describe(lease)}"
     beat = leases.read_heartbeat(home, lease.epoch)
     state = "running" if beat and beat.phase == "running" else "starting"
-    told = rebuild_status.told_by(beat)
+    told = told_by(beat)
     detail = f"{leases.describe(lease)}; {told}" if told else leases.describe(lease)
     return (state, detail) if life is Life.ALIVE else _far_away(home, lease, state)
 
@@ -113,3 +113,29 @@ def _far_away(home: FlowHome, lease: Lease, state: str) -> tuple[str, str]:
     silent = max(0.0, time.time() - written) if written is not None else 0.0
     detail = f"{leases.describe(lease)}; on another host or boot, last heartbeat {describe_age(silent)} ago"
     return ("down" if silent > SILENT_SECONDS else state), detail
+
+
+REBUILDING = "rebuilding"
+"""The phase of a driver that rebuilds a state from history; its heartbeat's details then have ``rebuild``:
+step, of, rows, epoch.
+"""
+
+
+def how_far(home: FlowHome, first: int = 0) -> str | None:
+    """Say how far the flow's present driver is with rebuilding a state; None where it rebuilds none.
+
+    :param first: the lowest generation that counts.
+    """
+    lease = leases.current(home)
+    return told_by(leases.read_heartbeat(home, lease.epoch) if lease is not None else None, first)
+
+
+def told_by(beat: Heartbeat | None, first: int = 0) -> str | None:
+    """As :func:`how_far`, by a heartbeat that was read already."""
+    if beat is None or beat.phase != REBUILDING or beat.generation < first or "rebuild" not in beat.details:
+        return None
+    told = beat.details["rebuild"]
+    return (
+        f"state of generation {beat.generation} rebuilt by {told['step']} of {told['of']} steps,"
+        f" {told['rows']} rows"
+    )

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from streamkeeper import __version__
@@ -23,12 +24,14 @@ from streamkeeper.declare.model import AnyFlow, Pipeline, pipeline_from_json, pi
 from streamkeeper.errors import DeclarationError, RequestError, StorageError, StreamkeeperError
 from streamkeeper.manifest import import_all, names, pipeline_files
 from streamkeeper.manifest.import_all import Imported
-from streamkeeper.recover.plans.schedules import check_schedules
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_json, to_json
 from streamkeeper.user_environment import as_user_code_sees_it, is_allowed
 
 FORMAT = 5
+SETTLE = "streamkeeper.tables.claims:settle"
+CHECK_SCHEDULES = "streamkeeper.recover.plans.schedules:check_schedules"
+"""Checks of a whole manifest, by name: they need what stands above this package."""
 FOLDER = "(all)"
 """Stands among a manifest's errors for all pipelines: the files cannot be looked at now, so all are as they
 were last declared.
@@ -206,9 +209,10 @@ def write_manifest(
         raise _changed_meanwhile(
             key
         )  # else the manifest of one set of files would be found under the hash of another, for ever
-    from streamkeeper import claims  # it reads manifests
 
-    manifest = claims.settle(settings, built.finish(key), before, {file.stem for file in contents})
+    manifest: Manifest = resolve_name(SETTLE)(
+        settings, built.finish(key), before, {file.stem for file in contents}
+    )
     storage.overwrite(_file(key), to_json(_to_json(manifest)))
     storage.overwrite(_LATEST, to_json({"key": key}))
     return manifest
@@ -235,7 +239,9 @@ class _Building:
         try:
             if found.pipeline is None:
                 raise DeclarationError(found.error or f"{file.name} declares nothing.")
-            check_schedules(found.pipeline, Manifest("", (found.pipeline,), {}, found.fingerprints))
+            resolve_name(CHECK_SCHEDULES)(
+                found.pipeline, Manifest("", (found.pipeline,), {}, found.fingerprints)
+            )
         except DeclarationError as error:
             self.errors[file.stem] = str(error)
             self._keep_last(file.stem)

@@ -13,10 +13,9 @@ from streamkeeper.amounts import NONE, Amount, SourcePrice
 from streamkeeper.checkpoint import files_log
 from streamkeeper.declare.model import DELTA, KAFKA, Source
 from streamkeeper.declare.offsets import describe
-from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, StartAt
+from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, Restart, StartAt
 from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import Standing
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.sources.cost import price_of
 from streamkeeper.sources.delta import cost as delta_cost
 from streamkeeper.sources.files import listing as file_listing
@@ -52,7 +51,7 @@ def price_from(source: Source, move: Move) -> SourcePrice:
     :raises StorageError: the source cannot be listed.
     """
     then = move.place.positions()
-    asked = ResetRequest((), StartAt(AFTER_LAST), state=REBUILT if move.state == REBUILT else EMPTY)
+    asked = Restart(StartAt(AFTER_LAST), REBUILT if move.state == REBUILT else EMPTY)
     found = price_of(source, move.place.standing, then, asked, move.stateful)
     position = None if move.position is None else dict(move.position)
     offset = None if position is None else position.get(source.name)

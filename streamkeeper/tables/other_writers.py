@@ -15,12 +15,12 @@ from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.backfill_flow import HISTORY, is_backfill, name_of
 from streamkeeper.flows.files import FlowHome, kept_flows
 from streamkeeper.flows.ledger import Event
+from streamkeeper.flows.side_flow import is_beside
 from streamkeeper.manifest import names
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.manifest.names import Names
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
-from streamkeeper.tables.kept_writers import undeclared
 from streamkeeper.tables.past_versions import EMPTIED, PUT_BACK, PUT_IN_PLACE, changed_by, writers_of
 
 COMMITS = 10_000
@@ -198,3 +198,13 @@ def _comes_again(planned: dict[str, Any], flows: Collection[str], known: Names) 
     if planned["recovery"] != BACKFILL:
         return True
     return planned["request"]["read"] == HISTORY and known.present(planned["request"]["flow"]) in flows
+
+
+def undeclared(storage: Storage, pipeline: str, declared: Collection[str]) -> Iterator[FlowHome]:
+    """Give the flows of a pipeline that something is kept of, but those that are named and those that
+    recoveries made for themselves.
+
+    :param declared: their names within the pipeline.
+    """
+    homes = (home for home in kept_flows(storage, pipeline) if home.flow not in declared)
+    return (home for home in homes if not is_backfill(home.flow) and not is_beside(home.flow))

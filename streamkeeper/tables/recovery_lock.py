@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from streamkeeper import owners
 from streamkeeper.errors import TableLocked
 from streamkeeper.flows.files import table_lock, tables_folder
 from streamkeeper.storage import Storage, read_json, to_json
+from streamkeeper.tables import owners
 from streamkeeper.times import now
 
 

@@ -23,6 +23,7 @@ from streamkeeper.drivers import submit
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.kind import kind
+from streamkeeper.recover.steps import submission
 from tests.benchmarks.flows_side_by_side import Bench, commits_with_data, write_files
 from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds
 
@@ -35,7 +36,7 @@ def spark_step(bench: Bench, recovery: str, step: str) -> float:
     took.
     """
     began = time.time()
-    command = submit.recovery_command(bench.settings, "events", recovery, step)
+    command = submission.recovery_command(bench.settings, "events", recovery, step)
     done = subprocess.run(
         command,
         env={**os.environ, **submit.environment(bench.settings)},

@@ -122,10 +122,8 @@ def send(notifier: Notifier, found: Alert) -> str | None:
                 asyncio.run(made.async_notify(context))
             else:
                 made.notify(context)
-    except (
-        Exception,
-        AirflowTaskTimeout,
-    ) as error:  # noqa: BLE001  # it is handed on, logged, and kept with the attempt
+    # What a notifier raises is handed on, logged, and kept with the attempt.
+    except (Exception, AirflowTaskTimeout) as error:  # noqa: BLE001
         return str(redact(f"{type(error).__name__}: {error}"))
     return None
 

@@ -28,6 +28,7 @@ from streamkeeper.recover.plans.kind import Kind, kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.form import APPROVAL, DRY_RUN
 from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.recover.steps import submission
 from streamkeeper.redaction import secrets_in
 from streamkeeper.settings import Settings
 from streamkeeper_airflow import forms
@@ -214,7 +215,7 @@ class SparkStep(SubmitJob):
                 )
         if evidence is None:
             try:
-                self.take(lambda master: submit.recovery_step(*where, master))
+                self.take(lambda master: submission.recovery_step(*where, master))
             except StreamkeeperError as error:
                 _fail(self.of, self.task_id, context, error, final=False)
             try:

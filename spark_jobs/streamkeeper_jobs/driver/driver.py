@@ -16,7 +16,6 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from streamkeeper import owners
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.damage import ERROR
 from streamkeeper.declare.model import NAME, RETRY, Pipeline
@@ -45,6 +44,7 @@ from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
+from streamkeeper.tables import owners
 from streamkeeper_jobs.driver.progress import Progress
 from streamkeeper_jobs.generation.begin import begin, learn_schemas
 from streamkeeper_jobs.generation.consistency import check_agreement, check_sources

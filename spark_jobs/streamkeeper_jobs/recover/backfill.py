@@ -18,15 +18,17 @@ from streamkeeper.declare.cdc_spec import BOOKKEEPING
 from streamkeeper.declare.model import KAFKA, AutoCdcFlow
 from streamkeeper.errors import RecoveryError, RequestError, StreamkeeperError
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.flows import backfill_flow, generations
+from streamkeeper.flows import generations
 from streamkeeper.flows import position as flow_position
-from streamkeeper.flows.backfill_flow import HISTORY, KIND, SEQUENCE, Backup, Filters
+from streamkeeper.flows.backfill_flow import HISTORY, KIND, SEQUENCE
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.environment import opened
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.requests.backfill import BackfillRequest
+from streamkeeper.recover.restart import backfill_source
+from streamkeeper.recover.restart.backfill_source import Backup, Filters
 from streamkeeper.settings import Settings
 from streamkeeper.sources.kafka.offsets import LATEST
 from streamkeeper.tables.backups import TARGET, TOMBSTONES
@@ -123,7 +125,7 @@ def _prepare(spark: SparkSession, filling: Filling) -> tuple[FlowHome, Flow]:
     filters = Filters(
         partial(_only, request, flow), lambda frame: frame.where(F.lit(False)), partial(_changes, request)
     )
-    derived = backfill_flow.derive(flow, request, filling.recovery, filters, backup)
+    derived = backfill_source.derive(flow, request, filling.recovery, filters, backup)
     return FlowHome(home.storage, home.pipeline, derived.name), derived
 
 

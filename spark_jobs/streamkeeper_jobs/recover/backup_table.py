@@ -25,7 +25,7 @@ from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock
 from streamkeeper.tables.backups import COPY, PIN, TARGET, TOMBSTONES, Checksum, commit_file
 from streamkeeper.tables.flows_at_version import FlowAt, WritersAt, flow_at, query_ids
-from streamkeeper.tables.kept_writers import undeclared
+from streamkeeper.tables.other_writers import undeclared
 from streamkeeper_jobs.recover.tidy_tables import turn_on
 from streamkeeper_jobs.spark.delta_snapshot import Snapshot, read_snapshot
 from streamkeeper_jobs.spark.log import say

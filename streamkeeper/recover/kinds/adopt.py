@@ -26,6 +26,7 @@ from streamkeeper.flows.position import Standing
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import adopt_notes
+from streamkeeper.recover.plans.consent import refusals_of
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.adopt import AdoptRequest
@@ -35,7 +36,7 @@ from streamkeeper.recover.restart.adoption_rehearsal import check_still, remove_
 from streamkeeper.recover.restart.flow_now import flow_home, is_safe_to_repeat
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
-from streamkeeper.sources.cost import price_of, refusals_of
+from streamkeeper.sources.cost import price_of
 from streamkeeper.storage import open_storage
 from streamkeeper.times import now
 
@@ -95,7 +96,9 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
     assert entry is not None, "a checkpoint without a batch is refused"
     prices = tuple(
         _price(
-            price_of(opened_if_possible(source, settings), found.standing, entry.sources, asked, False),
+            price_of(
+                opened_if_possible(source, settings), found.standing, entry.sources, asked.restart, False
+            ),
             found,
             entry.sources,
         )

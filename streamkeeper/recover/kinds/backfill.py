@@ -16,17 +16,18 @@ from streamkeeper.delta.summary import check_takes_backup_rows
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, holds
 from streamkeeper.flows import position as flow_position
-from streamkeeper.flows.backfill_flow import BACKUP, HISTORY, name_of, raw_source
+from streamkeeper.flows.backfill_flow import BACKUP, HISTORY, name_of
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.backfill import BackfillRequest
+from streamkeeper.recover.restart import backfill_cost
+from streamkeeper.recover.restart.backfill_cost import Reading
+from streamkeeper.recover.restart.backfill_source import raw_source
 from streamkeeper.recover.steps.shared import LOCK, let_go
 from streamkeeper.settings import Settings
-from streamkeeper.sources import backfill_cost
-from streamkeeper.sources.backfill_cost import Reading
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups
 from streamkeeper.tables.backups import TARGET, TOMBSTONES

@@ -17,12 +17,12 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_rows_may_go
 from streamkeeper.errors import CheckpointError, RequestError, StorageError
 from streamkeeper.flows import generations
-from streamkeeper.flows.generations import EARLIEST, REBUILT, StartAt
+from streamkeeper.flows.generations import EARLIEST, REBUILT, Restart, StartAt
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import reset_checkpoint
-from streamkeeper.recover.plans.consent import price_of_others, price_of_readers
+from streamkeeper.recover.plans.consent import price_of_others, price_of_readers, refusals_of
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
@@ -32,7 +32,7 @@ from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.flow_now import Present, flow_home, look_at
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
-from streamkeeper.sources.cost import price_of, refusals_of
+from streamkeeper.sources.cost import price_of
 from streamkeeper.tables import other_writers
 from streamkeeper.tables.commit_marks import is_emptied
 from streamkeeper.tables.other_writers import Strangers
@@ -150,7 +150,7 @@ def _price(source: Source, present: Present, asked: ResetRequest) -> SourcePrice
 
     What is gone is what a rebuild of all state from the history would lack.
     """
-    again = price_of(source, present.standing, present.position, asked, present.stateful)
+    again = price_of(source, present.standing, present.position, asked.restart, present.stateful)
     if not source.reads_files and source.format not in (KAFKA, DELTA):
         unknown = Amount(None, 0, None, f"{source.format} keeps no history: {HISTORY}")
         return replace(again, lost=unknown, repeated=unknown)
@@ -159,7 +159,7 @@ def _price(source: Source, present: Present, asked: ResetRequest) -> SourcePrice
             source,
             present.standing,
             present.position,
-            replace(asked, start=StartAt(generations.AFTER_LAST)),
+            Restart(StartAt(generations.AFTER_LAST), asked.state),
             True,
         )
     except (CheckpointError, RequestError, StorageError) as error:

@@ -14,6 +14,7 @@ from streamkeeper.flows.past_positions import at_end
 from streamkeeper.flows.position import Standing
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.recover.plans.consent import refusals_of
 from streamkeeper.recover.plans.kind import Kind
 from streamkeeper.recover.plans.plan import FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
@@ -24,7 +25,7 @@ from streamkeeper.recover.restart.written_again import Beginning, written_again
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.sources import replay_steps
-from streamkeeper.sources.cost import price_of, refusals_of
+from streamkeeper.sources.cost import price_of
 from streamkeeper.times import now
 
 RECOVERY = "reset_checkpoint"
@@ -76,7 +77,7 @@ def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> tuple[Fl
         present.is_safe_to_repeat,
     )
     sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
-    prices = tuple(price_of(source, standing, position, request, stateful) for source in sources)
+    prices = tuple(price_of(source, standing, position, request.restart, stateful) for source in sources)
     again = written_again(settings, flow, present, prices, Beginning(request.start, request.state))
     refused = refusals_of(
         prices, request, stateful, standing.missing_in_sink, target=flow.declaration.target, again=again

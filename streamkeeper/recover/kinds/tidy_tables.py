@@ -27,8 +27,7 @@ from streamkeeper.recover.requests.tidy_tables import TidyRequest
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.tables import recovery_lock
-from streamkeeper.tables.reader_needs import Need, needs_of
-from streamkeeper.tables.readers import readers
+from streamkeeper.tables.readers import Need, needs_of, readers
 from streamkeeper.times import now as in_words
 
 RECOVERY = "tidy_tables"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from streamkeeper.amounts import DOWNSTREAM, LOSS, PRICES
+from streamkeeper import amounts
+from streamkeeper.amounts import DOWNSTREAM, LOSS, PRICES, Amount, SourcePrice
+from streamkeeper.flows.generations import EARLIEST, LATEST
 from streamkeeper.recover.plans.plan import Refusal
+from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 
 
 def price_of_readers(told: Collection[str], accepted: Collection[str]) -> Iterator[Refusal]:
@@ -43,3 +46,64 @@ def price_of_others(others: Collection[str], accepted: Collection[str]) -> Itera
         yield Refusal(
             LOSS, f"{PRICES[LOSS]}: {said}: {'; '.join(others)}. To go on all the same, accept `{LOSS}`."
         )
+
+
+def refusals_of(
+    prices: tuple[SourcePrice, ...],
+    request: ResetRequest,
+    stateful: bool | None,
+    missing_in_sink: str | None = None,
+    *,
+    target: str = "",
+    again: Amount | None = None,
+) -> Iterator[Refusal]:
+    """Give every price that the request does not accept.
+
+    :param again: what the table ``target`` gets a second time, by its log; None where that is not counted,
+        and what is read again counts.
+    :param missing_in_sink: the batches that the checkpoint counts as done and the table has not, in words.
+    """
+    for price in prices:
+        if price.blocked is not None:
+            yield Refusal(None, f"It cannot be carried out: {price.blocked}.")
+    unknown = [price for price in prices if price.unknown]
+    counted = [price for price in prices if not price.unknown]
+    found = {
+        amounts.LOSS: [
+            f"{price.source}: {amounts.in_words(price.lost)}" for price in counted if not price.lost.nothing
+        ],
+        amounts.REPEATS: [
+            f"{price.source}: {amounts.in_words(price.repeated)}"
+            for price in counted
+            if not price.repeated.nothing
+        ],
+        amounts.MISSING_HISTORY: [
+            f"{price.source}:"
+            f" {amounts.in_words(price.gone)}{'' if stateful else ', and whether the query keeps state is not known'}"
+            for price in counted
+            if not price.gone.nothing and stateful is not False
+        ],
+        amounts.UNKNOWN_PRICE: [f"{price.source}: {price.lost.rows_unknown}" for price in unknown],
+    }
+    if request.start.mode == LATEST and not found[amounts.LOSS]:
+        found[amounts.LOSS].append(
+            "nothing waits now, but what appears until the new generation has begun is skipped uncounted"
+        )
+    if missing_in_sink is not None and request.start.mode != EARLIEST:
+        found[amounts.LOSS].append(
+            f"the table has not {missing_in_sink}, which the checkpoint counts as done"
+        )
+    if again is not None and again.rows_unknown is None:
+        found[amounts.REPEATS] += (
+            [] if again.nothing else [f"the table {target}: {amounts.in_words(again)} that it has"]
+        )
+    elif again is not None:
+        found[amounts.UNKNOWN_PRICE].append(
+            f"what the table {target} gets a second time: {again.rows_unknown}"
+        )
+    for word, sources in found.items():
+        if sources and word not in request.accept:
+            yield Refusal(
+                word,
+                f"{amounts.PRICES[word]} ({'; '.join(sources)}). To go on all the same, accept `{word}`.",
+            )

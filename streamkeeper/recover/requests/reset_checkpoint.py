@@ -21,6 +21,7 @@ from streamkeeper.flows.generations import (
     REBUILT,
     STATES,
     TIMESTAMP,
+    Restart,
     StartAt,
 )
 from streamkeeper.manifest.manifest import Flow, Manifest
@@ -124,6 +125,11 @@ class ResetRequest(Request):
     )
     reason: str = ""
     by: str = "someone"
+
+    @property
+    def restart(self) -> Restart:
+        """What is asked of the next generation, without who asks and why."""
+        return Restart(self.start, self.state)
 
     @classmethod
     def parse(

@@ -17,6 +17,7 @@ from streamkeeper.flows.past_positions import Place, state_from
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.recover.plans.consent import refusals_of
 from streamkeeper.recover.plans.plan import FlowPlan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
@@ -24,7 +25,7 @@ from streamkeeper.recover.restart.flow_now import Present, flow_home, look_at
 from streamkeeper.recover.restart.written_again import Beginning, written_again
 from streamkeeper.settings import Settings
 from streamkeeper.sources import replay_steps
-from streamkeeper.sources.cost import price_of, refusals_of
+from streamkeeper.sources.cost import price_of
 from streamkeeper.sources.move_cost import Move, price_from
 
 
@@ -86,7 +87,8 @@ def plan_beginning(settings: Settings, flow: Flow, way: Way) -> Planned:
     sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
     prices = tuple(
         _read_again(
-            price_of(source, present.standing, present.position, request, present.stateful), way.restored
+            price_of(source, present.standing, present.position, request.restart, present.stateful),
+            way.restored,
         )
         for source in sources
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import PlanRefused, RecoveryError
-from streamkeeper.flows import generations, holds, leases, rebuild_status
+from streamkeeper.flows import generations, holds, leases, status
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import Generation
 from streamkeeper.manifest.manifest import Manifest, read_manifest
@@ -286,7 +286,7 @@ def verify_progress(work: Work) -> dict[str, Any]:
     rebuilt: dict[str, str] = {}
     while waiting:
         for name, flow in list(waiting.items()):
-            told = rebuild_status.how_far(work.home(flow), flow.next_generation or 0)
+            told = status.how_far(work.home(flow), flow.next_generation or 0)
             if told is not None and rebuilt.get(name) != told:
                 _LOG.info("%s: %s", name, told)
                 rebuilt[name], deadline = told, time.monotonic() + PROGRESS_SECONDS

@@ -22,8 +22,7 @@ from streamkeeper.delta.history import (
     version_at,
 )
 from streamkeeper.errors import RequestError, SourceError, StorageError
-from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, OFFSETS, StartAt
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, OFFSETS, Restart, StartAt
 from streamkeeper.sources.delta import statistics as delta_statistics
 from streamkeeper.tables import past_versions
 
@@ -64,7 +63,7 @@ class _Table:
 
 
 def price_of(
-    source: Source, price: SourcePrice, offset: dict[str, Any] | None, request: ResetRequest
+    source: Source, price: SourcePrice, offset: dict[str, Any] | None, restart: Restart
 ) -> SourcePrice:
     """Say what a reset costs in a Delta source, without what a rebuilt state costs: :func:`with_state` adds
     that.
@@ -75,7 +74,7 @@ def price_of(
         held; or nobody knows which commits came after the moment that was asked for.
     """
     table = _look(source, offset)
-    start = request.start
+    start = restart.start
     if isinstance(table, str):
         return _unseen(price, table, start.mode)
     if start.mode == AFTER_LAST:

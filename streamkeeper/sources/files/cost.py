@@ -15,9 +15,8 @@ from streamkeeper.checkpoint import FileEntry, files_log
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import CheckpointError, RequestError
-from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, EMPTY, LATEST, OFFSETS, TIMESTAMP
+from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, EMPTY, LATEST, OFFSETS, TIMESTAMP, Restart
 from streamkeeper.flows.position import Standing
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.sources.files import listing as file_listing
 from streamkeeper.sources.files.listing import SourceFile
 from streamkeeper.sources.files.options import OFF, FileOptions
@@ -64,7 +63,7 @@ def price_of(
     source: Source,
     standing: Standing,
     position: dict[str, Any] | None,
-    request: ResetRequest,
+    restart: Restart,
     *,
     where: str,
     offset: Any,
@@ -82,18 +81,18 @@ def price_of(
             if path in present and present[path].modified_ms != entry.timestamp_ms:
                 changed.add(path)
     except CheckpointError as error:
-        if request.start.mode == AFTER_LAST:
+        if restart.start.mode == AFTER_LAST:
             raise
         unknown = Amount(None, 0, None, f"the list of processed files cannot be read: {error}")
-        return SourcePrice(source.name, where, f"start {request.start.mode}", lost=unknown, repeated=unknown)
+        return SourcePrice(source.name, where, f"start {restart.start.mode}", lost=unknown, repeated=unknown)
     renamed = not processed and dict(under_other_names(standing, source, position or {}, present))
     if renamed:
-        return _files_price(source, where, _Files(present, renamed, renamed=True), request, stateful)
+        return _files_price(source, where, _Files(present, renamed, renamed=True), restart, stateful)
     return _files_price(
         source,
         where,
         _Files(present, processed, position is None, frozenset(changed), times=times),
-        request,
+        restart,
         stateful,
     )
 
@@ -129,9 +128,9 @@ def processed_files(standing: Standing, source: Source, offset: Any, everything:
 
 
 def _files_price(
-    source: Source, where: str, files: _Files, request: ResetRequest, stateful: bool | None
+    source: Source, where: str, files: _Files, restart: Restart, stateful: bool | None
 ) -> SourcePrice:
-    start = request.start
+    start = restart.start
     present, processed = files.present, files.processed
     unread = [file for path, file in present.items() if path not in processed]
     read = [file for path, file in present.items() if path in processed]
@@ -176,7 +175,7 @@ def _files_price(
     lost += skipped
     too_old = set(options.skipped(newest_ms, repeated))
     repeated = [file for file in repeated if file not in too_old]
-    rebuilt = request.state != EMPTY and stateful is not False and start.mode != EARLIEST
+    rebuilt = restart.state != EMPTY and stateful is not False and start.mode != EARLIEST
     replayed = {file.path for file in read} - {file.path for file in repeated}
     gone = [path for path in processed if path not in present or path in files.changed]
     return SourcePrice(

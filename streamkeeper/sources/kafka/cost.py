@@ -14,9 +14,8 @@ from streamkeeper.amounts import NONE, Amount, SourcePrice
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import CheckpointError, RequestError, SourceError
-from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, TIMESTAMP
+from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, TIMESTAMP, Restart
 from streamkeeper.flows.position import Standing
-from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import (
     Offsets,
@@ -101,22 +100,22 @@ def unknown(why: str) -> Amount:
     return Amount(None, 0, None, why)
 
 
-def price_of(source: Source, price: SourcePrice, seen: Seen, request: ResetRequest) -> SourcePrice:
+def price_of(source: Source, price: SourcePrice, seen: Seen, restart: Restart) -> SourcePrice:
     """Say what a reset costs in a Kafka source, without what a rebuilt state costs: :func:`with_state` adds
     that.
 
     :param price: where the flow stands, in words.
     :raises RequestError: offsets that were asked for leave a partition out, or name one that is not there.
     """
-    found = _price_of(source, price, seen, request)
+    found = _price_of(source, price, seen, restart)
     notes = (*found.notes, *_policy_notes(seen))
-    if seen.made_anew and request.start.mode != AFTER_LAST:
+    if seen.made_anew and restart.start.mode != AFTER_LAST:
         return replace(found, lost=unknown(seen.made_anew), notes=(*notes, seen.made_anew))
     return replace(found, notes=notes)
 
 
-def _price_of(source: Source, price: SourcePrice, seen: Seen, request: ResetRequest) -> SourcePrice:
-    start = request.start
+def _price_of(source: Source, price: SourcePrice, seen: Seen, restart: Restart) -> SourcePrice:
+    start = restart.start
     match start.mode:
         case mode if mode == AFTER_LAST:
             return _after_last(price, seen)

@@ -13,7 +13,7 @@ from streamkeeper.drivers import progress
 from streamkeeper.drivers.alerts import storage_now
 from streamkeeper.drivers.progress import State
 from streamkeeper.errors import RecoveryError
-from streamkeeper.flows import generations, leases, rebuild_status, status
+from streamkeeper.flows import generations, leases, status
 from streamkeeper.flows.generations import Start, StartAt
 from streamkeeper.flows.leases import Heartbeat, Lease, Process
 from streamkeeper.recover import engine
@@ -31,7 +31,7 @@ def take_lease(world: World) -> None:
     world.home.storage.create(world.home.lease(1), to_json(asdict(lease)))
 
 
-def beat(world: World, step: int, phase: str = rebuild_status.REBUILDING, triggers: int = 0) -> None:
+def beat(world: World, step: int, phase: str = status.REBUILDING, triggers: int = 0) -> None:
     told = {"rebuild": {"step": step, "of": 4, "rows": 10 * step, "epoch": 1}}
     leases.beat(world.home, Heartbeat(1, step, phase, 2, "then", triggers=triggers, details=told))
 
@@ -53,13 +53,13 @@ def reset(world: World) -> World:
 
 
 def test_how_far_a_rebuild_is_stands_in_the_heartbeat(reset: World) -> None:
-    assert rebuild_status.how_far(reset.home) is None
+    assert status.how_far(reset.home) is None
     beat(reset, 1)
-    assert rebuild_status.how_far(reset.home) == "state of generation 2 rebuilt by 1 of 4 steps, 10 rows"
-    assert rebuild_status.how_far(reset.home, first=3) is None
+    assert status.how_far(reset.home) == "state of generation 2 rebuilt by 1 of 4 steps, 10 rows"
+    assert status.how_far(reset.home, first=3) is None
     assert "rebuilt by 1 of 4 steps" in status.look(reset.home.storage, reset.flow).detail
     beat(reset, 4, phase="running")
-    assert rebuild_status.how_far(reset.home) is None
+    assert status.how_far(reset.home) is None
 
 
 def test_a_rebuild_that_goes_on_alarms_nobody_and_one_that_stands_still_does(reset: World) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from streamkeeper import owners
 from streamkeeper.errors import DeclarationError, LeaseHeld, RecoveryError, RequestError, TableLocked
 from streamkeeper.flows import generations, holds, leases, ledger, status
 from streamkeeper.flows import rename as renaming
@@ -18,7 +17,7 @@ from streamkeeper.flows.files import FlowHome, TableTurns, kept_flows, kept_pipe
 from streamkeeper.manifest import names
 from streamkeeper.manifest.manifest import Manifest, read_manifest, write_manifest
 from streamkeeper.storage import LocalStorage, to_json
-from streamkeeper.tables import backups, recovery_lock, writers_turn
+from streamkeeper.tables import backups, owners, recovery_lock, writers_turn
 from streamkeeper.tables.backups import Backup, Checksum, TableBackup
 from streamkeeper.tables.flows_at_version import FlowAt
 from streamkeeper.tables.past_versions import writers_of

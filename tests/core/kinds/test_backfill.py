@@ -15,7 +15,7 @@ from streamkeeper.amounts import REPEATS
 from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.errors import PlanRefused, RecoveryError, RequestError, TableLocked
 from streamkeeper.flows import backfill_flow, generations, ledger
-from streamkeeper.flows.backfill_flow import Filters, derive, is_backfill, name_of, raw_source, spec_of_backup
+from streamkeeper.flows.backfill_flow import is_backfill, name_of
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import Generation, Start, StartAt
 from streamkeeper.manifest.manifest import read_manifest
@@ -27,6 +27,7 @@ from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.requests.full_refresh import WithBackupRequest
+from streamkeeper.recover.restart.backfill_source import Filters, derive, raw_source, spec_of_backup
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import recovery_lock
 from tests.worlds.small_world import CHANGES, World

@@ -30,6 +30,7 @@ from streamkeeper.recover.plans import explain, schedules
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.requests.tidy_tables import LEAST_HOURS, TidyRequest
+from streamkeeper.recover.steps import submission
 from streamkeeper.storage import LocalStorage, to_json
 from streamkeeper.tables import recovery_lock, running_vacuums
 from tests.worlds.small_world import World
@@ -281,7 +282,7 @@ def test_a_plan_of_a_thousand_tables_is_handed_on_by_the_ledger_and_on_no_comman
         write_log(world, f"t{number}", [5.0])
     work = proposed(world, manifest, pipeline="many")
     assert len(work.plan.details["tables"]) == 1_001
-    command = submit.recovery_command(world.settings, "many", "r1", "tidy")
+    command = submission.recovery_command(world.settings, "many", "r1", "tidy")
     assert command[-7:] == [
         str(submit.RECOVERY_JOB), "--pipeline", "many", "--recovery", "r1", "--step", "tidy",
     ]  # fmt: skip

@@ -22,12 +22,13 @@ from streamkeeper.declare.cdc_spec import BOOKKEEPING
 from streamkeeper.errors import RecoveryError, StorageError, StreamkeeperError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, ledger
-from streamkeeper.flows.backfill_flow import BACKUP, FILES, HISTORY, Backup, name_of
+from streamkeeper.flows.backfill_flow import BACKUP, FILES, HISTORY, name_of
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.backfill import KIND
 from streamkeeper.recover.requests.backfill import BackfillRequest
+from streamkeeper.recover.restart.backfill_source import Backup
 from streamkeeper.storage import open_storage
 from tests.oracle import all_rows, first_per
 from tests.worlds.customers_world import INCREMENTAL, PIPELINE, SNAPSHOT, CustomersBed, delete, upsert

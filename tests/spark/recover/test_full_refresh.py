@@ -31,6 +31,7 @@ from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.full_refresh import RefreshRequest
 from streamkeeper.recover.requests.restore_table import RestoreRequest
+from streamkeeper.recover.steps import submission
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import commit_marks
@@ -204,7 +205,7 @@ def test_the_job_is_killed_at_its_start_and_run_again_and_what_is_done_is_found_
     assert bed.run() is Outcome.STOPPED
     approve(bed.settings, "events.events")
     carry_out(bed.settings, bed.spark, "events", "hold", "plan_again")
-    command = submit.recovery_command(bed.settings, "events", "r1", "empty_tables")
+    command = submission.recovery_command(bed.settings, "events", "r1", "empty_tables")
     environment = {**os.environ, **submit.environment(bed.settings)}
     book = ledger.open(bed.home.storage, "events", "r1")
     with (bed.root / "job.log").open("wb") as log:
@@ -232,7 +233,7 @@ def test_the_job_is_killed_at_its_start_and_run_again_and_what_is_done_is_found_
         job = [
             sys.executable,
             str(submit.RECOVERY_JOB),
-            *submit.recovery_step(bed.settings, "events", "r1", step).arguments,
+            *submission.recovery_step(bed.settings, "events", "r1", step).arguments,
         ]
         done = subprocess.run(job, env=environment, capture_output=True, text=True, check=False)
         assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr

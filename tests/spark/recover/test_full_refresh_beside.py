@@ -29,6 +29,7 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, ledger, side_flow
 from streamkeeper.recover import engine
 from streamkeeper.recover.restart import side_table as besides
+from streamkeeper.recover.steps import submission
 from streamkeeper.tables import recovery_lock
 from tests.killing import Killed, dying
 from tests.worlds.backup_world import Recoverer
@@ -226,7 +227,7 @@ def test_the_job_is_killed_while_it_builds_and_what_is_given_up_leaves_nothing(
     at_work.plan(KIND, NAME, table="events.events")
     at_work.step(NAME, "lock")
     side = side_flow.side_home(bed.home, NAME)
-    command = submit.recovery_command(bed.settings, "events", NAME, "build")
+    command = submission.recovery_command(bed.settings, "events", NAME, "build")
     with (bed.root / "job.log").open("wb") as log:
         job = subprocess.Popen(
             command,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from streamkeeper import owners
 from streamkeeper.declare.model import Pipeline
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest import names
@@ -18,6 +17,7 @@ from streamkeeper.manifest.manifest import Manifest, of_pipeline
 from streamkeeper.manifest.names import Names
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
+from streamkeeper.tables import owners
 
 
 def settle(settings: Settings, read: Manifest, before: Manifest | None, files: Collection[str]) -> Manifest:

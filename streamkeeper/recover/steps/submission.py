@@ -1,0 +1,48 @@
+"""The submission of a recovery's Spark step, with the settings of the flows that it is of."""
+
+from __future__ import annotations
+
+from streamkeeper.declare.model import AnyFlow
+from streamkeeper.drivers.submit import RECOVERY_JOB, Submission, job_settings
+from streamkeeper.flows import ledger
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover.plans import plan as plans
+from streamkeeper.settings import DEFAULT_MASTER, Settings
+from streamkeeper.storage import open_storage
+from streamkeeper.user_environment import environment
+
+
+def recovery_step(
+    settings: Settings, pipeline: str, recovery: str, step: str, master: str = DEFAULT_MASTER
+) -> Submission:
+    """Return the submission of one step of a recovery. It has the ``spark_conf`` of the flows that the
+    recovery is of.
+    """
+    asked = ("--pipeline", pipeline, "--recovery", recovery, "--step", step)
+    conf = job_settings(settings, _flows_of(settings, pipeline, recovery), master)
+    return Submission(f"{recovery} {step}", RECOVERY_JOB, asked, conf, master, environment(settings))
+
+
+def recovery_command(
+    settings: Settings, pipeline: str, recovery: str, step: str, master: str = DEFAULT_MASTER
+) -> list[str]:
+    """Return the command of :func:`recovery_step`; run it with :func:`environment`."""
+    return recovery_step(settings, pipeline, recovery, step, master).command()
+
+
+def _flows_of(settings: Settings, pipeline: str, recovery: str) -> list[AnyFlow]:
+    """Return the flows that a recovery is of: those of its plan, and those that write its tables; else all of
+    the pipeline.
+    """
+    manifest, found = (
+        read_manifest(settings),
+        ledger.open(open_storage(settings.state), pipeline, recovery).find(ledger.PLANNED),
+    )
+    flows = [flow for flow in manifest.flows() if flow.pipeline.name == pipeline]
+    if found is not None:
+        plan = plans.from_json(found.evidence)
+        named = {flow.flow for flow in plan.flows}
+        flows = [
+            flow for flow in flows if flow.full_name in named or flow.declaration.target in plan.tables
+        ] or flows
+    return [flow.declaration for flow in flows]
