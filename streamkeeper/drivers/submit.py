@@ -1,5 +1,5 @@
-"""How every job is submitted, a flow's driver, a step of a recovery and ``tidy_tables``: Spark's settings,
-the command, the environment.
+"""How every job is submitted, a flow's driver and a step of a recovery: Spark's settings, the command, the
+environment.
 
 Nothing here starts anything or imports Spark.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.declare.model import AnyFlow, Pipeline
 from streamkeeper.declare.shared_driver import FAIR, common_conf, job_conf
 from streamkeeper.errors import DeclarationError
-from streamkeeper.manifest.manifest import Flow, read_manifest
+from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import DEFAULT_MASTER, PROJECT, Settings
 from streamkeeper.user_environment import environment
 
@@ -26,9 +26,6 @@ JOB = PROJECT / "spark_jobs" / "run_flow.py"
 
 RECOVERY_JOB = PROJECT / "spark_jobs" / "run_recovery.py"
 """The application that carries out one step of a recovery."""
-
-TIDYING_JOB = PROJECT / "spark_jobs" / "run_tidying.py"
-"""The application that tidies tables."""
 
 LOG_VARIABLE = "STREAMKEEPER_DRIVER_LOG"
 """Tells a driver which file its output goes to, so that its lease can say so to whoever attaches to it."""
@@ -153,23 +150,6 @@ def driver(
     )
     conf = application_settings(settings, flows[0], master)
     return Submission(application_name(flows), JOB, tuple(asked), conf, master, environment(settings))
-
-
-def tidying(
-    settings: Settings, plan: str, tables: Collection[tuple[str, str]], master: str = DEFAULT_MASTER
-) -> Submission:
-    """Return the submission of the job that carries out a plan of ``tidy_tables``. It has the ``spark_conf``
-    of the tables' flows.
-
-    :param tables: what the plan names: pipeline and table.
-    """
-    flows = [
-        flow.declaration
-        for flow in read_manifest(settings).flows()
-        if (flow.pipeline.name, flow.declaration.target) in tables
-    ]
-    conf = job_settings(settings, flows, master)
-    return Submission("tidy_tables", TIDYING_JOB, ("--plan", plan), conf, master, environment(settings))
 
 
 def command(

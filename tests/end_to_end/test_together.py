@@ -262,7 +262,7 @@ def look_now(world: World) -> None:
 def test_small_files_of_a_table_are_put_together_while_its_flow_runs(pair: Pair) -> None:
     path = pair.world.settings.table_path("right_numbers")
     before = DeltaTable(path).get_add_actions().num_rows
-    run = pair.world.api.trigger("tidy_tables", {"tables": ["pair.right_numbers"]})
+    run = pair.world.api.trigger("tidy_tables", {"pipeline": "pair", "tables": ["pair.right_numbers"]})
     assert pair.world.api.wait_for_run("tidy_tables", run, ENDING) == "success"
     assert DeltaTable(path).get_add_actions().num_rows < before
     pair.produce(8)

@@ -33,6 +33,7 @@ KINDS: dict[str, str] = {
     "full_refresh_with_backup": "streamkeeper.recover.kinds.full_refresh_with_backup:KIND",
     "rewind": "streamkeeper.recover.kinds.rewind:KIND",
     "clean_up": "streamkeeper.recover.kinds.clean_up:KIND",
+    "tidy_tables": "streamkeeper.recover.kinds.tidy_tables:KIND",
 }
 """Every recovery by its name, and the module and name where its :class:`Kind` is. Imported only when it is
 asked for.
