@@ -1,10 +1,11 @@
 """Alerts: what people are told of a flow, and how they are told once.
 
-{flow}/alerts/<kind>-<hash of the occasion>.json  that the occasion was told of, or is about to be: immutable
-{flow}/alerts/pending/<the same name>             the alert while a notifier has still to be told; removed
-when all were {flow}/alerts/open/<the same name>                a trouble that is not over: where the flow
-stood when it was found {flow}/alerts/told/<the same name>/<notifier>-<attempt>.json  an attempt is begun;
-``….sent`` and ``….failed`` say how it ended
+{flow}/alerts/
+  <kind>-<hash of the occasion>.json  the occasion was told of, or is about to be: immutable
+  pending/<the same name>             the alert while a notifier has still to be told; removed when all were
+  open/<the same name>                a trouble that is not over: the flow's position when it was found
+  told/<the same name>/
+    <notifier>-<attempt>.json         an attempt is begun; ``….sent`` and ``….failed`` say how it ended
 
 Who creates an attempt's file sends, so two tasks or two Airflows never send the same. The next attempt may be
 made once the last one is marked failed, or is as old as only a process that died leaves it: nobody can tell

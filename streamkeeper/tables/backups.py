@@ -1,11 +1,12 @@
 """The catalog of backups: which durable copies of tables there are, what they hold, and which may go.
 
-{state}/{pipeline}/tables/<table>/backups/<id>.json           immutable, written last, when the copy was
-verified: it alone makes a backup {state}/{pipeline}/tables/<table>/backups/<id>.removed.json   that somebody
-began to remove it: it is listed no more {backups}/{pipeline}/<table>/<id>/target/                     the
-copy: a Delta table by itself {backups}/{pipeline}/<table>/<id>/tombstones/                 that of an AUTO
-CDC table's tombstones {backups}/{pipeline}/<table>/<id>/target.commit               the commit that will make
-the copied files a table
+{state}/{pipeline}/tables/<table>/backups/
+  <id>.json          immutable, written last, when the copy was verified: it alone makes a backup
+  <id>.removed.json  removal has begun: it is listed no more
+{backups}/{pipeline}/<table>/<id>/
+  target/            the copy: a Delta table by itself
+  tombstones/        that of an AUTO CDC table's tombstones
+  target.commit      the commit that will make the copied files a table
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whom a table belongs to: one pipeline, for as long as the table is there.
 
 {state}/tables/<table>.json  the folder of the pipeline that has it: created by the first of its drivers or
-recoveries, immutable while the
-                             table is there; one that was dropped may be another's
+                             recoveries, immutable while the table is there; one that was dropped may be
+                             another's
 """
 
 from __future__ import annotations
