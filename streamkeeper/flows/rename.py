@@ -1,8 +1,8 @@
 """``streamkeeper rename``: another name for a flow or a pipeline, which keeps its generations, its tables and
 its history.
 
-One file says so (streamkeeper.manifest.names); nothing else is written, and nothing is moved. So a rename that was
-killed was made or was not, and asking for it again does what is left.
+One file says so (streamkeeper.manifest.names); nothing else is written, and nothing is moved. So a rename
+that was killed was made or was not, and asking for it again does what is left.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ def import_elsewhere(settings: Settings, files: Sequence[Path]) -> Iterator[Impo
                     del pending[0]
                     break
                 else:
-                    break  # perhaps one before it left a thread that ended the process: it is tried again, alone
+                    # Perhaps one before it left a thread that ended the process: it is tried again, alone.
+                    break
                 first = False
                 del pending[0]
 

@@ -2,9 +2,9 @@
 code.
 
 It is written by ``streamkeeper check``, and by whoever needs it first, of what another process imported
-(streamkeeper.manifest.import_all). It lies at ``{state}/manifests/<hash of the pipeline files>.json``. A pipeline file
-that raises, exits, crashes or hangs costs nobody else's flows: its own are kept as they were last declared,
-with the error beside them.
+(streamkeeper.manifest.import_all). It lies at ``{state}/manifests/<hash of the pipeline files>.json``. A
+pipeline file that raises, exits, crashes or hangs costs nobody else's flows: its own are kept as they were
+last declared, with the error beside them.
 """
 
 from __future__ import annotations

@@ -117,7 +117,8 @@ class Expired:
 
 def folder(settings: Settings, pipeline: str, table: str, backup: str) -> str:
     """Give the folder or URL of a backup's copies."""
-    return f"{settings.backups_path}/{names.read(open_storage(settings.state)).folder(pipeline)}/{table}/{backup}"
+    known = names.read(open_storage(settings.state))
+    return f"{settings.backups_path}/{known.folder(pipeline)}/{table}/{backup}"
 
 
 def commit_file(what: str) -> str:

@@ -100,7 +100,8 @@ class WritersTurn:
             try:
                 yield
             finally:
-                self._check()  # a batch that was shut out may end in an error of the table's: it is told as what it is
+                # A batch that was shut out may end in an error of the table's: it is told as what it is.
+                self._check()
         finally:
             self._give_back(number)
 

@@ -39,7 +39,8 @@ _JOIN = """
     left = events.withWatermark("event_time", "10 seconds").select("n", F.col("event_time").alias("at"))
     right = events.where("n % 2 = 0").withWatermark("event_time", "10 seconds")
     right = right.select(F.col("n").alias("other"), F.col("event_time").alias("until"))
-    events = left.join(right, F.expr("other = n + 3 AND until BETWEEN at AND at + INTERVAL 5 SECONDS"), "{}").select("n", "other")
+    events = left.join(right, F.expr("other = n + 3 AND until BETWEEN at AND at + INTERVAL 5 SECONDS"), "{}")\
+.select("n", "other")
 """
 _TIMERS = """
     from pyspark.sql import Row
@@ -62,7 +63,8 @@ _TIMERS = """
         def close(self):
             pass
 
-    keyed = events.withWatermark("event_time", "10 seconds").groupBy(F.expr("n DIV 10").cast("int").alias("tens"))
+    keyed = events.withWatermark("event_time", "10 seconds").groupBy(\
+F.expr("n DIV 10").cast("int").alias("tens"))
     return keyed.transformWithState(Late(), "first INT, many INT", "Append", "EventTime")
 """
 """Counts the events of ten seconds, and writes the count when a timer says that they are over."""

@@ -39,8 +39,8 @@ class FlowPlan:
 
     ``next_generation`` is None for a flow that is only held meanwhile. ``failure`` are the details of its
     park. ``written_again`` are the rows of its table that it writes a second time
-    (:mod:`streamkeeper.recover.restart.written_again`); None where that is not counted: a table that is kept by key, or is
-    emptied.
+    (:mod:`streamkeeper.recover.restart.written_again`); None where that is not counted: a table that is kept
+    by key, or is emptied.
     """
 
     flow: str
