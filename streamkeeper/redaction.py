@@ -20,8 +20,8 @@ HIDDEN = "***"
 
 _LAST_WORDS = frozenset(
     {
-        "password", "passwords", "pass", "passwd", "pwd", "passphrase", "secret", "token", "credential", "credentials", "apikey", "jaas",
-        "authorization", "keytab", "webhook",
+        "password", "passwords", "pass", "passwd", "pwd", "passphrase", "secret", "token", "credential",
+        "credentials", "apikey", "jaas", "authorization", "keytab", "webhook",
     }
 )  # fmt: skip
 _NEVER_NAMES = frozenset({"password", "passwords", "passwd", "pwd", "passphrase", "apikey"})

@@ -25,8 +25,8 @@ _NEVER = ("AIRFLOW*", "_AIRFLOW*")
 """Airflow's settings, connections and variables, whatever the setting says."""
 
 _HANDED_ON = (
-    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHON*",
-    "JAVA_HOME", "SPARK_*", "PYSPARK_*", "HADOOP_*", "YARN_CONF_DIR", "KRB5_CONFIG", "KRB5CCNAME",
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH",
+    "PYTHON*", "JAVA_HOME", "SPARK_*", "PYSPARK_*", "HADOOP_*", "YARN_CONF_DIR", "KRB5_CONFIG", "KRB5CCNAME",
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "STREAMKEEPER_*",
 )  # fmt: skip
 """What Python, Java, Spark and Streamkeeper need of the environment that they are started from."""

@@ -33,15 +33,15 @@ _POSITIONS = (
 _KAFKA_REFUSED = {
     **dict.fromkeys(
         (
-            "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy", "endingoffsets", "endingoffsetsbytimestamp",
-            "endingtimestamp", "kafka.auto.offset.reset",
+            "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy", "endingoffsets",
+            "endingoffsetsbytimestamp", "endingtimestamp", "kafka.auto.offset.reset",
         ),
         _POSITIONS,
     ),
     **dict.fromkeys(
         (
-            "kafka.key.deserializer", "kafka.value.deserializer", "kafka.enable.auto.commit", "kafka.interceptor.classes",
-            "kafka.key.serializer", "kafka.value.serializer",
+            "kafka.key.deserializer", "kafka.value.deserializer", "kafka.enable.auto.commit",
+            "kafka.interceptor.classes", "kafka.key.serializer", "kafka.value.serializer",
         ),
         "Spark sets it itself: keys and values come as bytes, to be cast in a view. Leave it out.",
     ),

@@ -134,7 +134,8 @@ class Submission:
         """Return the whole command, ``spark-submit`` first."""
         confs = [part for name, value in self.conf.items() for part in ("--conf", f"{name}={value}")]
         return [
-            spark_submit(), "--master", self.master, "--name", self.name, *confs, str(self.application), *self.arguments,
+            spark_submit(), "--master", self.master, "--name", self.name, *confs,
+            str(self.application), *self.arguments,
         ]  # fmt: skip
 
 

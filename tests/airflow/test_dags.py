@@ -136,7 +136,7 @@ def test_the_steps_of_a_reset_follow_one_another(bag: DagBag) -> None:
     assert dag.task_dict["give_up"].trigger_rule == "all_done"
 
 
-def test_a_once_flow_is_run_again_between_the_release_and_the_look_for_progress_which_waits_for_no_skipped_task(
+def test_a_once_flow_is_run_again_between_release_and_progress_which_waits_for_no_skipped_task(
     bag: DagBag,
 ) -> None:
     tasks = bag.dags["reset_checkpoint"].task_dict

@@ -37,16 +37,27 @@ dp.configure_pipeline(
     shared_driver=True,
     no_progress_after="5 seconds",
     notifiers=[
-        dp.notifier("airflow.providers.smtp.notifications.smtp.SmtpNotifier", to="ops@example.org", from_email="streams@example.org"),
+        dp.notifier(
+            "airflow.providers.smtp.notifications.smtp.SmtpNotifier",
+            to="ops@example.org",
+            from_email="streams@example.org",
+        ),
         dp.notifier(
             "airflow.providers.http.notifications.http.HttpNotifier",
             http_conn_id="chat",
             endpoint="streams",
-            json={"kind": "{{ alert.kind }}", "flow": "{{ alert.flow }}", "text": "{{ alert.text }}", "link": "{{ alert.link }}"},
+            json={
+                "kind": "{{ alert.kind }}",
+                "flow": "{{ alert.flow }}",
+                "text": "{{ alert.text }}",
+                "link": "{{ alert.link }}",
+            },
         ),
     ],
 )
-dp.create_source("numbers", format="json", path="{data}/numbers", schema="n INT", options={"maxFilesPerTrigger": 5})
+dp.create_source(
+    "numbers", format="json", path="{data}/numbers", schema="n INT", options={"maxFilesPerTrigger": 5}
+)
 dp.create_streaming_table("left_numbers")
 dp.create_streaming_table("right_numbers")
 

@@ -70,7 +70,8 @@ _TIMERS = """
         def close(self):
             pass
 
-    keyed = events.withWatermark("event_time", "10 seconds").groupBy(F.expr("n DIV 10").cast("int").alias("tens"))
+    keyed = events.withWatermark("event_time", "10 seconds").groupBy(\
+F.expr("n DIV 10").cast("int").alias("tens"))
     return keyed.transformWithState(Late(), "first INT, many INT", "Append", "EventTime")
 """
 """Counts the events of ten seconds, and writes the count when a timer says that they are over."""

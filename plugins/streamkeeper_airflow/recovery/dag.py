@@ -1,7 +1,7 @@
 """The DAG of a kind of recovery, made of the kind's steps:
 
-    plan >> … >> approve >> hold >> plan_again >> approve_again >> decide >> … >> verify_progress ; decide >>
-    give_up
+    plan >> … >> approve >> hold >> plan_again >> approve_again >> decide >> … >> verify_progress
+    decide >> give_up
 
 ``plan`` checks everything that the form gave before anything is touched; between it and ``approve`` are the
 steps that the kind takes before anybody is asked. What ends before the first step that changes something
