@@ -53,9 +53,9 @@ PRECEDENCE = (
 )
 """Order in which the end of one flow becomes the end of a shared driver.
 
-First the ends that a person must hear of, since no later start reports them again. Then the one after which
-another driver is attached to, then those that need a wait before the next start. A good end only if all flows
-ended so.
+First the ends that a person must hear of, since no later start reports them again. Then ``LEASE_LOST``, after
+which the supervisor attaches to another driver, and the ends that need a wait before the next start. A good
+end counts only if all flows ended so.
 """
 
 

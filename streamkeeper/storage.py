@@ -71,8 +71,8 @@ class Storage(Protocol):
         ...
 
     def share(self, source: Storage, name: str, target: str) -> None:
-        """Give a file of another storage a name in this one, without copying if both are folders of one disk;
-        otherwise :meth:`bring` it.
+        """Make a file of another storage available under a name of its own here, without copying if both are
+        folders of one disk; otherwise as :meth:`bring`.
 
         The file must never change. It exists until its last name is removed.
 
@@ -213,9 +213,8 @@ class LocalStorage:
                 path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 if isinstance(source, LocalStorage):
-                    shutil.copyfile(
-                        source.path(name), aside
-                    )  # the kernel copies; nothing of it comes through here
+                    # The kernel copies; the bytes do not pass through this process.
+                    shutil.copyfile(source.path(name), aside)
                 else:
                     with source.open(name) as found, aside.open("xb") as file:
                         shutil.copyfileobj(found, file, _PIECE)
@@ -230,15 +229,13 @@ class LocalStorage:
         path = Path(self.path(target))
         if isinstance(source, LocalStorage):
             aside = path.with_name(f"{_ASIDE}{uuid.uuid4().hex}")
-            with contextlib.suppress(
-                OSError
-            ):  # another disk, or one without links: it is copied, and what is wrong is said there
+            # On another disk, or one without links, the file is copied instead, and that reports any error.
+            with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 os.link(source.path(name), aside)
                 aside.replace(path)
-                aside.unlink(
-                    missing_ok=True
-                )  # where both names were of one file already, nothing was renamed
+                # If both names were already of one file, the rename did nothing.
+                aside.unlink(missing_ok=True)
                 return
         self.bring(source, name, target)
 

@@ -287,7 +287,7 @@ def _position(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]]) -
         try:
             offset = checkpoint.offsets(number).sources.get(source)
         except CheckpointError:
-            continue  # told by _entries
+            continue  # reported by _entries
         if isinstance(offset, dict) and isinstance(offset.get("logOffset"), int):
             return int(offset["logOffset"])
     return None

@@ -86,7 +86,8 @@ class FilesLog:
         if what is not None:
             raise damaged(self.storage.path(name), what)
         _, tail = _head_and_tail(self.storage, name, _BLOCK)
-        lines = [line for line in tail.split(b"\n")[1:] if line]  # the first is the version, or cut off
+        # The first line is the version, or cut off.
+        lines = [line for line in tail.split(b"\n")[1:] if line]
         return [parse_file_entry(line.decode(errors="replace"), self.storage.path(name)) for line in lines]
 
     def count(self, upto: int | None = None) -> int:
@@ -141,7 +142,8 @@ class FilesLog:
             if (what := self._ends(name)) is None:
                 start, names = number, [(name, number)]
                 break
-            if upto is None or number <= upto:  # what batch N took stands nowhere but in N.compact
+            # The files of batch N are listed only in N.compact.
+            if upto is None or number <= upto:
                 raise damaged(self.storage.path(name), what)
         later = [number for number in plain if number > start and (upto is None or number <= upto)]
         last = upto if upto is not None else max(later, default=start)

@@ -105,7 +105,8 @@ def parse_commit(content: bytes, batch: int, where: str) -> CommitEntry:
     :raises CheckpointError: the file is empty, cut off, not a commit, or of an unknown version.
     """
     version, lines = _versioned(content, where, (1, 2))
-    value = _object(lines[0], where) if lines else {}  # Spark takes a bare version for an empty commit, too
+    # Spark, too, accepts a bare version as an empty commit.
+    value = _object(lines[0], where) if lines else {}
     ids = value.get("stateUniqueIds")
     if not _is_int(value.get("nextBatchWatermarkMs", 0)) or not (ids is None or isinstance(ids, dict)):
         raise damaged(where, f"holds {_shown(lines[0])}, which is no commit")

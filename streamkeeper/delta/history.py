@@ -171,9 +171,8 @@ def version_at(history: History, moment_ms: int) -> int:
     :raises SourceError: the commits of that time were cleaned up.
     """
     storage, last = open_storage(history.path), -1
-    own_times = (
-        _own_time(storage, history.newest) is not None
-    )  # else no commit has one: a table that begins to write them goes on
+    # A table that writes commit times never stops: without one in the newest commit, none has one.
+    own_times = _own_time(storage, history.newest) is not None
     for version in range(history.oldest, history.newest + 1):
         last = max(last + 1, _time_of(storage, version, own_times))
         if last >= moment_ms:
@@ -263,9 +262,8 @@ def missing_files(history: History, first: int, limit: int) -> list[str]:
     storage, looked = open_storage(history.path), 0
     gone: list[str] = []
     for commit in commits(history, first, history.newest):
-        if (
-            commit.removes or commit.has_feed
-        ):  # a source reads such commits by other files, leaves them out, or stops there
+        # A source reads such commits from other files, skips them, or stops there.
+        if commit.removes or commit.has_feed:
             continue
         for path, _ in commit.files:
             looked += 1
@@ -348,7 +346,7 @@ def _table_id(storage: Storage, oldest: int, newest: int) -> str | None:
         try:
             return str(json.loads(summary)["metadata"]["id"])
         except (ValueError, KeyError, TypeError):
-            pass  # the summary is a convenience of the writer's; the commits rule
+            pass  # writers need not write a valid summary; the commits count
     for version in range(newest, oldest - 1, -1):
         for action in _actions(storage, version):
             if "metaData" in action:

@@ -61,9 +61,8 @@ def what_waits(home: FlowHome, flow: Flow) -> Waiting:
             return Waiting(True, f"batch {planned[-1]} is planned and not committed")
         ends = checkpoint.offsets(last).sources if last is not None else {}
     for index, source in enumerate(flow.pipeline.sources_of(flow.declaration)):
-        key = (
-            source.name if source.name in ends or str(index) not in ends else str(index)
-        )  # version 1 of the offset log has no names
+        # Version 1 of the offset log has no names.
+        key = source.name if source.name in ends or str(index) not in ends else str(index)
         found = _waits_in(source, checkpoint, key, ends.get(key))
         if found.there:
             return found

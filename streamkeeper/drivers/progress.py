@@ -186,7 +186,7 @@ def look(home: FlowHome, flow: Flow, now: float, *, monotonic: Callable[[], floa
         home.storage.overwrite(home.progress, to_json(asdict(note)))
     silent = now - note.since if note.since is not None else None
     said = waiting.said if waiting is not None else "input waits" if silent is not None else ""
-    age = None if found.batch is None else _age(home, now)  # the seed of a generation is no commit of it
+    age = None if found.batch is None else _age(home, now)  # a generation's seed is no commit of it
     return Look(flow.full_name, state, found, age, silent, said, driver)
 
 

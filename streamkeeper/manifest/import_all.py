@@ -94,7 +94,9 @@ def import_elsewhere(settings: Settings, files: Sequence[Path]) -> Iterator[Impo
                     del pending[0]
                     break
                 else:
-                    break  # perhaps one before it left a thread that ended the process: it is tried again, alone
+                    # An earlier file may have left a thread that ended the process, so this one is tried
+                    # again, as the first of a new process.
+                    break
                 first = False
                 del pending[0]
 
@@ -103,12 +105,13 @@ class _Process:
     """Importing process, as a context. At the end it is killed with all that it started."""
 
     def __init__(self, settings: Settings, files: Sequence[Path]) -> None:
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed where this context ends
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "streamkeeper.manifest.import_all"],
                 env=environment(settings),
-                cwd=PROJECT,  # the first place that -m imports from: never a folder of the user's
+                # -m imports from here first, so it must never be a folder of the user's.
+                cwd=PROJECT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,
@@ -170,9 +173,8 @@ def _import(file: Path, data: str) -> Imported:
     try:
         pipeline = load_pipeline(file, data)
         plain = without_code(pipeline)
-        json.dumps(
-            pipeline_to_json(plain), ensure_ascii=False
-        ).encode()  # what is no text, or no JSON, is this file's fault
+        # A value that is not JSON or not UTF-8 must fail here, as this file's error.
+        json.dumps(pipeline_to_json(plain), ensure_ascii=False).encode()
         named = {f"{pipeline.name}.{flow.name}": flow for flow in pipeline.flows}
         return Imported(
             plain,
@@ -242,7 +244,7 @@ def _serve() -> None:
         print(json.dumps(_READY), file=answers, flush=True)
         for found in import_here(map(Path, asked["files"]), asked["data"]):
             print(json.dumps(_to_json(found)), file=answers, flush=True)
-    os._exit(0)  # no thread that a file left behind is waited for
+    os._exit(0)  # without waiting for threads that a file left behind
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def load_pipeline(file: Path, data: str) -> Pipeline:
         return registry.finish(_shared_code(file))
     except (DeclarationError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # a class of the user's own, too: it is the file that is wrong
+    except BaseException as error:  # whatever class of the user's own it is, the file is at fault
         raise DeclarationError(blame(file, error)) from error
     finally:
         with contextlib.suppress(ValueError):
@@ -138,7 +138,7 @@ def blame(file: Path, error: BaseException) -> str:
     )
     try:
         said = f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - a user's error may raise where it is asked for its words
+    except Exception:  # noqa: BLE001 - str() of a user's error may raise, too
         said = type(error).__name__
     return (
         f"{file.name}, line {line}: the file raises {said}. Correct it, or run `streamkeeper check` again"

@@ -203,10 +203,9 @@ def write_manifest(
             built.add(file, results[file])
         else:
             built.pass_over(file, readable=content is not None)
+    # Otherwise the manifest of one set of files would stay under the hash of another.
     if files_key(settings) != key:
-        raise _changed_meanwhile(
-            key
-        )  # else the manifest of one set of files would be found under the hash of another, for ever
+        raise _changed_meanwhile(key)
 
     manifest: Manifest = resolve_name(SETTLE)(
         settings, built.finish(key), before, {file.stem for file in contents}

@@ -49,9 +49,8 @@ def pipelines(folder: Path) -> list[Path]:
 def content(file: Path) -> bytes | None:
     """Return a file's bytes; None if it vanished, is no regular file any more, or may not be read."""
     try:
-        with os.fdopen(
-            os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb"
-        ) as opened:  # a FIFO that took its place would be waited for
+        # Without O_NONBLOCK, opening a FIFO that replaced the file would wait for a writer.
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
             return opened.read() if stat.S_ISREG(os.fstat(opened.fileno()).st_mode) else None
     except OSError:
         return None

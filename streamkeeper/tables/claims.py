@@ -38,7 +38,7 @@ def settle(settings: Settings, read: Manifest, before: Manifest | None, files: C
     refused: set[str] = set()
     for pipeline in read.pipelines:
         if pipeline.name in read.errors:
-            continue  # it is as it was last declared
+            continue  # it has its last declaration
         wrong = next((said for check in checks if (said := check(pipeline)) is not None), None)
         if wrong is not None:
             errors[pipeline.name] = wrong

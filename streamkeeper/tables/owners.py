@@ -35,10 +35,10 @@ def first(storage: Storage, pipeline: str, table: str) -> str:
 
 
 def ensure(settings: Settings, home: FlowHome, table: str, where: Where) -> None:
-    """Check that a flow may write a table: its pipeline owns it, and a flow without a start finds no rows of
-    another pipeline.
+    """Make a flow's pipeline the owner of a table; a flow yet to begin must find no rows of another pipeline
+    in it.
 
-    :raises DeclarationError: it may not; nothing was touched.
+    :raises DeclarationError: another pipeline owns the table, or wrote to it; nothing was touched.
     :raises CheckpointError: the table's log is damaged.
     """
     if all(generations.read_start(home, number) is None for number in home.generations()):
@@ -99,7 +99,7 @@ def foreign(settings: Settings, pipeline: str, table: str) -> str | None:
         if found == pipeline or not delta_log.exists(settings.table_path(table)):
             return None
         return found or written_by_another(settings, pipeline, table)
-    except Exception:  # noqa: BLE001 - whatever is wrong with a table, who reads declarations goes on
+    except Exception:  # noqa: BLE001 - a table's error must not stop the reading of declarations
         return found
 
 

@@ -140,10 +140,11 @@ class _Reader:
         """
         start = decided.start
         match start.mode:
+            # Both read only the table at the time when the generation begins, or later commits.
             case mode if mode in (
                 EARLIEST,
                 LATEST,
-            ):  # the table as it is when the generation begins, or what comes then
+            ):
                 return None
             case mode if mode == TIMESTAMP and start.timestamp_ms is not None:
                 return version_at(self.history, start.timestamp_ms)

@@ -100,7 +100,8 @@ class WritersTurn:
             try:
                 yield
             finally:
-                self._check()  # a batch that was shut out may end in an error of the table's: it is told as what it is
+                # A batch that was sealed out may end in an error of the table's; the check names the cause.
+                self._check()
         finally:
             self._give_back(number)
 
@@ -114,7 +115,7 @@ class WritersTurn:
             newest = numbers[-1] if numbers else 0
             holder = read(self._turns, newest)
             if holder is not None and _same(holder, self._me):
-                self._give_back(newest)  # it was meant to be, and the storage refused
+                self._give_back(newest)  # an earlier attempt failed in the storage
             elif holder is None or self._may_displace(newest, holder):
                 if self._create(newest):
                     return newest + 1
