@@ -1,23 +1,23 @@
 """Every error that Streamkeeper raises on purpose.
 
     StreamkeeperError
-    ├── UsageError              what was asked for cannot be asked for: nothing was touched (exit 2)
-    │   ├── DeclarationError    a pipeline file says something that is not allowed
-    │   │   └── NotOffered      a pipeline file says that it is not for this environment
-    │   ├── SettingsError       an environment variable has an unusable value
-    │   └── RequestError        a recovery was asked for with values that do not fit the flow
-    ├── CheckpointError         a checkpoint cannot be read as one
-    │   └── SinkDisagrees       a checkpoint and the table behind it cannot both be right
-    ├── StorageError            the state folder cannot be read or written
-    ├── SourceError             a source cannot be looked at now: it does not answer, or is not there
-    │   └── NotAskable          a source cannot be looked at from here, whatever its state
-    ├── FlowHeld                a hold forbids the flow to run
+    ├── UsageError              a request or declaration that is not possible: nothing was touched (exit 2)
+    │   ├── DeclarationError    a declaration in a pipeline file that is not allowed
+    │   │   └── NotOffered      a pipeline file that is not offered in this environment
+    │   ├── SettingsError       an environment variable with an unusable value
+    │   └── RequestError        a recovery's request with values that do not fit the flow
+    ├── CheckpointError         a checkpoint that cannot be read
+    │   └── SinkDisagrees       a checkpoint and its query's table that contradict each other
+    ├── StorageError            a state folder that cannot be read or written
+    ├── SourceError             a source that cannot be inspected now: no answer, or missing
+    │   └── NotAskable          a source that cannot be inspected from this process
+    ├── FlowHeld                a hold keeps the flow from running
     ├── LeaseHeld               another driver has the flow's lease
     ├── LeaseLost               another driver took the lease over
-    ├── TableLocked             another recovery works on the table
-    ├── ChangeRefused           a batch of changes holds rows that no AUTO CDC flow can apply
-    ├── RecoveryError           a recovery's step cannot be carried out; it may be run again
-    └── PlanRefused             the plan's price was not accepted, so nothing was touched
+    ├── TableLocked             another recovery has the table's lock
+    ├── ChangeRefused           a batch with rows that an AUTO CDC flow cannot apply
+    ├── RecoveryError           a recovery's step that could not be carried out; it may be run again
+    └── PlanRefused             a plan whose price was not accepted; nothing was touched
 
 Each message says what was found, what is allowed, and what to do next.
 """
@@ -53,7 +53,7 @@ class DeclarationError(UsageError):
 
 
 class NotOffered(DeclarationError):
-    """A pipeline file that is offered only in an environment with something that this one lacks."""
+    """A pipeline file that is not offered here: the environment lacks something that the file requires."""
 
 
 class SettingsError(UsageError):

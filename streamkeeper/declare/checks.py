@@ -170,7 +170,7 @@ def options_of(what: str, options: object, where: Where, reserved: Sequence[str]
 
 
 def check_variables(what: str, options: Mapping[str, str], where: Where) -> None:
-    """Check that pipelines may see every environment variable that options name."""
+    """Check that pipelines may see every environment variable in some options."""
     refused = why_refused(variables_in(options.values()), pipeline_env())
     if refused is not None:
         raise DeclarationError(f"{where}: {what}: {refused}.")
@@ -201,7 +201,7 @@ def spark_conf_of(flow: str, conf: object, where: Where) -> dict[str, str]:
 
 
 def inputs_of(what: str, function: Callable[..., Any], sources: object, where: Where) -> tuple[str, ...]:
-    """Return the names that a function reads, after a check that it takes one parameter for each."""
+    """Return the inputs of a function, after a check that it takes one parameter for each."""
     if (
         isinstance(sources, str)
         or not isinstance(sources, Sequence)

@@ -176,8 +176,8 @@ class Pipeline:
 
     ``shared`` is a hash of the file's code outside of the declared functions, and of the modules beside it
     that it imports. ``shared_driver`` runs its flows as queries of one Spark application.
-    ``no_progress_after`` is in seconds: a flow with data to read that commits nothing for that long causes an
-    alert; None for no such alert.
+    ``no_progress_after`` is in seconds: an alert is sent when a flow has data to read and commits nothing for
+    that long. None means no such alert.
     """
 
     name: str

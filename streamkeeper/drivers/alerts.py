@@ -32,7 +32,7 @@ from streamkeeper.storage import Storage, read_json, to_json
 from streamkeeper.times import now
 
 SENDING_SECONDS = 600.0
-"""Seconds after which an attempt without an end is one whose process died."""
+"""Seconds without an end after which the process of an attempt counts as dead."""
 FIRST_PAUSE, LONGEST_PAUSE = 30.0, 3600.0
 """Seconds between a failed attempt and the next: the first pause, doubled each time up to the longest."""
 MOST_ATTEMPTS = 30

@@ -1,9 +1,9 @@
 """Stopping a held flow's driver: by its hold, then by SIGTERM, then by SIGKILL.
 
-A hold makes a driver end its batch and leave. A driver that is still there at a deadline is signalled, but
-only if its lease proves that the very process is on this host: same boot, same pid namespace, same pid with
-the same start time. The signal goes through a pidfd opened before that proof, so it never reaches a process
-that got the pid later.
+A hold makes a driver end its batch and leave. A driver still there at a deadline is signalled, but only if
+its lease proves that the very process is on this host: same boot, same pid namespace, same pid with the same
+start time. The signal goes through a pidfd opened before that proof. So it never reaches a process that got
+the pid later.
 """
 
 from __future__ import annotations

@@ -31,10 +31,12 @@ TIDYING_JOB = PROJECT / "spark_jobs" / "run_tidying.py"
 """Application that tidies tables."""
 
 LOG_VARIABLE = "STREAMKEEPER_DRIVER_LOG"
-"""Variable with the file of a driver's output, which its lease passes on to processes that attach to it."""
+"""Variable with the file of a driver's output. The driver's lease passes it on to processes that attach to
+the driver.
+"""
 
 SUPERVISED_VARIABLE = "STREAMKEEPER_SUPERVISED"
-"""Variable that is ``1`` for a driver that stops by itself without its supervisor's heartbeat
+"""Variable that is ``1`` for a supervised driver: without its supervisor's heartbeat it stops by itself
 (streamkeeper.drivers.supervision).
 """
 

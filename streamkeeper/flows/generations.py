@@ -6,7 +6,7 @@ resolves the start to a position, creates the checkpoint, and writes the start f
 generation is in the sink. So if the driver dies before, another one can begin again, in a checkpoint folder
 of its own.
 
-No recovery ever edits an earlier generation, or removes more of it than its checkpoint.
+No recovery ever edits an earlier generation. Only ``clean_up`` removes any, once nothing needs it.
 """
 
 from __future__ import annotations

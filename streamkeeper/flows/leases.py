@@ -55,9 +55,7 @@ class Process:
 
 
 SILENT_SECONDS = 86400.0
-"""Seconds without a heartbeat after which a driver that is not visible from here no longer protects its files
-from removal.
-"""
+"""Seconds without a heartbeat after which an invisible driver no longer protects its files from removal."""
 
 
 @dataclass(frozen=True)

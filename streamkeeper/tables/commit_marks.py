@@ -1,4 +1,4 @@
-"""Mark in a table's log by which a full refresh finds the tables that it has emptied."""
+"""Mark of a full refresh in the log of each table that it has emptied."""
 
 from __future__ import annotations
 

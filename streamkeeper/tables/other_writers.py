@@ -50,10 +50,10 @@ class Strangers:
 
 
 def look(settings: Settings, pipeline: str, writers: Sequence[Flow], path: str) -> Strangers:
-    """List writers other than the table's flows, back to the last commit that emptied the table or replaced
-    it by one that its flows had built.
+    """List writers other than the table's flows, back to the last commit that emptied or replaced the table.
 
-    A backfill of data that the source still has does not count: the flow reads that again.
+    A replacement counts only if the table's flows had built it. A backfill of data that the source still has
+    is not listed: the flow reads that again.
 
     :param writers: the declared flows of the table.
     :raises CheckpointError: the log is damaged.
@@ -201,8 +201,7 @@ def _comes_again(planned: dict[str, Any], flows: Collection[str], known: Names) 
 
 
 def undeclared(storage: Storage, pipeline: str, declared: Collection[str]) -> Iterator[FlowHome]:
-    """Yield the stored flows of a pipeline that are not declared, without those that recoveries made for
-    themselves.
+    """Yield a pipeline's stored flows that are not among ``declared``, without flows made by recoveries.
 
     :param declared: names of flows within the pipeline.
     """

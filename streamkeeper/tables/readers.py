@@ -84,10 +84,10 @@ class Need:
 
 
 def needs_of(storage: Storage, flow: Flow, source: Source, history: History) -> Iterator[Need]:
-    """Yield the versions that a flow still needs of the table that it reads as ``source``.
+    """Yield the versions that a flow still needs of the table behind ``source``.
 
-    There is none if it is up to date, has not begun, or its position is that of another kind of source, from
-    which it cannot continue.
+    There is none if the flow is up to date or has not begun. There is none either if its position is that of
+    another kind of source: it cannot continue from that.
 
     :raises CheckpointError: its position, or the start of its next generation, cannot be determined.
     :raises SourceError: the commits at the time of that start were cleaned up.
@@ -107,7 +107,7 @@ def needs_of(storage: Storage, flow: Flow, source: Source, history: History) -> 
 
 @dataclass(frozen=True)
 class _Reader:
-    """Flow that reads a table, with the source that it reads it by."""
+    """Reader of a table, and the source by which it reads."""
 
     home: FlowHome
     flow: Flow

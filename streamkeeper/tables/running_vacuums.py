@@ -1,4 +1,4 @@
-"""Running VACUUMs: each leaves a note, so that no recovery restores files that it may still remove.
+"""Running VACUUMs: each leaves a note, so that no recovery restores files that a VACUUM may still remove.
 
 A VACUUM first lists unreferenced files and then removes them, which may take long. It leaves its note before
 it checks for a recovery's lock; a recovery takes the lock before it checks for notes. So at least one of the
