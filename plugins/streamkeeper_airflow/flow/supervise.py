@@ -1,5 +1,6 @@
-"""The task that keeps a flow running: it submits the flow's driver or attaches to the one that lives, follows
-it, and says how it ended.
+"""The task that keeps a flow running.
+
+It submits the flow's driver or attaches to a living one, follows it, and reports how it ended.
 """
 
 from __future__ import annotations
@@ -110,23 +111,22 @@ class FlowOperator(BaseOperator):
 
         :raises AirflowSkipException: the flow is held.
         :raises AirflowFailException: the flow is parked.
-        :raises DriverFailed: another try may get over it.
+        :raises DriverFailed: another try may succeed.
         :raises WrongSettings: no driver can be started with the present settings.
         """
         while not self._is_done() and self._supervise(context):
             self.log.info("%s had been at work, so it is started again at once.", self.flow)
 
     def freed(self, context: Context, event: dict[str, Any]) -> None:
-        """Go on after a hold of a flow that runs once."""
+        """Continue after a hold of a flow that runs once."""
         self.log.info("Free again: %s.", event["flow"])
         self.execute(context)
 
     def on_kill(self) -> None:
-        """Leave the driver alone, whoever ends this task: a scheduler that was started again, a worker that
-        shuts down, a person.
+        """Leave the driver alone, whether a scheduler restart, a worker shutdown or a person ends this task.
 
-        The next try attaches to it. A hold is what stops a flow; and a driver that nobody watches for long
-        stops by itself.
+        The next try attaches to it. To stop a flow, hold it; and a driver without a supervisor stops by
+        itself after some time.
         """
         if self._driver is not None:
             self.log.warning(
@@ -135,7 +135,7 @@ class FlowOperator(BaseOperator):
             )
 
     def _is_done(self) -> bool:
-        """Say whether a flow that runs once has read all there was."""
+        """Return whether a flow that runs once has read all available data."""
         number = generations.finished(open_home(_settings(), self.flow)) if self.once else None
         if number is None:
             return False
@@ -147,8 +147,9 @@ class FlowOperator(BaseOperator):
         return True
 
     def _supervise(self, context: Context) -> bool:
-        """Supervise one driver until it ends; give whether the next is to be started at once, in this very
-        try.
+        """Supervise one driver until it ends.
+
+        Return whether the next is to be started at once, in this try.
         """
         settings = _settings()
         self._find_sharers(settings)
@@ -166,8 +167,9 @@ class FlowOperator(BaseOperator):
         return self._conclude(*to_blame(homes, ending.code, self._before), ending=ending, context=context)
 
     def _find_sharers(self, settings: Settings) -> None:
-        """Look which flows share the driver now: the DAG file that made this task may be older than the last
-        declaration.
+        """Read from the manifest which flows share the driver now.
+
+        The DAG file that made this task may be older than the last declaration.
         """
         if not self.shared:
             return
@@ -213,9 +215,7 @@ class FlowOperator(BaseOperator):
         return found
 
     def _warn_if_impatient(self, settings: Settings) -> None:
-        """A driver that runs goes on being watched, whatever the settings: to refuse that would be what ends
-        it.
-        """
+        """Warn about timeouts that do not fit, but keep watching: a refusal would end the running driver."""
         try:
             check_patience(settings)
         except WrongSettings as error:
@@ -267,12 +267,12 @@ class FlowOperator(BaseOperator):
                 return ending
 
     def _conclude(self, *homes: FlowHome, ending: Ending, context: Context) -> bool:
-        """Say how the driver ended; give whether the next is to be started at once.
+        """Report how the driver ended; return whether the next is to be started at once.
 
-        A new try would cost as much again as a driver's start takes to get to work, and wait for a scheduler
-        that may be away.
+        A new try would cost as much again as a driver needs to get to work, and wait for a scheduler that may
+        be away.
 
-        :param homes: of the flows by which it ended.
+        :param homes: of the flows that ended it.
         """
         match ending.code:
             case Outcome.STOPPED | Outcome.DONE:
@@ -317,9 +317,7 @@ class FlowOperator(BaseOperator):
         return DriverFailed(said, ending.code, streak, failures.looping)
 
     def _tell(self, home: FlowHome, ending: Ending, failures: Failures, said: str) -> None:
-        """Alert people of what retries alone will hardly mend; each is told once, however many tries
-        follow.
-        """
+        """Send alerts for failures that retries alone will hardly mend, once each, however many tries follow."""
         settings = Settings.from_environment()
         if ending.code == Outcome.RETRY_DECLARED:
             details = leases.failure_of(home, _newest_epoch(home)) or {}
@@ -345,7 +343,7 @@ class FlowOperator(BaseOperator):
             alert(settings, AlertKind.CRASH_LOOP, home.full_name, text, failures.occasion)
 
     def _say_parked(self, home: FlowHome, context: Context) -> str:
-        """Log and alert what parked a flow and what fits; give it for the run's note."""
+        """Log and alert what parked a flow and which recovery fits; return the text for the run's note."""
         park = holds.parked(home)
         note = (
             describe_park(home.full_name, park)

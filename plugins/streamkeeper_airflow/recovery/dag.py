@@ -37,14 +37,14 @@ from streamkeeper_airflow.recovery.tasks import (
 )
 
 RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
-"""How the tasks of a recovery are tried again, where a DAG file says nothing else."""
+"""Default retries of a recovery's tasks; a DAG file may set others."""
 
 
 def recovery_dag(name: str, **more: Any) -> DAG:
-    """Make the DAG of a kind of recovery.
+    """Return the DAG of a kind of recovery.
 
     :param name: the kind's, which is the DAG's id.
-    :param more: goes to :class:`airflow.sdk.DAG` as it is, such as ``schedule``.
+    :param more: passed to :class:`airflow.sdk.DAG` as it is, such as ``schedule``.
     :raises RequestError: there is no such kind.
     """
     of = kind(name)
