@@ -1,6 +1,4 @@
-"""The DAG ``tidy_tables``: puts small files together and removes those that nobody needs any more. Airflow
-makes the form.
-"""
+"""Compacts small files of tables, and removes files that nothing needs any more."""
 
 from __future__ import annotations
 
