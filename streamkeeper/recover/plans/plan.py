@@ -1,6 +1,6 @@
 """Plans: what a recovery will do and what it will cost, as one value.
 
-The same plan is shown, approved, carried out and kept in the ledger. Making one touches nothing (see
+The same plan is shown, approved, carried out and kept in the ledger. Making one changes nothing (see
 streamkeeper.recover.plans.kind).
 """
 
@@ -20,10 +20,10 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class Refusal:
-    """A price that someone must accept first. ``price`` is the word to accept it by, or None if nothing can
-    make the plan go.
+    """A price that must be accepted first, or a reason why the plan cannot be carried out.
 
-    ``flow`` is the flow that has the price, or None where it is the plan's as a whole.
+    ``price`` is the word by which it is accepted; None if nothing makes the plan possible. ``flow`` is the
+    flow that has the price, or None if it is the plan's as a whole.
     """
 
     price: str | None
@@ -33,14 +33,16 @@ class Refusal:
 
 @dataclass(frozen=True)
 class FlowPlan:
-    """What a recovery does with one flow. ``generation`` is the one that is left (None: it never had one),
-    ``previous`` the one whose position and history count; ``fingerprint`` is the declaration that the plan is
-    for.
+    """What a recovery does with one flow.
 
+    ``generation`` is the one that ends (None: the flow never had one), ``previous`` the one whose position
+    and history count. ``fingerprint`` is that of the declaration for which the plan is made.
     ``next_generation`` is None for a flow that is only held meanwhile. ``failure`` are the details of its
-    park. ``written_again`` are the rows of its table that it writes a second time
-    (:mod:`streamkeeper.recover.restart.written_again`); None where that is not counted: a table that is kept by key, or is
-    emptied.
+    park.
+
+    ``written_again`` are the duplicates that it writes to its table
+    (:mod:`streamkeeper.recover.restart.written_again`); None if they are not counted: for a table that is
+    kept by key, or is emptied.
     """
 
     flow: str
@@ -69,9 +71,7 @@ class FlowPlan:
 
 @dataclass(frozen=True)
 class CopyPlan:
-    """Bytes that a recovery copies: of ``what``, from where to where. ``rows`` is None where they were not
-    counted.
-    """
+    """Bytes that a recovery copies. ``rows`` is None if they were not counted."""
 
     what: str
     source: str
@@ -83,11 +83,11 @@ class CopyPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A recovery, planned.
+    """A planned recovery.
 
-    ``request`` is what was asked for, ``details`` what only this kind of recovery knows, both as JSON
-    objects. ``steps`` are names, in their order. ``tables`` are locked while the recovery is at work; they
-    belong to ``pipeline``, as the flows do. ``ways`` say which strategy fits its parked flows
+    ``request`` is the request, ``details`` the part that only this kind of recovery knows, both as JSON
+    objects. ``steps`` are names, in their order. ``tables`` are locked during the recovery; they belong to
+    ``pipeline``, as the flows do. ``ways`` name the strategy that fits its parked flows
     (:mod:`streamkeeper.recover.plans.advice`).
     """
 
@@ -123,26 +123,22 @@ class Plan:
 
     @property
     def subject(self) -> str:
-        """What the recovery is of, in words: its flows or, where it has none, its tables, or else its
-        pipeline.
-        """
+        """What is recovered: flows, or without flows the tables, or else the pipeline."""
         tables = ", ".join(f"{self.pipeline}.{table}" for table in self.tables)
         return ", ".join(flow.flow for flow in self.flows) or tables or self.pipeline
 
     def flow(self, name: str) -> FlowPlan | None:
-        """Give the part of one flow, by its full name."""
+        """Return the part of one flow, by its full name."""
         return next((flow for flow in self.flows if flow.flow == name), None)
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
-    """Give a plan as a JSON object."""
+    """Return a plan as a JSON object."""
     return asdict(plan)
 
 
 def from_json(value: dict[str, Any]) -> Plan:
-    """Read a plan back from the JSON object that :func:`to_json` gave, of this format or of the one before
-    it.
-    """
+    """Return a plan from the JSON object of :func:`to_json`, of this format or of the one before."""
     if value.get("format") == 1:
         value = _from_format_1(value)
     return Plan(
@@ -160,14 +156,12 @@ def from_json(value: dict[str, Any]) -> Plan:
 
 
 def kept(plan: Plan) -> Plan:
-    """Give a plan as it comes back from the ledger: without secrets, and with lists and tuples where JSON has
-    them.
-    """
+    """Return a plan as it comes back from the ledger: without secrets, and as JSON converts its values."""
     return from_json(json.loads(json.dumps(redact(to_json(plan)))))
 
 
 def worse(approved: Plan, again: Plan) -> list[str]:
-    """Say in which ways a plan made again costs more than the approved one; empty if in none."""
+    """Return in which ways a plan made again costs more than the approved one; empty if in none."""
     accepted = {(old.flow, old.price) for old in approved.refusals}
     found = [
         f"new refusal: {item.message}" for item in again.refusals if (item.flow, item.price) not in accepted
@@ -214,8 +208,9 @@ def _worse_sources(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
 
 
 def _grew(was: Amount, now: Amount) -> bool:
-    """Tell whether an amount costs more than the one that was accepted; more of what was accepted unseen is
-    no more.
+    """Return whether an amount costs more than the accepted one.
+
+    An amount of which only the unknown part grew costs no more.
     """
     if now.rows_unknown and not was.rows_unknown:
         return True
@@ -243,7 +238,7 @@ def _flow(value: dict[str, Any]) -> FlowPlan:
 
 
 def _from_format_1(value: dict[str, Any]) -> dict[str, Any]:
-    """Give a plan of the format before as one of this: it was of one flow, and always a reset."""
+    """Convert a plan of the format before, which was of one flow, and always a reset."""
     request = value["request"]
     same = (
         "flow",

@@ -1,4 +1,4 @@
-"""What a person may ask of ``tidy_tables``."""
+"""The request of ``tidy_tables``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import Any
 from streamkeeper.recover.requests.form import TABLE, Asking, FormField, Request, asked
 
 LEAST_HOURS = 168.0
-"""A week, Delta's own default: files that a running query may still read are never younger than that."""
+"""Least retention in hours: a week, Delta's own default. Running queries need no older files."""
 
 
 @dataclass(frozen=True)
 class TidyRequest(Request):
-    """What was asked for; every value was checked against the manifest. ``tables`` are ``pipeline.table``."""
+    """A tidying as requested; every value was checked against the manifest.
+
+    ``tables`` are ``pipeline.table``.
+    """
 
     refused = "No table was tidied"
     run = ()
@@ -39,6 +42,6 @@ class TidyRequest(Request):
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
-        """Take all tables where none is named."""
+        """Take all tables if none is named."""
         tables: FormField = cls.form(asking.manifest)[0]
         return {"tables": values["tables"] or tables.enum}
