@@ -1,4 +1,4 @@
-"""Applies one micro-batch: once under its step, in the writers' turn, and again as a whole after a conflict."""
+"""Applies one micro-batch: once under its step, in the writers' turn; again as a whole after a conflict."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _apply_once(batch: DataFrame, spec: CdcSpec, tables: CdcTables, step: Step) 
     session = batch.sparkSession
     written = last_written(session, tables.target, step.query_id)
     if written is not None and written >= step.batch_id:
-        # Nothing of it is wanted. But Spark lets no batch of a stateful query pass that has not made its
+        # The rows are not needed, but Spark fails a batch of a stateful query that has not committed its
         # state (STATE_STORE_COMMIT_…).
         batch.write.format("noop").mode("overwrite").save()
         return

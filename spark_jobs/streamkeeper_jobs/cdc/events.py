@@ -182,7 +182,7 @@ def within(path: Sequence[str], key: StructField, facts: Facts) -> Column:
 
 
 def nearby(frame: DataFrame, facts: Facts, most: int = BROADCAST_KEYS) -> DataFrame:
-    """Broadcast a frame with a row for each key of the batch, unless the batch has more keys than ``most``."""
+    """Broadcast a frame with a row for each key of the batch, unless it has more keys than ``most``."""
     return F.broadcast(frame) if facts.keys <= most else frame
 
 

@@ -60,7 +60,7 @@ class Opened:
         self._transaction.commit(scala_seq(java, [step]).appendedAll(added).appendedAll(marked), _merge(java))
 
     def _laid_out(self, rows: DataFrame) -> DataFrame:
-        """Return the rows grouped by partition, as MERGE does: else each task would write a file into each."""
+        """Return the rows grouped by partition, as by MERGE: else each task would write a file into each."""
         java = classes(rows.sparkSession)
         names = [
             column(str(name)) for name in python_list(java, self._transaction.metadata().partitionColumns())

@@ -132,8 +132,7 @@ def cut_off(reduced: DataFrame, deaths: DataFrame, work: Work, facts: Facts, kep
         return None
     keys = reduced.where(column(KEY, work.layout.keys[0].name).isNotNull())
     truncated = tombstones.later(facts.truncated, tombstones.last_truncate(stored, work.layout), work.layout)
-    # What a truncate ends, a delete of its key may be asked for once more: so all of them are wanted beside
-    # one.
+    # With a truncate, deletes of keys that it has ended may be needed again: so none is skipped.
     since = facts.earliest if truncated is None else None
     found = tombstones.barriers(stored, keys, work.layout, facts, since) if facts.keys else None
     if found is None:

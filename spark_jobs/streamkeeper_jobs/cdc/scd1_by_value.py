@@ -1,4 +1,4 @@
-"""SCD type 1 with ``ignore_null_updates``: every value has its own sequence, by its path in the bookkeeping."""
+"""SCD type 1 with ``ignore_null_updates``: each value has a sequence, by its path in the bookkeeping."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class CdcTables:
 
 @dataclass(frozen=True)
 class Step:
-    """One micro-batch of a generation: query id and batch number, by which Delta detects a repeated commit."""
+    """One micro-batch of a generation: query id and batch number. Delta detects repeated commits by them."""
 
     query_id: str
     batch_id: int

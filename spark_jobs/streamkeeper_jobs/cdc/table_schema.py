@@ -47,7 +47,7 @@ DELETION_VECTORS = "delta.enableDeletionVectors"
 
 @dataclass(frozen=True)
 class Addition:
-    """A column or field that a table lacks: its path, its type, and, for a column, the one that it follows."""
+    """A column or field that a table lacks: path, type, and, for a column, the one that it follows."""
 
     path: tuple[str, ...]
     type: DataType
@@ -88,7 +88,7 @@ def prepare(  # noqa: PLR0917 - it mirrors apply_changes
             made = table_at(spark, tables.target).toDF().schema
         _prepare_tombstones(spark, tables.tombstones, tombstones_schema(layout_of(made, spec.keys)))
         if not there:
-            # Last, so that a target without tombstones is known to have lost them.
+            # Last, so that a target without tombstones must have lost them.
             _make(spark, tables.target, made, table, spec)
 
 

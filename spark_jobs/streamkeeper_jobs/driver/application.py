@@ -101,7 +101,7 @@ def _run(settings: Settings, names: Sequence[str], available_now: bool) -> Outco
         _ask(settings, home, declaration, pipeline, available_now)
         for home, declaration in zip(homes, declarations, strict=True)
     ]
-    if all(is_done(item) for item in asked):  # flows that run once share no driver, so this is one flow
+    if all(is_done(item) for item in asked):  # once flows share no driver, so this is one flow
         say(
             f"{', '.join(names)} is done: it runs once, and has read all there was. To run it again, reset"
             " it: reset_checkpoint."

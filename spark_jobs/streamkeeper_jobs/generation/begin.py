@@ -78,6 +78,7 @@ def begin(job: Job, generation: Generation) -> Start:
         },
     )
     job.watch.obey()
+    # Written last: until then, the next driver starts over in a folder of its own.
     if generations.begin(job.home, start) != start:
         raise Stopped(
             Order(
@@ -144,7 +145,7 @@ def _schema(job: Job, source: Source, known: dict[str, str]) -> str | None:
 
 
 def _partitions(job: Job, start: Start) -> str:
-    """Return the number of partitions of the state: that of a copied state, else what the session is set to."""
+    """Return the number of state partitions: that of a copied state, else what the session is set to."""
     copied = max(
         (operator.partitions for operator in Checkpoint(job.home.storage, start.checkpoint).operators()),
         default=0,

@@ -42,7 +42,7 @@ def check_agreement(job: Job, generation: Generation, start: Start) -> None:
             f" {job.home.storage.path()} knows nothing, so every batch would be skipped in silence. Put the"
             f" newer state folder back, {_WAYS}"
         )
-    # A commit without its offsets is damage, not an older copy: Spark finds it, and it is told as what it is.
+    # A commit without its offsets is damage, not an older copy: Spark finds and reports it as such.
     if wrote is not None and wrote > max(planned, before, -1 if committed is None else committed):
         raise SinkDisagrees(
             f"The table at {job.table_path} has batch {wrote} of {told}, but {checkpoint.path()} has planned"

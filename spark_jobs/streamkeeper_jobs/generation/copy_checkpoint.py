@@ -83,7 +83,7 @@ def copy_checkpoint(  # noqa: PLR0917 - what is copied, and where to
     names = [f"offsets/{number}" for number in old.offset_batches() if batch - 1 <= number <= batch]
     names += [f"commits/{number}" for number in commits if batch - 1 <= number <= batch]
     if f"offsets/{batch}" not in names:
-        old.read(f"offsets/{batch}")  # says what is missing, and what to do
+        old.read(f"offsets/{batch}")  # raises with what is missing, and what to do
     names += _sources(old, batch) if sources else ()
     names += _state(old, version)
     storage.overwrite(f"{folder}/metadata", json.dumps({"id": query_id}, separators=(",", ":")).encode())
@@ -132,7 +132,7 @@ def _led_into(old: Checkpoint, content: bytes, storage: Storage, folder: str) ->
 
 
 def _sources(old: Checkpoint, batch: int) -> Iterator[str]:
-    """Yield the files that the sources keep: of a files log only those up to the batch, of other sources all."""
+    """Yield the files that the sources keep: of a files log those up to the batch, of other sources all."""
     offsets = old.offsets(batch).sources
     for source in old.sources():
         yield from schema_logs(old, source)
@@ -179,7 +179,7 @@ def _state(old: Checkpoint, version: int) -> Iterator[str]:
 
 
 def _partition(old: Checkpoint, folder: str, version: int) -> Iterator[str]:
-    """Yield the files of one partition: of its only store, or of each store with a folder of its own (joins)."""
+    """Yield the files of one partition: of its only store, or of each store with its own folder (joins)."""
     yield from _store(old, folder, version)
     for name in _visible(old, folder):
         if name == "_metadata":

@@ -41,6 +41,7 @@ def seal_earlier(job: Job, generation: Generation) -> Sealed:
     earlier = [number for number in job.home.generations() if number < generation.number]
     last: dict[int, int | None] = {}
     for number in not_sealed(job.home, generation.number, generation.previous):
+        # Before the seal: afterwards a late driver may commit batches that the sink skips.
         write_end(job.home, number)
         app_id = _query_id(job.home, number)
         found = delta_log.last_transaction(job.table_path, app_id)
@@ -116,7 +117,7 @@ def _adopted(job: Job, generation: Generation) -> Standing:
     under_way = max(checkpoint.offset_batches(), default=-1)
     may_repeat = REPEATS in generation.accepted or isinstance(
         job.flow.declaration, AutoCdcFlow
-    )  # keyed: the plan asked where it harms
+    )  # keyed tables take duplicates; the plan asked where they do harm
     if (
         under_way > (-1 if last is None else last)
         and not may_repeat

@@ -94,7 +94,7 @@ def _find(
         case mode if mode in (
             AFTER_LAST,
             BATCH,
-        ):  # where it stood, or where it stood when that batch was its last
+        ):  # at its position, or at its position after that batch
             return _after_last(sources, where, looks, generation.accepted)
         case mode if mode == EARLIEST:
             return _from_the_beginning(sources, looks, declared=generation.previous is None)
@@ -114,7 +114,7 @@ def _find(
             )
         case mode if (
             mode == OFFSETS and start.generation is not None
-        ):  # a backup kept them: a plan asked for what going on costs
+        ):  # kept by a backup: the plan asked for consent to the cost
             assert where is not None, "the generation whose offsets they are was found"
             return _after_kept(sources, start.offsets or {}, where, looks, generation.accepted)
         case mode if mode == OFFSETS:
@@ -286,7 +286,7 @@ def _explicit(
     found: dict[str, SourceOrigin] = {}
     for source in sources:
         offset = wanted[source.name]
-        if offset is None:  # nothing of it was read: from its beginning
+        if offset is None:  # nothing of it was read: start at its beginning
             if source.format == KAFKA:
                 found[source.name] = start_kafka.at_beginning(looks.topics(source))
             continue

@@ -160,7 +160,7 @@ def _drive(
     why = ended.why or f"it ended ({ended.outcome.name.lower().replace('_', ' ')})"
     error = (
         StreamkeeperError if ended.outcome in FOR_NOW else RecoveryError
-    )  # by which Airflow's tasks know whether to try again
+    )  # by the class, Airflow's tasks decide whether to try again
     raise error(
         f"The backfill of {derived.declaration.target} stopped after batch {ended.batch}: {why}\nWhat it"
         " filled in stays. Put right what is said, and run this step again: it goes on from there."

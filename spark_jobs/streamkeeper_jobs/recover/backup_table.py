@@ -58,7 +58,7 @@ def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
         else nullcontext
     )
     with turn():
-        check_free()  # the turn may have been long in coming, and a recovery that puts tables back takes none
+        check_free()  # the wait may have been long, and a recovery that restores tables takes no turn
         versions = {what: delta_log.latest_version(path) for what, path in unit.items()}
         check_free()
     found = {what: _read(spark, path, versions[what]) for what, path in unit.items()}

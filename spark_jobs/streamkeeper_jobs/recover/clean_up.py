@@ -54,7 +54,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
             if why is not None:
                 left[table] = why
     finally:
-        give_back_locks(work)  # also one that a try which was killed had taken
+        give_back_locks(work)  # also those of an earlier try that was killed
     return {"forgotten": forgotten, "left": left}
 
 

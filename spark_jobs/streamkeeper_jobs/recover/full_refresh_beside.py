@@ -115,7 +115,7 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
         for what in sorted(plan.details["beside"], key=lambda what: what == TARGET)
     ]
     for builder in flows:
-        if last_begun(builder.side) is None:  # its sources have nothing yet
+        if last_begun(builder.side) is None:  # its sources are still empty
             generations.decide(builder.home, shared_steps.generation_of(plan, builder.plan, builder.home))
     return {"tables": tables, "files": brought, "flows": standing}
 

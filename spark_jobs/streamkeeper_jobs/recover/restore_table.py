@@ -40,7 +40,7 @@ from streamkeeper_jobs.spark.log import say
 _FEED = "delta.enableChangeDataFeed"
 _ROW_TRACKING = "delta.rowTracking"
 _OF_ROWS = ("baseRowId", "defaultRowCommitVersion")
-"""Fields of a file's row ids. They are assigned anew: the table's own counter went on."""
+"""Fields of a file's row ids. They are assigned again, since the table's own counter has advanced."""
 
 
 def check_copy(spark: SparkSession, work: Work) -> dict[str, Any]:
@@ -138,13 +138,13 @@ def _put_back(spark: SparkSession, work: Work, plan: Plan, table: JsonObject) ->
     }
     put_backs.bring(
         work, table
-    )  # a VACUUM that began before may have taken files that lay there unnamed: none that is named is missing
+    )  # again: a VACUUM that began earlier may have removed files before the commit referenced them
     return evidence
 
 
 def _put_backup_back(spark: SparkSession, work: Work, plan: Plan, table: JsonObject) -> JsonObject:
     path, before = table["path"], delta_log.latest_version(table["path"])
-    if "newest" in table:  # a plan of an earlier release does not say it
+    if "newest" in table:  # missing in plans of an earlier release
         put_backs.written_late(work, plan, path, table["newest"], put_backs.once_decided(plan))
     if before is None:
         return {"version_before": None, "version": _make(spark, work, table), "made": True}
@@ -286,7 +286,7 @@ def _by_file(snapshot: Snapshot) -> dict[tuple[str, str], JsonObject]:
 
 
 def _domains(present: Snapshot, wanted: Snapshot) -> Iterator[JsonObject]:
-    """Yield the actions that restore the table's domains, such as its clustering; row ids go on counting."""
+    """Yield the actions that restore the table's domains, such as its clustering; row ids keep counting."""
     there, needed = _named(present), _named(wanted)
     for name, domain in there.items():
         if name not in needed and name != _ROW_TRACKING:

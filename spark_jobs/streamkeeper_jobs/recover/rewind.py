@@ -59,7 +59,7 @@ def shut_flows_out(spark: SparkSession, work: Work, plan: Plan) -> None:
     for home in backfill_flow.unfinished(work.book.storage, plan.pipeline, table, but=plan.recovery_id):
         shut += [
             (home, number) for number in home.generations() or [1]
-        ]  # its process may be about to decide the first
+        ]  # its process may be about to decide its first generation
     for home, number in shut:
         write_end(home, number)
         for path, app_id in app_ids(tables, generations.query_id_of(home, number)):
@@ -78,6 +78,7 @@ def put_back(spark: SparkSession, work: Work, plan: Plan, backs: Iterable[Back])
      first is changed; or something was written to a table since the plan was made.
     """
     wanted, recovery = list(backs), plan.recovery_id
+    # A running VACUUM could remove files that RESTORE brings back.
     for table in plan.tables:
         running_vacuums.wait_until_gone(work.book.storage, plan.pipeline, table, work.check_stop, say)
     found = {back.path: past_versions.restored_by(back.path, recovery, back.newest) for back in wanted}

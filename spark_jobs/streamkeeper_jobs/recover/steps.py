@@ -1,4 +1,4 @@
-"""Dispatch of the steps that need Spark: finds the function that a step names, and calls it with a session."""
+"""Dispatch of steps that need Spark: finds the function that a step names, and calls it with a session."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class AppendSink:
         writer = writer_of(frame, self._job.flow.full_name, checkpoint, trigger).format("delta")
         if partition_cols and not delta_log.exists(
             path
-        ):  # a first batch makes it; one that is there has its own
+        ):  # the first batch creates it; an existing table has its own
             writer = writer.partitionBy(*partition_cols)
         return writer.start(spark_url(path))
 

@@ -43,7 +43,9 @@ class CdcSink:
         check_appends(frame)
 
     def make(self, frame: DataFrame, generation: Generation) -> None:
-        from streamkeeper_jobs.sinks.sequence_type import order_beside  # it needs the job, which needs this
+        from streamkeeper_jobs.sinks.sequence_type import (
+            order_beside,
+        )  # it imports the job, which imports this module
 
         job = self._job
         order = order_beside(job, self._flow)

@@ -65,7 +65,7 @@ class Sink(Protocol):
         ...
 
     def own_failures(self) -> AbstractContextManager[None]:
-        """Return a context that raises errors of the sink's own code as they were raised, not as the query's."""
+        """Return a context that raises errors of the sink's own code unchanged, not as the query's."""
         ...
 
 
@@ -73,7 +73,7 @@ def sink_of(job: Job) -> Sink:
     """Return the sink of a driver's flow."""
     match job.flow.declaration:
         case AutoCdcFlow() as flow:
-            from streamkeeper_jobs.sinks.auto_cdc import CdcSink  # no flow that appends needs the engine
+            from streamkeeper_jobs.sinks.auto_cdc import CdcSink  # an append flow does not need the engine
 
             return CdcSink(job, flow)
         case AppendFlow():

@@ -1,4 +1,4 @@
 """Contents of a flow's sources, as Spark sees them, and the position of a start in them.
 
-One module for each format, beside the look that they share.
+One module for each format, and the look that they share.
 """

@@ -78,7 +78,7 @@ class Looks:
             if decided is None or start is None:
                 continue
             if decided.start.mode == ADOPTED:
-                return None  # what it goes on after was read by somebody else's query
+                return None  # what came before was read by another job's query
             if decided.previous is None:
                 begun = start.positions.get(source.name)
                 return None if begun is None else int(begun["reservoirVersion"])

@@ -71,7 +71,7 @@ def after_last(
         }
         for topic, parts in onward.offsets.items()
     }
-    _, gone = history_of(first, read, topics)  # what expired before it was read is a loss, and no history
+    _, gone = history_of(first, read, topics)  # records that expired unread are a loss, not history
     return replace(_at(onward.offsets, began, topics), gone=gone), notes
 
 

@@ -76,7 +76,7 @@ def files_read(session: SparkSession, transaction: Any, files: Any) -> DataFrame
 
 
 def resolved(session: SparkSession, transaction: Any, condition: Column) -> Any:
-    """Return a condition as Delta uses it to choose files: resolved to the table's columns, constants folded."""
+    """Return a condition as Delta uses it to choose files: resolved to columns, constants folded."""
     java = classes(session)
     analyzed: Any = (
         files_read(session, transaction, scala_seq(java, []))

@@ -67,6 +67,7 @@ def seal(spark: SparkSession, path: str, app_id: str, before_try: Callable[[], N
     before_try()
     if last_written(spark, path, app_id) != SEAL:
         _commit_seal(spark, path, app_id)
+    # Read after the seal, so that no batch can come in between.
     found = delta_log.last_transaction(path, app_id)
     return found.version if found.complete else _version_before(spark, path, app_id, found.sealed_at)
 

@@ -45,7 +45,7 @@ def open_session(settings: Settings, flow: Flow) -> SparkSession:
 
 
 class SharedApplication:
-    """The application that flows of one pipeline share, opened by the first thread that asks for a session."""
+    """The application that flows of a pipeline share, opened by the first thread that needs a session."""
 
     def __init__(self, settings: Settings, pipeline: Pipeline) -> None:
         self._settings, self._pipeline = settings, pipeline

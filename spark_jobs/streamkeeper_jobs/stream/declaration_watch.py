@@ -82,8 +82,8 @@ class Declaration:
         try:
             found = manifest.find(self._flow)
         except RequestError as error:
-            # Who replaces a file may remove it first: a flow is gone only if its file did not come back
-            # meanwhile.
+            # A file that is being replaced may be missing for a moment: a flow is gone only if the files have
+            # not changed again.
             return None if self._moved_on() else f"the flow is not declared any more. {error}"
         if found.fingerprint == self.fingerprint:
             return None

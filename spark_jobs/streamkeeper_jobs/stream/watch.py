@@ -24,7 +24,7 @@ from streamkeeper_jobs.stream.declaration_watch import Declaration
 
 
 class Reason(Enum):
-    """Why a driver is told to stop."""
+    """Reasons for an order to stop."""
 
     HELD = "held"
     CHANGED = "changed"
