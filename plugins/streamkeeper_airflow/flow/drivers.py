@@ -65,7 +65,7 @@ class Submitted:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 close_fds=True,
-                start_new_session=True,
+                start_new_session=True,  # a signal to the supervisor's group must not end the driver
             )
         self._note = log.with_name(f"{log.name}.pid")
         aside = log.with_name(f".{log.name}.pid")

@@ -16,7 +16,7 @@ like a triangle, is a letter, so it follows the Latin letters in both; arrows an
 
 
 def name_of_flows(flows: list[Flow]) -> str:
-    """Return the name of a flow's DAG: pipeline and flow, or only the pipeline if its flows share a driver."""
+    """Return the name of a flow's DAG: pipeline and flow, or the pipeline if its flows share a driver."""
     pipeline = flows[0].pipeline
     return f"{pipeline.name} · {'all flows' if pipeline.shared_driver else flows[0].name}"
 

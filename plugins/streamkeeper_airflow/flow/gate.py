@@ -50,7 +50,7 @@ class HoldGate(BaseOperator):
     """
 
     def __init__(self, *, flow: str | None = None, flows: Sequence[str] = (), **kwargs: Any) -> None:
-        # A gate fails only where Airflow or the storage does: that must not turn the flow's run red.
+        # A gate fails only if Airflow or the storage does: that must not fail the flow's run.
         super().__init__(**{"retries": UNLIMITED, "retry_delay": FIRST_DELAY, **kwargs})
         self.flows = [flow] if flow else list(flows)
 

@@ -51,7 +51,7 @@ class AttachedToAll:
 
 
 def find(homes: Sequence[FlowHome], term: float, meanwhile: Callable[[], None]) -> AttachedToAll | None:
-    """Find a living driver of any of some flows, as :func:`streamkeeper_airflow.flow.drivers.find` for one."""
+    """Find a living driver of some flows, as :func:`streamkeeper_airflow.flow.drivers.find` for one."""
     for home in homes:
         if drivers.find(home, term, meanwhile) is None:
             continue

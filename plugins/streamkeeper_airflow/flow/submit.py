@@ -111,7 +111,7 @@ def master_of(connection: str) -> str:
 
 
 def _check_there(connection: str) -> None:
-    """Check that the connection exists: without it, the hook would fall back to YARN with a line in the log."""
+    """Check that the connection exists: without it, the hook would only log that, and use YARN."""
     try:
         BaseHook.get_connection(connection)
     except (AirflowNotFoundException, AirflowRuntimeError) as error:

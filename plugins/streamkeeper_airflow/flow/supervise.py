@@ -56,29 +56,28 @@ ATTACH_ATTEMPTS = 3
 
 
 class FlowOperator(BaseOperator):
-    """Runs a flow's driver for as long as it runs.
+    """Runs a flow's driver for as long as the driver lives.
 
-    * It asks the holds again at each try, since a retry skips the gate. A held flow ends the task as
+    * It checks the holds again at each try, since a retry skips the gate. A held flow ends the task as
       *skipped*: nothing failed, and the next run of the ``@continuous`` DAG waits at its gate without a slot.
-      A failed task would alarm, a waiting one would keep its slot.
-    * A driver that lives is attached to; none is ever started beside it.
-    * A parked flow ends the run *failed*, once: red where people look, and the next run's gate waits.
-    * Everything else is tried again, for ever (see :mod:`streamkeeper_airflow.flow.retries`): in this very
-      try after a driver that had been at work, so that nothing waits for Airflow.
-    * While it follows a driver it says so with a heartbeat; a driver that nobody watches for long stops by
-      itself.
+      A failed task would raise an alarm, a waiting one would keep its slot.
+    * It attaches to a living driver; it never starts a second one.
+    * A parked flow ends the run as *failed*, once: red and visible, and the next run's gate waits.
+    * Any other end is retried for ever (see :mod:`streamkeeper_airflow.flow.retries`). After a driver that
+      had worked, this very try starts the next one, without waiting for Airflow.
+    * While it follows a driver it sends a heartbeat; a driver without a supervisor stops by itself after some
+      time.
 
-    Flows that share a driver have one such task: it is held where all of them are, and it fails with the
-    flows that ended the driver.
+    Flows that share a driver have one such task: it is held if all of them are, and it fails with the flows
+    that ended the driver.
 
-    A flow that runs once has no next run that would wait at the gate. So its task waits itself while the flow
-    is held, without a slot, and starts the next driver until the flow is done; of a flow that is done it says
-    so, and succeeds.
+    A flow that runs once has no next run that could wait at the gate. So its task itself waits, without a
+    slot, while the flow is held, and starts drivers until the flow is done. For a flow that is already done
+    it logs that, and succeeds.
 
     :param flow: ``pipeline.flow``; or
-    :param flows: all flows of a pipeline that share a driver. Which they are is asked of the manifest again
-        at each try.
-    :param once: the flow runs once, and has its task for itself.
+    :param flows: all flows of a pipeline that share a driver; read again from the manifest at each try.
+    :param once: the flow runs once, and has a task of its own.
     :param spark_conn_id: the Airflow connection of type ``spark`` that names the master.
     """
 
@@ -317,7 +316,7 @@ class FlowOperator(BaseOperator):
         return DriverFailed(said, ending.code, streak, failures.looping)
 
     def _tell(self, home: FlowHome, ending: Ending, failures: Failures, said: str) -> None:
-        """Send alerts for failures that retries alone will hardly mend, once each, however many tries follow."""
+        """Send alerts for failures that retries alone will hardly mend, each once, whatever tries follow."""
         settings = Settings.from_environment()
         if ending.code == Outcome.RETRY_DECLARED:
             details = leases.failure_of(home, _newest_epoch(home)) or {}

@@ -1,4 +1,4 @@
-"""Removes the logs of ended drivers in ``<base_log_folder>/drivers/<flow>/``, which nothing else cleans up."""
+"""Removes logs of ended drivers in ``<base_log_folder>/drivers/<flow>/``, which nothing else cleans up."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def living_logs(settings: Settings) -> Iterator[Path]:
 
 
 def _note_of(log: Path) -> Path:
-    """Return the file in which :class:`streamkeeper_airflow.flow.drivers.Submitted` names the log's writer."""
+    """Return the file where :class:`streamkeeper_airflow.flow.drivers.Submitted` names the log's writer."""
     return log.with_name(f"{log.name}.pid")
 
 
 def _is_written(log: Path) -> bool:
-    """Return whether the process in the log's note is alive on this host: a driver may live before its lease."""
+    """Return whether the process in the log's note is alive here: a driver may live before its lease."""
     note = _note_of(log)
     if not note.exists():
         return False
@@ -73,4 +73,4 @@ def _is_written(log: Path) -> bool:
         found = json.loads(note.read_text())
         return process_started(int(found["pid"])) == int(found["started"])
     except (ValueError, KeyError, TypeError):
-        return True  # whose it is cannot be told, so it stays
+        return True  # the writer is unknown, so the log stays

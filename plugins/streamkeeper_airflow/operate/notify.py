@@ -124,7 +124,7 @@ def send(notifier: Notifier, found: Alert) -> str | None:
                 asyncio.run(made.async_notify(context))
             else:
                 made.notify(context)
-    # What a notifier raises is handed on, logged, and kept with the attempt.
+    # What a notifier raises is returned, logged, and kept with the attempt.
     except (Exception, AirflowTaskTimeout) as error:  # noqa: BLE001
         return str(redact(f"{type(error).__name__}: {error}"))
     return None
@@ -152,7 +152,7 @@ def prepare(notifier: Notifier, found: Alert) -> tuple[BaseNotifier, Context]:
     context = cast("Context", {"alert": found.for_templates()})
     try:
         made = kind(**_thawed(notifier.arguments))
-        # A DAG's templates are strict; a notifier's own would send a misspelt field as an empty text.
+        # A DAG's templates are strict; a notifier's own would render a misspelt field as an empty text.
         environment = made.get_template_env(DAG("alert"))
         made._update_context(context)
         made.render_template_fields(context, environment)

@@ -1,12 +1,12 @@
-"""The DAG of a kind of recovery, made of the kind's steps:
+"""The DAG of a kind of recovery, made from the kind's steps:
 
-    plan >> … >> approve >> hold >> plan_again >> approve_again >> decide >> … >> verify_progress ; decide >>
-    give_up
+    plan >> … >> approve >> hold >> plan_again >> approve_again >> decide >> … >> verify_progress
+    decide >> give_up
 
-``plan`` checks everything that the form gave before anything is touched; between it and ``approve`` are the
-steps that the kind takes before anybody is asked. What ends before the first step that changes something
-leaves nothing behind: ``give_up`` sees to it. ``approve_again`` and ``run_again`` are there where the kind
-plans again and waits for progress.
+``plan`` checks all values of the form before anything is changed. Between it and ``approve`` are the steps
+that the kind runs before approval. A recovery that ends before the first step that changes something leaves
+nothing behind: ``give_up`` removes its holds and locks. ``approve_again`` and ``run_again`` exist if the kind plans
+again and waits for progress.
 """
 
 from __future__ import annotations

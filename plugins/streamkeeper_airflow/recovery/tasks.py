@@ -83,8 +83,8 @@ class PlanRecovery(BaseOperator, SkipMixin):
                 self._check_accepted(context, plan, manifest, given)
             tries = bool(of.unasked) and all(refusal.price is not None for refusal in plan.refusals)
             if tries or not dry_run:
-                # A cleared task plans anew, but what is shown, approved and carried out is the plan that the
-                # ledger has.
+                # A cleared task makes a new plan, but the plan in the ledger is shown, approved and carried
+                # out.
                 plan = engine.propose(settings, plan)
         except REFUSALS as error:
             end_refused(context, error)
@@ -112,7 +112,7 @@ class PlanRecovery(BaseOperator, SkipMixin):
             mask_secret(secret)
         request = of.parse(given, manifest, forms.asker(context))
         run = context["dag_run"]
-        # What a dry run tries has an end of its own, so a cleared one begins anew.
+        # A dry run ends its recovery, so a cleared one needs another id.
         name = f"{run.run_id}/dry run {context['ti'].try_number}" if given.get(DRY_RUN) else run.run_id
         plan = engine.plan(settings, of, request, engine.recovery_id(run.dag_id, name))
         self.log.info("%s", explain.as_text(plan))
@@ -198,7 +198,7 @@ class SparkStep(SubmitJob):
         self.of = of
         self.patient = patient
 
-    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the provider's gives nothing
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the provider's returns nothing
         """Return the step's evidence, which the job writes to the ledger.
 
         :raises AirflowFailException: another try would meet the same error again.
@@ -258,7 +258,7 @@ def _end_dry_run(task: PlanRecovery | UnaskedStep, context: Context, handed_on: 
     task.log.info("This was a dry run: nothing was changed, and what follows is skipped.")
     context["ti"].xcom_push(
         key="return_value", value=handed_on
-    )  # to skip is to raise, and what a task returns is lost then
+    )  # to skip is to raise, so what the task returns would be lost
     task.skip(context["ti"], task.get_direct_relatives(upstream=False))
 
 
