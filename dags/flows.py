@@ -19,15 +19,15 @@ from streamkeeper_airflow.flow.supervise import FlowOperator
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.settings import Settings
 
-# Any past moment will do. Without one, a @continuous DAG's second run gets the logical date of its first, and
-# is never made.
+# Any past date will do. Without one, a @continuous DAG's second run gets the logical date of its first, and
+# is never created.
 LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
 AGAIN = ("manual", "operator_triggered")
 
 
 def flow_dag(flows: list[Flow], manifest: Manifest) -> DAG:
     """Return the DAG of one flow, or of those that share a driver."""
-    once = flows[0].declaration.once  # such a flow shares no driver
+    once = flows[0].declaration.once  # a once flow shares no driver
     names = [flow.full_name for flow in flows]
     which: dict[str, Any] = {"flows": names} if flows[0].pipeline.shared_driver else {"flow": names[0]}
     with DAG(

@@ -1,4 +1,4 @@
-"""Gives flows a next generation, with a new checkpoint that starts at the position in the form."""
+"""Starts the next generation of flows, with a new checkpoint at the position in the form."""
 
 from __future__ import annotations
 
