@@ -177,7 +177,7 @@ def _source(source: SourceStand) -> Iterator[str]:
     if source.in_flight is not None:
         yield f"  in flight     {describe(source.in_flight)}"
     if source.initial is not None:
-        # The rate source keeps when it began, and no position.
+        # The rate source keeps its start time instead of a position.
         yield (
             f"  began at      {_moment(source.initial) if source.kind == RATE else describe(source.initial)}"
         )

@@ -98,7 +98,7 @@ def lines_of(grid: Grid, width: int | None) -> Iterator[str]:
 
 
 def _put(text: str, stream: TextIO) -> None:
-    """Print, and continue if that fails: a recovery must not end half-way because nobody reads its progress."""
+    """Print, and continue if that fails: a recovery must not end because nobody reads its progress."""
     try:
         print(text, file=stream, flush=True)
     except OSError as error:

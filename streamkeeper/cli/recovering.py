@@ -144,7 +144,7 @@ class _Recovers(_Kinds):
 
 
 def _with_options(run: Callable[..., None], of: Kind, more: dict[str, Any]) -> Callable[..., None]:
-    """Return a function whose signature has an option for each field of the kind's form, as typer reads it."""
+    """Return a function whose signature has an option for each field of the kind's form, for typer."""
     from streamkeeper.manifest.manifest import Manifest
     from streamkeeper.recover.requests.form import APPROVAL, DRY_RUN
 

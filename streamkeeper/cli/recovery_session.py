@@ -109,8 +109,8 @@ class Session:
         try:
             evidence = engine.carry_out(self.settings, self.plan.pipeline, self.plan.recovery_id, step)
         except TableLocked:
-            # Another recovery was faster, between our plan and our first step: nothing of ours is left to go
-            # on with.
+            # Another recovery locked the table between our plan and our first step: there is nothing to
+            # continue.
             engine.give_up(
                 self.settings, self.plan.pipeline, self.plan.recovery_id, "another recovery had the table"
             )
@@ -170,7 +170,7 @@ class Session:
             raise RecoveryError(f"The step {step} ended with exit code {code}: {told}.{way_on}")
 
     def _start_driver(self, flow: FlowPlan) -> None:
-        """Run the available data through a new generation, unless another supervisor's driver has the flow."""
+        """Run available data through a new generation, unless another supervisor's driver has the flow."""
         from streamkeeper.cli import running
         from streamkeeper.manifest.manifest import read_manifest
 
