@@ -112,7 +112,7 @@ def _plain_price(source: Source, where: str, offset: Any, restart: Restart) -> S
         return SourcePrice(source.name, where, "after the last processed batch")
     if restart.start.mode == OFFSETS:
         wanted = (restart.start.offsets or {})[source.name]
-        told = isinstance(offset, int)  # then it is known which way the position moves
+        told = isinstance(offset, int)  # only then the direction of the move is known
         lost = unknown if not told or wanted > offset else NONE
         repeated = unknown if not told or wanted < offset else NONE
         return SourcePrice(source.name, where, describe(wanted), lost=lost, repeated=repeated)

@@ -90,7 +90,7 @@ def _with_files(source: Source, move: Move, price: SourcePrice, offset: Any, the
     gone = [path for path in since if path not in present]
     anew = sum(path in present and present[path].modified_ms != written for path, written in since.items())
     waiting = len(present.keys() - listed.keys() - since.keys() - others.keys() - skipped)
-    # What the table keeps of files that are too old to be read again is not lost.
+    # Rows of files that are too old to be read again are not lost if the table keeps them.
     lost = file_listing.amount(
         source, [present[path] for path in skipped if move.restored or path not in since]
     )
@@ -102,7 +102,7 @@ def _with_files(source: Source, move: Move, price: SourcePrice, offset: Any, the
     found = _read_again(
         replace(price, lost=lost, notes=notes, otherwise=bool(gone or anew or skipped)), again, move
     )
-    if others and move.restored:  # the table that is put back has them already
+    if others and move.restored:  # the restored table has them already
         found = replace(found, repeated=file_listing.amount(source, [present[path] for path in others]))
     if anew:
         said = f"{anew:,} files were written anew since they were read: they are read as they are now"

@@ -78,7 +78,7 @@ def price_of(
         return _unseen(price, table, start.mode)
     if start.mode == AFTER_LAST:
         return _after_last(price, table)
-    if table.made_anew is not None:  # nothing of this one was read
+    if table.made_anew is not None:  # nothing of this table was read
         found = _elsewhere(price, replace(table, offset=None), start)
         return replace(
             found,

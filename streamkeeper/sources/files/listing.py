@@ -66,7 +66,7 @@ def file_uri(path: str) -> str:
 
 
 def amount(source: Source, files: Iterable[SourceFile]) -> Amount:
-    """Return the number of files, their bytes, and their rows if each line is a row and few enough to count."""
+    """Return the number of files, their bytes, and their rows if these are lines and few enough to count."""
     listed = list(files)
     size = sum(file.size for file in listed)
     if not listed:
@@ -115,7 +115,7 @@ def _local_files(pattern: str) -> Iterator[SourceFile]:
             folders[:] = [name for name in folders if not _is_hidden(name)]
             for name in names:
                 if not _is_hidden(name):
-                    with contextlib.suppress(FileNotFoundError):  # gone since the folder was listed
+                    with contextlib.suppress(FileNotFoundError):  # removed since the folder was listed
                         yield _describe(f"{folder}/{name}")
 
 

@@ -186,7 +186,7 @@ def _asking(source: Source, seconds: float) -> Iterator[_Asked]:
     try:
         yield _Asked(client, source, seconds)
     except kafka.KafkaException as error:
-        client.poll(0)  # only now is told what the client has heard of its connections
+        client.poll(0)  # only poll delivers the errors of the client's connections
         said = heard[-1] if heard else error.args[0].str()
         raise SourceError(
             f"{options['bootstrap.servers']} does not answer within {seconds:g} s: {said}"

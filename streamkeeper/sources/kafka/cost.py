@@ -211,7 +211,7 @@ def look(source: Source, standing: Standing, offset: Offsets | None) -> Seen:
         if source.name in standing.checkpoint.sources():
             initial = standing.checkpoint.initial_offsets(source.name)
     except CheckpointError:
-        pass  # it is only where the flow first read from; what matters of the checkpoint is read elsewhere
+        pass  # only the first offsets ever read are missing; damage of the checkpoint is reported elsewhere
     try:
         return Seen(offset, initial, kafka_client.look_at(source), ids=ids)
     except SourceError as error:

@@ -158,7 +158,7 @@ def resolved(wanted: Offsets, topics: Topics) -> Offsets:
 
 
 def records_between(start: Offsets, end: Offsets) -> int:
-    """Return the greatest number of records from ``start`` up to ``end``, in the partitions that both have."""
+    """Return the greatest number of records from ``start`` up to ``end``, in partitions that both have."""
     return sum(max(0, upto - after) for _, _, after, upto in _both(start, end))
 
 
