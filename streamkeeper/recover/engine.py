@@ -115,7 +115,7 @@ def carry_out(
     chosen = kind(planned.recovery).step(step)
     if (
         step not in planned.steps
-    ):  # it came with a release after the one that made the plan: what was approved goes without it
+    ):  # a later release added the step: the approved plan is carried out without it
         return {"left_out": f"the plan of {recovery} has no step {step}"}
     work = _work(settings, planned, step)
     work.check_stop()

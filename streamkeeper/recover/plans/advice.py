@@ -74,7 +74,7 @@ The first three strategies follow the guide on recovering a pipeline from a chec
 
 
 def advised(settings: Settings, plan: Plan) -> Plan:
-    """Return a plan with its ways out: the strategy for each parked flow, the reason, and existing backups."""
+    """Return a plan with its ways out: strategy and reason for each parked flow, and existing backups."""
     storage = open_storage(settings.state)
     newest = {
         table: found[-1] for table in plan.tables if (found := backups.listed(storage, plan.pipeline, table))

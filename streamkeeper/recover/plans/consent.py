@@ -39,7 +39,7 @@ def price_of_strangers(
 
 
 def price_of_others(others: Collection[str], accepted: Collection[str]) -> Iterator[Refusal]:
-    """Yield the price of removing what others than the table's flows wrote or changed, unless it is accepted."""
+    """Yield the price of removing rows that others than the table's flows wrote, unless it is accepted."""
     if others and LOSS not in accepted:
         said = "what others than the table's flows wrote goes, and no flow brings it again"
         yield Refusal(

@@ -23,7 +23,7 @@ PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
 
 BY = "the schedule"
 
-_APPROVAL = "approval"  # as in recover.requests.form, which needs the manifest, which needs this module
+_APPROVAL = "approval"  # as in recover.requests.form, which imports the manifest, which imports this module
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")

@@ -1,4 +1,4 @@
-"""The mechanism of requests: a dataclass whose fields say how they are asked for.
+"""Requests of recoveries: dataclasses whose fields declare how they are asked for.
 
 Airflow's form, the options of the command line, the checks and their messages, and the JSON of plans and
 ledgers are derived from one declaration::
@@ -7,12 +7,16 @@ ledgers are derived from one declaration::
     class RestoreRequest(Request):
         refused = "The restore was not planned"
 
-        table: str = asked("string", "Table", "The table that is replaced.", names=TABLE) version: int | None
-        = asked("number", "Version", "A version of the table itself.", nullable=True, whole=True, least=0)
-        accept: tuple[str, ...] = accepted() reason: str = "" by: str = "someone"
+        table: str = asked("string", "Table", "The table that is replaced.", names=TABLE)
+        version: int | None = asked(
+            "number", "Version", "A version of the table itself.", nullable=True, whole=True, least=0
+        )
+        accept: tuple[str, ...] = accepted()
+        reason: str = ""
+        by: str = "someone"
 
-What remains a kind's own is ``check``: rules that hold between fields. Airflow's form checks little and takes
-unknown keys, so everything is checked here, together, before anything is touched.
+Only rules between fields are left to a kind's own ``check``. Airflow's form checks little and accepts unknown
+keys, so all values are checked here, together, before anything is changed.
 """
 
 from __future__ import annotations

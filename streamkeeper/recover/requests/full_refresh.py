@@ -149,7 +149,7 @@ class WithBackupRequest(Request):
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
-        """Check that a flow writes the table, and that a backup of it can be filled in, if that is requested."""
+        """Check that a flow writes the table, and that a backup of it can be filled in, if requested."""
         writers = _writers(asking)
         if values["fill_from"] == BACKUP:
             if values["infer_schemas"]:

@@ -136,7 +136,7 @@ def describe_release(owner: str | None, released: list[str], left: list[Hold]) -
 
 
 def _flows(values: Mapping[str, Any], asking: Asking) -> tuple[str, ...]:
-    if asking.wrong:  # a value of another type was taken for its default: what is given cannot be counted
+    if asking.wrong:  # values of a wrong type were replaced by defaults, so the given ones cannot be counted
         return ()
     given = [name for name in ("flows", "pipeline", "all") if values[name]]
     if len(given) != 1:

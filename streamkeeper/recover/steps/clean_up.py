@@ -35,7 +35,7 @@ def remove(work: Work) -> dict[str, Any]:
             left[item["flow"]] = why
         else:
             removed += len(item["names"])
-    give_back_locks(work)  # one that a try which was killed had taken, of a flow that is left now
+    give_back_locks(work)  # those of an earlier try that was killed, of flows that are skipped now
     return {"removed": removed, "left": left}
 
 

@@ -85,7 +85,7 @@ def lock(work: Work) -> dict[str, Any]:
 
 
 def hold(work: Work) -> dict[str, Any]:
-    """Lock every table, in the order of their names, hold every flow, then wait until all drivers are gone."""
+    """Lock every table, by name, hold every flow, and wait until all drivers are gone."""
     plan = work.plan
     for table in sorted(plan.tables):
         recovery_lock.take(work.book.storage, plan.pipeline, table, plan.recovery_id)
@@ -176,8 +176,8 @@ def decide(work: Work) -> dict[str, Any]:
      hold; nothing was changed.
     """
     check_go(work)
-    # The plan as it was made under the hold: a generation that was only decided when the first one was made
-    # may have begun since.
+    # The plan made under the hold: a generation that was only decided at the time of the first plan may have
+    # begun since.
     plan = plan_under_hold(work)
     if not is_decided(work):
         put_back.check_unchanged(work, plan, put_back.before_decided(plan))
@@ -238,7 +238,7 @@ def verify_tables(work: Work) -> dict[str, Any]:
     for table in work.plan.tables:
         before = held.get("table_versions", {}).get(
             table, held.get("table_version")
-        )  # the latter by releases with one flow a recovery
+        )  # the latter was written by releases with one flow in each recovery
         version, path = _version(work.settings, table), work.settings.table_path(table)
         if before is not None and (version is None or version < before):
             raise RecoveryError(
