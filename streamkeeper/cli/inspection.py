@@ -77,7 +77,7 @@ def inspect(
     """Read a checkpoint without changing it.
 
     :param flow_home: the flow of the checkpoint, if it is a Streamkeeper flow: generation and schemas are
-     included then.
+        included then.
     :param count_files: count the processed files, which takes longer the more there are.
     :param deep: read every entry of every log for damage, which takes longer the more there are.
     :raises CheckpointError: there is no checkpoint at this place; a damaged one is described, not refused.

@@ -77,7 +77,7 @@ def lines_of(grid: Grid, width: int | None) -> Iterator[str]:
     """Yield a table's lines.
 
     :param width: of the terminal. If the table does not fit, the last column is wrapped, or placed below the
-     others if there is no room beside them. None: each row is one line, however long.
+        others if there is no room beside them. None: each row is one line, however long.
     """
     rows = [grid.heading, *([_CONTROL.sub("", cell) for cell in row] for row in grid.rows)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(grid.heading))]

@@ -44,7 +44,7 @@ class Session:
         Change nothing.
 
         :raises StreamkeeperError: one could not be done: what was planned does not fit. The recovery is given
-         up.
+            up.
         """
         from streamkeeper.recover import engine
         from streamkeeper.recover.plans.kind import kind
@@ -93,7 +93,7 @@ class Session:
         """Carry out one step, in Spark if it needs that; ask again if the price got worse.
 
         :raises StreamkeeperError: the step could not be done, or the price got worse and was not approved
-         again.
+            again.
         """
         from streamkeeper.recover import engine
         from streamkeeper.recover.plans.kind import kind

@@ -29,12 +29,12 @@ def price_of(
     """Return the cost of a reset in one source.
 
     :param source: opened (:mod:`streamkeeper.manifest.environment`); an environment variable that is not set
-     here makes its price unknown.
+        here makes its price unknown.
     :param position: the old checkpoint's offsets by source, or None if they cannot be read.
     :param stateful: whether the query as declared now keeps state; None if that is unknown.
     :raises RequestError: the requested position does not belong to the old checkpoint.
     :raises CheckpointError: the list of processed files is damaged, and the new generation is to start right
-     after it.
+        after it.
     :raises StorageError: the source cannot be listed.
     """
     offset = position.get(source.name) if position is not None else None

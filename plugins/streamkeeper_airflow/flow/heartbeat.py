@@ -33,7 +33,7 @@ class Heart:
     :param timeout: ``settings.supervisor_timeout``, seconds.
     :param by: the task and its try, for people.
     :param warn: called if a heartbeat could not be written. The driver has the same trouble with the storage,
-     or outlasts it.
+        or outlasts it.
     """
 
     def __init__(

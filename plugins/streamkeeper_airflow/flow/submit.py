@@ -67,7 +67,7 @@ class SubmitJob(SparkSubmitOperator):
 
         :param make: called with Spark's master.
         :raises AirflowFailException: the connection does not exist, or names a deploy mode that cannot be
-         supervised yet.
+            supervised yet.
         """
         self._job = make(master_of(self._conn_id))
         self.conf, self.application_args = dict(self._job.conf), list(self._job.arguments)
@@ -84,7 +84,7 @@ def prepare(
     """Return the command and the whole environment of a driver, of one flow or of flows that share it.
 
     :raises AirflowFailException: the connection does not exist, or names a deploy mode that cannot be
-     supervised yet.
+        supervised yet.
     """
     job = submit.driver(settings, [flows] if isinstance(flows, Flow) else flows, master_of(connection))
     return Hook(job, connection).command(), {
@@ -98,7 +98,7 @@ def master_of(connection: str) -> str:
     """Return Spark's master, as a connection names it.
 
     :raises AirflowFailException: the connection does not exist, or names a deploy mode that cannot be
-     supervised yet.
+        supervised yet.
     """
     _check_there(connection)
     found = SparkSubmitHook(conn_id=connection)._connection

@@ -49,7 +49,7 @@ def alert(
 
     :param flow: ``pipeline.flow``.
     :param occasion: identifies what happened, so that it is reported once: a park's time, a recovery's id, a
-     lease epoch.
+        lease epoch.
     """
     try:
         home = open_home(settings, flow)
@@ -136,7 +136,7 @@ def prepare(notifier: Notifier, found: Alert) -> tuple[BaseNotifier, Context]:
     See :class:`streamkeeper.drivers.alerts.AlertInWords`.
 
     :raises NotifierUnusable: there is no such class, it is no notifier, it takes other arguments, or a
-     template is wrong.
+        template is wrong.
     """
     try:
         kind = import_string(notifier.classpath)

@@ -5,8 +5,8 @@
 
 ``plan`` checks all values of the form before anything is changed. Between it and ``approve`` are the steps
 that the kind runs before approval. A recovery that ends before the first step that changes something leaves
-nothing behind: ``give_up`` removes its holds and locks. ``approve_again`` and ``run_again`` exist if the kind plans
-again and waits for progress.
+nothing behind: ``give_up`` removes its holds and locks. ``approve_again`` and ``run_again`` exist if the kind
+plans again and waits for progress.
 """
 
 from __future__ import annotations

@@ -69,9 +69,9 @@ class PlanRecovery(BaseOperator, SkipMixin):
         """Return what the later tasks need, including the plan as Markdown; write nothing but the ledger.
 
         :raises AirflowSkipException: a value does not fit, a table is locked, or the plan has a price that
-         was not accepted.
+            was not accepted.
         :raises AirflowFailException: the same in a scheduled run; or another try would meet the same error
-         again.
+            again.
         """
         settings, of = Settings.from_environment(), kind(self.of)
         try:
@@ -169,7 +169,7 @@ class RecoveryStep(BaseOperator):
         """Return the step's evidence.
 
         :raises AirflowSkipException: the plan was made again under the hold, and is refused; GiveUp removes
-         the hold.
+            the hold.
         :raises AirflowFailException: another try would meet the same error again.
         """
         plan = context["ti"].xcom_pull(task_ids=PLAN)

@@ -72,7 +72,7 @@ def check_spec(schema: StructType, spec: CdcSpec) -> None:
     """Check that a declaration fits its source's columns.
 
     :raises DeclarationError: a column is missing, has a type that cannot identify or order rows, or a
-     reserved name; or a condition is no boolean over the source's columns.
+        reserved name; or a condition is no boolean over the source's columns.
     """
     reserved = [name for name in schema.fieldNames() if name.lower() in {taken.lower() for taken in RESERVED}]
     if reserved:

@@ -74,9 +74,9 @@ def prepare(  # noqa: PLR0917 - it mirrors apply_changes
     """Create a target and its tombstones if absent, else add the columns that they lack; repeatable.
 
     :param order: the type of the sequences in a new table, if the flow's own is a literal and other flows
-     determine it.
+        determine it.
     :raises DeclarationError: the declaration does not fit its source, or the existing target; nothing was
-     changed.
+        changed.
     """
     check_spec(schema, spec)
     with turn():
@@ -221,7 +221,7 @@ def _check_tracked(spec: CdcSpec, properties: Mapping[str, str], says: str) -> d
     """Return the property with the tracked columns, if the table has none yet.
 
     :raises DeclarationError: it tracks other columns: its versions would be merged or split differently than
-     they were shown.
+        they were shown.
     """
     declared = _tracked(spec)
     for name, value in declared.items():

@@ -150,7 +150,7 @@ def barriers(
     None if no file has one.
 
     :param since: skip older ones (in portable form): in a stream that is in order these are all, and no file
-     is read.
+        is read.
     """
     first = layout.keys[0]
     of_deletes, bounds = F.col(KIND) == DELETE, within((KEY, first.name), first, facts)

@@ -72,7 +72,7 @@ def run(settings: Settings, names: Sequence[str], available_now: bool = False) -
     Return how it ended.
 
     :param names: full names of flows, all of one pipeline; more than one only if it declares
-     ``shared_driver``.
+        ``shared_driver``.
     """
     try:
         return _run(settings, names, available_now)

@@ -169,7 +169,7 @@ def drive(asked: Asked, lease: Lease, watch: Watch, session: Callable[[Flow], Sp
     """Run a flow under its lease and its watch, leave the lease, and return how it ended.
 
     :raises StreamkeeperError: the JVM is gone, does not answer, or did not stop the query: it may still
-     write, so the lease is kept.
+        write, so the lease is kept.
     """
     with watch:
         if isinstance(asked.flow, DeclarationError):

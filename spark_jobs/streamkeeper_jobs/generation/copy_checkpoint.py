@@ -69,7 +69,7 @@ def copy_checkpoint(  # noqa: PLR0917 - what is copied, and where to
     files, not to the length of the history.
 
     :param batch: a batch that the checkpoint has planned; one that only the sink has committed is left to be
-     run again.
+        run again.
     :param into: the storage of the copy; by default that of the old checkpoint.
     :param folder: a name in that storage.
     :param before_each: called between two files; may end the copying by raising.

@@ -74,7 +74,7 @@ def stood(job: Job, generation: Generation, sealed: Sealed) -> Standing | None:
     batch.
 
     :raises RecoveryError: the predecessor was decided with another start and never began, so it has no
-     recorded position; or the batch to start after is gone.
+        recorded position; or the batch to start after is gone.
     """
     found = _begun_behind(job.home, generation, sealed)
     if generation.start.mode == ADOPTED:
@@ -108,7 +108,7 @@ def _adopted(job: Job, generation: Generation) -> Standing:
     later.
 
     :raises RecoveryError: a batch of it was in progress, nothing says whether the table has it, and
-     duplicates were not accepted.
+        duplicates were not accepted.
     """
     query_id = generation.start.query_id
     checkpoint = adopted_checkpoint.open_adopted(generation.start)
@@ -163,7 +163,7 @@ def _begun_behind(home: FlowHome, generation: Generation, sealed: Sealed) -> tup
     dead began it since. What it wrote must not be written again.
 
     :raises RecoveryError: there is one, and this generation starts elsewhere than after the last batch, so
-     its price has changed.
+        its price has changed.
     """
     wrote = [
         number

@@ -23,7 +23,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     """Do the dry run, and check that the old job has written nothing since the plan was made.
 
     :raises RecoveryError: the declaration does not fit the checkpoint, or the old job still writes; nothing
-     was changed.
+        was changed.
     """
     planned = work.plan.flows[0]
     checkpoint = adopted_checkpoint.open_adopted(planned.start)

@@ -78,7 +78,7 @@ def fill(
     A completed backfill is not run again; an interrupted one continues.
 
     :raises RecoveryError: the declaration has changed, or the backfill could not be completed; mend what the
-     message names, and run it again.
+        message names, and run it again.
     :raises StreamkeeperError: it failed several times for a reason that may pass; another try may succeed.
     """
     home, derived = _prepare(spark, filling)

@@ -42,7 +42,7 @@ def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
     them. The turn is given back before any table is read.
 
     :raises TableLocked: a recovery works on the table, or began to during the wait for the turn; nothing was
-     copied.
+        copied.
     """
     plan = work.plan
     [table] = plan.tables

@@ -71,7 +71,7 @@ def put_back(spark: SparkSession, work: Work) -> dict[str, Any]:
     """Restore each table in one commit, which carries the recovery's id; skip one that has this commit.
 
     :raises RecoveryError: something was written to a table since the plan was made under the hold; it was not
-     restored.
+        restored.
     """
     shared_steps.check_go(work)
     plan = shared_steps.plan_under_hold(work)

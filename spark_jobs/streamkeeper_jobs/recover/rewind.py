@@ -48,7 +48,7 @@ def shut_flows_out(spark: SparkSession, work: Work, plan: Plan) -> None:
     in progress in a process that was not waited for.
 
     :param plan: has one table, whose tombstones are included if there are any. Of each flow with a next
-     generation, all generations before it are sealed.
+        generation, all generations before it are sealed.
     """
     (table,) = plan.tables
     tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
@@ -75,7 +75,7 @@ def put_back(spark: SparkSession, work: Work, plan: Plan, backs: Iterable[Back])
 
     :param plan: made under the hold.
     :raises RecoveryError: files that a version needs are gone, which is checked for all tables before the
-     first is changed; or something was written to a table since the plan was made.
+        first is changed; or something was written to a table since the plan was made.
     """
     wanted, recovery = list(backs), plan.recovery_id
     # A running VACUUM could remove files that RESTORE brings back.

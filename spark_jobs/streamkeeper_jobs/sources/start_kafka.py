@@ -79,7 +79,7 @@ def at(source: Source, wanted: Offsets, initial: Offsets | None, topics: Topics)
     """Continue at requested offsets.
 
     :raises RecoveryError: they omit a partition, name one that does not exist, or lie outside of what is
-     held.
+        held.
     """
     wrong = misfits(wanted, topics)
     if wrong:
@@ -117,7 +117,7 @@ def as_declared(source: Source, topics: Callable[[], Topics]) -> KafkaOrigin | N
 
     :param topics: returns the contents of the topics.
     :raises DeclarationError: its offsets omit a partition, name one that does not exist, or lie outside of
-     what is held.
+        what is held.
     """
     if isinstance(source.start, str):
         return None

@@ -31,7 +31,7 @@ def ensure_table(spark: SparkSession, path: str, table: Table, schema: StructTyp
     cores (tests/benchmarks/bench_flow.py).
 
     :param by_batch: a first batch may create it. So no earlier generation must be sealed, which needs a
-     table, and no other flow writes it, whose first batch could create it at the same moment.
+        table, and no other flow writes it, whose first batch could create it at the same moment.
     :raises DeclarationError: a partition column is none of the flow's.
     """
     unknown = [column for column in table.partition_cols if column not in schema.fieldNames()]

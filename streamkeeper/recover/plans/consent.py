@@ -59,7 +59,7 @@ def refusals_of(
     """Yield every price that the request does not accept.
 
     :param again: duplicates in the table ``target``, according to its log; None if that is not counted, and
-     what is read again counts.
+        what is read again counts.
     :param missing_in_sink: the batches that the checkpoint counts as done and the table lacks, in words.
     """
     for price in prices:

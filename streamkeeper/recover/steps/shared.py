@@ -173,7 +173,7 @@ def decide(work: Work) -> dict[str, Any]:
     """Write the next generation of every flow that gets one.
 
     :raises RecoveryError: something was written to a table to be restored since the plan was made under the
-     hold; nothing was changed.
+        hold; nothing was changed.
     """
     check_go(work)
     # The plan made under the hold: a generation that was only decided at the time of the first plan may have
@@ -203,7 +203,7 @@ def generation_of(plan: Plan, flow: FlowPlan, home: FlowHome) -> Generation:
     """Return a plan's decision for one flow.
 
     :param plan: made under the hold, if it was made again; its remaining prices were approved again, and are
-     accepted.
+        accepted.
     """
     assert flow.next_generation is not None, "only flows that get a generation are decided"
     previous = generations.read_start(home, flow.previous) if flow.previous is not None else None

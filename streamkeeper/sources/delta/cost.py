@@ -70,7 +70,7 @@ def price_of(
     :param price: has the flow's position in words.
     :param offset: the old offset; None if nothing was committed.
     :raises RequestError: the requested offset belongs to another table, or to a version that is not held; or
-     the commits after the requested time are unknown.
+        the commits after the requested time are unknown.
     """
     table = _look(source, offset)
     start = restart.start

@@ -46,7 +46,7 @@ def rows_of(path: str, version: int | None = None) -> int:
     """Return the number of rows of a version by its files' statistics; by default of the newest.
 
     :raises SourceError: the version cannot be read, a file has no statistics, or some rows may be deleted
-     uncounted.
+        uncounted.
     """
     found = amount_at(path, version)
     if found.rows is None:

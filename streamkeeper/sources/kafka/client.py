@@ -47,7 +47,7 @@ def look_at(source: Source, seconds: float = SECONDS) -> Topics:
     A policy is missing if this client is not allowed to read it.
 
     :raises SourceError: the brokers do not answer in time, a topic does not exist, or the source's options
-     are only understood with a JVM.
+        are only understood with a JVM.
     """
     with _asking(source, seconds) as asked:
         first, end = asked.offsets("earliest"), asked.offsets("latest")

@@ -166,7 +166,7 @@ def history_of(initial: Offsets, upto: Offsets, topics: Topics) -> tuple[Offsets
     """Return from where records up to a position can be read again, and how many are gone at most.
 
     :param initial: the first offsets ever read; partitions that it does not name were read from their first
-     record, 0.
+        record, 0.
     """
     start: Offsets = {}
     gone = 0
