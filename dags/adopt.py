@@ -1,5 +1,6 @@
-"""The DAG ``adopt``: a checkpoint that anybody's job made becomes generation 1 of a declared flow; it is
-copied, and left as it is.
+"""Makes a checkpoint of any Structured Streaming job generation 1 of a declared flow.
+
+The checkpoint is copied, and stays as it is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The DAG ``backfill``: rows that come once more, through a flow's views into its table, while it runs on.
-Airflow makes the form.
-"""
+"""Writes rows again, or for the first time, through a flow's views into its table, while the flow runs."""
 
 from __future__ import annotations
 

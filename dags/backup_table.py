@@ -1,6 +1,4 @@
-"""The DAG ``backup_table``: a durable copy of a table, counted and checksummed, while its flows go on.
-Airflow makes the form.
-"""
+"""Makes a durable copy of a table, with row counts and checksums, while its flows run."""
 
 from __future__ import annotations
 

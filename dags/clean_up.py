@@ -1,6 +1,8 @@
-"""The DAG ``clean_up``: old checkpoints, leases and forgotten flows of a pipeline go; AUTO CDC tables forget
-old deletes. And ``clean_up_daily``, which triggers it with the form's defaults for each pipeline that
-schedules none itself: nobody is asked, for nothing that is needed goes.
+"""`clean_up` removes what a pipeline no longer needs; `clean_up_daily` triggers it.
+
+That is old checkpoints, leases and forgotten flows, and old deletes of AUTO CDC tables. `clean_up_daily`
+triggers it with the form's defaults for each pipeline that schedules none itself. It then runs without
+approval, since it removes nothing that is still needed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The DAG ``remove_driver_logs``: once a day it removes the logs of drivers that ended long ago."""
+"""`remove_driver_logs` removes, once a day, the logs of drivers that ended long ago."""
 
 from __future__ import annotations
 

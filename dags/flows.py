@@ -1,8 +1,8 @@
-"""One DAG a driver keeps it running, and waits while it is held or parked; that of a once flow runs until it
-is done.
+"""One DAG for each driver, which keeps it running and waits while it is held or parked.
 
-It is ``flow__<pipeline>__<flow>``, or ``flows__<pipeline>`` where the flows of a pipeline share a driver.
-The flows come from the manifest, never from the pipeline files themselves.
+The DAG is ``flow__<pipeline>__<flow>``, or ``flows__<pipeline>`` if the flows of a pipeline share a driver.
+The DAG of a once flow runs until the flow is done. The flows come from the manifest, never from the pipeline
+files themselves.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from streamkeeper_airflow.flow.supervise import FlowOperator
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.settings import Settings
 
-# Any past moment will do. Without one, a @continuous DAG's second run gets the logical date of its first, and
-# is never made.
+# Any past date will do. Without one, a @continuous DAG's second run gets the logical date of its first, and
+# is never created.
 LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
 AGAIN = ("manual", "operator_triggered")
 
 
 def flow_dag(flows: list[Flow], manifest: Manifest) -> DAG:
-    """Give the DAG of one flow, or of those that share a driver."""
-    once = flows[0].declaration.once  # such a flow shares no driver
+    """Return the DAG of one flow, or of those that share a driver."""
+    once = flows[0].declaration.once  # a once flow shares no driver
     names = [flow.full_name for flow in flows]
     which: dict[str, Any] = {"flows": names} if flows[0].pipeline.shared_driver else {"flow": names[0]}
     with DAG(

@@ -1,6 +1,4 @@
-"""The DAG ``full_refresh``: a table is emptied, and its flows read their sources again from the beginning.
-Airflow makes the form.
-"""
+"""Empties a table, and makes its flows read their sources again from the beginning."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The DAG ``full_refresh_beside``: a table is built anew beside the old one, and put in its place by one
-commit. Airflow makes the form.
-"""
+"""Builds a table again beside the old one, and replaces the old one in a single commit."""
 
 from __future__ import annotations
 

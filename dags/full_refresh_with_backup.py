@@ -1,6 +1,4 @@
-"""The DAG ``full_refresh_with_backup``: a table is backed up, emptied, and filled again. Airflow makes the
-form.
-"""
+"""Backs a table up, empties it, and fills it again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The DAG ``hold_flows``: stops flows and keeps them from running until they are released. Airflow makes the
-form.
-"""
+"""Stops flows, and keeps them from running until they are released."""
 
 from __future__ import annotations
 

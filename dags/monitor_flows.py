@@ -1,6 +1,4 @@
-"""The DAG ``monitor_flows``: once a minute it looks whether each flow makes progress, and tells the
-pipeline's notifiers when not.
-"""
+"""Checks once a minute whether each flow makes progress, and alerts the pipeline's notifiers if not."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""No DAG is here: this file fails to import while a pipeline file cannot be read, so that Airflow's list of
-import errors says so.
+"""Has no DAG: this file fails to import while a pipeline file cannot be read.
 
-The flows of that file keep their last declaration, and everybody else's go on untouched (see flows.py).
+So Airflow's list of import errors shows the reason. The flows of that file keep their last declaration, and
+all others are not affected (see flows.py).
 """
 
 from __future__ import annotations

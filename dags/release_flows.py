@@ -1,4 +1,4 @@
-"""The DAG ``release_flows``: takes a person's hold away, so that flows run again. Airflow makes the form."""
+"""Removes a person's hold, so that flows run again."""
 
 from __future__ import annotations
 

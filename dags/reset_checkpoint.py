@@ -1,6 +1,4 @@
-"""The DAG ``reset_checkpoint``: flows' next generation, with a new checkpoint that starts where its form
-says. Airflow makes the form.
-"""
+"""Starts the next generation of flows, with a new checkpoint at the position in the form."""
 
 from __future__ import annotations
 

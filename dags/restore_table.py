@@ -1,6 +1,4 @@
-"""The DAG ``restore_table``: puts a backup, or an earlier version, of a table back; its flows go on from
-there. Airflow makes the form.
-"""
+"""Restores a table from a backup, or to an earlier version; its flows continue from there."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The DAG ``rewind``: a flow begins again after an earlier batch, time or position; its table is kept, or put
-back along.
-"""
+"""Makes a flow continue after an earlier batch, time or position; its table is kept, or restored too."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""One DAG a recovery that a pipeline declares with ``dp.schedule``: at its time it triggers the recovery's
-own DAG, and nobody is asked.
+"""One DAG for each recovery that a pipeline declares with ``dp.schedule``.
+
+At its time it triggers the recovery's own DAG, without approval.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from streamkeeper.settings import Settings
 
 
 def schedule_dag(pipeline: Pipeline, schedule: Schedule) -> DAG:
-    """Give the DAG of one schedule. The run that it triggers is named after its own: a task that is cleared
-    triggers no second one.
+    """Return the DAG of one schedule.
+
+    The run that it triggers is named after its own run, so that a cleared task triggers no second one.
     """
     of = schedule.name.removeprefix(f"{schedule.recovery}__")
     with DAG(

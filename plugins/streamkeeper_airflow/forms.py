@@ -1,4 +1,4 @@
-"""A recovery's form fields as Airflow's parameters, and the values that come back."""
+"""A recovery's form fields as Airflow params, and the values that a run was triggered with."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from streamkeeper.recover.requests.form import FormField
 
 
 def params(fields: Iterable[FormField]) -> dict[str, Param]:
-    """Give one parameter a field, in the fields' order; those for schedules alone are no part of the form,
-    and are taken all the same.
+    """Return one param for each field, in the fields' order, without the fields for schedules.
 
-    Airflow's form checks little; :meth:`streamkeeper.recover.requests.form.Request.parse` checks all.
+    Values of those are accepted all the same. Airflow's form checks little;
+    :meth:`streamkeeper.recover.requests.form.Request.parse` checks all.
     """
     return {field.name: _param(field) for field in fields if not field.unattended}
 
 
 def values(context: Context, fields: Iterable[FormField]) -> dict[str, Any]:
-    """Give what the run was triggered with, unknown keys included, so that they are refused and not ignored.
+    """Return the values of a triggered run, with unknown keys, so that these are refused and not ignored.
 
-    The form sends null for a field that was emptied; where a field has a default and takes no null, that
-    means the default. Objects come as text from the form. What the form only suggests counts where the run
+    The form sends null for an emptied field; a field that has a default and takes no null then gets its
+    default. Objects come as text from the form. A value that the form only suggests counts only if the run
     was triggered with it: nothing happens to a flow that was not named.
     """
     fields, conf = tuple(fields), context["dag_run"].conf or {}
@@ -36,14 +36,15 @@ def values(context: Context, fields: Iterable[FormField]) -> dict[str, Any]:
 
 
 def asker(context: Context) -> str:
-    """Give the name of who triggered the run, as Airflow knows it."""
+    """Return the name of the user who triggered the run, as Airflow knows it."""
     run = context["dag_run"]
     return str(getattr(run, "triggering_user_name", None) or f"Airflow ({run.run_type})")
 
 
 def _object(value: Any) -> Any:
-    """Return the object that a text holds; nothing for an empty one. What is no object stays as it is, and is
-    refused as such.
+    """Return the object that a text holds.
+
+    None for an empty one; any other value unchanged, to be refused.
     """
     if not isinstance(value, str):
         return value or None
@@ -67,8 +68,10 @@ def _param(field: FormField) -> Param:
 
 
 def _type(field: FormField) -> str | list[str]:
-    """A text without a default is optional for the form, which counts an empty text as missing. An object is
-    asked for as a text: of a type that comes first the form draws the box, and that of objects fills half a
+    """Return the JSON Schema type of a field.
+
+    A text without a default is optional in the form, which counts an empty text as missing. An object is
+    declared as text first: the form draws the widget of the first type, and that of objects fills half a
     page.
     """
     if field.type == "object":

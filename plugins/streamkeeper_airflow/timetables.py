@@ -1,4 +1,4 @@
-"""When DAGs run that run by the clock."""
+"""Timetables of DAGs that run at fixed times."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from datetime import timedelta
 from airflow.sdk import CronTriggerTimetable
 
 FORGIVEN = timedelta(minutes=5)
-"""How long a time may be over that nothing ran at yet: a DAG file is parsed again and again, also between the
-time and its run.
+"""Age up to which a missed time still gets a run.
+
+A DAG file is parsed repeatedly, also between the time and its run.
 """
 
 
 def by_the_clock(cron: str) -> CronTriggerTimetable:
-    """Return the timetable of a DAG that has no start date: switched on, it waits for its next time and
-    catches up on nothing.
+    """Return the timetable of a DAG without a start date: switched on, it waits for its next time.
 
-    With a start date, Airflow runs it at once for the last time before, though the DAG was not there then.
+    With a start date, Airflow would at once run the last time before, though the DAG did not exist then.
 
     :param cron: in UTC.
     """

@@ -1,3 +1,4 @@
-"""The driver of a flow: what runs inside spark-submit. It computes; what it decides by is in
-``streamkeeper``.
+"""The driver of a flow: what runs inside spark-submit.
+
+It computes; its decisions are made in ``streamkeeper``.
 """

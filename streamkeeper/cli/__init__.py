@@ -9,9 +9,7 @@ from streamkeeper.errors import StreamkeeperError, UsageError
 
 
 def main() -> None:
-    """Run ``streamkeeper``; errors that are meant for the user are printed as they stand, on standard
-    error.
-    """
+    """Run ``streamkeeper``; print errors that are meant for the user as they stand, on standard error."""
     output.ready()
     try:
         _check_readable(sys.argv[1:])
@@ -27,9 +25,9 @@ def main() -> None:
 
 
 def _check_readable(arguments: list[str]) -> None:
-    """Refuse what could not be kept as text: letters that the locale does not know.
+    """Check that all arguments can be stored as text: letters unknown to the locale cannot.
 
-    :raises UsageError: there are such, and they name no folder to look at.
+    :raises UsageError: some cannot, and they are no path to inspect.
     """
     for item in arguments:
         if arguments[0] != "inspect" and any("\ud800" <= letter <= "\udfff" for letter in item):
@@ -40,7 +38,7 @@ def _check_readable(arguments: list[str]) -> None:
 
 
 def _tell_lost() -> None:
-    """Say that a result could not be printed; what it tells of is done."""
+    """Report that a result could not be printed; the work that it describes is done."""
     error = output.lost()
     if error is not None:
         output.say(
@@ -61,10 +59,10 @@ def _run_app() -> None:
 
 
 def _look_only(arguments: list[str]) -> bool:
-    """Carry out a plain ``inspect`` or ``flows`` without typer, and say whether it was one; help and wrong
-    usage are typer's.
+    """Carry out a plain ``inspect`` or ``flows`` without typer, and return whether it was one.
 
     These two are called in loops and by hand, and importing typer (with pydantic) takes longer than they do.
+    Help and wrong usage are left to typer.
     """
     command, rest = arguments[:1], arguments[1:]
     places = [item for item in rest if not item.startswith("-")]

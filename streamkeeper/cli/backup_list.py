@@ -1,4 +1,4 @@
-"""What ``streamkeeper backups`` shows."""
+"""Output of ``streamkeeper backups``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEADING = ("backup", "table", "at", "version", "rows", "size", "kept", "flows")
 
 
 def show_backups(table: str | None, as_json: bool) -> None:
-    """Print every whole backup, table by table, oldest first.
+    """Print every complete backup, table by table, oldest first.
 
     :param table: only those of ``pipeline.table``.
     :raises RequestError: the table has none.

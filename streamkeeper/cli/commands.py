@@ -1,6 +1,6 @@
 """The commands of ``streamkeeper``. ``check``, ``flows``, ``inspect`` and ``plan`` start no JVM.
 
-Each command imports what it needs by itself, so that a look at a path costs no more than the look.
+Each command imports what it needs by itself, so that a short command does not pay for the imports of others.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _main(
 
 @app.command(epilog=example("check"))
 def check(*, json: AsJson = False) -> None:
-    """Import every pipeline file, say what is wrong with it, and write the manifest."""
+    """Import every pipeline file, report what is wrong with it, and write the manifest."""
     from streamkeeper.manifest.manifest import make_manifest
 
     written = make_manifest(Settings.from_environment())
@@ -102,7 +102,7 @@ def list_backups(
     *,
     json: AsJson = False,
 ) -> None:
-    """List the backups that restore_table can put back."""
+    """List the backups that restore_table can restore."""
     from streamkeeper.cli.backup_list import show_backups
 
     show_backups(table, json)
@@ -115,10 +115,10 @@ def rename(
     *,
     json: AsJson = False,
 ) -> None:
-    """Give a flow or a pipeline another name: it keeps its generations, its tables and its history.
+    """Rename a flow or a pipeline: it keeps its generations, its tables and its history.
 
-    Its drivers must stand still, and no recovery of the pipeline may be open. A flow is declared by its new
-    name, and a pipeline's file is named by it, before or after.
+    Its drivers must be stopped, and no recovery of the pipeline may be open. Also change the name in the
+    declaration of the flow, or the name of the pipeline's file, before or after.
     """
     import getpass
 

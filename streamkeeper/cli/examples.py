@@ -1,4 +1,4 @@
-"""An example for the help of each command, such as a user would type it."""
+"""An example for the help of each command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLES: dict[str, str] = {
     "recover": "recover reset_checkpoint --flow customers.customers_incremental_flow",
     "abandon": "abandon reset_checkpoint-cli-1f2e3d4c5b6a-0a1b2c3d",
 }
-"""Each command's, without the program's name."""
+"""By command, without the program's name."""
 
 OF_KINDS: dict[str, str] = {
     "adopt": "--flow customers.customers_incremental_flow --checkpoint s3://lake/checkpoints/customers",
@@ -31,10 +31,10 @@ OF_KINDS: dict[str, str] = {
     "clean_up": "--pipeline customers",
     "tidy_tables": "--pipeline customers --tables customers.customers",
 }
-"""The options of each kind of recovery, for ``plan`` and ``recover`` alike."""
+"""The options of each kind of recovery, for both ``plan`` and ``recover``."""
 
 
 def example(command: str) -> str:
-    """Give the example of a command, such as ``hold`` or ``plan rewind``."""
+    """Return the example of a command, such as ``hold`` or ``plan rewind``."""
     _, _, of = command.partition(" ")
     return f"Example: streamkeeper {f'{command} {OF_KINDS[of]}' if of else EXAMPLES[command]}"

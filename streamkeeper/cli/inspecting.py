@@ -1,5 +1,6 @@
-"""What ``streamkeeper inspect`` shows. A path is looked at with nothing but the checkpoint reader: no
-settings, no manifest, no fsspec.
+"""Output of ``streamkeeper inspect``.
+
+For a path only the checkpoint reader is used: no settings, no manifest, no fsspec.
 """
 
 from __future__ import annotations
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
 
 
 def show_place(place: str, files: bool, as_json: bool) -> None:
-    """Print what :func:`inspect_place` finds; end with 1 where a problem is an error, so that scripts can
-    ask.
-    """
+    """Print what :func:`inspect_place` finds; exit with 1 if a problem is an error, for use in scripts."""
     value, text = inspect_place(Settings.from_environment, place, files)
     show(value, as_json, text)
     if any(problem["severity"] == ERROR for problem in value["problems"]):
@@ -39,12 +38,11 @@ def show_place(place: str, files: bool, as_json: bool) -> None:
 def inspect_place(
     settings_factory: Callable[[], Settings], place: str, files: bool
 ) -> tuple[dict[str, Any], str]:
-    """Look at a flow's checkpoint, or at any checkpoint by its path or URL; give it as a JSON object and in
-    words.
+    """Return a flow's checkpoint, or any checkpoint by path or URL, as a JSON object and as text.
 
-    What has a ``/``, or is there as a folder, is a path; else it is a flow's name.
+    An argument with a ``/``, or that exists as a folder, is a path; else it is a flow's name.
 
-    :param files: count the processed files too, which takes longer the more there are.
+    :param files: also count the processed files, which takes longer the more there are.
     :raises CheckpointError: there is no checkpoint.
     :raises RequestError: there is no such flow, or it never began.
     """
@@ -60,7 +58,7 @@ def inspect_place(
 
 
 def _split(place: str) -> tuple[str, str]:
-    """Give the storage and the name in it: the checkpoint's folder is named below the one that holds it."""
+    """Return the storage, and the name in it: that of the checkpoint's folder within its parent."""
     scheme, is_url, rest = place.partition("://")
     if not is_url:
         root, _, folder = str(Path(place).absolute()).rstrip("/").rpartition("/")
@@ -179,7 +177,7 @@ def _source(source: SourceStand) -> Iterator[str]:
     if source.in_flight is not None:
         yield f"  in flight     {describe(source.in_flight)}"
     if source.initial is not None:
-        # The rate source keeps when it began, and no position.
+        # The rate source keeps its start time instead of a position.
         yield (
             f"  began at      {_moment(source.initial) if source.kind == RATE else describe(source.initial)}"
         )

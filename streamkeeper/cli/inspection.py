@@ -1,5 +1,6 @@
-"""A look at a checkpoint: where the query stands, and what is wrong. What it costs does not grow with the
-query's history.
+"""Content of a checkpoint: the query's position, and problems.
+
+The cost does not grow with the query's history.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True)
 class SourceStand:
-    """Where one source stands, with offsets as Spark wrote them.
+    """Position of one source, with offsets as Spark wrote them.
 
-    ``offset`` is that of the last committed batch, ``in_flight`` that of the batch under way. ``initial`` is
-    what a Kafka source started from, or when a rate source started (epoch ms). ``files`` counts processed
-    files, if asked for.
+    ``offset`` is that of the last committed batch, ``in_flight`` that of the batch in progress. ``initial``
+    is the start of a Kafka source, or the start time of a rate source (epoch ms). ``files`` is the number of
+    processed files, if requested.
     """
 
     name: str
@@ -40,10 +41,10 @@ class SourceStand:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What a look at a checkpoint found; None where it cannot be told, and then ``problems`` say why.
+    """Content of a checkpoint; a value that cannot be determined is None, and ``problems`` say why.
 
     ``last_commit_at`` is in seconds since the epoch, by the storage's clock; ``last_commit_age_s`` is for
-    people only. ``schemas`` are those that were inferred for the flow's sources, for a flow of ours.
+    people only. ``schemas`` are those that were inferred for the sources of a Streamkeeper flow.
     """
 
     path: str
@@ -62,7 +63,7 @@ class Inspection:
     schemas: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as plain values."""
+        """Return the content as plain values."""
         return asdict(self)
 
 
@@ -73,10 +74,10 @@ def inspect(
     count_files: bool = False,
     deep: bool = False,
 ) -> Inspection:
-    """Look at a checkpoint without changing it.
+    """Read a checkpoint without changing it.
 
-    :param flow_home: the flow that the checkpoint belongs to, if it is one of ours: then its generation and
-        schemas are told, too.
+    :param flow_home: the flow of the checkpoint, if it is a Streamkeeper flow: generation and schemas are
+        included then.
     :param count_files: count the processed files, which takes longer the more there are.
     :param deep: read every entry of every log for damage, which takes longer the more there are.
     :raises CheckpointError: there is no checkpoint at this place; a damaged one is described, not refused.
@@ -132,7 +133,7 @@ def _stand(checkpoint: Checkpoint, name: str, offset: Any, in_flight: Any, count
 
 
 def _generation(home: FlowHome | None, folder: str) -> tuple[int | None, dict[str, str]]:
-    """Find the generation whose checkpoint this is, newest first."""
+    """Return the number and schemas of the generation that has this checkpoint."""
     if home is None:
         return None, {}
     from streamkeeper.flows import generations
@@ -145,7 +146,7 @@ def _generation(home: FlowHome | None, folder: str) -> tuple[int | None, dict[st
 
 
 def _or_none(reading: Callable[[], Read]) -> Read | None:
-    """Give None for what cannot be read: Checkpoint.problems tells why."""
+    """Return None for what cannot be read: Checkpoint.problems says why."""
     try:
         return reading()
     except CheckpointError:

@@ -1,4 +1,4 @@
-"""What ``streamkeeper flows`` shows."""
+"""Output of ``streamkeeper flows``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from streamkeeper.times import describe_age
 
 
 def show_flows(as_json: bool) -> None:
-    """Print each flow's state, generation, last batch and its age; what is wrong with pipeline files goes to
-    standard error.
+    """Print each flow's state, generation, last batch and its age.
 
-    :raises StreamkeeperError: some flow cannot be looked at; the others were shown.
+    Errors in pipeline files to standard error.
+
+    :raises StreamkeeperError: some flow cannot be read; the others were shown.
     """
     settings = Settings.from_environment()
     storage, known = open_storage(settings.state), read_manifest(settings)

@@ -1,6 +1,4 @@
-"""Printing one result, for machines or for people, whatever becomes of what is printed: it never ends the
-work that it tells of.
-"""
+"""Prints results for machines or for people; a failure to print never ends the work being reported."""
 
 from __future__ import annotations
 
@@ -15,26 +13,26 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""What a terminal would obey rather than show: escapes, and marks that turn the direction of writing."""
+"""Characters that a terminal would interpret: escapes, and marks that change the writing direction."""
 _LEAST = 24
-"""Columns that a last cell needs beside the others; with fewer it goes below them."""
+"""Least width of a last cell beside the others; with less room it is placed below them."""
 
 _lost: list[OSError] = []
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of texts: a heading and rows of as many cells."""
+    """A table of texts: a heading, and rows of as many cells."""
 
     heading: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
 def ready() -> None:
-    """Make the standard streams such that they can be written to: open, and in words of any alphabet.
+    """Make the standard streams writable: open, and able to encode any text.
 
-    What is closed is opened on nothing; else the next file that is opened would take its place, and get what
-    is printed.
+    A closed stream is opened on the null device; else the next file to be opened would take its place, and
+    receive the output.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -46,7 +44,10 @@ def ready() -> None:
 
 
 def lost() -> OSError | None:
-    """Give why something could not be printed, if so; a reader that went away is no such reason."""
+    """Return why something could not be printed.
+
+    None if all was, or if only the reader has closed the pipe.
+    """
     return _lost[0] if _lost else None
 
 
@@ -63,20 +64,20 @@ def show(value: Any, as_json: bool, text: str | Grid) -> None:
 
 
 def put(text: str, stream: TextIO | None = None) -> None:
-    """Print text without control characters, on standard output if nothing else is said."""
+    """Print text without control characters, by default on standard output."""
     _put(_CONTROL.sub("", text), stream or sys.stdout)
 
 
 def say(text: str) -> None:
-    """Print what is no result (progress, warnings) on standard error."""
+    """Print progress and warnings on standard error."""
     put(text, sys.stderr)
 
 
 def lines_of(grid: Grid, width: int | None) -> Iterator[str]:
-    """Give a table's lines.
+    """Yield a table's lines.
 
-    :param width: of the terminal. Where the table does not fit, the last column is folded; it goes below the
-        others where there is no room beside them. None: each row is one line, however long.
+    :param width: of the terminal. If the table does not fit, the last column is wrapped, or placed below the
+        others if there is no room beside them. None: each row is one line, however long.
     """
     rows = [grid.heading, *([_CONTROL.sub("", cell) for cell in row] for row in grid.rows)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(grid.heading))]
@@ -97,9 +98,7 @@ def lines_of(grid: Grid, width: int | None) -> Iterator[str]:
 
 
 def _put(text: str, stream: TextIO) -> None:
-    """Print, and go on where that cannot be done: a recovery must not end half-way because nobody reads its
-    progress.
-    """
+    """Print, and continue if that fails: a recovery must not end because nobody reads its progress."""
     try:
         print(text, file=stream, flush=True)
     except OSError as error:
@@ -109,7 +108,7 @@ def _put(text: str, stream: TextIO) -> None:
 
 
 def _nowhere(number: int) -> None:
-    """Let a file descriptor lead to nothing."""
+    """Redirect a file descriptor to the null device."""
     opened = os.open(os.devnull, os.O_RDWR)
     if opened != number:
         os.dup2(opened, number)

@@ -1,4 +1,4 @@
-"""``streamkeeper plan``, ``recover`` and ``abandon``. The options of each recovery are made of its form."""
+"""``streamkeeper plan``, ``recover`` and ``abandon``. The options of each recovery derive from its form."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ def abandon(
     *,
     json: AsJson = False,
 ) -> None:
-    """Give up a recovery: its holds and locks go. What it changed already, such as a generation that it
-    decided, stays.
+    """Give up a recovery: its holds and locks are removed.
+
+    What it has already changed stays, such as a generation that it decided.
     """
     from streamkeeper.recover import engine
 
@@ -58,20 +59,18 @@ def abandon(
 
 
 class _Kinds(TyperGroup):
-    """A command for each kind of recovery, made when it is asked for: what no command needs is not
-    imported.
-    """
+    """A command for each kind of recovery, created on demand, so that unused kinds are not imported."""
 
     make: Callable[[Kind], Callable[..., None]]
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Give the names of all kinds."""
+        """Return the names of all kinds."""
         from streamkeeper.recover.plans.kind import KINDS
 
         return list(KINDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Make the command of a kind, or give None where there is none of that name."""
+        """Return the command of a kind; None if there is none of that name."""
         from streamkeeper.recover.plans.kind import KINDS, kind
 
         if cmd_name not in KINDS:
@@ -145,7 +144,7 @@ class _Recovers(_Kinds):
 
 
 def _with_options(run: Callable[..., None], of: Kind, more: dict[str, Any]) -> Callable[..., None]:
-    """Give a function whose signature has an option for each field of the kind's form, as typer reads it."""
+    """Return a function whose signature has an option for each field of the kind's form, for typer."""
     from streamkeeper.manifest.manifest import Manifest
     from streamkeeper.recover.requests.form import APPROVAL, DRY_RUN
 
@@ -171,8 +170,9 @@ def _with_options(run: Callable[..., None], of: Kind, more: dict[str, Any]) -> C
 
 
 def _option(field: FormField) -> tuple[Any, Any]:
-    """Give the annotation and the default of the option of a field. What was not given is None: then the
-    form's own default holds.
+    """Return the annotation and the default of a field's option:
+
+    None, for which the form's own default is used.
     """
     name = _flag(field)
     if field.type == "boolean":
@@ -189,7 +189,7 @@ def _flag(field: FormField) -> str:
 
 
 def _told(field: FormField) -> str:
-    """Give an option's help: what the form says, what is allowed, and what holds if it is not given."""
+    """Return an option's help: the form's text, the allowed values, and the default."""
     said = [f"Required. {field.description}" if field.required else field.description]
     if field.option:
         said.append(field.option)
@@ -203,7 +203,7 @@ def _told(field: FormField) -> str:
 
 
 def _request(settings: Settings, of: Kind, values: dict[str, Any]) -> Any:
-    """Make a request of the options that were given.
+    """Return a request from the given options.
 
     :raises RequestError: a value does not fit.
     """
@@ -232,7 +232,7 @@ def _value(field: FormField, value: Any) -> Any:
 
 
 def _whole(value: Any) -> Any:
-    """Give a number that is whole as one, so that nobody reads of 3.0 batches."""
+    """Return a whole number as an int, so that no message says "3.0 batches"."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 

@@ -1,6 +1,4 @@
-"""One run of ``streamkeeper recover``: it asks, carries out every step of a recovery, and tells as it
-goes.
-"""
+"""One run of ``streamkeeper recover``: asks, carries out the steps, and prints the progress."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Session:
-    """One run of ``recover``: asks where it must, and tells as it goes (on standard error where the result is
-    JSON).
-    """
+    """One run of ``recover``; prints progress, to standard error if the result is JSON."""
 
     settings: Settings
     plan: Plan
@@ -34,7 +30,7 @@ class Session:
 
     @property
     def again(self) -> str:
-        """The command that goes on with this recovery."""
+        """The command that continues this recovery."""
         elsewhere = "" if self.master == DEFAULT_MASTER else f" --master '{self.master}'"
         return f"streamkeeper recover {self.plan.recovery} --resume {self.plan.recovery_id}{elsewhere}"
 
@@ -43,8 +39,9 @@ class Session:
         put(text, sys.stderr if self.as_json else sys.stdout)
 
     def try_out(self) -> dict[str, dict[str, Any]]:
-        """Carry out the steps that come before anybody is asked, if the kind has any, and give their
-        evidence. Nothing is changed.
+        """Carry out the steps before approval, if the kind has any, and return their evidence.
+
+        Change nothing.
 
         :raises StreamkeeperError: one could not be done: what was planned does not fit. The recovery is given
             up.
@@ -67,7 +64,7 @@ class Session:
             raise
 
     def dry_run(self) -> dict[str, dict[str, Any]]:
-        """Do as :meth:`try_out`, and carry nothing further, however that ended."""
+        """Do as :meth:`try_out`, then end the recovery."""
         from streamkeeper.recover import engine
 
         try:
@@ -93,9 +90,9 @@ class Session:
         self.tell(f"recovery {self.plan.recovery_id}; if it is interrupted, go on with: {self.again}")
 
     def carry_out(self, step: str) -> dict[str, Any]:
-        """Carry out one step, in Spark where it needs that, and ask again where the price got worse.
+        """Carry out one step, in Spark if it needs that; ask again if the price got worse.
 
-        :raises StreamkeeperError: the step could not be done, or the price got worse and nobody approved it
+        :raises StreamkeeperError: the step could not be done, or the price got worse and was not approved
             again.
         """
         from streamkeeper.recover import engine
@@ -112,8 +109,8 @@ class Session:
         try:
             evidence = engine.carry_out(self.settings, self.plan.pipeline, self.plan.recovery_id, step)
         except TableLocked:
-            # Another recovery was faster, between our plan and our first step: nothing of ours is left to go
-            # on with.
+            # Another recovery locked the table between our plan and our first step: there is nothing to
+            # continue.
             engine.give_up(
                 self.settings, self.plan.pipeline, self.plan.recovery_id, "another recovery had the table"
             )
@@ -128,7 +125,7 @@ class Session:
         return evidence
 
     def ending(self, evidence: dict[str, Any]) -> str:
-        """Say how it stands now."""
+        """Return the final state of the flows."""
         progress = evidence.get("verify_progress", {}).get("flows", {})
         lines = [_ending(flow, progress[flow.flow]) for flow in self.plan.flows if flow.flow in progress]
         return "\n".join(lines or [f"{self.plan.recovery} of {self.plan.subject} is done."])
@@ -173,9 +170,7 @@ class Session:
             raise RecoveryError(f"The step {step} ended with exit code {code}: {told}.{way_on}")
 
     def _start_driver(self, flow: FlowPlan) -> None:
-        """Run what is there now through a new generation, unless another supervisor's driver has the flow
-        already.
-        """
+        """Run available data through a new generation, unless another supervisor's driver has the flow."""
         from streamkeeper.cli import running
         from streamkeeper.manifest.manifest import read_manifest
 
@@ -192,7 +187,7 @@ class Session:
 
 
 def _confirmed(question: str, err: bool) -> bool:
-    """Ask; where nobody is there to answer, or ends the asking, the answer is no."""
+    """Ask; without a terminal, or if the question is aborted, the answer is no."""
     try:
         return typer.confirm(question, err=err)
     except typer.Abort:

@@ -1,6 +1,4 @@
-"""``streamkeeper run``, ``hold`` and ``release``: a driver in the foreground, without Airflow; and how flows
-are stopped and let go.
-"""
+"""``streamkeeper run``, ``hold`` and ``release``: a driver in the foreground, and stopping flows."""
 
 from __future__ import annotations
 
@@ -62,7 +60,7 @@ def run(
 
 
 def describe_outcome(code: int) -> str:
-    """Say a driver's exit code in a word or two: ``stopped``, ``lease held``, ``parked``, ``failed``."""
+    """Return a driver's exit code in a word or two: ``stopped``, ``lease held``, ``parked``, ``failed``."""
     return (Outcome(code) if code in set(Outcome) else Outcome.FAILED).name.lower().replace("_", " ")
 
 
@@ -73,8 +71,9 @@ def drive(
     master: str = DEFAULT_MASTER,
     output: IO[str] | None = None,
 ) -> int:
-    """Run spark-submit for a flow and give its exit code; its standard output goes to ``output``, or where
-    ours goes.
+    """Run spark-submit for a flow and return its exit code.
+
+    :param output: for its standard output; by default that of this process.
     """
     from streamkeeper.drivers import submit
 
@@ -168,7 +167,7 @@ def _known() -> tuple[Settings, Manifest]:
 
 
 def _which(known: Manifest, names: list[str] | None, pipeline: str | None, every: bool) -> dict[str, Any]:
-    """Give the form's values for the flows that are named, all of them found before any is touched."""
+    """Return the form's values for the named flows, all of which must exist."""
     every = every or names == ["all"]
     found = [] if names == ["all"] else [known.find(name).full_name for name in names or []]
     return {"flows": found, "pipeline": pipeline, "all": every}

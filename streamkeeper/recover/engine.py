@@ -1,8 +1,7 @@
-"""Carrying out a recovery, step by step. Airflow's tasks, the command line and the Spark job call the very
-same functions.
+"""Carries out a recovery, step by step. Airflow's tasks, the command line and the Spark job all use it.
 
-Every step may be killed at any moment and run again: what it did is found, not done twice. Its end and
-evidence are in the ledger.
+Every step may be killed at any moment and run again: what it did is detected, and not done twice. Its end and
+its evidence are in the ledger.
 """
 
 from __future__ import annotations
@@ -27,24 +26,23 @@ from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock
 
 InSpark = Callable[[str, Work], dict[str, Any]]
-"""Does a step that needs Spark: gets the name of its function and the work, gives the evidence."""
+"""Carries out a step that needs Spark: gets the name of its function and the work, returns the evidence."""
 
 
 def recovery_id(recovery: str, run: str) -> str:
-    """Give the id of a recovery for a run of its DAG, or any text that names the run: the same for the same
-    run.
+    """Return the id of a recovery for a run of its DAG, or for any text that identifies the run.
 
-    Its last word tells it from all others, also where runs of two DAGs have one name: a backfill's own flow
-    is named by it.
+    It is the same for the same run. Its last word distinguishes it from all others, also if runs of two DAGs
+    have one name: a backfill's own flow is named by it.
     """
     short = re.sub(r"[^0-9A-Za-z]+", "-", run).strip("-")[-40:]
     return f"{recovery}-{short}-{hashlib.sha256(f'{recovery}/{run}'.encode()).hexdigest()[:8]}"
 
 
 def plan(settings: Settings, of: Kind, request: Any, recovery: str) -> Plan:
-    """Plan a recovery; nothing is touched. The plan is as the ledger will keep it: secrets are taken out.
+    """Return the plan of a recovery as the ledger will keep it, without secrets; change nothing.
 
-    :param request: as ``of.parse`` gives it.
+    :param request: as ``of.parse`` returns it.
     :raises RequestError: the request does not fit the flows, or their checkpoints.
     :raises TableLocked: another recovery works on one of the tables.
     """
@@ -59,7 +57,7 @@ def plan(settings: Settings, of: Kind, request: Any, recovery: str) -> Plan:
 
 
 def propose(settings: Settings, plan: Plan) -> Plan:
-    """Write a plan to the ledger, once a recovery, and give the one that holds: the first.
+    """Write a plan to the ledger, once for each recovery, and return the valid one: the first.
 
     :raises RecoveryError: the recovery was given up.
     """
@@ -81,9 +79,9 @@ def approve(
     again: bool = False,
     accepted: Collection[str] = (),
 ) -> None:
-    """Write down who approved the plan or, with ``again``, the plan that got worse under the hold.
+    """Record who approved the plan or, with ``again``, the plan that got worse under the hold.
 
-    :param accepted: the prices that the question named, which are accepted with it.
+    :param accepted: the prices that the question named, which the approval accepts.
     """
     event = APPROVED_AGAIN if again else APPROVED
     book = ledger.open(open_storage(settings.state), pipeline, recovery)
@@ -92,7 +90,7 @@ def approve(
 
 
 def read_plan(settings: Settings, pipeline: str, recovery: str) -> Plan:
-    """Read a recovery's plan back from the ledger.
+    """Return a recovery's plan from the ledger.
 
     :raises RequestError: there is no such recovery.
     """
@@ -108,17 +106,16 @@ def read_plan(settings: Settings, pipeline: str, recovery: str) -> Plan:
 def carry_out(
     settings: Settings, pipeline: str, recovery: str, step: str, in_spark: InSpark | None = None
 ) -> dict[str, Any]:
-    """Carry out one step and give its evidence as the ledger keeps it; a step that is done already only gives
-    its evidence.
+    """Carry out one step and return its evidence as the ledger keeps it; a completed step is not done again.
 
-    :param in_spark: does the steps that need Spark; only ``spark_jobs/run_recovery.py`` has one.
-    :raises StreamkeeperError: the step could not be done; what it says may be mended and the step run again.
+    :param in_spark: carries out the steps that need Spark; only ``spark_jobs/run_recovery.py`` has one.
+    :raises StreamkeeperError: the step could not be done; mend what the message names, and run it again.
     """
     planned = read_plan(settings, pipeline, recovery)
     chosen = kind(planned.recovery).step(step)
     if (
         step not in planned.steps
-    ):  # it came with a release after the one that made the plan: what was approved goes without it
+    ):  # a later release added the step: the approved plan is carried out without it
         return {"left_out": f"the plan of {recovery} has no step {step}"}
     work = _work(settings, planned, step)
     work.check_stop()
@@ -139,8 +136,9 @@ def carry_out(
 
 
 def without_spark(settings: Settings, pipeline: str, recovery: str, step: str) -> dict[str, Any] | None:
-    """Give the evidence of a Spark step that is done, or that has nothing to do by its plan and is done by
-    saying so; else None.
+    """Return the evidence of a Spark step that is done, or has nothing to do by its plan; else None.
+
+    A step with nothing to do is recorded as done.
     """
     found = evidence_of(settings, pipeline, recovery, step)
     if found is not None:
@@ -154,19 +152,20 @@ def without_spark(settings: Settings, pipeline: str, recovery: str, step: str) -
 
 
 def evidence_of(settings: Settings, pipeline: str, recovery: str, step: str) -> dict[str, Any] | None:
-    """Give the evidence of a step that was carried out to its end; else None."""
+    """Return the evidence of a completed step; else None."""
     done = ledger.open(open_storage(settings.state), pipeline, recovery).find(f"{step}.done")
     return done.evidence if done else None
 
 
 def is_done(settings: Settings, plan: Plan, step: str) -> bool:
-    """Whether a step of a recovery was carried out to its end."""
+    """Return whether a step of a recovery is completed."""
     return _work(settings, plan).evidence(step) is not None
 
 
 def why_failed(settings: Settings, pipeline: str, recovery: str, step: str) -> str | None:
-    """Give the error that a step failed with last, as ``type: message``; None if it never failed, or was
-    started again since.
+    """Return the last error of a step, as ``type: message``.
+
+    None if it never failed, or was started again since.
     """
     failed = f"{step}.failed"
     events = ledger.open(open_storage(settings.state), pipeline, recovery).events()
@@ -175,21 +174,22 @@ def why_failed(settings: Settings, pipeline: str, recovery: str, step: str) -> s
 
 
 def was_approved(settings: Settings, plan: Plan) -> bool:
-    """Whether someone approved the plan."""
+    """Return whether the plan was approved."""
     return _work(settings, plan).book.find(APPROVED) is not None
 
 
 def was_approved_again(settings: Settings, plan: Plan) -> bool:
-    """Whether someone approved the plan that got worse under the hold."""
+    """Return whether the plan that got worse under the hold was approved."""
     return _work(settings, plan).book.find(APPROVED_AGAIN) is not None
 
 
 def give_up(settings: Settings, pipeline: str, recovery: str, why: str) -> bool:
-    """End a recovery that did not change anything: take its own holds and locks away; give False if it had
-    changed something already.
+    """End a recovery that changed nothing, and remove its holds and locks.
+
+    Return False if it changed something.
 
     A recovery that changed something, such as writing a generation, is past the point of no return: it can
-    only be run on (or another recovery planned).
+    only be continued, or another recovery planned.
     """
     work = _work(settings, read_plan(settings, pipeline, recovery))
     if _changed(work):
@@ -199,9 +199,7 @@ def give_up(settings: Settings, pipeline: str, recovery: str, why: str) -> bool:
 
 
 def abandon(settings: Settings, pipeline: str, recovery: str, by: str) -> None:
-    """End a recovery wherever it is: its holds and locks go; what it changed stays changed, and a park stays
-    a park.
-    """
+    """End a recovery at any point: its holds and locks are removed; its changes, and parks, stay."""
     work = _work(settings, read_plan(settings, pipeline, recovery))
     _give_up(work, f"abandoned by {by}")
 
@@ -216,27 +214,26 @@ def _give_up(work: Work, why: str) -> None:
 
 
 def end_dry_run(settings: Settings, pipeline: str, recovery: str) -> None:
-    """End what a dry run tried, where its kind tries something: a dry run is carried out no further."""
+    """End a dry run that has carried out steps: it is carried out no further."""
     storage = open_storage(settings.state)
     if recovery in ledger.recoveries(storage, pipeline):
         give_up(settings, pipeline, recovery, "it was a dry run")
 
 
 def is_open(settings: Settings, pipeline: str, recovery: str) -> bool:
-    """Whether a recovery was begun (its first step started) and neither ended nor given up."""
+    """Return whether a recovery was begun (its first step started) and neither ended nor given up."""
     names = {event.event for event in ledger.open(open_storage(settings.state), pipeline, recovery).events()}
     return any(name.endswith(".started") for name in names) and names.isdisjoint(OVER)
 
 
 _TOLD = ("reason", "by")
-"""What a request only tells people; a secret that is taken out of it is no loss."""
+"""Fields of a request that are only for people; a secret removed from them is no loss."""
 
 
 def _check_whole(asked: Plan, kept: Plan) -> None:
-    """Make sure that a plan can be carried out as it is kept: that nothing it needs was taken out of it as a
-    secret.
+    """Check that a plan can be carried out as it is kept: that no needed value was removed as a secret.
 
-    :raises RequestError: something was.
+    :raises RequestError: one was.
     """
     for name, value in asked.request.items():
         if name not in _TOLD and json.loads(json.dumps(value)) != kept.request[name]:
@@ -268,9 +265,7 @@ def _act(step: StepKind, work: Work, in_spark: InSpark | None) -> dict[str, Any]
 
 
 def _changed(work: Work) -> bool:
-    """Say whether a recovery started a step that changes something, and that step may have changed
-    something.
-    """
+    """Return whether a recovery started a step that may have changed something."""
     for step in kind(work.plan.recovery).steps:
         if (
             step.changes
@@ -287,8 +282,7 @@ def _end(work: Work) -> None:
 
 
 def _check_turn(work: Work) -> None:
-    """Make sure that the step before was done and, before the first step that people are asked about, that
-    the plan was approved.
+    """Check that the step before is done and, at the first step after approval, that the plan is approved.
 
     :raises RecoveryError: the step before was not done.
     :raises PlanRefused: the plan was not approved.

@@ -1,3 +1,4 @@
-"""What a source holds, where a start lies in it, and what moving there costs.
+"""Contents of sources, the position of a start in them, and the cost of moving there.
 
-One package a format: files, Kafka, Delta."""
+One package for each format: files, Kafka, Delta.
+"""

@@ -1,7 +1,6 @@
-"""What a reset costs in each source: what is lost, repeated, replayed, gone; and what of that someone must
-accept first.
+"""Cost of a reset in each source: what is lost, repeated, replayed or gone, and what must be accepted first.
 
-Sources are looked at, by their files; nothing is changed.
+Sources are only read.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ def price_of(
     restart: Restart,
     stateful: bool | None,
 ) -> SourcePrice:
-    """Say what a reset costs in one source.
+    """Return the cost of a reset in one source.
 
     :param source: opened (:mod:`streamkeeper.manifest.environment`); an environment variable that is not set
         here makes its price unknown.
-    :param position: the old checkpoint's offsets by source, or None where they cannot be read.
-    :param stateful: whether the query as declared now keeps state; None where that is not known.
-    :raises RequestError: the position asked for is not one of the old checkpoint.
+    :param position: the old checkpoint's offsets by source, or None if they cannot be read.
+    :param stateful: whether the query as declared now keeps state; None if that is unknown.
+    :raises RequestError: the requested position does not belong to the old checkpoint.
     :raises CheckpointError: the list of processed files is damaged, and the new generation is to start right
         after it.
     :raises StorageError: the source cannot be listed.
@@ -88,8 +87,9 @@ def _log_price(
     stateful: bool | None,
     told: object,
 ) -> SourcePrice:
-    """Say what a reset costs in a source that is itself a log: Kafka, Delta. ``told`` is None where the old
-    offsets cannot be read.
+    """Return the cost of a reset in a source that is a log itself (Kafka, Delta).
+
+    ``told`` is None if the old offsets cannot be read.
     """
     mode = restart.start.mode
     if told is None:
@@ -112,7 +112,7 @@ def _plain_price(source: Source, where: str, offset: Any, restart: Restart) -> S
         return SourcePrice(source.name, where, "after the last processed batch")
     if restart.start.mode == OFFSETS:
         wanted = (restart.start.offsets or {})[source.name]
-        told = isinstance(offset, int)  # then it is known which way the position moves
+        told = isinstance(offset, int)  # only then the direction of the move is known
         lost = unknown if not told or wanted > offset else NONE
         repeated = unknown if not told or wanted < offset else NONE
         return SourcePrice(source.name, where, describe(wanted), lost=lost, repeated=repeated)

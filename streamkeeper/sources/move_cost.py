@@ -1,6 +1,4 @@
-"""What it costs to begin after a place in a flow's past: what is read again, and what of it is not there any
-more.
-"""
+"""Cost of starting after an earlier position of a flow: what is read again, and what of it is gone."""
 
 from __future__ import annotations
 
@@ -26,11 +24,11 @@ from streamkeeper.sources.kafka import cost as kafka_cost
 
 @dataclass(frozen=True)
 class Move:
-    """A flow's move from where it stands to a place.
+    """A flow's move from its present position to an earlier one, ``place``.
 
-    ``position`` are its present offsets by source, None where they cannot be read. ``state`` is what the new
-    generation begins with; ``stateful`` whether the query keeps any, None where that is not known. With
-    ``restored`` the table is put back to the same place.
+    ``position`` are its present offsets by source, None if they cannot be read. ``state`` is what the new
+    generation begins with; ``stateful`` whether the query keeps any, None if that is unknown. With
+    ``restored`` the table is restored to the same place.
     """
 
     standing: Standing
@@ -42,11 +40,10 @@ class Move:
 
 
 def price_from(source: Source, move: Move) -> SourcePrice:
-    """Say what a move costs in one source: what a start after the place's batch needs, and what is read that
-    was read since.
+    """Return the cost of a move in one source: what the start needs, and what is read again.
 
     :param source: opened (:mod:`streamkeeper.manifest.environment`).
-    :raises RequestError: the place's offset is none of the source as it is now.
+    :raises RequestError: the place's offset does not fit the present source.
     :raises CheckpointError: the list of processed files is damaged.
     :raises StorageError: the source cannot be listed.
     """
@@ -93,7 +90,7 @@ def _with_files(source: Source, move: Move, price: SourcePrice, offset: Any, the
     gone = [path for path in since if path not in present]
     anew = sum(path in present and present[path].modified_ms != written for path, written in since.items())
     waiting = len(present.keys() - listed.keys() - since.keys() - others.keys() - skipped)
-    # What the table keeps of files that are too old to be read again is not lost.
+    # Rows of files that are too old to be read again are not lost if the table keeps them.
     lost = file_listing.amount(
         source, [present[path] for path in skipped if move.restored or path not in since]
     )
@@ -105,7 +102,7 @@ def _with_files(source: Source, move: Move, price: SourcePrice, offset: Any, the
     found = _read_again(
         replace(price, lost=lost, notes=notes, otherwise=bool(gone or anew or skipped)), again, move
     )
-    if others and move.restored:  # the table that is put back has them already
+    if others and move.restored:  # the restored table has them already
         found = replace(found, repeated=file_listing.amount(source, [present[path] for path in others]))
     if anew:
         said = f"{anew:,} files were written anew since they were read: they are read as they are now"
@@ -130,9 +127,7 @@ def _with_files(source: Source, move: Move, price: SourcePrice, offset: Any, the
 def _before_put_back(
     source: Source, seen: kafka_cost.Seen | None, price: SourcePrice, move: Move, then: Any
 ) -> SourcePrice:
-    """Ask beforehand for what a driver looks for itself before it begins elsewhere: here the table was put
-    back by then.
-    """
+    """Check what a driver would check itself before it begins: with a restore, that would be too late."""
     rebuilt = move.state == REBUILT and move.stateful is not False
     unseen = (
         seen.why if seen is not None else delta_cost.why_unseen(source) if source.format == DELTA else None
@@ -155,7 +150,7 @@ def _before_put_back(
 
 
 def _repeated(source: Source, seen: kafka_cost.Seen | None, offset: Any, then: Any) -> Amount:
-    """Give what was read of a source that lists no files between a place and now."""
+    """Return what was read since the place, of a source without a list of files."""
     if seen is not None:
         return kafka_cost.read_again(seen, then)
     if source.format == DELTA:
@@ -164,9 +159,7 @@ def _repeated(source: Source, seen: kafka_cost.Seen | None, offset: Any, then: A
 
 
 def _read_again(price: SourcePrice, amount: Amount, move: Move) -> SourcePrice:
-    """Add what is read again: repeated where the table keeps it, and no price where the table is put back to
-    before it.
-    """
+    """Add what is read again: duplicates if the table is kept, no price if it is restored to before them."""
     if not move.restored or amount.nothing:
         return replace(price, repeated=amount)
     said = f"{amounts.in_words(amount)} are read and written again, into the table as it was before them"

@@ -1,9 +1,8 @@
-"""Cutting a history into steps, each of a bounded size, so that a state is rebuilt in several batches. Pure:
-nothing is read here.
+"""Cuts a history into steps of bounded size, so that state is rebuilt in several batches.
 
-A step starts a query of its own, which takes a second or two and loads the state so far. So a step is no
-smaller than the flow's own rate limit makes its batches, and where that is small, takes several of them, up
-to the bound.
+Pure: nothing is read here. A step starts a query of its own, which takes a second or two and loads the state
+so far. So a step is no smaller than a batch by the flow's own rate limit, and combines several small batches
+up to the bound.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ OWN_STATE = (
     "The query's state is made by its own code, which is run over history again, in larger batches than it"
     " came in: what its timers did on the way they do at the end."
 )
-"""What a plan says of a state that is rebuilt by code of the pipeline's own, such as transformWithState."""
+"""Note of a plan on state that the pipeline's own code rebuilds, such as with transformWithState."""
 
 _SIZE = re.compile(r"([0-9]+)\s*([kmgtp]?)b?", re.IGNORECASE)
 _POWERS = " kmgtp"
@@ -34,9 +33,7 @@ _POWERS = " kmgtp"
 
 @dataclass(frozen=True)
 class Bound:
-    """How much a step reads at most: bytes and number of files, or records of Kafka. A flow's ``spark_conf``
-    may set others.
-    """
+    """Greatest size of a step: bytes and number of files, or Kafka records. ``spark_conf`` may set others."""
 
     bytes: int = 256 * 2**20
     files: int = 10_000
@@ -44,7 +41,7 @@ class Bound:
 
     @classmethod
     def of(cls, setting: Callable[[str, str], str | None]) -> Bound:
-        """Read the bound from a session's settings; ``setting(name, default)`` gives one of them.
+        """Return the bound in a session's settings; ``setting(name, default)`` returns one of them.
 
         :raises DeclarationError: one is no number above 0.
         """
@@ -55,7 +52,7 @@ class Bound:
         return cls(found[BYTES], found[FILES], found[RECORDS])
 
     def of_source(self, source: Source) -> Bound:
-        """Give the bound for one source: its own rate limit where that is higher."""
+        """Return the bound for one source: its own rate limit if that is higher."""
         limits = (
             source.option("maxBytesPerTrigger"),
             source.option("maxFilesPerTrigger"),
@@ -66,10 +63,10 @@ class Bound:
 
 
 def cut_files(sizes: Iterable[int], bound: Bound, least: int = 1) -> list[int]:
-    """Cut a row of files; give for each step how many files lie before its end. No files make no step.
+    """Cut a sequence of files; return for each step how many files lie before its end. No files make no step.
 
-    :param sizes: in bytes, in the order in which the files are to be read.
-    :param least: so many files a step has at least, whatever their size: a batch of the source's own.
+    :param sizes: in bytes, in the order of reading.
+    :param least: files that a step has at least, whatever their size: a batch of the source's own.
     """
     ends, files, size, count = [], 0, 0, 0
     for item in sizes:
@@ -81,13 +78,14 @@ def cut_files(sizes: Iterable[int], bound: Bound, least: int = 1) -> list[int]:
 
 
 def own_files(source: Source) -> int:
-    """Give how many files a batch of a source has at most by its own limit; 1 where it has none."""
+    """Return the greatest number of files in a batch by the source's own limit; 1 if it has none."""
     return max(1, _size(source.option("maxFilesPerTrigger")))
 
 
 def cut_offsets(first: Offsets, end: Offsets, records: int) -> list[Offsets]:
-    """Cut what lies between two positions in Kafka: the end of each step, in which every partition goes on by
-    its share.
+    """Cut the records between two positions in Kafka; return the end of each step.
+
+    In each step every partition advances by its share.
     """
     span = {
         (topic, part): upto - first.get(topic, {}).get(part, 0)
@@ -108,10 +106,11 @@ def cut_offsets(first: Offsets, end: Offsets, records: int) -> list[Offsets]:
 
 
 def cut_versions(first: int, end: int, sizes: Mapping[int, int], bound: Bound) -> list[int]:
-    """Cut the commits ``first`` to ``end - 1`` of a table; give for each step the version that follows it. No
-    commits make no step.
+    """Cut the commits ``first`` to ``end - 1`` of a table; return for each step the version that follows it.
 
-    :param sizes: in bytes, by version; one that is not named has none.
+    No commits make no step.
+
+    :param sizes: in bytes, by version; 0 for a version that is missing.
     """
     return [
         first + count for count in cut_files((sizes.get(version, 0) for version in range(first, end)), bound)
@@ -119,10 +118,11 @@ def cut_versions(first: int, end: int, sizes: Mapping[int, int], bound: Bound) -
 
 
 def spread(ends: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Give the position of every source at the end of each step; one that has fewer ends than another goes on
-    more rarely, and evenly.
+    """Return the position of every source at the end of each step.
 
-    :param ends: by source, the ends of its own steps, the last of which is where it is to stand.
+    A source with fewer ends than another advances less often, evenly spread.
+
+    :param ends: by source, the ends of its own steps, the last of which is its final position.
     """
     steps = max((len(found) for found in ends.values()), default=0)
     return [
@@ -132,7 +132,7 @@ def spread(ends: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def _size(text: str) -> int:
-    """Read a rate limit, such as ``10`` or ``64m``; 0 where there is none, or none that can be read here."""
+    """Return a rate limit, such as ``10`` or ``64m``; 0 if there is none, or it cannot be parsed here."""
     found = _SIZE.fullmatch(text.strip())
     return int(found[1]) * 1024 ** max(0, _POWERS.index(found[2].lower() or " ")) if found else 0
 

@@ -1,3 +1,4 @@
 """The DAG of a flow: gate, submission, supervision.
 
-One task runs for as long as the flow does."""
+One task runs for as long as the flow does.
+"""

@@ -1,9 +1,8 @@
-"""A flow's driver as its supervising task sees it: one that it submitted itself, or one that it found alive
-and attached to.
+"""A flow's driver as its supervising task sees it: submitted by the task, or found alive and attached to.
 
 A driver outlives its supervisor: it gets a session of its own, no standard input, and a file instead of a
 pipe (measured in FACTS-airflow: a child that inherits the supervisor's socket is orphaned or killed with it).
-Ending the task never ends the driver by accident; the next try finds it by its lease.
+So the end of the task never ends the driver by accident; the next try finds it by its lease.
 """
 
 from __future__ import annotations
@@ -24,28 +23,26 @@ from streamkeeper.flows.leases import Lease, Life, process_started
 from streamkeeper.storage import read_json
 
 LOOK = 1.0
-"""Seconds that one look at a driver waits for its end, at most."""
+"""Seconds that one call of `wait` waits for a driver's end, at most."""
 STORE_LOOK = 5.0
-"""Seconds between two looks into the store for a driver that this task did not start, while its process is
-there or out of sight.
-"""
+"""Seconds between two reads of the store for an attached driver whose process is alive or not visible."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a driver ended: its exit code where this host knows it, and what is known in words."""
+    """How a driver ended: its exit code, if this host knows it, and a description."""
 
     code: int
     said: str
 
 
 class Driver(Protocol):
-    """What can be asked of a driver, submitted or found."""
+    """A driver, submitted or found."""
 
     log: Path | None
 
     def wait(self) -> Ending | None:
-        """Wait :data:`LOOK` seconds at most; give the ending, or None while it lives."""
+        """Wait :data:`LOOK` seconds at most; return the ending, or None while the driver lives."""
         ...
 
 
@@ -54,8 +51,7 @@ class Submitted:
 
     :param command: the ``spark-submit`` command.
     :param environment: the whole environment of the process.
-    :param log: the file that its output goes to; ``<log>.pid`` beside it names its process group while it
-        runs.
+    :param log: the file for its output; ``<log>.pid`` beside it names its process group while it runs.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
@@ -69,7 +65,7 @@ class Submitted:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 close_fds=True,
-                start_new_session=True,
+                start_new_session=True,  # a signal to the supervisor's group must not end the driver
             )
         self._note = log.with_name(f"{log.name}.pid")
         aside = log.with_name(f".{log.name}.pid")
@@ -80,7 +76,7 @@ class Submitted:
 
     @property
     def pid(self) -> int:
-        """The process, and the group and session, of ``spark-submit``."""
+        """Process id, group and session of ``spark-submit``."""
         return self._process.pid
 
     def wait(self) -> Ending | None:
@@ -93,9 +89,9 @@ class Submitted:
 
 
 class Attached:
-    """A driver that was alive already: a supervisor of it was lost, or someone runs it by hand.
+    """A driver that was already alive: its supervisor was lost, or it was started by hand.
 
-    Its exit code is out of reach (it is no child of this process), so the ending is told from what it left
+    It is no child of this process, so its exit code is unknown; the ending is derived from what it left
     behind.
 
     :param term: seconds without a heartbeat after which a driver on another host counts as gone.
@@ -116,8 +112,9 @@ class Attached:
         return self._ending()
 
     def _gone(self) -> bool:
-        """Look at the process as often as asked, and at the store only every few seconds, or where the
-        process is gone.
+        """Check the process at each call.
+
+        Read the store every few seconds only, or if the process is gone.
         """
         if leases.runs_here(self._lease) is not False and time.monotonic() < self._ask_at:
             return False
@@ -147,8 +144,9 @@ class Attached:
 
 
 def find(home: FlowHome, term: float, meanwhile: Callable[[], None] = lambda: None) -> Attached | None:
-    """Find the flow's driver if one is alive; of one on another host this watches the heartbeat, for ``term``
-    seconds at most.
+    """Find the flow's driver if it is alive.
+
+    If it runs on another host, its heartbeat is watched for ``term`` seconds at most.
 
     :param meanwhile: called about every :data:`LOOK` seconds of that.
     """

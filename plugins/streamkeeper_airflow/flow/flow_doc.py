@@ -1,4 +1,4 @@
-"""What Airflow's list and pages call a DAG, and say of it."""
+"""Display names, descriptions and docs of DAGs."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from streamkeeper.declare.model import AnyFlow, AutoCdcFlow
 from streamkeeper.manifest.manifest import Flow, Manifest
 
 AFTER_FLOWS = "\u1405 "
-"""Begins the names of DAGs that are no flows'. Airflow sorts its list by name: SQLite by code point,
-PostgreSQL by a locale. This sign (a syllabic that looks like a triangle) is a letter, so it follows the Latin
-ones in both; arrows and the like would not.
+"""Prefix of the names of DAGs that are not of flows.
+
+Airflow sorts its list by name: SQLite by code point, PostgreSQL by a locale. This sign, a syllabic that looks
+like a triangle, is a letter, so it follows the Latin letters in both; arrows and the like would not.
 """
 
 
 def name_of_flows(flows: list[Flow]) -> str:
-    """Give the name of a DAG of flows: pipeline and flow, or the pipeline alone where its flows share a
-    driver.
-    """
+    """Return the name of a flow's DAG: pipeline and flow, or the pipeline if its flows share a driver."""
     pipeline = flows[0].pipeline
     return f"{pipeline.name} · {'all flows' if pipeline.shared_driver else flows[0].name}"
 
 
 def name_of_another(title: str) -> str:
-    """Give the name of a DAG that is no flow's, such that it comes after those of the flows."""
+    """Return the name of a DAG that is not of a flow, so that it sorts after those of flows."""
     return f"{AFTER_FLOWS}{title}"
 
 
 def description(flows: list[Flow]) -> str:
-    """Say in one line, without marks, what the flows of a DAG do."""
+    """Return one line of plain text on what the flows of a DAG do."""
     said = [f"{does(flow.declaration)}, {often(flow.declaration)}" for flow in flows]
     if len(flows) > 1:
         said = [f"{flow.name} {words}" for flow, words in zip(flows, said, strict=True)]
@@ -37,7 +36,7 @@ def description(flows: list[Flow]) -> str:
 
 
 def documentation(flows: list[Flow], manifest: Manifest) -> str:
-    """Say what the flows do and, if their file cannot be read at present, why."""
+    """Return Markdown on what the flows do and, if their file cannot be read at present, why."""
     broken = manifest.errors.get(flows[0].pipeline.name)
     lines = [
         *(
@@ -60,13 +59,13 @@ def documentation(flows: list[Flow], manifest: Manifest) -> str:
 
 
 def _fenced(text: str) -> str:
-    """Return a text as a block of code, in a fence that is longer than any within it."""
+    """Return a text as a block of code, in a fence longer than any within it."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"{fence}\n{text}\n{fence}"
 
 
 def does(flow: AnyFlow) -> str:
-    """Say what a flow does with its rows."""
+    """Return what a flow does with its rows."""
     return (
         f"applies changes to `{flow.target}`"
         if isinstance(flow, AutoCdcFlow)
@@ -75,5 +74,5 @@ def does(flow: AnyFlow) -> str:
 
 
 def often(flow: AnyFlow) -> str:
-    """Say when a flow runs."""
+    """Return when a flow runs."""
     return "once; `reset_checkpoint` runs it again" if flow.once else f"every {flow.trigger}"

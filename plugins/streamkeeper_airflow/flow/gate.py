@@ -1,4 +1,4 @@
-"""The gate of a flow's DAG: it waits while a hold is there, without a worker slot and without a timeout."""
+"""The gate of a flow's DAG: it waits while a hold exists, without a worker slot and without a timeout."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from streamkeeper_airflow.flow.retries import FIRST_DELAY, UNLIMITED
 
 
 class HoldTrigger(BaseTrigger):
-    """Waits in the triggerer until no hold forbids ``pipeline.flow``, or one of the ``others``, to start, and
-    says in the task's log who holds it.
+    """Waits in the triggerer until ``pipeline.flow``, or one of the ``others``, may start.
 
-    Holds are files, in a folder or an object store, that any host may write, so there is nothing to subscribe
-    to: it looks every ``heartbeat_interval`` of the settings, as the drivers do.
+    The holds are named in the task's log. Holds are files in a folder or an object store that any host may
+    write, so there is nothing to subscribe to: they are read every ``heartbeat_interval`` of the settings, as
+    by the drivers.
     """
 
     def __init__(self, flow: str, others: Sequence[str] = ()) -> None:
@@ -27,11 +27,11 @@ class HoldTrigger(BaseTrigger):
         self.flow, self.others = flow, list(others)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Give the class's path and arguments, by which the triggerer makes it again."""
+        """Return the class's path and arguments, from which the triggerer creates it again."""
         return "streamkeeper_airflow.flow.gate.HoldTrigger", {"flow": self.flow, "others": self.others}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Fire once, when the flow is free."""
+        """Fire once, when the flow may start."""
         settings = Settings.from_environment()
         flows, said = [self.flow, *self.others], ""
         while found := await asyncio.to_thread(all_held, settings, flows):
@@ -43,15 +43,14 @@ class HoldTrigger(BaseTrigger):
 
 
 class HoldGate(BaseOperator):
-    """Lets a run of a flow's DAG pass when no hold is there; until then the task is deferred, for as long as
-    it takes.
+    """Lets a run of a flow's DAG pass when there is no hold; until then the task is deferred without limit.
 
     :param flow: ``pipeline.flow``; or
     :param flows: all flows of a pipeline that share a driver: it passes once one of them may start.
     """
 
     def __init__(self, *, flow: str | None = None, flows: Sequence[str] = (), **kwargs: Any) -> None:
-        # A gate fails only where Airflow or the storage does: that must not turn the flow's run red.
+        # A gate fails only if Airflow or the storage does: that must not fail the flow's run.
         super().__init__(**{"retries": UNLIMITED, "retry_delay": FIRST_DELAY, **kwargs})
         self.flows = [flow] if flow else list(flows)
 
@@ -64,5 +63,5 @@ class HoldGate(BaseOperator):
         self.log.info("Nothing holds %s.", named if len(self.flows) == 1 else f"at least one of {named}")
 
     def freed(self, context: Context, event: dict[str, Any]) -> None:
-        """Go on after the wait."""
+        """Pass after the wait."""
         self.log.info("Free again: %s.", event["flow"])

@@ -1,6 +1,4 @@
-"""Saying, while a task follows a driver, that somebody watches it: a driver that nobody watches stops by
-itself.
-"""
+"""The heartbeat of a supervising task; a driver without one stops by itself."""
 
 from __future__ import annotations
 
@@ -14,27 +12,28 @@ from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import FlowHome
 
 LONGEST_INTERVAL = 10.0
-"""Seconds between two beats, at most."""
+"""Seconds between two heartbeats, at most."""
 SHARE = 12
-"""Beats in the time after which a driver stops that heard none: as often as it looks
-(:class:`streamkeeper.drivers.supervision.Absence`).
+"""Heartbeats within the time after which an unsupervised driver stops.
+
+The driver checks as often (:class:`streamkeeper.drivers.supervision.Absence`).
 """
 
 
 def interval(timeout: float) -> float:
-    """Give the seconds between two beats for ``settings.supervisor_timeout``."""
+    """Return the seconds between two heartbeats for ``settings.supervisor_timeout``."""
     return min(LONGEST_INTERVAL, timeout / SHARE)
 
 
 class Heart:
-    """Beats for the drivers of some flows, whenever it is asked to and the last beat is old enough.
+    """Sends heartbeats for the drivers of some flows, when called and the last one is old enough.
 
-    It has no thread of its own on purpose: a task that hangs must not look as if it watched.
+    It has no thread of its own on purpose: a task that hangs must not look alive.
 
     :param timeout: ``settings.supervisor_timeout``, seconds.
     :param by: the task and its try, for people.
-    :param warn: told that a beat could not be written. The driver has the same trouble with the storage, or
-        outlasts it.
+    :param warn: called if a heartbeat could not be written. The driver has the same trouble with the storage,
+        or outlasts it.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Heart:
         self._interval, self._count, self._last = interval(timeout), 0, -float("inf")
 
     def beat(self) -> None:
-        """Beat if the last one is an interval ago."""
+        """Send a heartbeat if the last one is at least an interval old."""
         now = self._monotonic()
         if now - self._last < self._interval:
             return
@@ -65,6 +64,6 @@ class Heart:
 
 
 def name_of(context: Context) -> str:
-    """Name a task's try: DAG, run, task and number."""
+    """Return the name of a task's try: DAG, run, task and number."""
     ti = context["ti"]
     return f"{ti.dag_id} {ti.run_id} {ti.task_id}, try {ti.try_number}"

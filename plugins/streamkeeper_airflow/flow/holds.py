@@ -1,6 +1,4 @@
-"""Which holds keep a flow from being started now; the gate and the task that runs the flow ask the same
-question.
-"""
+"""The holds that keep a flow from starting now, for the gate and for the task that runs the flow."""
 
 from __future__ import annotations
 
@@ -14,10 +12,10 @@ from streamkeeper.settings import Settings
 
 
 def blocking(settings: Settings, flow: str) -> list[Hold]:
-    """Give the holds that forbid a start of ``pipeline.flow`` now; none if it may start.
+    """Return the holds that forbid a start of ``pipeline.flow`` now; none if it may start.
 
-    A park belongs to the declaration that failed: once the flow's fingerprint is another, the driver lifts it
-    for one try, so it does not count here. The manifest is read only where that question comes up.
+    A park belongs to the declaration that failed: once the flow's fingerprint has changed, the driver lifts
+    the park for one try, so it does not count here. Only for that question the manifest is read.
 
     :raises StreamkeeperError: the state folder or the manifest cannot be read.
     """
@@ -34,7 +32,7 @@ def blocking(settings: Settings, flow: str) -> list[Hold]:
 
 
 def all_held(settings: Settings, flows: Sequence[str]) -> str:
-    """Say who holds each of some flows and why; nothing once one of them may start.
+    """Return the owners and reasons of the holds of some flows; an empty text once one of them may start.
 
     :raises StreamkeeperError: the state folder or the manifest cannot be read.
     """
@@ -48,5 +46,5 @@ def all_held(settings: Settings, flows: Sequence[str]) -> str:
 
 
 def describe(found: list[Hold]) -> str:
-    """Say who holds a flow and why, one line a hold."""
+    """Return the owners and reasons of holds, one line for each."""
     return "\n".join(f"{hold.owner}, by {hold.by}, since {hold.at}: {hold.reason}" for hold in found)

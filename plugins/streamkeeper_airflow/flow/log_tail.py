@@ -1,4 +1,4 @@
-"""Following a driver's log file into the task's log, bounded."""
+"""Copies a driver's log file into the task's log, up to a limit."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 CHUNK = 256 * 1024
-"""Bytes read at one look."""
+"""Bytes of one read."""
 
 
 class LogTail:
-    """Hands the new lines of a growing file to ``write``, up to ``limit`` lines in all; the file itself stays
-    whole.
+    """Passes the new lines of a growing file to ``write``, ``limit`` lines at most; the file stays unchanged.
 
     :param backlog: bytes before the file's present end that are shown too; None shows all of it.
     """
@@ -31,7 +30,7 @@ class LogTail:
         self._rest = b""
 
     def pump(self) -> None:
-        """Hand over what is new since the last time; nothing if the file is not there yet."""
+        """Pass on what is new since the last call; nothing if the file does not exist yet."""
         while self._left > 0 and self.file.exists():
             with self.file.open("rb") as log:
                 log.seek(self._position)

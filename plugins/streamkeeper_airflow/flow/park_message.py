@@ -1,6 +1,4 @@
-"""A park in words: what broke, in the terms of the user's flow, and the way out, as the task's log and the
-run's note show it.
-"""
+"""The message on a parked flow: what broke and which recovery fits, for the task's log and the run's note."""
 
 from __future__ import annotations
 
@@ -14,10 +12,10 @@ from streamkeeper_airflow.operate.notify import page
 
 
 def describe_park(flow: str, park: Hold) -> str:
-    """Say which recovery fits a parked ``pipeline.flow``, with the page of its form, and what parked it.
+    """Return which recovery fits a parked ``pipeline.flow``, with the page of its form, and what parked it.
 
-    The way out comes first, since Airflow's list shows the first line of a note only. A park without a
-    classed failure only has its reason.
+    The recovery comes first, since Airflow's list shows only the first line of a note. A park without a
+    classified failure has only its reason.
     """
     failure = _failure(park.details)
     said = failures.describe(flow, failure) if failure else f"The flow {flow} is parked: {park.reason}"
@@ -25,8 +23,7 @@ def describe_park(flow: str, park: Hold) -> str:
 
 
 def describe_retried(flow: str, details: dict[str, Any]) -> str:
-    """Say what ended a driver of ``pipeline.flow`` that is retried, as the flow declares, in the manner of
-    :func:`describe_park`.
+    """Return what ended a driver of ``pipeline.flow`` that is retried as declared; see :func:`describe_park`.
 
     :param details: of :func:`streamkeeper.flows.leases.failure_of`, which may be empty.
     """

@@ -1,6 +1,4 @@
-"""When a failed driver is started again: at once after a healthy stretch, later and later while it never gets
-to work.
-"""
+"""Delays of retries: none after a healthy driver, longer and longer for drivers that never get to work."""
 
 from __future__ import annotations
 
@@ -17,32 +15,32 @@ from streamkeeper.settings import Settings
 
 FIRST_DELAY = timedelta(seconds=10)
 LONGEST_DELAY = timedelta(minutes=4)
-"""The cap. With Airflow's default heartbeat timeout (300 s) it stays below the default ``supervisor_timeout``
-(600 s).
+"""The longest delay.
+
+With Airflow's default heartbeat timeout (300 s) it stays below the default ``supervisor_timeout`` (600 s).
 """
 LOST_DELAY = timedelta(seconds=30)
-"""Airflow's own delay, for what no driver said: the task itself failed, or its worker was killed and no
-policy could be asked.
-"""
+"""Airflow's own delay, if no driver's end is known: the task itself failed, or its worker was killed."""
 UNBEGUN_DELAY = timedelta(seconds=30)
-"""After a driver that never took the lease: Spark could not be started."""
+"""Delay after a driver that never took the lease: Spark could not be started."""
 UNLIMITED = 1_000_000
-"""Retries; Airflow's column is 32 bits wide and knows no "for ever"."""
+"""Number of retries; Airflow's column has 32 bits and no value for "unlimited"."""
 JITTER = 0.2
-"""Share of a delay that chance may take off, so that flows that failed together do not start together."""
+"""Random share taken off a delay, so that flows that failed together do not start together."""
 SPARE = timedelta(seconds=30)
-"""What Airflow may need beyond its timeouts to see a lost task (it looks every 10 s) and to start the next
-try.
+"""Time that Airflow may need beyond its timeouts to see a lost task and to start the next try.
+
+It looks for lost tasks every 10 s.
 """
 HEARTBEAT_TIMEOUT = "task_instance_heartbeat_timeout"
 
 
 class DriverFailed(AirflowException):
-    """A driver ended in a way that another try may get over.
+    """A driver ended in a way that another try may overcome.
 
     :param code: its exit code.
-    :param streak: how many drivers, up to and with it, ended before they had looked for data once; None if it
-        never took the lease.
+    :param streak: number of drivers, up to and including this one, that ended before they had looked for data
+        once; None if it never took the lease.
     :param looping: drivers failed again and again without a committed batch
         (:mod:`streamkeeper.drivers.crash_loops`).
     """
@@ -53,20 +51,20 @@ class DriverFailed(AirflowException):
 
 
 class WrongSettings(AirflowException):
-    """Settings that no driver can be started with.
+    """Settings with which no driver can be started.
 
-    It is retried at the cap, not failed for good: a failed run of a ``@continuous`` DAG is followed by the
-    next one at once, so the flow would fail in a hot loop until a person came, and then again for every flow.
-    A try that waits starts by itself once Airflow was started again with better settings, since each try
-    reads them anew.
+    The task is retried at the longest delay and does not fail for good: a failed run of a ``@continuous`` DAG
+    is followed by the next one at once, so every flow would fail in a hot loop until a person came. Each try
+    reads the settings anew, so a waiting try starts the driver once Airflow was restarted with correct
+    settings.
     """
 
 
 def failing_streak(home: FlowHome, most: int = 10) -> int:
-    """Count the newest drivers, one after another, that never finished a look for new data; ``most`` at most.
+    """Count the newest drivers in a row that never finished a look for new data, ``most`` at most.
 
-    It is told from their heartbeats: a try's number never starts over in Airflow, so it cannot tell a healthy
-    month from a bad start.
+    It is read from their heartbeats. Airflow never resets a try's number, which therefore cannot distinguish
+    a healthy month from a bad start.
     """
     count = 0
     for epoch in reversed(home.epochs()[-most:]):
@@ -78,11 +76,11 @@ def failing_streak(home: FlowHome, most: int = 10) -> int:
 
 
 def delay(code: int, streak: int | None, looping: bool = False) -> timedelta:
-    """Give the wait for the next try, before chance takes its share.
+    """Return the delay before the next try, without jitter.
 
-    It is 0 after a driver that had been at work, and where one asked for that, once; 10 s after one that
-    never worked, doubled with each further one, to 4 min; 4 min in a crash loop and where the settings are
-    wrong, which no restart of a driver corrects.
+    It is 0 after a driver that had worked, and once after a driver that asked for a restart. After drivers
+    that never worked it is 10 s, doubled with each further one up to 4 min. In a crash loop, or with wrong
+    settings, which no restart corrects, it is 4 min.
     """
     if looping or code == Outcome.USAGE:
         return LONGEST_DELAY
@@ -94,13 +92,12 @@ def delay(code: int, streak: int | None, looping: bool = False) -> timedelta:
 
 
 def check_patience(settings: Settings) -> None:
-    """Make sure that no driver stops for want of a supervisor while the next try of its task is still
-    waiting.
+    """Check that a driver outlives the time in which its task has no running try.
 
-    Airflow's number is that of this process's configuration; a scheduler on another machine has to have the
+    Airflow's timeout is read from this process's configuration; a scheduler on another machine must have the
     same.
 
-    :raises WrongSettings: the times do not fit together.
+    :raises WrongSettings: the timeouts do not fit together.
     """
     lost = timedelta(seconds=conf.getint("scheduler", HEARTBEAT_TIMEOUT))
     needed = (lost + max(LONGEST_DELAY, LOST_DELAY) + SPARE).total_seconds()
@@ -118,8 +115,9 @@ def check_patience(settings: Settings) -> None:
 
 
 class AfterHealth(RetryPolicy):
-    """Retries for ever, with the delay of :func:`delay` less some jitter; what no driver said waits Airflow's
-    own delay.
+    """Retries for ever, with :func:`delay` less some jitter.
+
+    After any other error with Airflow's own delay.
     """
 
     def evaluate(

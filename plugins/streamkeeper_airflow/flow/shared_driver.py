@@ -1,6 +1,4 @@
-"""Flows that share a driver, as their one supervising task sees it: which they are, a living driver, and who
-ended it.
-"""
+"""Flows that share a driver, for their one supervising task: who they are, a living driver, who ended it."""
 
 from __future__ import annotations
 
@@ -19,8 +17,9 @@ from streamkeeper_airflow.flow.drivers import Attached, Ending
 
 
 def sharers(manifest: Manifest, flow: str) -> list[str]:
-    """Give the full names of all flows that share a driver with ``pipeline.flow`` as declared now; none where
-    none is shared.
+    """Return the full names of all flows that now share a driver with ``pipeline.flow``.
+
+    None if none does.
     """
     pipeline = flow.partition(".")[0]
     return [
@@ -31,7 +30,7 @@ def sharers(manifest: Manifest, flow: str) -> list[str]:
 
 
 class AttachedToAll:
-    """A driver of several flows that was alive already. It is gone when it has left, or lost, all of them."""
+    """A driver of several flows that was already alive. It is gone once it has left, or lost, all of them."""
 
     def __init__(self, parts: Sequence[Attached]) -> None:
         self._living, self._endings = list(parts), list[Ending]()
@@ -52,9 +51,7 @@ class AttachedToAll:
 
 
 def find(homes: Sequence[FlowHome], term: float, meanwhile: Callable[[], None]) -> AttachedToAll | None:
-    """Find a living driver of any of some flows, as :func:`streamkeeper_airflow.flow.drivers.find` does of
-    one.
-    """
+    """Find a living driver of some flows, as :func:`streamkeeper_airflow.flow.drivers.find` for one."""
     for home in homes:
         if drivers.find(home, term, meanwhile) is None:
             continue
@@ -75,8 +72,7 @@ def find(homes: Sequence[FlowHome], term: float, meanwhile: Callable[[], None]) 
 
 
 def to_blame(homes: Sequence[FlowHome], code: int, before: dict[str, int]) -> list[FlowHome]:
-    """Give the flows by which a driver ended that several share; all that it ran, or was to run, where none
-    says so.
+    """Return the flows that ended a shared driver; if none reports a cause, all that it ran or was to run.
 
     :param before: the newest lease epoch of each flow before the driver began, by full name.
     """

@@ -1,10 +1,9 @@
-"""Every job's spark-submit command and environment, made by the Spark provider's hook from an Airflow
-connection.
+"""The spark-submit command and environment of every job, from an Airflow connection.
 
-The hook knows masters, deploy modes, queues, keytabs and their connection fields. What is submitted, and with
-which settings on which master, says streamkeeper.drivers.submit. A driver must be started so that it outlives
-its supervisor, which the hook cannot do: of it only the command is taken. What is private to the hook and
-leaned on is pinned in tests/airflow.
+The Spark provider's hook knows masters, deploy modes, queues, keytabs and their connection fields.
+streamkeeper.drivers.submit knows what is submitted, and with which settings on which master. A driver must
+outlive its supervisor, for which the hook cannot start it: only the hook's command is used. The private parts
+of the hook that this needs are pinned in tests/airflow.
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ CONNECTION = "streamkeeper_spark"
 
 
 class Hook(SparkSubmitHook):
-    """Submits a job with its own environment and nothing of Airflow's, which holds passwords: a job may run
-    the user's code.
+    """Submits a job with its own environment instead of Airflow's.
+
+    Airflow's environment holds passwords, and a job may run the user's code.
     """
 
     def __init__(self, job: Submission, connection: str) -> None:
@@ -56,17 +56,17 @@ class Hook(SparkSubmitHook):
 
 
 class SubmitJob(SparkSubmitOperator):
-    """Runs a job to its end, with one spark-submit on the connection that flows are submitted by."""
+    """Runs a job to its end, with one spark-submit on the connection of the flows."""
 
     def __init__(self, *, job: Path, **kwargs: Any) -> None:
         super().__init__(conn_id=CONNECTION, application=str(job), **kwargs)
         self._job: Submission | None = None
 
     def take(self, make: Callable[[str], Submission]) -> None:
-        """Take what is to be submitted.
+        """Set the submission to run.
 
-        :param make: is given Spark's master.
-        :raises AirflowFailException: the connection is not there, or names a deploy mode that cannot be
+        :param make: called with Spark's master.
+        :raises AirflowFailException: the connection does not exist, or names a deploy mode that cannot be
             supervised yet.
         """
         self._job = make(master_of(self._conn_id))
@@ -81,10 +81,9 @@ class SubmitJob(SparkSubmitOperator):
 def prepare(
     settings: Settings, flows: Flow | Sequence[Flow], connection: str, log: Path
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command and the whole environment of a flow's driver, or of the one that flows of a pipeline
-    share.
+    """Return the command and the whole environment of a driver, of one flow or of flows that share it.
 
-    :raises AirflowFailException: the connection is not there, or names a deploy mode that cannot be
+    :raises AirflowFailException: the connection does not exist, or names a deploy mode that cannot be
         supervised yet.
     """
     job = submit.driver(settings, [flows] if isinstance(flows, Flow) else flows, master_of(connection))
@@ -98,7 +97,7 @@ def prepare(
 def master_of(connection: str) -> str:
     """Return Spark's master, as a connection names it.
 
-    :raises AirflowFailException: the connection is not there, or names a deploy mode that cannot be
+    :raises AirflowFailException: the connection does not exist, or names a deploy mode that cannot be
         supervised yet.
     """
     _check_there(connection)
@@ -112,7 +111,7 @@ def master_of(connection: str) -> str:
 
 
 def _check_there(connection: str) -> None:
-    """The hook would fall back to YARN, with a line in the log, if the connection is not there."""
+    """Check that the connection exists: without it, the hook would only log that, and use YARN."""
     try:
         BaseHook.get_connection(connection)
     except (AirflowNotFoundException, AirflowRuntimeError) as error:

@@ -1,5 +1,6 @@
-"""The task that keeps a flow running: it submits the flow's driver or attaches to the one that lives, follows
-it, and says how it ended.
+"""The task that keeps a flow running.
+
+It submits the flow's driver or attaches to a living one, follows it, and reports how it ended.
 """
 
 from __future__ import annotations
@@ -55,29 +56,28 @@ ATTACH_ATTEMPTS = 3
 
 
 class FlowOperator(BaseOperator):
-    """Runs a flow's driver for as long as it runs.
+    """Runs a flow's driver for as long as the driver lives.
 
-    * It asks the holds again at each try, since a retry skips the gate. A held flow ends the task as
+    * It checks the holds again at each try, since a retry skips the gate. A held flow ends the task as
       *skipped*: nothing failed, and the next run of the ``@continuous`` DAG waits at its gate without a slot.
-      A failed task would alarm, a waiting one would keep its slot.
-    * A driver that lives is attached to; none is ever started beside it.
-    * A parked flow ends the run *failed*, once: red where people look, and the next run's gate waits.
-    * Everything else is tried again, for ever (see :mod:`streamkeeper_airflow.flow.retries`): in this very
-      try after a driver that had been at work, so that nothing waits for Airflow.
-    * While it follows a driver it says so with a heartbeat; a driver that nobody watches for long stops by
-      itself.
+      A failed task would raise an alarm, a waiting one would keep its slot.
+    * It attaches to a living driver; it never starts a second one.
+    * A parked flow ends the run as *failed*, once: red and visible, and the next run's gate waits.
+    * Any other end is retried for ever (see :mod:`streamkeeper_airflow.flow.retries`). After a driver that
+      had worked, this very try starts the next one, without waiting for Airflow.
+    * While it follows a driver it sends a heartbeat; a driver without a supervisor stops by itself after some
+      time.
 
-    Flows that share a driver have one such task: it is held where all of them are, and it fails with the
-    flows that ended the driver.
+    Flows that share a driver have one such task: it is held if all of them are, and it fails with the flows
+    that ended the driver.
 
-    A flow that runs once has no next run that would wait at the gate. So its task waits itself while the flow
-    is held, without a slot, and starts the next driver until the flow is done; of a flow that is done it says
-    so, and succeeds.
+    A flow that runs once has no next run that could wait at the gate. So its task itself waits, without a
+    slot, while the flow is held, and starts drivers until the flow is done. For a flow that is already done
+    it logs that, and succeeds.
 
     :param flow: ``pipeline.flow``; or
-    :param flows: all flows of a pipeline that share a driver. Which they are is asked of the manifest again
-        at each try.
-    :param once: the flow runs once, and has its task for itself.
+    :param flows: all flows of a pipeline that share a driver; read again from the manifest at each try.
+    :param once: the flow runs once, and has a task of its own.
     :param spark_conn_id: the Airflow connection of type ``spark`` that names the master.
     """
 
@@ -110,23 +110,22 @@ class FlowOperator(BaseOperator):
 
         :raises AirflowSkipException: the flow is held.
         :raises AirflowFailException: the flow is parked.
-        :raises DriverFailed: another try may get over it.
+        :raises DriverFailed: another try may succeed.
         :raises WrongSettings: no driver can be started with the present settings.
         """
         while not self._is_done() and self._supervise(context):
             self.log.info("%s had been at work, so it is started again at once.", self.flow)
 
     def freed(self, context: Context, event: dict[str, Any]) -> None:
-        """Go on after a hold of a flow that runs once."""
+        """Continue after a hold of a flow that runs once."""
         self.log.info("Free again: %s.", event["flow"])
         self.execute(context)
 
     def on_kill(self) -> None:
-        """Leave the driver alone, whoever ends this task: a scheduler that was started again, a worker that
-        shuts down, a person.
+        """Leave the driver alone, whether a scheduler restart, a worker shutdown or a person ends this task.
 
-        The next try attaches to it. A hold is what stops a flow; and a driver that nobody watches for long
-        stops by itself.
+        The next try attaches to it. To stop a flow, hold it; and a driver without a supervisor stops by
+        itself after some time.
         """
         if self._driver is not None:
             self.log.warning(
@@ -135,7 +134,7 @@ class FlowOperator(BaseOperator):
             )
 
     def _is_done(self) -> bool:
-        """Say whether a flow that runs once has read all there was."""
+        """Return whether a flow that runs once has read all available data."""
         number = generations.finished(open_home(_settings(), self.flow)) if self.once else None
         if number is None:
             return False
@@ -147,8 +146,9 @@ class FlowOperator(BaseOperator):
         return True
 
     def _supervise(self, context: Context) -> bool:
-        """Supervise one driver until it ends; give whether the next is to be started at once, in this very
-        try.
+        """Supervise one driver until it ends.
+
+        Return whether the next is to be started at once, in this try.
         """
         settings = _settings()
         self._find_sharers(settings)
@@ -166,8 +166,9 @@ class FlowOperator(BaseOperator):
         return self._conclude(*to_blame(homes, ending.code, self._before), ending=ending, context=context)
 
     def _find_sharers(self, settings: Settings) -> None:
-        """Look which flows share the driver now: the DAG file that made this task may be older than the last
-        declaration.
+        """Read from the manifest which flows share the driver now.
+
+        The DAG file that made this task may be older than the last declaration.
         """
         if not self.shared:
             return
@@ -213,9 +214,7 @@ class FlowOperator(BaseOperator):
         return found
 
     def _warn_if_impatient(self, settings: Settings) -> None:
-        """A driver that runs goes on being watched, whatever the settings: to refuse that would be what ends
-        it.
-        """
+        """Warn about timeouts that do not fit, but keep watching: a refusal would end the running driver."""
         try:
             check_patience(settings)
         except WrongSettings as error:
@@ -267,12 +266,12 @@ class FlowOperator(BaseOperator):
                 return ending
 
     def _conclude(self, *homes: FlowHome, ending: Ending, context: Context) -> bool:
-        """Say how the driver ended; give whether the next is to be started at once.
+        """Report how the driver ended; return whether the next is to be started at once.
 
-        A new try would cost as much again as a driver's start takes to get to work, and wait for a scheduler
-        that may be away.
+        A new try would cost as much again as a driver needs to get to work, and wait for a scheduler that may
+        be away.
 
-        :param homes: of the flows by which it ended.
+        :param homes: of the flows that ended it.
         """
         match ending.code:
             case Outcome.STOPPED | Outcome.DONE:
@@ -317,9 +316,7 @@ class FlowOperator(BaseOperator):
         return DriverFailed(said, ending.code, streak, failures.looping)
 
     def _tell(self, home: FlowHome, ending: Ending, failures: Failures, said: str) -> None:
-        """Alert people of what retries alone will hardly mend; each is told once, however many tries
-        follow.
-        """
+        """Send alerts for failures that retries alone will hardly mend, each once, whatever tries follow."""
         settings = Settings.from_environment()
         if ending.code == Outcome.RETRY_DECLARED:
             details = leases.failure_of(home, _newest_epoch(home)) or {}
@@ -345,7 +342,7 @@ class FlowOperator(BaseOperator):
             alert(settings, AlertKind.CRASH_LOOP, home.full_name, text, failures.occasion)
 
     def _say_parked(self, home: FlowHome, context: Context) -> str:
-        """Log and alert what parked a flow and what fits; give it for the run's note."""
+        """Log and alert what parked a flow and which recovery fits; return the text for the run's note."""
         park = holds.parked(home)
         note = (
             describe_park(home.full_name, park)

@@ -1,3 +1,4 @@
-"""What runs beside flows and recoveries.
+"""Tasks that run beside flows and recoveries.
 
-The monitor, alerts, holds, driver logs, notes."""
+The monitor, alerts, holds, driver logs, notes.
+"""

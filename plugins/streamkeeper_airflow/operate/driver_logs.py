@@ -1,6 +1,4 @@
-"""Removing the logs of drivers that are gone: ``<base_log_folder>/drivers/<flow>/``, to which nothing else
-sees.
-"""
+"""Removes logs of ended drivers in ``<base_log_folder>/drivers/<flow>/``, which nothing else cleans up."""
 
 from __future__ import annotations
 
@@ -21,13 +19,13 @@ from streamkeeper.storage import open_storage
 
 
 class RemoveDriverLogs(BaseOperator):
-    """Removes driver logs that nobody wrote for ``STREAMKEEPER_LOG_RETENTION``, on the host that it runs on.
+    """Removes driver logs without a write for ``STREAMKEEPER_LOG_RETENTION``, on the host where it runs.
 
-    Where workers have log folders of their own, run it on each: a queue a host, or a volume that all share.
+    If workers have separate log folders, run it on each, with a queue for each host, or share a volume.
     """
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Give how many logs were removed, their bytes, and how many are left."""
+        """Return how many logs were removed, their bytes, and how many are left."""
         settings = Settings.from_environment()
         folder = Path(conf.get("logging", "base_log_folder")) / "drivers"
         gone, size, left = [], 0, 0
@@ -49,7 +47,7 @@ class RemoveDriverLogs(BaseOperator):
 
 
 def living_logs(settings: Settings) -> Iterator[Path]:
-    """Give the logs of drivers that hold their flow's lease and are not known to be gone, on whatever host.
+    """Return the logs of drivers that hold their flow's lease and are not known to be gone, on any host.
 
     :raises StreamkeeperError: a lease or the manifest cannot be read; then nothing may be removed.
     """
@@ -62,14 +60,12 @@ def living_logs(settings: Settings) -> Iterator[Path]:
 
 
 def _note_of(log: Path) -> Path:
-    """The file in which :class:`streamkeeper_airflow.flow.drivers.Submitted` names who writes the log."""
+    """Return the file where :class:`streamkeeper_airflow.flow.drivers.Submitted` names the log's writer."""
     return log.with_name(f"{log.name}.pid")
 
 
 def _is_written(log: Path) -> bool:
-    """Say whether the process that the log's note names is alive on this host: a driver may live before it
-    has a lease.
-    """
+    """Return whether the process in the log's note is alive here: a driver may live before its lease."""
     note = _note_of(log)
     if not note.exists():
         return False
@@ -77,4 +73,4 @@ def _is_written(log: Path) -> bool:
         found = json.loads(note.read_text())
         return process_started(int(found["pid"])) == int(found["started"])
     except (ValueError, KeyError, TypeError):
-        return True  # whose it is cannot be told, so it stays
+        return True  # the writer is unknown, so the log stays

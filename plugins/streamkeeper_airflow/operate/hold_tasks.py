@@ -1,5 +1,6 @@
-"""The tasks of ``hold_flows`` and ``release_flows``: they carry out what a request and
-streamkeeper.drivers.stopping decide.
+"""The tasks of ``hold_flows`` and ``release_flows``, which carry out a request.
+
+How drivers are stopped is decided in streamkeeper.drivers.stopping.
 """
 
 from __future__ import annotations
@@ -22,14 +23,12 @@ HOLD = "hold"
 
 
 class HoldFlows(BaseOperator):
-    """Puts the hold of the person who triggered the run on the flows that the form names; all are checked
-    before any is touched.
-    """
+    """Puts the hold of the run's user on the flows in the form, after all of them were checked."""
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Give the flows that are held now, the hold's owner, and the deadline for their drivers.
+        """Return the flows that are held now, the hold's owner, and the deadline for their drivers.
 
-        :raises AirflowFailException: a value of the form does not fit; another try would meet the same.
+        :raises AirflowFailException: a value of the form does not fit; another try would fail alike.
         """
         settings = Settings.from_environment()
         known = read_manifest(settings)
@@ -46,15 +45,12 @@ class HoldFlows(BaseOperator):
 
 
 class StopDrivers(BaseOperator):
-    """Waits until the drivers of held flows are gone; after the deadline it ends those on this host by
-    force.
-    """
+    """Waits until the drivers of held flows are gone; after the deadline it kills those on this host."""
 
     def execute(self, context: Context) -> dict[str, str]:
-        """Give how each flow came to stand still.
+        """Return how the driver of each flow ended.
 
-        :raises AirflowFailException: some driver is still there; the holds stay, and the message says what to
-            do.
+        :raises AirflowFailException: some driver still runs; the holds stay, and the message says what to do.
         """
         held = context["ti"].xcom_pull(task_ids=HOLD)
         settings = Settings.from_environment()
@@ -69,14 +65,12 @@ class StopDrivers(BaseOperator):
 
 
 class ReleaseFlows(BaseOperator):
-    """Removes a person's hold from the flows that the form names: that of who triggered the run, or the one
-    that the form says.
-    """
+    """Removes a person's hold from the flows in the form: that of the run's user, or of the named person."""
 
     def execute(self, context: Context) -> dict[str, list[str]]:
-        """Give, for each flow, who holds it still.
+        """Return for each flow who still holds it.
 
-        :raises AirflowFailException: a value of the form does not fit; another try would meet the same.
+        :raises AirflowFailException: a value of the form does not fit; another try would fail alike.
         """
         settings = Settings.from_environment()
         known = read_manifest(settings)

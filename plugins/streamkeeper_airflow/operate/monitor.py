@@ -1,8 +1,7 @@
-"""The monitor: one short task that looks at every flow, tells of those that make no progress, and of those
-that are well again.
+"""The monitor: a short task that checks every flow, and alerts if one makes no progress or has recovered.
 
-It also tells again what a notifier could not be told before, and fails, naming the pipeline, while a declared
-notifier cannot be used or a flow cannot be looked at: that is how such a fault shows.
+It also repeats alerts that a notifier could not deliver. It fails, naming the pipeline, while a declared
+notifier cannot be used or a flow cannot be read, so that such a fault is visible.
 """
 
 from __future__ import annotations
@@ -29,13 +28,12 @@ from streamkeeper_airflow.operate.notify import page
 
 
 class MonitorFlows(BaseOperator):
-    """Looks at all flows once, without a JVM; one line a flow in its log, the same as JSON in XCom."""
+    """Checks all flows once without a JVM; one line for each flow in its log, the same as JSON in XCom."""
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        """Give one object a flow: see :class:`streamkeeper.drivers.progress.Look`.
+        """Return one object for each flow: see :class:`streamkeeper.drivers.progress.Look`.
 
-        :raises AirflowFailException: a notifier cannot be used, or a flow could not be looked at; all others
-            were.
+        :raises AirflowFailException: a notifier cannot be used, or a flow could not be read; all others were.
         """
         settings = Settings.from_environment()
         manifest, storage = read_manifest(settings), open_storage(settings.state)

@@ -1,8 +1,8 @@
-"""Telling people, through the Airflow notifiers that a pipeline declares.
+"""Alerts through the Airflow notifiers that a pipeline declares.
 
 A notifier is called as Airflow does it, but for one thing: ``BaseNotifier.__call__`` logs what ``notify``
-raises and goes on as if people had been told (read). So its three steps are taken one by one here, and a
-failure is seen, counted, and made good later by the monitor.
+raises and returns as if the alert had been delivered (source: its code). So its three steps are called one by
+one here, and a failure is seen, counted, and repeated later by the monitor.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from streamkeeper.settings import Settings
 from streamkeeper.times import now
 
 NOTIFIER_SECONDS = 60
-"""How long a notifier may take: requests of the http provider have no limit of their own."""
+"""Seconds that a notifier may take: requests of the http provider have no limit of their own."""
 
 log = logging.getLogger(__name__)
 
 
 class NotifierUnusable(StreamkeeperError):
-    """A declared notifier cannot be made: its class, its arguments or its templates are wrong."""
+    """A declared notifier cannot be created: its class, its arguments or its templates are wrong."""
 
 
 def alert(
     settings: Settings, kind: AlertKind, flow: str, text: str, occasion: str, *, link: str | None = None
 ) -> bool:
-    """Tell the notifiers of a flow's pipeline; give True if this call told one, or if none is declared and
-    the log is all there is.
+    """Alert the notifiers of a flow's pipeline.
 
-    False: the occasion was told of before, or every notifier failed; then the monitor tells them, later. It
-    never raises for a notifier or a storage that fails, so that the task that calls it goes its own way: what
-    went wrong is in the log.
+    Return True if this call reached one, or if none is declared and the log is all there is. Return False if
+    the occasion was reported before, or every notifier failed; then the monitor repeats it. It never raises
+    for a notifier or a storage that fails, so that the calling task continues; the log says what went wrong.
 
     :param flow: ``pipeline.flow``.
-    :param occasion: what happened, such that it is told once: a park's time, a recovery's id, a lease epoch.
+    :param occasion: identifies what happened, so that it is reported once: a park's time, a recovery's id, a
+        lease epoch.
     """
     try:
         home = open_home(settings, flow)
@@ -67,10 +67,11 @@ def alert(
 def deliver(
     home: FlowHome, found: Alert, notifiers: Sequence[Notifier], clock: Callable[[], float] | None = None
 ) -> bool:
-    """Tell those notifiers of a recorded alert that were not told yet; give whether any was told now, or none
-    is declared.
+    """Deliver a recorded alert to the notifiers that did not get it; return whether any got it now.
 
-    :param clock: gives the storage's time.
+    Return True as well if none is declared.
+
+    :param clock: returns the storage's time.
     :raises StorageError: the state folder cannot be read or written.
     """
     told, left = not notifiers, False
@@ -112,8 +113,9 @@ def deliver(
 
 
 def send(notifier: Notifier, found: Alert) -> str | None:
-    """Call a notifier; give None, or what it raised, whatever that was: a notifier must not break the task
-    that tells of a flow.
+    """Call a notifier; return None, or the error that it raised, whatever it was.
+
+    A notifier must not break the task that reports on a flow.
     """
     try:
         with timeout(NOTIFIER_SECONDS, f"it took more than {NOTIFIER_SECONDS} s"):  # type: ignore[no-untyped-call]
@@ -122,15 +124,16 @@ def send(notifier: Notifier, found: Alert) -> str | None:
                 asyncio.run(made.async_notify(context))
             else:
                 made.notify(context)
-    # What a notifier raises is handed on, logged, and kept with the attempt.
+    # What a notifier raises is returned, logged, and kept with the attempt.
     except (Exception, AirflowTaskTimeout) as error:  # noqa: BLE001
         return str(redact(f"{type(error).__name__}: {error}"))
     return None
 
 
 def prepare(notifier: Notifier, found: Alert) -> tuple[BaseNotifier, Context]:
-    """Make a notifier and render its arguments, which may use ``alert``: see
-    :class:`streamkeeper.drivers.alerts.AlertInWords`.
+    """Create a notifier and render its arguments, which may use ``alert``.
+
+    See :class:`streamkeeper.drivers.alerts.AlertInWords`.
 
     :raises NotifierUnusable: there is no such class, it is no notifier, it takes other arguments, or a
         template is wrong.
@@ -149,7 +152,7 @@ def prepare(notifier: Notifier, found: Alert) -> tuple[BaseNotifier, Context]:
     context = cast("Context", {"alert": found.for_templates()})
     try:
         made = kind(**_thawed(notifier.arguments))
-        # A DAG's templates are strict; a notifier's own would send a misspelt field as an empty text.
+        # A DAG's templates are strict; a notifier's own would render a misspelt field as an empty text.
         environment = made.get_template_env(DAG("alert"))
         made._update_context(context)
         made.render_template_fields(context, environment)
@@ -164,9 +167,7 @@ def prepare(notifier: Notifier, found: Alert) -> tuple[BaseNotifier, Context]:
 
 
 def unusable(pipeline: Pipeline) -> list[str]:
-    """Make each notifier of a pipeline with a sample alert, and say which cannot be made; nobody is told
-    anything.
-    """
+    """Create each notifier of a pipeline with a sample alert, and return which fail; no alert is sent."""
     sample = Alert(AlertKind.SETTINGS, f"{pipeline.name}.sample", "a sample", "sample", now())
     found = []
     for notifier in pipeline.notifiers:
@@ -178,7 +179,7 @@ def unusable(pipeline: Pipeline) -> list[str]:
 
 
 def notifiers_of(settings: Settings, flow: str) -> tuple[Notifier, ...]:
-    """Give the notifiers of the pipeline of ``pipeline.flow``; none if it is declared no more."""
+    """Return the notifiers of the pipeline of ``pipeline.flow``; none if it is no longer declared."""
     name = flow.partition(".")[0]
     return next(
         (pipeline.notifiers for pipeline in read_manifest(settings).pipelines if pipeline.name == name), ()
@@ -186,15 +187,13 @@ def notifiers_of(settings: Settings, flow: str) -> tuple[Notifier, ...]:
 
 
 def page(dag_id: str, run_id: str | None = None) -> str:
-    """Give the address of the page of a DAG, or of one run of it."""
+    """Return the URL of the page of a DAG, or of one run of it."""
     base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
     return f"{base}/dags/{quote(dag_id)}" + (f"/runs/{quote(run_id)}" if run_id else "")
 
 
 def _fill(made: BaseNotifier, found: Alert) -> None:
-    """Say what a mail says of itself where nothing is declared: the defaults of Airflow's notifier speak of a
-    failed task.
-    """
+    """Set subject and text of a mail if none are declared: Airflow's defaults describe a failed task."""
     words = found.for_templates()
     for name, text in {"subject": words.subject, "html_content": words.html}.items():
         if name in made.template_fields and getattr(made, name) is None:
@@ -202,7 +201,7 @@ def _fill(made: BaseNotifier, found: Alert) -> None:
 
 
 def _thawed(value: Any) -> Any:
-    """Give JSON values of which a notifier may change its own copy: Airflow renders templates in place."""
+    """Return JSON values that a notifier may change: Airflow renders templates in place."""
     if isinstance(value, dict):
         return {key: _thawed(item) for key, item in value.items()}
     return [_thawed(item) for item in value] if isinstance(value, (list, tuple)) else value

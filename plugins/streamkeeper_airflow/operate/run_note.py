@@ -1,8 +1,8 @@
-"""Writing a note on a DAG run, through Airflow's own REST API.
+"""Sets the note of a DAG run through Airflow's own REST API.
 
-A task can neither see nor set its run's note: the task SDK and the execution API of 3.3 have no call for it.
-So this needs a connection with a login for the REST API; without one nothing else is lost, and the log says
-what to add.
+A task can neither read nor set its run's note: the task SDK and the execution API of 3.3 have no call for it.
+So this needs a connection with a login for the REST API. Without one only the note is missing, and the log
+says what to add.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOTE_LIMIT = 1000
 
 
 def set_run_note(dag_id: str, run_id: str, note: str) -> str | None:
-    """Set the note of a DAG run; give None, or why it could not be set.
+    """Set the note of a DAG run; return None, or why it could not be set.
 
     The connection ``streamkeeper_airflow`` (type ``http``: host, port, login, password, schema http or https)
     names the API server.
@@ -54,9 +54,9 @@ def _login(connection: Connection) -> dict[str, Any]:
 
 
 def _call(method: str, url: str, body: dict[str, Any], token: str | None = None) -> dict[str, Any]:
-    """Send JSON and give the JSON that comes back.
+    """Send JSON and return the JSON of the answer.
 
-    :raises OSError: no answer, or one that says no (urllib's errors are OSErrors).
+    :raises OSError: no answer, or an error status (urllib's errors are OSErrors).
     """
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
     with urlopen(Request(url, json.dumps(body).encode(), headers, method=method), timeout=20) as answer:

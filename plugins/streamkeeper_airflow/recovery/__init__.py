@@ -1,3 +1,4 @@
 """The DAG of a recovery: form, plan, approval, steps.
 
-Made from a kind of streamkeeper.recover."""
+Made from a kind of streamkeeper.recover.
+"""

@@ -1,4 +1,4 @@
-"""Telling people how a recovery ended: by alerts, and by the note of its run where the plan was refused."""
+"""Reports how a recovery ended: by alerts, and by the note of its run if the plan was refused."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ _LOG = logging.getLogger(__name__)
 
 
 def is_last_try(context: Context) -> bool:
-    """Say whether Airflow will not try the task again."""
+    """Return whether Airflow will not try the task again."""
     ti = context["ti"]
     return bool(ti.try_number > ti.max_tries)
 
 
 def tell_refused(plan: dict[str, Any], context: Context, error: Exception) -> None:
-    """Tell that a recovery that needs no hands was not begun, because of a price that nobody accepted."""
+    """Alert that an unattended recovery was not begun, because a price was not accepted."""
     _tell(AlertKind.RECOVERY_FAILED, plan, context, f"{_name(plan)} was not begun: {error}", plan["recovery"])
 
 
 def end_refused(context: Context, error: Exception) -> NoReturn:
-    """End the run of a recovery whose plan was refused. The answer is the run's note, and what follows is
-    skipped.
+    """End the run of a recovery whose plan was refused, with the reasons in the run's note.
 
-    Airflow's list of runs shows the first line of a note only: it holds the first reason.
+    Airflow's list of runs shows only the first line of a note: it holds the first reason.
 
     :raises AirflowSkipException: a person asked for the run.
     :raises AirflowFailException: a schedule did; nobody looks at such a run, so it is red.
@@ -56,9 +55,7 @@ def end_refused(context: Context, error: Exception) -> NoReturn:
 
 
 def tell_finished(plan: dict[str, Any], context: Context, evidence: dict[str, Any]) -> None:
-    """Tell that the last step is done; what it found may be less than progress, and is said then for each
-    flow.
-    """
+    """Alert that the last step is done, and for which flows it found less than progress."""
     said = [
         part for name, found in evidence.get("flows", {}).items() for part in _less_than_progress(name, found)
     ]
@@ -80,8 +77,10 @@ def _less_than_progress(flow: str, found: dict[str, Any]) -> Iterator[str]:
 
 
 def tell_failed(plan: dict[str, Any], context: Context, step: str, error: Exception, way_on: str) -> None:
-    """Tell that a step failed for good. What fails before anything was changed is given up besides: that is
-    one occasion, told once.
+    """Alert that a step failed for good.
+
+    A failure before anything was changed also ends in the recovery being given up; both are one occasion,
+    reported once.
     """
     past_return = kind(plan["kind"]).is_past_return(step)
     text = f"{_name(plan)} failed in its step {step}: {error}{way_on}"
@@ -100,7 +99,7 @@ def tell_failed(plan: dict[str, Any], context: Context, step: str, error: Except
 
 
 def tell_given_up(plan: dict[str, Any], context: Context, said: str) -> None:
-    """Tell that a recovery was given up, unless a step told why already."""
+    """Alert that a recovery was given up, unless a step reported the reason already."""
     _tell(AlertKind.RECOVERY_FAILED, plan, context, said, plan["recovery"])
 
 

@@ -1,4 +1,4 @@
-"""Asking people about a recovery's plan, and writing to the ledger who approved it."""
+"""Asks a person for approval of a recovery's plan, and records who approved it in the ledger."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from streamkeeper_airflow import forms
 PLAN = "plan"
 
 ASKS = 100
-"""Retries of a question: Airflow 3.3 loses an answer that comes before its scheduler has seen the asking
-process end, and asks again.
+"""Retries of a question.
+
+Airflow 3.3 loses an answer that comes before its scheduler has seen the asking process end, and asks again.
 """
 
 
 class PlanApproval(ApprovalOperator):
-    """Waits, without a slot, until someone approves the plan, and writes to the ledger who did.
+    """Waits, without a slot, until a person approves the plan, and records the approval in the ledger.
 
-    Where the form switched asking off, it passes at once and writes that down.
+    If the form switched approval off, it passes at once and records that.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -40,7 +41,7 @@ class PlanApproval(ApprovalOperator):
     def execute(self, context: Context) -> Any:
         """Ask, unless there is nothing to ask.
 
-        :raises AirflowFailException: the price got worse, and the form switched asking off.
+        :raises AirflowFailException: the price got worse, and the form switched approval off.
         """
         plan = context["ti"].xcom_pull(task_ids=PLAN)
         if not self._has_question(context):
@@ -58,7 +59,7 @@ class PlanApproval(ApprovalOperator):
         return None
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Write down who approved; a rejection skips what follows."""
+        """Record who approved; a rejection skips what follows."""
         if "error" not in event and event["chosen_options"] == [self._consent(context)]:
             user = event.get("responded_by_user") or {}
             self._approved(context, str(user.get("name") or user.get("id") or "someone in Airflow"))
@@ -66,7 +67,7 @@ class PlanApproval(ApprovalOperator):
         return super().execute_complete(context, event)
 
     def _consent(self, context: Context) -> str:
-        """Return what approving is called: it names the prices that are accepted by it."""
+        """Return the label of the approving button: it names the prices that it accepts."""
         return str(
             context["ti"]
             .xcom_pull(task_ids=PLAN_AGAIN.name if self.again else PLAN)
@@ -90,7 +91,7 @@ class PlanApproval(ApprovalOperator):
 
 
 class WorsePriceApproval(PlanApproval):
-    """Asks once more only if the plan that was made again under the hold costs more than the approved one."""
+    """Asks again only if the plan made again under the hold costs more than the approved one."""
 
     again = True
 

@@ -1,11 +1,11 @@
-"""The DAG of a kind of recovery, made of the kind's steps:
+"""The DAG of a kind of recovery, made from the kind's steps:
 
     plan >> … >> approve >> hold >> plan_again >> approve_again >> decide >> … >> verify_progress
     decide >> give_up
 
-``plan`` checks everything that the form gave before anything is touched; between it and ``approve`` are the
-steps that the kind takes before anybody is asked. What ends before the first step that changes something
-leaves nothing behind: ``give_up`` sees to it. ``approve_again`` and ``run_again`` are there where the kind
+``plan`` checks all values of the form before anything is changed. Between it and ``approve`` are the steps
+that the kind runs before approval. A recovery that ends before the first step that changes something leaves
+nothing behind: ``give_up`` removes its holds and locks. ``approve_again`` and ``run_again`` exist if the kind
 plans again and waits for progress.
 """
 
@@ -39,14 +39,14 @@ from streamkeeper_airflow.recovery.tasks import (
 from streamkeeper_airflow.timetables import by_the_clock
 
 RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
-"""How the tasks of a recovery are tried again, where a DAG file says nothing else."""
+"""Default retries of a recovery's tasks; a DAG file may set others."""
 
 
 def recovery_dag(name: str, **more: Any) -> DAG:
-    """Make the DAG of a kind of recovery.
+    """Return the DAG of a kind of recovery.
 
     :param name: the kind's, which is the DAG's id.
-    :param more: goes to :class:`airflow.sdk.DAG` as it is, such as ``schedule``.
+    :param more: passed to :class:`airflow.sdk.DAG` as it is, such as ``schedule``.
     :raises RequestError: there is no such kind.
     """
     of = kind(name)

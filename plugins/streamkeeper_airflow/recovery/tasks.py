@@ -1,5 +1,6 @@
-"""The tasks of a recovery's DAG. Each calls one function of :mod:`streamkeeper.recover.engine`, as the
-command line does.
+"""The tasks of a recovery's DAG.
+
+Each calls one function of :mod:`streamkeeper.recover.engine`, as the command line does.
 """
 
 from __future__ import annotations
@@ -47,16 +48,15 @@ FINAL = (UsageError, PlanRefused, TableLocked, RecoveryError)
 """Errors that another try would meet again."""
 
 REFUSALS = (RequestError, PlanRefused, TableLocked)
-"""Answers of a plan, and no failures: what is asked for cannot be had as it is asked for."""
+"""Refusals of a plan, which are answers and no failures."""
 
 
 class PlanRecovery(BaseOperator, SkipMixin):
-    """Checks the form's values, all of them together, makes the plan, writes it to the ledger, and hands it
-    on as Markdown.
+    """Checks all values of the form, makes the plan, writes it to the ledger, and passes it on as Markdown.
 
-    A dry run ends here, or with the steps that the kind takes before anybody is asked: what follows is
-    skipped. A plan that is refused ends the run as *skipped*, with the answer in its note. Where nobody will
-    be asked, a price that was not accepted is told to people.
+    A dry run ends here, or after the steps of the kind that run before approval: what follows is skipped. A
+    refused plan ends the run as *skipped*, with the reasons in its note. If nobody will be asked, an alert
+    reports a price that was not accepted.
 
     :param of: the kind of recovery.
     """
@@ -66,12 +66,12 @@ class PlanRecovery(BaseOperator, SkipMixin):
         self.of = of
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Give what the later tasks need, the plan as Markdown among it; only the ledger is written.
+        """Return what the later tasks need, including the plan as Markdown; write nothing but the ledger.
 
         :raises AirflowSkipException: a value does not fit, a table is locked, or the plan has a price that
             was not accepted.
-        :raises AirflowFailException: the same in a run that a schedule asked for; or another try would meet
-            the same error again.
+        :raises AirflowFailException: the same in a scheduled run; or another try would meet the same error
+            again.
         """
         settings, of = Settings.from_environment(), kind(self.of)
         try:
@@ -83,8 +83,8 @@ class PlanRecovery(BaseOperator, SkipMixin):
                 self._check_accepted(context, plan, manifest, given)
             tries = bool(of.unasked) and all(refusal.price is not None for refusal in plan.refusals)
             if tries or not dry_run:
-                # A cleared task plans anew, but what is shown, approved and carried out is the plan that the
-                # ledger has.
+                # A cleared task makes a new plan, but the plan in the ledger is shown, approved and carried
+                # out.
                 plan = engine.propose(settings, plan)
         except REFUSALS as error:
             end_refused(context, error)
@@ -112,7 +112,7 @@ class PlanRecovery(BaseOperator, SkipMixin):
             mask_secret(secret)
         request = of.parse(given, manifest, forms.asker(context))
         run = context["dag_run"]
-        # What a dry run tries has an end of its own, so a cleared one begins anew.
+        # A dry run ends its recovery, so a cleared one needs another id.
         name = f"{run.run_id}/dry run {context['ti'].try_number}" if given.get(DRY_RUN) else run.run_id
         plan = engine.plan(settings, of, request, engine.recovery_id(run.dag_id, name))
         self.log.info("%s", explain.as_text(plan))
@@ -132,9 +132,10 @@ class PlanRecovery(BaseOperator, SkipMixin):
 
 
 def _named(plan: Plan, of: Kind, manifest: Manifest) -> dict[str, Any]:
-    """Give what tasks and alerts call a recovery. ``flow`` is the one that alerts are told of: a table's
-    recovery has its first writer, or, where no flow writes the table any more, any of its pipeline; None
-    where that has none.
+    """Return a recovery's names for tasks and alerts.
+
+    ``flow`` is the one to which alerts belong. A table's recovery has its first writer or, if no flow writes
+    the table any more, any flow of its pipeline; None if there is none.
     """
     of_pipeline = [flow for flow in manifest.flows() if flow.pipeline.name == plan.pipeline]
     of_pipeline.sort(key=lambda flow: flow.declaration.target not in plan.tables)
@@ -150,12 +151,13 @@ def _named(plan: Plan, of: Kind, manifest: Manifest) -> dict[str, Any]:
 
 
 class RecoveryStep(BaseOperator):
-    """Carries out one step of a recovery; a step that is done already gives its evidence again, so clearing a
-    task is always safe.
+    """Carries out one step of a recovery.
+
+    A completed step returns its evidence again, so clearing it is safe.
 
     :param task_id: the step, one of the kind's.
     :param of: the kind of recovery.
-    :param patient: try again where a recovery says that it could not be done yet.
+    :param patient: try again if the recovery reports that it could not be done yet.
     """
 
     def __init__(self, *, of: str, patient: bool = False, **kwargs: Any) -> None:
@@ -164,10 +166,10 @@ class RecoveryStep(BaseOperator):
         self.patient = patient
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Give the step's evidence.
+        """Return the step's evidence.
 
-        :raises AirflowSkipException: the plan was made again under the hold, and is refused; GiveUp takes the
-            hold away.
+        :raises AirflowSkipException: the plan was made again under the hold, and is refused; GiveUp removes
+            the hold.
         :raises AirflowFailException: another try would meet the same error again.
         """
         plan = context["ti"].xcom_pull(task_ids=PLAN)
@@ -185,9 +187,9 @@ class RecoveryStep(BaseOperator):
 
 
 class SparkStep(SubmitJob):
-    """Carries out one step of a recovery that needs Spark, as a job of its own.
+    """Carries out one step of a recovery that needs Spark, as a separate job.
 
-    A step that is done already, or has nothing to do, starts no Spark. Parameters as :class:`RecoveryStep`.
+    A step that is already done, or has nothing to do, starts no Spark. Parameters as :class:`RecoveryStep`.
     """
 
     def __init__(self, *, of: str, patient: bool = False, **kwargs: Any) -> None:
@@ -196,8 +198,8 @@ class SparkStep(SubmitJob):
         self.of = of
         self.patient = patient
 
-    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the provider's gives nothing
-        """Give the step's evidence, which the job writes to the ledger.
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the provider's returns nothing
+        """Return the step's evidence, which the job writes to the ledger.
 
         :raises AirflowFailException: another try would meet the same error again.
         :raises AirflowException: the job failed otherwise.
@@ -234,12 +236,13 @@ class SparkStep(SubmitJob):
 
 
 class UnaskedStep(SparkStep, SkipMixin):
-    """A step that changes nothing and runs before anybody is asked; a dry run ends after the last one.
-    Parameters as those of a step.
+    """A step that changes nothing and runs before approval; a dry run ends after the last one.
+
+    Parameters as :class:`RecoveryStep`.
     """
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # as SparkStep's
-        """Give the step's evidence, as :class:`SparkStep` does.
+        """Return the step's evidence, as :class:`SparkStep` does.
 
         :raises AirflowFailException: another try would meet the same error again.
         :raises AirflowException: the job failed otherwise.
@@ -255,12 +258,12 @@ def _end_dry_run(task: PlanRecovery | UnaskedStep, context: Context, handed_on: 
     task.log.info("This was a dry run: nothing was changed, and what follows is skipped.")
     context["ti"].xcom_push(
         key="return_value", value=handed_on
-    )  # to skip is to raise, and what a task returns is lost then
+    )  # to skip is to raise, so what the task returns would be lost
     task.skip(context["ti"], task.get_direct_relatives(upstream=False))
 
 
 def _names(errors: tuple[type[Exception], ...]) -> set[str]:
-    """Give the names of errors and of all that are one of them, as the ledger writes them."""
+    """Return the names of errors and of all their subclasses, as the ledger writes them."""
     found = {error.__name__ for error in errors}
     return (
         found | {name for error in errors for name in _names(tuple(error.__subclasses__()))}
@@ -270,7 +273,7 @@ def _names(errors: tuple[type[Exception], ...]) -> set[str]:
 
 
 def _fail(of: str, step: str, context: Context, error: Exception, *, final: bool) -> NoReturn:
-    """Tell people where nothing is tried any more, and raise.
+    """Send an alert if there is no further try, and raise.
 
     :raises AirflowFailException: another try would meet the same error again.
     """
@@ -286,7 +289,7 @@ def _fail(of: str, step: str, context: Context, error: Exception, *, final: bool
 def _handed_on(
     task: BaseOperator, plan: dict[str, Any], context: Context, evidence: dict[str, Any]
 ) -> dict[str, Any]:
-    """Log a step's evidence, tell people after the last step, and give what later tasks need of it."""
+    """Log a step's evidence, alert after the last step, and return what later tasks need of it."""
     task.log.info("%s: %s", task.task_id, {key: value for key, value in evidence.items() if key != "plan"})
     if task.task_id == shared_steps.PLAN_AGAIN.name:
         worse = "\n".join(f"- {item}" for item in evidence["why"])
@@ -302,8 +305,9 @@ def _handed_on(
 
 
 def _way_on(of: Kind, step: str, recovery: str) -> str:
-    """Say what becomes of a recovery that failed after it changed something: until then GiveUp takes
-    everything back.
+    """Return how to proceed with a recovery that failed after a change.
+
+    Empty before, since GiveUp undoes all.
     """
     if not of.is_past_return(step):
         return ""
@@ -315,19 +319,19 @@ def _way_on(of: Kind, step: str, recovery: str) -> str:
 
 
 class OnceFlows(BaseOperator):
-    """Gives the DAGs of the flows that run once: after a recovery nothing else would run them again."""
+    """Returns the DAGs of the flows that run once: nothing else would run them again after a recovery."""
 
     def execute(self, context: Context) -> list[str]:
-        """Give the DAGs' ids; none for flows that are kept running by their DAGs."""
+        """Return the DAGs' ids; none for flows that their DAGs keep running."""
         dags: list[str] = context["ti"].xcom_pull(task_ids=PLAN)["once_dags"]
         return dags
 
 
 def run_again(once_flows: OnceFlows) -> Any:
-    """Make the task that triggers each of those DAGs.
+    """Return the task that triggers each of those DAGs.
 
-    The runs are named after the recovery, so that a task that is cleared triggers no second ones. Without
-    such a flow it is skipped.
+    The runs are named after the recovery, so that a cleared task triggers no second ones. Without such a flow
+    it is skipped.
     """
     named = TriggerDagRunOperator.partial(
         task_id="run_again",
@@ -338,8 +342,9 @@ def run_again(once_flows: OnceFlows) -> Any:
 
 
 class GiveUp(BaseOperator):
-    """Runs once the first step that changes something is over, however it ended: where nothing was changed,
-    it takes the recovery's holds and locks away.
+    """Runs after the first step that changes something, however it ended; undoes a recovery without a change.
+
+    If nothing was changed, it removes the recovery's holds and locks.
 
     :param after: that step.
     """
@@ -350,7 +355,7 @@ class GiveUp(BaseOperator):
         self.after = after
 
     def execute(self, context: Context) -> None:
-        """Leave nothing behind.
+        """Remove what the recovery holds, if it changed nothing.
 
         :raises AirflowSkipException: there is nothing to give up.
         """

@@ -1,6 +1,4 @@
-"""The AUTO CDC engine: changes of any order, cut into any batches and repeated at will, become one and the
-same table.
-"""
+"""The AUTO CDC engine: its result does not depend on the order, the batching or the repetition of changes."""
 
 from streamkeeper.errors import ChangeRefused
 from streamkeeper_jobs.cdc.apply_batch import apply_changes

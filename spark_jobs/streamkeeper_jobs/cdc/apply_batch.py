@@ -1,6 +1,4 @@
-"""Applying one micro-batch: once under its step, under the writers' turn, and again as a whole where another
-commit got in between.
-"""
+"""Applies one micro-batch: once under its step, in the writers' turn; again as a whole after a conflict."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ from streamkeeper_jobs.spark.delta_table import last_written
 from streamkeeper_jobs.spark.log import say
 
 TRIES = 5
-"""How often a batch is tried that others' commits get in the way of: an OPTIMIZE, or a writer that takes no
-turns.
-"""
+"""Tries of a batch that conflicts with other commits: an OPTIMIZE, or a writer that takes no turns."""
 
 CONFLICTS = (
     ConcurrentAppendException,
@@ -38,17 +34,19 @@ CONFLICTS = (
     MetadataChangedException,
     ProtocolChangedException,
 )
-"""What a batch is tried again for. Not ``ConcurrentTransactionException``: somebody else writes, or has just
-sealed, this generation.
+"""Conflicts after which a batch is tried again.
+
+Not ``ConcurrentTransactionException``: another driver writes, or has just sealed, this generation.
 """
 
 
 def apply_changes(batch: DataFrame, spec: CdcSpec, tables: CdcTables, step: Step, turn: Turn) -> None:
-    """Apply one micro-batch to a target and its tombstones; repeated with the same step it changes nothing
-    more.
+    """Apply one micro-batch to a target and its tombstones.
 
-    The batch must belong to a session that no other thread uses, as ``foreachBatch`` gives it: the step is
-    handed to Delta through it. A batch of a sealed generation is left out, as Delta's own sink leaves it out.
+    Repeated with the same step it changes nothing more.
+
+    The batch must belong to a session that no other thread uses, as that of ``foreachBatch`` does: the step
+    is passed to Delta through it. A batch of a sealed generation is skipped, as by Delta's own sink.
 
     :raises ChangeRefused: some of its rows have no key or no sequence; nothing was written.
     :raises DeclarationError: the target was not prepared for this flow.
@@ -71,7 +69,7 @@ def _apply_once(batch: DataFrame, spec: CdcSpec, tables: CdcTables, step: Step) 
     session = batch.sparkSession
     written = last_written(session, tables.target, step.query_id)
     if written is not None and written >= step.batch_id:
-        # Nothing of it is wanted. But Spark lets no batch of a stateful query pass that has not made its
+        # The rows are not needed, but Spark fails a batch of a stateful query that has not committed its
         # state (STATE_STORE_COMMIT_…).
         batch.write.format("noop").mode("overwrite").save()
         return

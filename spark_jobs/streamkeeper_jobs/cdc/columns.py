@@ -1,4 +1,4 @@
-"""The columns of an AUTO CDC target, worked out from those of the source; and whether the two fit."""
+"""The columns of an AUTO CDC target, derived from those of the source, and their compatibility."""
 
 from __future__ import annotations
 
@@ -34,20 +34,17 @@ _ORDERED = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
 _IDENTIFYING = (*_ORDERED, BooleanType)
 
 SEQUENCE = "sequence"
-"""In the bookkeeping: the sequence of the newest change that a row comes from."""
+"""In the bookkeeping: the sequence of a row's newest change."""
 COLUMNS = "columns"
-"""In the bookkeeping, with ``ignore_null_updates``: the sequence of the change that each value comes from, by
-the value's path.
-"""
+"""In the bookkeeping, with ``ignore_null_updates``: the sequence of each value, by the value's path."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A target as it stands: its keys, all its declared columns (the keys among them), the type of its
-    sequences, and what it keeps.
+    """The layout of an existing target: keys, all declared columns with the keys, type of sequences.
 
     ``by_value`` says that it keeps a sequence for each value (``ignore_null_updates``), ``history`` that it
-    is SCD type 2. ``partitions`` are the names of the columns that it is partitioned by.
+    is SCD type 2. ``partitions`` are the names of its partition columns.
     """
 
     keys: tuple[StructField, ...]
@@ -64,17 +61,18 @@ class Layout:
         return tuple(field for field in self.stored.fields if field.name not in names)
 
     def loses_empty_text(self, column: StructField) -> bool:
-        """Say whether Delta writes an empty text of a column as null: where the table is partitioned by it
-        (delta-io/delta#2100).
+        """Return whether Delta writes an empty text of a column as null: in a partition column.
+
+        Source: delta-io/delta#2100.
         """
         return isinstance(column.dataType, StringType) and column.name in self.partitions
 
 
 def check_spec(schema: StructType, spec: CdcSpec) -> None:
-    """Make sure that a declaration fits its source's columns.
+    """Check that a declaration fits its source's columns.
 
-    :raises DeclarationError: a column is not there, has a type that cannot identify or order rows, or a name
-        that is Streamkeeper's own; or a condition is no truth value over the source's columns.
+    :raises DeclarationError: a column is missing, has a type that cannot identify or order rows, or a
+        reserved name; or a condition is no boolean over the source's columns.
     """
     reserved = [name for name in schema.fieldNames() if name.lower() in {taken.lower() for taken in RESERVED}]
     if reserved:
@@ -95,10 +93,9 @@ def check_spec(schema: StructType, spec: CdcSpec) -> None:
 
 
 def target_schema(schema: StructType, spec: CdcSpec, order: DataType | None = None) -> StructType:
-    """Give the columns of the target: what is stored, with SCD type 2 when each version began and ended, and
-    the bookkeeping last.
+    """Return the columns of the target: the stored ones, start and end with SCD type 2, and the bookkeeping.
 
-    :param order: the type of the sequences, where the flow's own is a literal and other flows say it.
+    :param order: the type of the sequences, if the flow's own is a literal and other flows determine it.
     """
     sequence = sequence_type(schema, spec) if order is None else order
     bookkeeping = [StructField(SEQUENCE, sequence)]
@@ -111,9 +108,7 @@ def target_schema(schema: StructType, spec: CdcSpec, order: DataType | None = No
 
 
 def stored_fields(schema: StructType, spec: CdcSpec) -> list[StructField]:
-    """Give the source's columns that are stored, in the source's order; any of them may be null in the
-    target.
-    """
+    """Return the source's columns that are stored, in the source's order; all are nullable in the target."""
     if spec.column_list is not None:
         wanted = _names(spec.column_list)
         fields = [field for field in schema.fields if field.name.lower() in wanted]
@@ -124,7 +119,10 @@ def stored_fields(schema: StructType, spec: CdcSpec) -> list[StructField]:
 
 
 def sequence_type(schema: StructType, spec: CdcSpec) -> DataType:
-    """Give the type of a flow's sequences: that of its column; a struct of several; BIGINT for a literal."""
+    """Return the type of a flow's sequences: that of its column.
+
+    A struct of several; BIGINT for a literal.
+    """
     fields = [field_of(schema, name, "sequence_by") for name in spec.sequence_by]
     if not fields:
         return LongType()
@@ -136,9 +134,7 @@ def sequence_type(schema: StructType, spec: CdcSpec) -> DataType:
 
 
 def layout_of(table: StructType, keys: Sequence[str], partitions: Sequence[str] = ()) -> Layout:
-    """Read a target's layout back from its schema; comments, defaults and constraints of its columns are no
-    part of it.
-    """
+    """Return a target's layout from its schema, without comments, defaults and constraints of its columns."""
     bookkeeping = table[BOOKKEEPING].dataType
     assert isinstance(bookkeeping, StructType), "prepare() made it, or refused the table"
     stored = StructType(
@@ -155,7 +151,7 @@ def layout_of(table: StructType, keys: Sequence[str], partitions: Sequence[str] 
 
 
 def field_of(schema: StructType, name: str, what: str) -> StructField:
-    """Find a column by its name in any case.
+    """Return a column by its name, ignoring case.
 
     :raises DeclarationError: there is none.
     """
@@ -169,7 +165,7 @@ def field_of(schema: StructType, name: str, what: str) -> StructField:
 
 
 def holds(wide: DataType, narrow: DataType) -> bool:
-    """Say whether each value of one type is a value of the other, and their order the same."""
+    """Return whether each value of type `narrow` is a value of type `wide`, in the same order."""
     if isinstance(wide, StructType) and isinstance(narrow, StructType):
         pairs = zip(wide.fields, narrow.fields, strict=False)
         return len(wide.fields) == len(narrow.fields) and all(
@@ -186,7 +182,7 @@ def holds(wide: DataType, narrow: DataType) -> bool:
 
 
 def _digits(dtype: DataType) -> int | None:
-    """Digits before the point that a type may need; None for what is no exact number."""
+    """Return the digits before the point that a type may need; None for types without exact numbers."""
     if isinstance(dtype, DecimalType):
         return dtype.precision - dtype.scale
     digits: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}

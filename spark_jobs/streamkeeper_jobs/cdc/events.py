@@ -1,4 +1,4 @@
-"""A batch's rows as changes: of which key, at which sequence, an upsert, a delete or a truncate."""
+"""The rows of a batch as changes: key, sequence, and kind (upsert, delete or truncate)."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ UPSERT, DELETE, TRUNCATE = "upsert", "delete", "truncate"
 _MEASURED = "measured"
 
 KEY, AT, KIND, ROW, UNUSABLE = "key", "sequence", "kind", "row", "unusable"
-"""Columns of a frame of changes. ``row`` holds all declared columns, ``unusable`` an example of a row without
-key or sequence.
+"""Columns of a frame of changes.
+
+``row`` holds all declared columns, ``unusable`` an example of a row without key or sequence.
 """
 
 
 def changes(batch: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
-    """Give a batch's rows as changes: ``key``, ``sequence``, ``kind``, ``row`` (null unless it is an upsert),
-    ``unusable`` (null if not).
+    """Return a batch's rows as changes.
 
-    A row that fits both conditions truncates. What the target has and the batch does not is null.
+    Columns: ``key``, ``sequence``, ``kind``, ``row`` (null unless it is an upsert), ``unusable`` (null if
+    usable). A row that fits both conditions truncates. Columns of the target that the batch lacks are null.
 
-    :raises DeclarationError: the target cannot hold what the batch has: it was not prepared for it.
+    :raises DeclarationError: the target was not prepared for the batch's columns.
     """
     _check_fits(batch.schema, spec, layout)
     at = sequence(batch.schema, spec, layout)
@@ -59,7 +60,7 @@ def changes(batch: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
 
 
 def sequence(schema: StructType, spec: CdcSpec, layout: Layout) -> Column:
-    """Give a row's sequence in the type that the target keeps."""
+    """Return a row's sequence in the type of the target."""
     if spec.sequence_literal is not None:
         return whole_number(spec.sequence_literal, layout.sequence)
     columns = [column(field_of(schema, name, "sequence_by").name) for name in spec.sequence_by]
@@ -69,16 +70,13 @@ def sequence(schema: StructType, spec: CdcSpec, layout: Layout) -> Column:
 
 
 BROADCAST_KEYS, BROADCAST_ROWS = 1_000_000, 100_000
-"""Up to so many keys of a batch, or whole rows of it, are held by every executor at once: some tens of
-megabytes.
+"""Keys of a batch, or whole rows, up to which they are broadcast to every executor: some tens of megabytes.
 """
 
 
 @dataclass(frozen=True)
 class Work:
-    """Where a batch is applied to: the target's layout, the pair of tables, the step that the commits
-    carry.
-    """
+    """The destination of a batch: the target's layout, the pair of tables, and the step for the commits."""
 
     layout: Layout
     tables: CdcTables
@@ -87,12 +85,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a batch's changes hold, all keys together: values as
-    :func:`streamkeeper_jobs.cdc.expressions.portable` gives them.
+    """Facts about the changes of a batch, over all keys.
 
-    ``truncated`` is the highest sequence of a truncate, ``lowest`` and ``highest`` the bounds of the first
-    key column. ``earliest`` is what
-    :func:`facts_of` was asked for.
+    Values are in the form of :func:`streamkeeper_jobs.cdc.expressions.portable`. ``truncated`` is the highest
+    sequence of a truncate, ``lowest`` and ``highest`` the bounds of the first key column. ``earliest`` is
+    what :func:`facts_of` was asked for.
     """
 
     keys: int
@@ -107,8 +104,9 @@ class Facts:
 def facts_of(
     reduced: DataFrame, layout: Layout, at: Column | None = None
 ) -> Iterator[tuple[DataFrame, Facts]]:
-    """Compute the reduced changes (columns ``key``, ``deleted``, ``truncated``, ``unusable``,
-    ``rows_unusable``), and say what is there.
+    """Compute the reduced changes, and yield them with their facts.
+
+    Their columns include ``key``, ``deleted``, ``truncated``, ``unusable`` and ``rows_unusable``.
 
     :param at: a sequence of each of them, the lowest of which is ``earliest``.
     :raises ChangeRefused: some rows have no key or no sequence.
@@ -138,14 +136,15 @@ def facts_of(
 
 
 def unusable_of_group() -> tuple[Column, Column]:
-    """Give the two aggregates that carry rows which cannot be applied through a grouping."""
+    """Return the two aggregates that carry unusable rows through a grouping."""
     return F.min(UNUSABLE).alias(UNUSABLE), F.count(UNUSABLE).alias("rows_unusable")
 
 
 @contextmanager
 def materialised(frame: DataFrame) -> Iterator[DataFrame]:
-    """Compute a frame once for all that reads it inside the block; a lost part fails the batch, and is never
-    computed anew differently.
+    """Compute a frame once for all reads inside the block.
+
+    A lost part fails the batch; it is never computed again with another result.
     """
     kept = frame.localCheckpoint(eager=True)
     try:
@@ -157,9 +156,7 @@ def materialised(frame: DataFrame) -> Iterator[DataFrame]:
 
 @contextmanager
 def measured(frame: DataFrame, *aggregates: Column) -> Iterator[tuple[DataFrame, Row]]:
-    """Compute a frame once, as :func:`materialised` does, and aggregates over it in passing: no job of their
-    own goes through it again.
-    """
+    """Compute a frame once, as :func:`materialised` does, and aggregates over it without a further job."""
     observed = frame.observe(_MEASURED, *aggregates)
     with materialised(observed) as kept:
         # By the plan that was run, and not by an Observation: that one waits for an event, which a busy
@@ -179,20 +176,18 @@ def measured(frame: DataFrame, *aggregates: Column) -> Iterator[tuple[DataFrame,
 
 
 def within(path: Sequence[str], key: StructField, facts: Facts) -> Column:
-    """Bound a column by the batch's lowest and highest first key, by which Delta can leave files aside."""
+    """Return a condition on a column by the batch's bounds of the first key, with which Delta skips files."""
     value = column(*path)
     return value.between(literal(facts.lowest, key.dataType), literal(facts.highest, key.dataType))
 
 
 def nearby(frame: DataFrame, facts: Facts, most: int = BROADCAST_KEYS) -> DataFrame:
-    """Let a frame with a row for each key of the batch be sent to where it is joined, unless the batch has
-    more keys than ``most``.
-    """
+    """Broadcast a frame with a row for each key of the batch, unless it has more keys than ``most``."""
     return F.broadcast(frame) if facts.keys <= most else frame
 
 
 def _identifies(key: StructField, layout: Layout) -> Column:
-    """Say whether a row can be found again by a key's value."""
+    """Return whether a key's value finds its row again."""
     value = column(key.name)
     if not isinstance(key.dataType, StringType):
         return value.isNotNull()

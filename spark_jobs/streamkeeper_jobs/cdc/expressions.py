@@ -1,6 +1,4 @@
-"""Expressions over columns of any type: names that are quoted, values in an order, values that come back from
-Python as they were.
-"""
+"""Expressions over columns of any type: comparable values, and values that survive a round trip to Python."""
 
 from __future__ import annotations
 
@@ -27,13 +25,13 @@ from pyspark.sql.types import (
 
 _BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32}
 _SECONDS, _SECONDS_OF_INTERVAL = (2**63 - 1) // 1_000_000, 10**12 - 1
-"""How far from 1970 a timestamp can be, and one that is reckoned with an interval."""
+"""Greatest distance from 1970 of a timestamp in seconds, and of one computed with an interval."""
 _YEAR_1, _YEAR_9999 = -719_162, 2_932_896
-"""The first and the last day that Python can have, since 1970."""
+"""First and last day that Python's dates support, since 1970."""
 
 
 def orderable(dtype: DataType) -> bool:
-    """Say whether Spark can compare values of a type."""
+    """Return whether Spark can compare values of a type."""
     match dtype:
         case MapType() | VariantType():
             return False
@@ -46,10 +44,10 @@ def orderable(dtype: DataType) -> bool:
 
 
 def ordered(value: Column, dtype: DataType) -> Column:
-    """Give something that can be compared in place of a value: the same for equal values, null for null.
+    """Return a comparable replacement of a value: the same for equal values, null for null.
 
-    Where Spark cannot compare a type (maps, variants, and what holds them), that is its JSON; a map's entries
-    are sorted first.
+    For types that Spark cannot compare (maps, variants, and what contains them) it is their JSON; a map's
+    entries are sorted first.
     """
     if orderable(dtype):
         return value
@@ -75,8 +73,9 @@ def ordered(value: Column, dtype: DataType) -> Column:
 
 
 def portable(value: Column, dtype: DataType) -> Column:
-    """Give a value in a form that goes to Python and back by :func:`literal` without a time zone or a digit
-    getting lost.
+    """Return a value in a form that keeps every digit, without a time zone, on its way through Python.
+
+    :func:`literal` converts it back.
     """
     match dtype:
         case StructType():
@@ -95,7 +94,7 @@ def portable(value: Column, dtype: DataType) -> Column:
 
 
 def literal(value: Any, dtype: DataType) -> Column:
-    """Make a literal of what :func:`portable` gave."""
+    """Return a literal from the output of :func:`portable`."""
     match dtype:
         case StructType():
             fields = [literal(value[field.name], field.dataType).alias(field.name) for field in dtype.fields]
@@ -107,8 +106,9 @@ def literal(value: Any, dtype: DataType) -> Column:
 
 
 def whole_number(number: int, dtype: DataType) -> Column:
-    """Give a declared whole number as a sequence of a type: seconds or days since 1970, digits, or the first
-    of several columns.
+    """Return a declared whole number as a sequence of a type.
+
+    It stands for seconds or days since 1970, for digits, or for the first of several columns.
     """
     match dtype:
         case StructType():
@@ -126,9 +126,7 @@ def whole_number(number: int, dtype: DataType) -> Column:
 
 
 def whole_numbers(dtype: DataType) -> tuple[int, int]:
-    """Give the least and the greatest whole number that :func:`whole_number` can give as a sequence of a
-    type.
-    """
+    """Return the least and the greatest number that :func:`whole_number` can convert to a type."""
     match dtype:
         case StructType():
             return whole_numbers(dtype.fields[0].dataType)
@@ -146,8 +144,9 @@ def whole_numbers(dtype: DataType) -> tuple[int, int]:
 
 
 def conformed(value: Column, given: DataType, wanted: DataType) -> Column:
-    """Give a value as a type that has the same fields and more, by name: those that it lacks are null. Null
-    stays null.
+    """Return a value as a type with the same and further fields, matched by name; further ones are null.
+
+    Null stays null.
     """
     match given, wanted:
         case StructType(), StructType():
@@ -169,14 +168,14 @@ def conformed(value: Column, given: DataType, wanted: DataType) -> Column:
 
 
 def struct_of(fields: Sequence[StructField], values: Sequence[Column]) -> Column:
-    """Make a struct of some values under the names and types of some fields."""
+    """Return a struct of some values under the names and types of some fields."""
     return F.struct(
         *[value.cast(field.dataType).alias(field.name) for field, value in zip(fields, values, strict=True)]
     )
 
 
 def all_of(conditions: Sequence[Column]) -> Column:
-    """Give one condition for several; true where there are none."""
+    """Return the conjunction of conditions; true without any."""
     joined = F.lit(True)
     for number, condition in enumerate(conditions):
         joined = condition if number == 0 else joined & condition

@@ -1,8 +1,8 @@
-"""Rows of a target replaced in one commit: the old ones marked by deletion vectors, the new ones appended.
+"""Replaces rows of a target in one commit: marks old ones by deletion vectors, and appends new ones.
 
-That is what MERGE comes to. But MERGE joins the target three times, once with all its columns and in a way
-that shuffles them; here it is the caller who looks for rows, once, and reads the columns that it needs. This
-leans on Delta's own parts, as ``docs/decisions/0019-one-look-at-the-target.md`` says.
+The result is that of MERGE. But MERGE joins the target three times, once with all its columns and with a
+shuffle; here the caller searches for rows once, and reads only the columns that it needs. This uses internals
+of Delta, as ``docs/decisions/0019-one-look-at-the-target.md`` explains.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
 from streamkeeper_jobs.spark.jvm import Classes, classes, python_list, scala_object, scala_seq
 
 PLACE, FILE, INDEX = "place", "file", "index"
-"""Where a row of a target lies: a struct of its file, and of its number in there."""
+"""Position of a row in a target: a struct of its file, and of its number in the file."""
 
 _VECTORS = "delta.enableDeletionVectors"
 _MORE_THAN_ROWS = ("delta.enableChangeDataFeed", "delta.enableRowTracking")
@@ -31,23 +31,24 @@ class Opened:
     """A target as one transaction sees it."""
 
     rows: DataFrame
-    """Its rows that lie within the bounds, with their ``_metadata``."""
+    """The target's rows within the bounds, with their ``_metadata``."""
     step: Step
     _transaction: Any
     _files: Any
 
     def placed(self, *columns: Column) -> DataFrame:
-        """Give some columns of its rows, and where each lies: ``place``."""
+        """Return some columns of its rows, and the position of each: ``place``."""
         place = F.struct(F.col("_metadata.file_path").alias(FILE), F.col("_metadata.row_index").alias(INDEX))
         return self.rows.select(*columns, place.alias(PLACE))
 
     def replace(self, gone: DataFrame | None, rows: DataFrame) -> None:
-        """Take rows away (column ``place``; None for none) and add others (the target's columns) in the one
-        commit of the step.
+        """Remove rows (column ``place``.
 
-        Where the target has the step already, or its generation is sealed, nothing is written.
+        None for none) and add others (the target's columns) in the step's commit.
 
-        :raises DeltaConcurrentModificationException: another commit got in between; one of its kinds.
+        If the target has the step already, or its generation is sealed, nothing is written.
+
+        :raises DeltaConcurrentModificationException: another commit came in between; one of its subclasses.
         """
         if self._transaction.txnVersion(self.step.query_id) >= self.step.batch_id:
             return
@@ -59,9 +60,7 @@ class Opened:
         self._transaction.commit(scala_seq(java, [step]).appendedAll(added).appendedAll(marked), _merge(java))
 
     def _laid_out(self, rows: DataFrame) -> DataFrame:
-        """Bring the rows of each partition together, as MERGE does: else each task would write a file into
-        each.
-        """
+        """Return the rows grouped by partition, as by MERGE: else each task would write a file into each."""
         java = classes(rows.sparkSession)
         names = [
             column(str(name)) for name in python_list(java, self._transaction.metadata().partitionColumns())
@@ -69,7 +68,7 @@ class Opened:
         return rows.repartition(*names) if names else rows
 
     def _mark(self, gone: DataFrame) -> tuple[Any, int]:
-        """Write deletion vectors; give the actions that put them in force, and how many rows they mark."""
+        """Write deletion vectors; return the actions that activate them, and how many rows they mark."""
         java = classes(gone.sparkSession)
         session = gone.sparkSession._jsparkSession
         found = java(
@@ -96,9 +95,7 @@ class Opened:
         return done._1(), int(done._2().apply("numModifiedRows"))
 
     def _say_how_much(self, session: SparkSession, added: Any, gone: int) -> None:
-        """Give the transaction the numbers that the table's history shows: an updated row counts as one
-        deleted and one inserted.
-        """
+        """Set the metrics in the table's history: an updated row counts as one deleted and one inserted."""
         java = classes(session)
         files = python_list(java, added)
         written = sum(int(file.numLogicalRecords().get()) for file in files)
@@ -120,11 +117,10 @@ class Opened:
 
 
 def opened(session: SparkSession, path: str, step: Step, bounds: Column) -> Opened | None:
-    """Open a target for the one commit of a step, looking no further than some bounds on its columns; None
-    where only MERGE will do.
+    """Open a target for the one commit of a step, limited to bounds on its columns; None if MERGE is needed.
 
-    That is where the table does not mark rows by deletion vectors, or keeps more of a row than its columns: a
-    change feed, row tracking. (Where rows lie is in Spark's ``_metadata``, unless a column has taken that
+    MERGE is needed if the table has no deletion vectors, or keeps more of a row than its columns: a change
+    data feed, row tracking. (The positions of rows are in Spark's ``_metadata``, unless a column has that
     name.)
     """
     java = classes(session)
@@ -142,7 +138,7 @@ def opened(session: SparkSession, path: str, step: Step, bounds: Column) -> Open
 
 
 def _merge(java: Classes) -> Any:
-    """Name the commit as what it is to readers of the history."""
+    """Return the operation that names the commit in the table's history."""
     none, nothing = java("scala.Option").empty(), scala_seq(java, [])
     return java("org.apache.spark.sql.delta.DeltaOperations$Merge")(
         none, none, none, none, nothing, nothing, nothing

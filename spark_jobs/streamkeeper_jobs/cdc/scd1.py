@@ -40,20 +40,24 @@ TARGET, CHANGE = "target", "change"
 """The two sides of a MERGE."""
 
 FATE, GOES, TIED, STANDS = "fate", "goes", "tied", "stands"
-"""What becomes of a row of the target: replaced or ended; or to be compared with an upsert of its sequence;
-or newer than the batch.
+"""Fate of a row of the target.
+
+It is replaced or ended (``goes``); compared with an upsert of the same sequence (``tied``); or newer than the
+batch (``stands``).
 """
 
 _BOUNDED = (IntegralType, DecimalType, DateType, TimestampType, TimestampNTZType)
-"""Types of sequences by which stored deletes are left aside: of texts Delta keeps prefixes, of structs
-nothing as a whole.
+"""Types of sequences by which files of stored deletes can be skipped.
+
+For texts Delta keeps only prefixes as statistics, for structs nothing as a whole.
 """
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A batch's keys with all that ends rows of them: column ``barrier``, the last delete; and the table's
-    last truncate.
+    """A batch's keys with all that ends rows of them.
+
+    Column ``barrier`` is the last delete; the table's last truncate is kept beside it.
     """
 
     keys: DataFrame
@@ -72,13 +76,12 @@ def apply_newest(changes: DataFrame, work: Work) -> None:
 
 
 def reduce(changes: DataFrame, layout: Layout) -> DataFrame:
-    """Give one row a key: ``deleted`` and ``truncated``, the highest such sequences, and ``latest``: sequence
-    and row of its newest upsert.
+    """Return one row for each key, with its highest sequences and its newest upsert.
 
-    Of several upserts at one sequence the one with the larger row is taken, columns compared in order: no
-    order of arrival plays a part. Rows are brought together first, by plain columns: so they are sorted once,
-    and quickly. (Left to itself, Spark sorts them by the struct ``key``, before it brings them together and
-    after it.)
+    Columns: ``deleted`` and ``truncated``, the highest such sequences, and ``latest``: sequence and row of
+    the newest upsert. Of several upserts at one sequence the larger row is taken, columns compared in order:
+    the order of arrival is irrelevant. Rows are first grouped by plain columns, so that they are sorted once,
+    and quickly. (Left to itself, Spark sorts them by the struct ``key``, before and after the grouping.)
     """
     candidate = F.when(F.col(KIND) == UPSERT, F.struct(AT, ROW))
     if orderable(layout.stored):
@@ -95,10 +98,10 @@ def reduce(changes: DataFrame, layout: Layout) -> DataFrame:
 
 
 def _ends(layout: Layout) -> Column | None:
-    """Give the sequence before which a stored delete of a key says nothing: that of its newest upsert, or
-    else of its delete in the batch.
+    """Return the sequence before which a stored delete of a key is irrelevant.
 
-    None for sequences whose bounds the files do not keep exactly as they are compared.
+    That is the sequence of the key's newest upsert, or else of its delete in the batch. None for sequences
+    whose bounds in the files' statistics are not exactly comparable.
     """
     return (
         F.coalesce(column("latest", AT), F.col("deleted")) if isinstance(layout.sequence, _BOUNDED) else None
@@ -106,7 +109,7 @@ def _ends(layout: Layout) -> Column | None:
 
 
 def marks() -> tuple[Column, Column]:
-    """Give the two aggregates over a key's deletes and truncates."""
+    """Return the two aggregates over a key's deletes and truncates."""
     return (
         F.max(F.when(F.col(KIND) == DELETE, F.col(AT))).alias("deleted"),
         F.max(F.when(F.col(KIND) == TRUNCATE, F.col(AT))).alias("truncated"),
@@ -114,9 +117,9 @@ def marks() -> tuple[Column, Column]:
 
 
 def cut_off(reduced: DataFrame, deaths: DataFrame, work: Work, facts: Facts, kept: ExitStack) -> Cut | None:
-    """Remember the batch's deletes and truncates, and join the deletes that are remembered from earlier.
+    """Store the batch's deletes and truncates, and join the deletes stored earlier.
 
-    None where the generation is sealed: nothing may be written any more.
+    None if the generation is sealed: nothing may be written any more.
     """
     before = tombstones.read(reduced.sparkSession, work.tables)
     if facts.deletes or facts.truncated is not None:
@@ -129,8 +132,7 @@ def cut_off(reduced: DataFrame, deaths: DataFrame, work: Work, facts: Facts, kep
         return None
     keys = reduced.where(column(KEY, work.layout.keys[0].name).isNotNull())
     truncated = tombstones.later(facts.truncated, tombstones.last_truncate(stored, work.layout), work.layout)
-    # What a truncate ends, a delete of its key may be asked for once more: so all of them are wanted beside
-    # one.
+    # With a truncate, deletes of keys that it has ended may be needed again: so none is skipped.
     since = facts.earliest if truncated is None else None
     found = tombstones.barriers(stored, keys, work.layout, facts, since) if facts.keys else None
     if found is None:
@@ -152,8 +154,9 @@ def _write(cut: Cut, work: Work, facts: Facts, kept: ExitStack) -> None:
 
 
 def open_target(session: SparkSession, work: Work, facts: Facts) -> Opened | None:
-    """Open the target within the batch's range of keys; None where only MERGE will do. A truncate looks at
-    all rows, so it is MERGE's.
+    """Open the target within the batch's range of keys; None if MERGE is needed.
+
+    A truncate concerns all rows, so it needs MERGE.
     """
     if facts.truncated is not None:
         return None
@@ -162,9 +165,7 @@ def open_target(session: SparkSession, work: Work, facts: Facts) -> Opened | Non
 
 
 def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitStack) -> None:
-    """Look once at the rows that the target has of the keys; mark those that are replaced or end, and append
-    what is newer.
-    """
+    """Read the target's rows of the keys once; mark those that are replaced or end, and append newer ones."""
     living = _living(cut)
     each = (F.count_if(F.col(FATE) == fate).alias(fate) for fate in (GOES, TIED, STANDS))
     found, numbers = kept.enter_context(measured(_fates(target, living, cut.truncated, layout, facts), *each))
@@ -183,9 +184,9 @@ def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitS
 def _fates(
     target: Opened, living: DataFrame, truncated: Column | None, layout: Layout, facts: Facts
 ) -> DataFrame:
-    """Say what becomes of the rows that the target has of the keys: ``key``, ``place``, ``fate``.
+    """Return the fate of the target's rows of the keys: ``key``, ``place``, ``fate``.
 
-    Of the target only keys and sequences are read.
+    Only keys and sequences of the target are read.
     """
     stored = target.placed(_key_of_target(layout).alias("own"), column(BOOKKEEPING, SEQUENCE).alias("stored"))
     changes = living.select(KEY, column("latest", AT).alias("given"), "barrier")
@@ -203,8 +204,9 @@ def _fates(
 def _ties_broken(
     target: Opened, living: DataFrame, found: DataFrame, layout: Layout, facts: Facts
 ) -> DataFrame:
-    """Decide on the rows that have the very sequence of the batch's upsert: the larger one counts. Whole rows
-    are read of them alone.
+    """Decide on the rows with the same sequence as the batch's upsert: the larger one counts.
+
+    Only these are read as whole rows.
     """
     tied = F.col(FATE) == TIED
     changes = living.join(nearby(found.where(tied).select(KEY), facts), KEY, "left_semi").select(
@@ -243,15 +245,13 @@ def _merge(cut: Cut, work: Work, facts: Facts) -> None:
 
 
 def commit_nothing(session: SparkSession, work: Work) -> None:
-    """Commit a batch that changes nothing: its step belongs in the target all the same."""
+    """Commit a batch that changes nothing: the target needs its step all the same."""
     nothing = session.createDataFrame([], table_at(session, work.tables.target).toDF().schema)
     append(nothing, work.tables.target, work.step.query_id, work.step.batch_id)
 
 
 def same_key(layout: Layout, facts: Facts) -> Column:
-    """Give the condition of the MERGE. A batch without a truncate never looks outside of its own range of
-    keys.
-    """
+    """Return the condition of the MERGE; without a truncate, it is limited to the batch's range of keys."""
     pairs = [column(TARGET, field.name) == column(CHANGE, KEY, field.name) for field in layout.keys]
     bounds = (
         [] if facts.truncated is not None else [within((TARGET, layout.keys[0].name), layout.keys[0], facts)]
@@ -260,23 +260,21 @@ def same_key(layout: Layout, facts: Facts) -> Column:
 
 
 def target_at() -> Column:
-    """Give the sequence that a row of the target comes from."""
+    """Return the sequence of a row of the target."""
     return column(TARGET, BOOKKEEPING, SEQUENCE)
 
 
 def dead(at: Column, barrier: Column, truncated: Column | None) -> Column:
-    """Say whether something of a sequence is ended by a delete at the same or a later one, or by a truncate
-    at a later one.
-    """
+    """Return whether a sequence is ended by a delete at it or later, or by a later truncate."""
     ended = F.coalesce(at <= barrier, F.lit(False))
     return ended if truncated is None else ended | (at < truncated)
 
 
 def _deaths(reduced: DataFrame, facts: Facts) -> DataFrame:
-    """Give the batch's deletes, one a key, and its last truncate, as tombstones.
+    """Return the batch's deletes, one for each key, and its last truncate, as tombstones.
 
-    A delete before the key's newest upsert is not needed: who comes later and is older than it is older than
-    that upsert, too.
+    A delete before the key's newest upsert is not needed: a later arrival that is older than the delete is
+    older than that upsert, too.
     """
     needed = F.col("deleted").isNotNull() & (
         F.col("latest").isNull() | (F.col("deleted") >= column("latest", AT))
@@ -286,7 +284,7 @@ def _deaths(reduced: DataFrame, facts: Facts) -> DataFrame:
 
 
 def with_last_truncate(deletes: DataFrame, reduced: DataFrame, facts: Facts) -> DataFrame:
-    """Give a batch's tombstones: its deletes, and its last truncate if it has one."""
+    """Return a batch's tombstones: its deletes, and its last truncate if it has one."""
     if facts.truncated is None:
         return deletes
     last = reduced.agg(F.max("truncated").alias(AT)).where(F.col(AT).isNotNull())
@@ -295,7 +293,7 @@ def with_last_truncate(deletes: DataFrame, reduced: DataFrame, facts: Facts) -> 
 
 
 def _living(cut: Cut) -> DataFrame:
-    """Take away the upserts that a delete or a truncate ends, and the keys that nothing is left to say of."""
+    """Remove upserts that a delete or a truncate ends, and keys without anything left."""
     ended = dead(column("latest", AT), F.col("barrier"), cut.truncated)
     living = cut.keys.withColumn("latest", F.when(~ended, F.col("latest")))
     return living.where(F.col("latest").isNotNull() | F.col("barrier").isNotNull()).select(
@@ -304,7 +302,7 @@ def _living(cut: Cut) -> DataFrame:
 
 
 def _stored(layout: Layout, *side: str) -> dict[str, Column]:
-    """Give the target's columns, read from the newest upsert of a key."""
+    """Return the target's columns, read from the newest upsert of a key."""
     stored = {field.name: column(*side, "latest", ROW, field.name) for field in layout.stored.fields}
     return {**stored, BOOKKEEPING: F.struct(column(*side, "latest", AT).alias(SEQUENCE))}
 

@@ -1,6 +1,4 @@
-"""SCD type 1 with ``ignore_null_updates``: every value has a sequence of its own, kept in the bookkeeping by
-the value's path.
-"""
+"""SCD type 1 with ``ignore_null_updates``: each value has a sequence, by its path in the bookkeeping."""
 
 from __future__ import annotations
 
@@ -63,8 +61,9 @@ def apply_by_value(changes: DataFrame, work: Work) -> None:
 
 
 def reduce(changes: DataFrame, values: Sequence[Value]) -> DataFrame:
-    """Give one row a key: its ``deleted`` and ``truncated``, ``seen``, the highest sequence of an upsert, and
-    of each value the newest.
+    """Return one row for each key, with the newest of each value.
+
+    Columns also: ``deleted``, ``truncated``, and ``seen``, the highest sequence of an upsert.
     """
     newest = [_newest(value).alias(_held(value)) for value in values]
     seen = F.max(F.when(F.col(KIND) == UPSERT, F.col(AT))).alias("seen")
@@ -81,9 +80,9 @@ def _newest(value: Value) -> Column:
 
 
 def _deaths(reduced: DataFrame, facts: Facts) -> DataFrame:
-    """Give the batch's deletes and its last truncate, as tombstones.
+    """Return the batch's deletes and its last truncate, as tombstones.
 
-    Every delete is needed, also where the key has a newer upsert: an older value may still come that the
+    Every delete is needed, also if the key has a newer upsert: an older value may still arrive that the
     upsert did not have.
     """
     deletes = reduced.where(F.col("deleted").isNotNull()).select(
@@ -107,9 +106,7 @@ def _write(cut: Cut, values: Sequence[Value], work: Work, facts: Facts, kept: Ex
 
 @dataclass(frozen=True)
 class _Rules:
-    """What becomes of a row of the target and of a change of its key, beside one another (``target``,
-    ``change``).
-    """
+    """Results for a row of the target and a change of its key, joined as ``target`` and ``change``."""
 
     values: Sequence[Value]
     layout: Layout
@@ -131,7 +128,7 @@ class _Rules:
 
     @property
     def joined(self) -> dict[str, Column]:
-        """What the row is set to by the change."""
+        """The row's new values from both sides."""
         barrier = column(CHANGE, "barrier")
         found = {
             value.path: _later(_of_change(value), _of_target(value, barrier, self.truncated), value)
@@ -142,20 +139,20 @@ class _Rules:
 
     @property
     def alone(self) -> dict[str, Column]:
-        """What a new row is set to."""
+        """The values of a new row."""
         found = {value.path: _of_change(value) for value in self.values}
         return _set(self.layout, self.values, found, column(CHANGE, "seen"), key_from=CHANGE)
 
     @property
     def left(self) -> dict[str, Column]:
-        """What a row is set to that no change is of, by a truncate."""
+        """The values of a row without a change, after a truncate."""
         nobody = F.lit(None).cast(self.layout.sequence)
         found = {value.path: _of_target(value, nobody, self.truncated) for value in self.values}
         return _set(self.layout, self.values, found, target_at(), key_from=TARGET)
 
 
 def _replace(target: Opened, source: DataFrame, rules: _Rules, kept: ExitStack) -> None:
-    """Look once at the rows that the target has of the keys, and put them together with the changes."""
+    """Read the target's rows of the keys once, and combine them with the changes."""
     changes, stored = (
         source.select(KEY, F.struct("*").alias(CHANGE)),
         target.placed(F.struct("*").alias(TARGET)),
@@ -196,9 +193,7 @@ def _merge(source: DataFrame, rules: _Rules, work: Work) -> None:
 
 
 def _living(cut: Cut, values: Sequence[Value]) -> DataFrame:
-    """Take away the upserts and the values that a delete or a truncate ends, and the keys that nothing is
-    left to say of.
-    """
+    """Remove upserts and values that a delete or a truncate ends, and keys without anything left."""
     barrier = F.col("barrier")
     living = cut.keys.select(
         KEY,
@@ -223,7 +218,7 @@ def _of_change(value: Value) -> Column:
 
 
 def _of_target(value: Value, barrier: Column, truncated: Column | None) -> Column:
-    """Give a value of the target and its sequence; null where it has none, or none that is not ended."""
+    """Return a value of the target and its sequence; null if it has none, or it is ended."""
     at = column(TARGET, BOOKKEEPING, COLUMNS).getItem(value.name)
     return F.when(
         at.isNotNull() & ~dead(at, barrier, truncated), F.struct(at.alias(AT), value.of(TARGET).alias(VALUE))
@@ -238,7 +233,7 @@ def _later(one: Column, other: Column, value: Value) -> Column:
 
 
 def _some_dead(barrier: Column, truncated: Column | None) -> Column:
-    """Say whether a row of the target has a value that is ended."""
+    """Return whether a row of the target has a value that is ended."""
     return F.exists(
         F.map_values(column(TARGET, BOOKKEEPING, COLUMNS)), lambda at: dead(at, barrier, truncated)
     )
@@ -252,7 +247,7 @@ def _set(
     *,
     key_from: str = TARGET,
 ) -> dict[str, Column]:
-    """Give what each column of the target is set to: keys, values put together again, and the bookkeeping."""
+    """Return the new content of each column of the target: keys, combined values, and the bookkeeping."""
     key = {
         field.name: column(CHANGE, KEY, field.name) if key_from == CHANGE else column(TARGET, field.name)
         for field in layout.keys

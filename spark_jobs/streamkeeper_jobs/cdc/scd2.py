@@ -1,9 +1,8 @@
-"""SCD type 2: the versions of each key. The changes of the batch's keys are put together again, and their
-versions made anew.
+"""SCD type 2: the versions of each key, computed again from all changes of the batch's keys.
 
-A version that comes from one change is that change. One that comes from several shows only part of them:
-those lie in the sibling table, as do deletes. (With ``ignore_null_updates`` a version is filled from earlier
-ones, so every change lies there.)
+A version that comes from one change is that change. A version of several changes shows only part of them:
+these are stored in the sibling table, as deletes are. (With ``ignore_null_updates`` a version is filled from
+earlier ones, so every change is stored there.)
 """
 
 from __future__ import annotations
@@ -40,10 +39,11 @@ from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import assigned, merging, table_at
 
 KNOWN, SHOWN, GUESSED = 3, 2, 1
-"""How much is known of a change: itself; what a version of several changes shows of its first and last; that
-a version ended somehow.
+"""Certainty of a change.
 
-The lesser two count only where the sibling has forgotten the change itself."""
+The change itself; what a version of several changes shows of its first and last; that a version ended
+somehow. The lesser two count only if the sibling no longer has the change itself.
+"""
 
 
 def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
@@ -76,8 +76,9 @@ def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
 
 
 def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
-    """Give one row a key and sequence: ``deleted``, the sequence if one of its changes is a delete, and else
-    the upsert's row.
+    """Return one row for each key and sequence.
+
+    ``deleted`` is the sequence if one of its changes is a delete; else ``row`` is the upsert's row.
     """
     deleted = F.max(F.when(F.col(KIND) == DELETE, F.col(AT)))
     if spec.ignore_null_updates:
@@ -90,8 +91,9 @@ def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
 
 
 def _present(keys: DataFrame, target: Opened | None, work: Work, facts: Facts) -> DataFrame:
-    """Give the versions that the target has of some keys: ``key``, ``start``, ``end``, ``last``, ``row``,
-    ``place`` (null for MERGE).
+    """Return the target's versions of some keys.
+
+    Columns: ``key``, ``start``, ``end``, ``last``, ``row``, ``place`` (null for MERGE).
     """
     columns = [
         F.struct(*[column(field.name).alias(field.name) for field in work.layout.keys]).alias(KEY),
@@ -114,15 +116,16 @@ def _present(keys: DataFrame, target: Opened | None, work: Work, facts: Facts) -
 
 
 def _remembered(keys: DataFrame, work: Work, facts: Facts) -> DataFrame:
-    """Give the changes that the sibling has of some keys: ``kind``, ``key``, ``sequence``, ``row``."""
+    """Return the sibling's changes of some keys: ``kind``, ``key``, ``sequence``, ``row``."""
     first = work.layout.keys[0]
     stored = tombstones.rows_of(keys.sparkSession, work.tables).where(within((KEY, first.name), first, facts))
     return stored.select(KIND, KEY, AT, ROW).join(keys, KEY, "left_semi")
 
 
 def _known(reduced: DataFrame, remembered: DataFrame, present: DataFrame, spec: CdcSpec) -> DataFrame:
-    """Put all that is known of the keys together: ``key``, ``sequence``, ``deletes``, ``row``, ``sure``,
-    ``fresh`` (not in the sibling).
+    """Return all known changes of the keys.
+
+    Columns: ``key``, ``sequence``, ``deletes``, ``row``, ``sure``, ``fresh`` (not in the sibling).
     """
 
     def facts(frame: DataFrame, at: str, deletes: Column, sure: Column, *, fresh: bool) -> DataFrame:
@@ -154,8 +157,9 @@ def _known(reduced: DataFrame, remembered: DataFrame, present: DataFrame, spec: 
 
 
 def _one_each(known: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
-    """Give one change for each key and sequence: what is known best, a delete before an upsert, the larger
-    row (or values).
+    """Return one change for each key and sequence.
+
+    The most certain one counts, a delete before an upsert, the larger row (or values).
     """
     deletes = F.max(F.struct("sure", "deletes")).getField("deletes")
     surest = F.max("sure")
@@ -180,8 +184,9 @@ def _by_at() -> WindowSpec:
 
 
 def _timeline(single: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
-    """Number each key's versions: ``version``, the same for upserts shown as one; ``changes``, their number;
-    ``next``, what follows.
+    """Number each key's versions.
+
+    ``version`` is the same for upserts shown as one; ``changes`` is their number; ``next`` is what follows.
     """
     filled = _filled(single, layout) if spec.ignore_null_updates else single
     compared = [field for field in layout.stored.fields if _tracks(spec, field.name)]
@@ -203,7 +208,7 @@ def _timeline(single: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
 
 
 def _filled(single: DataFrame, layout: Layout) -> DataFrame:
-    """Fill each value that is null with the newest earlier one since the last delete."""
+    """Fill each null value with the newest earlier one since the last delete."""
     since = single.withColumn("deletes_before", F.sum(F.col("deletes").cast("int")).over(_by_at()))
     earlier = (
         Window.partitionBy(KEY, "deletes_before")
@@ -223,7 +228,7 @@ def _filled(single: DataFrame, layout: Layout) -> DataFrame:
 
 
 def _hidden(reduced: DataFrame, timeline: DataFrame, spec: CdcSpec) -> DataFrame:
-    """Give what the target will not show, as rows of the sibling."""
+    """Return what the target will not show, as rows of the sibling."""
     kind = F.when(F.col("deleted").isNotNull(), DELETE).otherwise(UPSERT).alias(KIND)
     if spec.ignore_null_updates:
         return reduced.select(kind, KEY, AT, ROW)
@@ -233,14 +238,14 @@ def _hidden(reduced: DataFrame, timeline: DataFrame, spec: CdcSpec) -> DataFrame
 
 
 def _versions(timeline: DataFrame) -> DataFrame:
-    """Give the versions that the target must have: ``key``, ``start``, ``end``, ``last``, ``row``."""
+    """Return the versions that the target must have: ``key``, ``start``, ``end``, ``last``, ``row``."""
     upserts = timeline.where(~F.col("deletes")).groupBy(KEY, "version")
     last = F.max_by(F.struct(F.col("next").alias("end"), F.col(AT).alias("last"), F.col(ROW)), F.col(AT))
     return upserts.agg(F.min(AT).alias("start"), last.alias("of_last")).select(KEY, "start", "of_last.*")
 
 
 def _differing(wanted: DataFrame, present: DataFrame, layout: Layout) -> DataFrame:
-    """Give the versions that are not in the target as they must be, and those that must go: ``obsolete``."""
+    """Return the versions that the target lacks, and those that must be removed: ``obsolete``."""
 
     def looks(side: str) -> Column:
         return F.struct(column(side, "end"), column(side, "last"), ordered(column(side, ROW), layout.stored))
@@ -267,7 +272,7 @@ def _differing(wanted: DataFrame, present: DataFrame, layout: Layout) -> DataFra
 
 
 def _merge(differing: DataFrame, work: Work, facts: Facts) -> None:
-    """Write what differs into the target, in the one commit of its step."""
+    """Write the differences into the target, in the one commit of its step."""
     layout = work.layout
     same = same_key(layout, facts) & (column(TARGET, START_AT) == column(CHANGE, "start"))
     obsolete = column(CHANGE, "obsolete")
@@ -284,7 +289,7 @@ def _merge(differing: DataFrame, work: Work, facts: Facts) -> None:
 
 
 def _stored(layout: Layout, *side: str) -> dict[str, Column]:
-    """Give the target's columns, read from a version."""
+    """Return the target's columns, read from a version."""
     return {
         **{field.name: column(*side, ROW, field.name) for field in layout.stored.fields},
         START_AT: column(*side, "start"),

@@ -1,6 +1,4 @@
-"""Before a flow's first batch: its target and tombstones are made, or get the columns that they lack, or are
-refused.
-"""
+"""Prepares target and tombstones before a flow's first batch: creates them, adds columns, or refuses them."""
 
 from __future__ import annotations
 
@@ -35,24 +33,21 @@ from streamkeeper_jobs.spark.jvm import classes
 from streamkeeper_jobs.spark.session import spark_url
 
 KEYS_PROPERTY = "streamkeeper.keys"
-"""The table property that says by which columns the flows of a target find its rows."""
+"""Table property with the columns by which the flows of a target find its rows."""
 NULLS_PROPERTY = "streamkeeper.ignoreNullUpdates"
-"""The table property that says whether its flows ignore nulls."""
+"""Table property on whether its flows ignore nulls."""
 TRACKED_PROPERTY = "streamkeeper.trackedHistory"
-"""The table property that says by which columns versions are told apart, with SCD type 2; tables of earlier
-releases have none yet.
+"""Table property with the columns that distinguish versions, with SCD type 2.
+
+Tables of earlier releases have none yet.
 """
 DELETION_VECTORS = "delta.enableDeletionVectors"
-"""On unless the declaration says otherwise: a batch then marks the rows that it replaces, and rewrites no
-file.
-"""
+"""On unless declared otherwise: a batch then marks the rows that it replaces, and rewrites no file."""
 
 
 @dataclass(frozen=True)
 class Addition:
-    """A column or field that a table lacks: its path, its type, and the column that it comes after, if it is
-    no field.
-    """
+    """A column or field that a table lacks: path, type, and, for a column, the one that it follows."""
 
     path: tuple[str, ...]
     type: DataType
@@ -61,9 +56,7 @@ class Addition:
 
 @dataclass(frozen=True)
 class Lack:
-    """What a table lacks of a flow: columns and fields, and the properties that a release before did not give
-    it.
-    """
+    """What a table lacks for a flow: columns, fields, and properties that an earlier release did not set."""
 
     columns: Sequence[Addition]
     properties: Mapping[str, str]
@@ -78,13 +71,12 @@ def prepare(  # noqa: PLR0917 - it mirrors apply_changes
     turn: Turn,
     order: DataType | None = None,
 ) -> None:
-    """Make a target and its tombstones if absent, else add the columns that they lack. Done again, it changes
-    nothing.
+    """Create a target and its tombstones if absent, else add the columns that they lack; repeatable.
 
-    :param order: the type of the sequences in a table that is made, where the flow's own is a literal and
-        other flows say it.
-    :raises DeclarationError: the declaration does not fit its source, or the target that is there; nothing
-        was touched.
+    :param order: the type of the sequences in a new table, if the flow's own is a literal and other flows
+        determine it.
+    :raises DeclarationError: the declaration does not fit its source, or the existing target; nothing was
+        changed.
     """
     check_spec(schema, spec)
     with turn():
@@ -96,17 +88,16 @@ def prepare(  # noqa: PLR0917 - it mirrors apply_changes
             made = table_at(spark, tables.target).toDF().schema
         _prepare_tombstones(spark, tables.tombstones, tombstones_schema(layout_of(made, spec.keys)))
         if not there:
-            # Last, so that a target without tombstones is known to have lost them.
+            # Last, so that a target without tombstones must have lost them.
             _make(spark, tables.target, made, table, spec)
 
 
 def check_tables(
     spark: SparkSession, schema: StructType, spec: CdcSpec, tables: CdcTables, table: Table
 ) -> None:
-    """Make sure that a flow can write its target and tombstones, as they are or as they would be made;
-    nothing is changed.
+    """Check that a flow can write its target and tombstones, as they are or would be created; change nothing.
 
-    :raises DeclarationError: the declaration does not fit its source, or the tables that are there.
+    :raises DeclarationError: the declaration does not fit its source, or the existing tables.
     """
     check_spec(schema, spec)
     _check_tables(spark, schema, spec, tables, table, delta_log.exists(tables.target))
@@ -121,7 +112,7 @@ def _check_tables(  # noqa: PLR0917 - it mirrors prepare
     there: bool,
     order: DataType | None = None,
 ) -> tuple[StructType, Lack]:
-    """Give the target's columns, or those that it would have, and what it lacks of the flow's."""
+    """Return the target's columns, or those that it would have, and what it lacks for the flow."""
     lack = _fit(spark, schema, spec, tables, table) if there else Lack((), {})
     if not there:
         _check_partitions(schema, spec, table)
@@ -191,7 +182,7 @@ def _check_tombstones(spark: SparkSession, tables: CdcTables, layout: Layout, ta
 
 
 def _fit(spark: SparkSession, schema: StructType, spec: CdcSpec, tables: CdcTables, table: Table) -> Lack:
-    """Give what a target lacks for a flow.
+    """Return what a target lacks for a flow.
 
     :raises DeclarationError: it is no AUTO CDC target, or one of another kind.
     """
@@ -227,10 +218,10 @@ def _fit(spark: SparkSession, schema: StructType, spec: CdcSpec, tables: CdcTabl
 
 
 def _check_tracked(spec: CdcSpec, properties: Mapping[str, str], says: str) -> dict[str, str]:
-    """Give the property that says what is tracked, if the table has none yet.
+    """Return the property with the tracked columns, if the table has none yet.
 
-    :raises DeclarationError: it tracks other columns: its versions would be taken together or apart in
-        another way than they were shown.
+    :raises DeclarationError: it tracks other columns: its versions would be merged or split differently than
+        they were shown.
     """
     declared = _tracked(spec)
     for name, value in declared.items():
@@ -269,7 +260,7 @@ def _check_literal(spec: CdcSpec, layout: Layout, table: Table) -> None:
 def _lacking(
     found: DataType, wanted: DataType, path: tuple[str, ...], says: str = "The table"
 ) -> Iterator[Addition]:
-    """Give what one type lacks of another, field by field.
+    """Yield what one type lacks of another, field by field.
 
     :raises DeclarationError: the two differ in more than that.
     """
@@ -328,9 +319,7 @@ def _spelled(schema: StructType, spec: CdcSpec) -> str:
 
 
 def _tracked(spec: CdcSpec) -> dict[str, str]:
-    """Give the property that says what is tracked, as it is declared: a column that comes later does not
-    change it.
-    """
+    """Return the property with the tracked columns as declared: a column added later does not change it."""
     if spec.scd_type == 1:
         return {}
     words = "all columns"

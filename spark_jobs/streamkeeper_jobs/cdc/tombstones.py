@@ -1,8 +1,7 @@
-"""The sibling of a target: the deletes and truncates that it cannot show, and with SCD type 2 the changes
-that it shows as one.
+"""The sibling of a target: deletes and truncates, and with SCD type 2 the changes that are shown as one.
 
-Rows are only appended, duplicates are harmless: they are a set of changes that were there. Columns: ``kind``
-(the partition), ``key``, ``sequence``, ``row`` (SCD type 2), ``written_at``.
+Rows are only appended, and duplicates are harmless: they are a set of changes. Columns: ``kind`` (the
+partition), ``key``, ``sequence``, ``row`` (SCD type 2), ``written_at``.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ from streamkeeper_jobs.spark.session import spark_url
 WRITTEN_AT = "written_at"
 
 _TRUNCATES: dict[tuple[str, ...], Any] = {}
-"""The last truncate by a table and the files that hold its truncates."""
+"""Cache of the last truncate by table and by the files that hold its truncates."""
 
 
 def tombstones_schema(layout: Layout) -> StructType:
-    """Give the columns of the tombstones of a target."""
+    """Return the columns of the tombstones of a target."""
     row = [StructField(ROW, layout.stored)] if layout.history else []
     return StructType(
         [
@@ -63,16 +62,18 @@ def tombstones_schema(layout: Layout) -> StructType:
 
 @dataclass(frozen=True)
 class Remembered:
-    """The tombstones as a batch finds them, by the one transaction in which it adds its own: nothing is read
-    where there is nothing.
+    """The tombstones as a batch finds them, in the one transaction in which it adds its own.
+
+    If there are none, nothing is read.
     """
 
     session: SparkSession
     transaction: Any
 
     def files(self, *conditions: Column) -> Any:
-        """Choose the files that may have rows of all conditions, each of them about ``kind`` alone (the
-        partition) or other columns.
+        """Return the files that may have rows of all conditions.
+
+        Each condition is either about ``kind``, the partition, or about other columns.
         """
         wanted = [resolved(self.session, self.transaction, condition) for condition in conditions]
         return (
@@ -80,34 +81,33 @@ class Remembered:
         )
 
     def rows(self, files: Any) -> DataFrame:
-        """Read some of its files."""
+        """Return the rows of some of its files."""
         return files_read(self.session, self.transaction, files)
 
 
 def read(session: SparkSession, tables: CdcTables) -> Remembered:
-    """Look at the tombstones as they are now; that reads their log, not their files."""
+    """Open the present tombstones; this reads their log, not their files."""
     return Remembered(session, delta_log_of(session, tables.tombstones).startTransaction())
 
 
 def rows_of(session: SparkSession, tables: CdcTables) -> DataFrame:
-    """Give all rows of the tombstones, as they are when it is read."""
+    """Return all rows of the tombstones, as of the time of reading."""
     return session.read.format("delta").load(spark_url(tables.tombstones))
 
 
 def remember(rows: DataFrame, stored: Remembered, work: Work) -> Remembered | None:
-    """Append changes (columns as in :func:`tombstones_schema`, ``written_at`` left out) under the step; None
-    if the generation is sealed.
+    """Append changes under the step and return the tombstones beside them; None if the generation is sealed.
 
-    Else it gives what there was beside them: as it was found, or anew where others wrote meanwhile.
-    Tombstones are sealed before the target, so without these looks a batch could reach the target whose
-    deletes nobody remembers. A seal in between keeps the commit out.
+    Columns as in :func:`tombstones_schema` without ``written_at``. The returned tombstones are as they were
+    found, or read again if others wrote meanwhile. Tombstones are sealed before the target: without these
+    checks, a batch could reach the target while its deletes are not stored. A seal in between prevents the
+    commit.
 
-    What was appended under the step before stays. But a batch that comes again may have more to remember than
-    when it was left half done: what SCD type 2 hides depends on what other flows did meanwhile, and the
-    tombstones may have been put back. So what is lacking is added.
+    What was appended under the step before stays. But a repeated batch may have more to store than when it
+    was interrupted: what SCD type 2 hides depends on what other flows did meanwhile, and the tombstones may
+    have been restored. So missing changes are added.
 
-    :raises DeltaConcurrentModificationException: another commit got in between that this one cannot stand
-        beside, such as a seal.
+    :raises DeltaConcurrentModificationException: a conflicting commit came in between, such as a seal.
     """
     session, path, app_id = rows.sparkSession, work.tables.tombstones, tombstones_app(work.step.query_id)
     dated = rows.withColumn(WRITTEN_AT, F.current_timestamp())
@@ -130,7 +130,7 @@ def remember(rows: DataFrame, stored: Remembered, work: Work) -> Remembered | No
 
 
 def _lacking(rows: DataFrame, work: Work) -> DataFrame:
-    """Give those of some changes that the tombstones do not have."""
+    """Return the changes that the tombstones lack."""
 
     def same(side: str) -> Column:
         row = [ordered(column(side, ROW), work.layout.stored)] if work.layout.history else []
@@ -145,11 +145,12 @@ def _lacking(rows: DataFrame, work: Work) -> DataFrame:
 def barriers(
     stored: Remembered, keys: DataFrame, layout: Layout, facts: Facts, since: Any = None
 ) -> DataFrame | None:
-    """Give the highest stored delete of each of some keys (column ``key``) that has one: ``key``,
-    ``barrier``; None if no file has one.
+    """Return the highest stored delete of some keys (column ``key``): ``key``, ``barrier``.
 
-    :param since: leave older ones aside (in portable form): in a stream that is in order, that is all of
-        them, and no file is read.
+    None if no file has one.
+
+    :param since: skip older ones (in portable form): in a stream that is in order these are all, and no file
+        is read.
     """
     first = layout.keys[0]
     of_deletes, bounds = F.col(KIND) == DELETE, within((KEY, first.name), first, facts)
@@ -166,9 +167,9 @@ def barriers(
 
 
 def last_truncate(stored: Remembered, layout: Layout) -> Any:
-    """Give the highest sequence of a stored truncate in its portable form, or None.
+    """Return the highest sequence of a stored truncate in its portable form, or None.
 
-    Each batch asks, and truncates are rare: what some files hold is asked once, since files never change.
+    Each batch asks, and truncates are rare: the content of files is cached, since files never change.
     """
     of_truncates = F.col(KIND) == TRUNCATE
     files = stored.files(of_truncates)
@@ -190,18 +191,20 @@ def last_truncate(stored: Remembered, layout: Layout) -> Any:
 
 
 def later(one: Any, other: Any, layout: Layout) -> Column | None:
-    """Give the later of two sequences in portable form, each perhaps None, as a literal; None if both are."""
+    """Return the later of two sequences in portable form as a literal.
+
+    Either may be None; None if both are.
+    """
     known = [literal(value, layout.sequence) for value in (one, other) if value is not None]
     return F.greatest(*known) if len(known) == 2 else (known[0] if known else None)
 
 
 def forget(session: SparkSession, tables: CdcTables, before: datetime, turn: Turn) -> int:
-    """Remove what was written before a moment (with a time zone), and give how many rows went; what was
-    written right then stays.
+    """Remove what was written before a time (with a time zone), and return the number of removed rows.
 
-    A change that arrives later than this and is older than a removed delete of its key, or a removed
-    truncate, is taken for a new one. With SCD type 2 those upserts stay that a change needs which is newer
-    than all that was removed of its key.
+    What was written exactly then stays. A change that arrives later and is older than a removed delete of its
+    key, or than a removed truncate, is taken as new. With SCD type 2, upserts stay that are needed by a
+    change which is newer than all that was removed of its key.
     """
     if before.tzinfo is None:
         raise ValueError(
@@ -221,9 +224,9 @@ def forget(session: SparkSession, tables: CdcTables, before: datetime, turn: Tur
 def _forget_changes(table: DeltaTable, old: Column, target: DataFrame) -> int:
     """Remove what is old and not needed from the sibling of an SCD type 2 target.
 
-    A change in time is newer than all that is old of its key. The version that it splits ends with the newest
-    change before it, so that one is needed; with ``ignore_null_updates`` also the newest of each value, and
-    the first of the version, which shows values of its last.
+    A timely change is newer than all that is old of its key. The version that it splits ends with the newest
+    change before it, so that one is needed. With ``ignore_null_updates``, the newest of each value is needed
+    too, and the first of the version, which shows values of its last.
     """
     stored = table.toDF().where(old)
     row = stored.schema[ROW].dataType

@@ -1,5 +1,6 @@
-"""The single values of a row, for ``ignore_null_updates``: a struct is none, its fields are, and so is that
-there is a struct at all.
+"""The single values of a row, for ``ignore_null_updates``.
+
+A struct is no value; its fields are, and so is the fact that it is not null.
 """
 
 from __future__ import annotations
@@ -19,9 +20,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Value:
-    """A value of a row by its path. ``is_presence`` says that it is only whether there is a struct: true or
-    null.
-    """
+    """A value of a row by its path. ``is_presence`` means the presence of a struct: true or null."""
 
     number: int
     path: Path
@@ -30,17 +29,17 @@ class Value:
 
     @property
     def name(self) -> str:
-        """The path as text: what the bookkeeping knows the value by."""
+        """The path as text: the value's name in the bookkeeping."""
         return quoted(*self.path)
 
     def of(self, *row: str) -> Column:
-        """Read it from a row; null where there is none."""
+        """Return the value from a row; null if there is none."""
         found = column(*row, *self.path)
         return F.when(found.isNotNull(), F.lit(True)) if self.is_presence else found
 
 
 def values_of(fields: Sequence[StructField]) -> list[Value]:
-    """Give every value of a row with some fields."""
+    """Return every value of a row with some fields."""
     paths = _paths(fields, ())
     return [
         Value(number, path, dtype or BooleanType(), dtype is None)
@@ -49,18 +48,19 @@ def values_of(fields: Sequence[StructField]) -> list[Value]:
 
 
 def together(fields: Sequence[StructField], values: Mapping[Path, Column], above: Path = ()) -> list[Column]:
-    """Put the fields of a row together again from its values, each under its name."""
+    """Return the fields of a row, combined from its values, each under its name."""
     return [_one(field, (*above, field.name), values).alias(field.name) for field in fields]
 
 
 def largest(value: Column, dtype: DataType) -> Column:
-    """Give the aggregate that is the largest of some values, nulls left aside."""
+    """Return the aggregate of the largest value, ignoring nulls."""
     return F.max(value) if orderable(dtype) else F.max_by(value, ordered(value, dtype))
 
 
 def merged(fields: Sequence[StructField], of: Callable[[Value], Column]) -> Column:
-    """Give the aggregate that is one row made of the largest of each value; ``of`` reads a value, or null
-    where it does not count.
+    """Return the aggregate of one row made of the largest of each value.
+
+    ``of`` reads a value, or null if it does not count.
     """
     values = values_of(fields)
     return F.struct(*together(fields, {value.path: largest(of(value), value.type) for value in values}))

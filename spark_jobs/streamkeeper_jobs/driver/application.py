@@ -1,10 +1,8 @@
-"""A driver from its command line to its exit code: one flow, or the flows of a pipeline that share one Spark
-application.
+"""A driver from its command line to its exit code: one flow, or the flows of a shared Spark application.
 
-Flows that share one begin together and end together. Whatever ends one of them, a failure, a hold, a changed
-declaration, a newer generation, ends the application: the others end their batch, stop and leave their
-leases. The next start runs all that are free then, so a flow that was parked stays behind and the others go
-on.
+Flows that share an application begin together and end together. Whatever ends one of them (a failure, a hold,
+a changed declaration, a newer generation) ends the application: the others end their batch, stop and leave
+their leases. The next start runs all flows that are free then, without one that was parked.
 """
 
 from __future__ import annotations
@@ -69,10 +67,11 @@ class _Part:
 
 
 def run(settings: Settings, names: Sequence[str], available_now: bool = False) -> Outcome:
-    """Run flows until they are told to stop, one fails, or (``available_now``) all that is there is
-    processed; give how it ended.
+    """Run flows until they are told to stop, one fails, or (``available_now``) all data is processed.
 
-    :param names: full names of flows, all of one pipeline; more than one only where it declares
+    Return how it ended.
+
+    :param names: full names of flows, all of one pipeline; more than one only if it declares
         ``shared_driver``.
     """
     try:
@@ -102,7 +101,7 @@ def _run(settings: Settings, names: Sequence[str], available_now: bool) -> Outco
         _ask(settings, home, declaration, pipeline, available_now)
         for home, declaration in zip(homes, declarations, strict=True)
     ]
-    if all(is_done(item) for item in asked):  # flows that run once share no driver, so this is one flow
+    if all(is_done(item) for item in asked):  # once flows share no driver, so this is one flow
         say(
             f"{', '.join(names)} is done: it runs once, and has read all there was. To run it again, reset"
             " it: reset_checkpoint."
@@ -122,7 +121,7 @@ def _run(settings: Settings, names: Sequence[str], available_now: bool) -> Outco
 
 
 def _find(settings: Settings, names: Sequence[str]) -> tuple[list[FlowHome], Path]:
-    """Give the homes of flows of one pipeline, and its file, before anything is touched."""
+    """Return the homes of flows of one pipeline, and its file."""
     found = [find(settings, name) for name in names]
     if len({file for _, file in found}) != 1:
         raise RequestError(
@@ -153,9 +152,9 @@ def _ask(
 
 
 def _sort(asked: Sequence[Asked]) -> tuple[list[Asked], list[FlowHome]]:
-    """Tell the flows that may run from those that are held.
+    """Separate the flows that may run from those that are held.
 
-    :raises FlowHeld: none may.
+    :raises FlowHeld: none may run.
     """
     free, held = [], []
     for item in asked:
@@ -174,9 +173,9 @@ def _take_leases(free: Sequence[Asked]) -> list[Lease]:
     """Take the lease of each flow, or of none.
 
     The first is taken before the others, so that of two applications that start at once one gets all. The
-    others are taken at once: where the driver before was on another host, each may have to be waited for.
+    others are taken in parallel: if the previous driver was on another host, each may have to be waited for.
 
-    :raises LeaseHeld: another driver has one of them; nothing is started beside it.
+    :raises LeaseHeld: another driver has one of them; no flow is started.
     """
     first = take_lease(free[0])
     if len(free) == 1:
@@ -213,7 +212,7 @@ def _together(
 ) -> Outcome:
     """Run flows as queries of one application, each in a thread of its own, until all have ended.
 
-    :param interval: seconds between two looks at the bystanders, at least.
+    :param interval: seconds between two looks at the flows that it does not run, at least.
     """
     watches = [part.watch for part in parts]
     outcomes = []
@@ -262,8 +261,9 @@ def _fingerprints(pipeline: Pipeline) -> dict[str, str]:
 
 @contextmanager
 def _ended_by_sigterm(watches: Sequence[Watch]) -> Iterator[None]:
-    """Let the first SIGTERM end the flows after their batches, and a second one the process. Only the main
-    thread can be asked that way.
+    """Make the first SIGTERM end the flows after their batches, and a second one the process.
+
+    Only the main thread can receive signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,8 +1,7 @@
-"""Driving a flow that no DAG watches, in the process of a recovery's step: one that a recovery has derived
-from a declared flow.
+"""Runs a flow that a recovery has derived from a declared one, in the process of the recovery's step.
 
-It has a lease, a heartbeat and a checkpoint of its own, so that a step that was killed is gone on with, and
-never beside itself.
+No DAG watches it. It has a lease, a heartbeat and a checkpoint of its own: a step that was killed continues,
+and never runs twice at a time.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from streamkeeper_jobs.stream.declaration_watch import Declaration
 from streamkeeper_jobs.stream.watch import Watch
 
 Tell = Callable[[dict[str, int]], None]
-"""Is told how far a flow is: ``batch``, the last that is in the table, and ``rows``, what this run has
-read.
-"""
+"""Receives a flow's progress: ``batch``, the last in the table, and ``rows``, read by this run."""
 TELL_SECONDS = 10.0
 FOR_NOW = (Outcome.FAILED, Outcome.RESTART)
-"""How a run ends that another one may go on from by itself."""
+"""Outcomes after which another run may continue by itself."""
 RETRY_SECONDS = (1.0, 10.0, 60.0)
-"""How long is waited before a flow is tried again that failed for now, each time."""
+"""Seconds before each further try of a flow whose failure may pass."""
 GONE_SECONDS = 24 * 3600.0
-"""How long a driver of a run before may take to end its batch."""
+"""Seconds that the driver of an earlier run may take to end its batch."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run of a flow ended. ``why`` says why it stopped before it had read what is there; None if it
-    has. ``batch`` is its last.
+    """How a run of a flow ended.
+
+    ``why`` is the reason if it stopped before it had read all available data, else None. ``batch`` is its
+    last.
     """
 
     outcome: Outcome
@@ -58,12 +57,11 @@ def drive_aside(
     *,
     check_stop: Callable[[], None],
 ) -> Ended:
-    """Run a flow until it has read what is there; what only failed for now is tried again, as its own DAG
-    would.
+    """Run a flow until it has read all available data; repeat after failures that may pass, as a DAG would.
 
-    What a run before left behind, a park or a lease, is in nobody's way.
+    A park or a lease that an earlier run left behind does not prevent it.
 
-    :param check_stop: is asked before each try after the first; it may raise.
+    :param check_stop: called before each try after the first; it may raise.
     """
     for seconds in (*RETRY_SECONDS, None):
         ended = _drive(settings, home, flow, tell, session)
@@ -97,9 +95,7 @@ def _drive(
 
 
 def _lease(home: FlowHome, settings: Settings) -> Lease:
-    """Take the lease of a derived flow; where the run before was interrupted, its driver may still be ending
-    a batch.
-    """
+    """Take the lease of a derived flow, after the driver of an interrupted run has ended its batch."""
     try:
         return leases.acquire(home, _generation(home), settings.lease_term)
     except LeaseHeld as held:
@@ -113,14 +109,14 @@ def _generation(home: FlowHome) -> int:
 
 
 class _Settled(Declaration):
-    """A declaration that is not looked at any more: what a recovery derived ends as it was planned."""
+    """A declaration that is not read again: a derived flow ends as it was planned."""
 
     def files_changed(self) -> bool:
         return False
 
 
 class _Telling(Watch):
-    """A watch that also tells the ledger how far the flow is, now and then."""
+    """A watch that also reports the flow's progress to the ledger from time to time."""
 
     def __init__(
         self, home: FlowHome, lease: Lease, interval: float, declaration: Declaration, tell: Tell

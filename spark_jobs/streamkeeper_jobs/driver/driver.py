@@ -1,7 +1,6 @@
-"""What the driver does for one flow: its declaration, its holds, its lease, and only then Spark; and what its
-failures mean.
+"""The driver of one flow: its declaration, its holds, its lease, and only then Spark; and its failures.
 
-Which flows a driver runs, and how it ends, is streamkeeper_jobs.driver.application's part.
+Which flows a driver runs, and how it ends, is decided in streamkeeper_jobs.driver.application.
 """
 
 from __future__ import annotations
@@ -60,16 +59,16 @@ from streamkeeper_jobs.stream.query import RunsOn, ended, follow
 from streamkeeper_jobs.stream.watch import NothingYet, Reason, Stopped, Watch
 
 UNREADABLE = "unreadable"
-"""What stands for the fingerprint of a flow whose pipeline file raises."""
+"""Replaces the fingerprint of a flow whose pipeline file raises."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One flow that the command line asked for: its home, its declaration's files as they were before they
-    were imported, and what they declare, or why that could not be read.
+    """One flow of the command line.
 
-    ``lifts_park`` says that a park is there that goes, because the declaration is another than the one that
-    failed.
+    ``declaration`` is the state of its files before they were imported; ``flow`` is what they declare, or why
+    they could not be read. ``lifts_park`` says that the flow is parked, and that the park is lifted because
+    the declaration has changed since.
     """
 
     settings: Settings
@@ -81,7 +80,10 @@ class Asked:
 
 
 def find(settings: Settings, name: str) -> tuple[FlowHome, Path]:
-    """Give a flow's home and pipeline file by its full name, before anything is touched."""
+    """Return a flow's home and pipeline file by its full name.
+
+    :raises RequestError: the name is wrong, or there is no such pipeline.
+    """
     pipeline, dot, flow = name.partition(".")
     if not dot or not NAME.fullmatch(pipeline) or not NAME.fullmatch(flow):
         raise RequestError(
@@ -98,7 +100,7 @@ def find(settings: Settings, name: str) -> tuple[FlowHome, Path]:
 
 
 def declared_in(pipeline: Pipeline, name: str) -> Flow:
-    """Give a flow of a pipeline that was just imported.
+    """Return a flow of a pipeline that was just imported.
 
     :raises RequestError: it declares no such flow.
     """
@@ -113,8 +115,7 @@ def declared_in(pipeline: Pipeline, name: str) -> Flow:
 
 
 def check_holds(home: FlowHome, present: str) -> bool:
-    """Make sure that no hold is there but a park that the present declaration lifts; give whether there is
-    such a one.
+    """Check that there is no hold but a park that the present declaration lifts; return whether there is one.
 
     :raises FlowHeld: there is another.
     """
@@ -135,7 +136,7 @@ def check_holds(home: FlowHome, present: str) -> bool:
 
 
 def is_done(asked: Asked) -> bool:
-    """Say whether a flow that is declared to run once has read all there was, in its present generation."""
+    """Return whether a flow that runs once has read all available data in its present generation."""
     return (
         isinstance(asked.flow, Flow)
         and asked.flow.declaration.once
@@ -144,7 +145,7 @@ def is_done(asked: Asked) -> bool:
 
 
 def take_lease(asked: Asked) -> Lease:
-    """Take a flow's lease, and then a park away that its declaration lifts.
+    """Take a flow's lease, then remove a park that its declaration lifts.
 
     :raises LeaseHeld: another driver has it.
     """
@@ -159,16 +160,16 @@ def take_lease(asked: Asked) -> Lease:
 
 
 def watch_over(asked: Asked, lease: Lease) -> Watch:
-    """Give the watch of a flow whose lease was taken; it begins where it is entered as a context."""
+    """Return the watch of a flow whose lease was taken; it begins when it is entered as a context."""
     absence = supervision.absence(asked.home, asked.settings.supervisor_timeout)
     return Watch(asked.home, lease, asked.settings.heartbeat_interval, asked.declaration, absence)
 
 
 def drive(asked: Asked, lease: Lease, watch: Watch, session: Callable[[Flow], SparkSession]) -> Outcome:
-    """Run a flow under its lease and its watch, leave the lease, and give how it ended.
+    """Run a flow under its lease and its watch, leave the lease, and return how it ended.
 
-    :raises StreamkeeperError: the JVM is gone, or does not answer, or did not stop the query: whether it
-        still writes is not known, so the lease is not left.
+    :raises StreamkeeperError: the JVM is gone, does not answer, or did not stop the query: it may still
+        write, so the lease is kept.
     """
     with watch:
         if isinstance(asked.flow, DeclarationError):
@@ -247,7 +248,7 @@ def _run_generation(job: Job) -> None:
 
 
 def _finish(job: Job, generation: Generation, start: Start) -> None:
-    """Write down that a once flow is done: its query has ended by itself, with all that was there."""
+    """Record that a once flow is done: its query has ended by itself, with all available data."""
     last = Checkpoint(job.home.storage, start.checkpoint).last_commit()
     generations.finish(job.home, generation.number, last)
     read = "nothing" if last is None or last == start.seed_batch else f"all there was, up to batch {last}"
@@ -263,8 +264,7 @@ def _park_unreadable(home: FlowHome, lease: Lease, error: DeclarationError) -> O
 
 
 def _fail(home: FlowHome, flow: Flow, lease: Lease, error: Exception, said: Heartbeat) -> Outcome:
-    """Class a failure, say it in the words of the user's flow, and park the flow if only a person can mend
-    it.
+    """Classify a failure, report it, and park the flow if only a person can mend it.
 
     A driver that has lost its lease parks nothing: it would stop the one that took over.
     """
@@ -327,8 +327,9 @@ def _classify(error: Exception) -> Failure:
 
 
 def _look_for_damage(home: FlowHome, generation: int, failure: Failure) -> Failure:
-    """Take a failure that looks like bad luck for what it is where the checkpoint is damaged: a gap in its
-    logs looks like concurrency.
+    """Reclassify a failure that looks transient if the checkpoint is damaged.
+
+    A gap in its logs looks like concurrency.
     """
     start = generations.read_start(home, generation)
     if failure.classed is not FailureClass.TRANSIENT or start is None:
@@ -356,8 +357,9 @@ def _park(
 
 
 def _details(failure: Failure, present: str, generation: int, operators: list[str] | None) -> dict[str, Any]:
-    """Give what is written down of a failure. ``operators`` are those of the query as declared now; None
-    where it could not be planned.
+    """Return what is recorded of a failure.
+
+    ``operators`` are those of the query as declared now; None if it could not be planned.
     """
     plain = {**asdict(failure), "classed": failure.classed.value}
     stateful = None if operators is None else bool(operators)

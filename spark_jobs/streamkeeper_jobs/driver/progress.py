@@ -1,5 +1,6 @@
-"""What a running flow says of itself: to its heartbeat at every look, to the log once a batch or once a
-minute, whichever is rarer.
+"""Progress of a running flow: in its heartbeat at every look, in the log once a batch or once a minute.
+
+The log gets a line at the rarer of the two.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Progress:
         self._said: float | None = None
 
     def look(self, query: StreamingQuery) -> None:
-        """Take over what the query has done since the last look."""
+        """Record what the query has done since the last look."""
         progress = query.lastProgress
         if progress is not None and _ran(progress) and progress["batchId"] != self._batch:
             self._batch = int(progress["batchId"])
@@ -51,7 +52,7 @@ class Progress:
         return batch - 1 if batch - 1 >= first else None
 
     def _is_idle(self, query: StreamingQuery) -> bool:
-        """Say whether the query has looked for data, found none, and waits: its last trigger ended well."""
+        """Return whether the query has looked for data, found none, and waits: its last trigger succeeded."""
         status = query.status
         return not status["isTriggerActive"] and not str(status["message"]).startswith(_NOT_YET)
 
@@ -67,8 +68,9 @@ class Progress:
         self._said, self._rows, self._batches = now, 0, 0
 
     def _cross_check(self) -> None:
-        """Compare the plan's stateful operators with what the checkpoint keeps; a difference is a fault of
-        ours, and must be seen.
+        """Compare the plan's stateful operators with the checkpoint's state.
+
+        A difference is a defect of Streamkeeper, and must be visible.
         """
         kept = bool(self._job.home.storage.names(f"{self._start.checkpoint}/state"))
         if kept != bool(self._operators):
@@ -80,7 +82,8 @@ class Progress:
 
 
 def _ran(progress: Mapping[str, Any]) -> bool:
-    """Say whether a progress is of a batch that ran. A query that finds nothing new tells of the batch that
-    would be the next.
+    """Return whether a progress belongs to a batch that ran.
+
+    A query that finds nothing new reports the batch that would be the next.
     """
     return "addBatch" in progress["durationMs"]

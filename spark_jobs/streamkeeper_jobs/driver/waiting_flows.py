@@ -1,5 +1,6 @@
-"""The flows of a shared driver's pipeline that it does not run: once one of them may, the driver makes way
-for one that runs them all.
+"""Flows of a shared driver's pipeline that it does not run.
+
+Once one of them may run, the driver ends, and the next one runs all.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from streamkeeper_jobs.stream.declaration_watch import Declaration
 
 
 class Bystanders:
-    """Looks at the flows that were asked for and are held, and for flows that the pipeline declares anew.
+    """Watches the flows that are held, and flows that are newly declared in the pipeline.
 
     :param files: the pipeline's files as they were before they were imported.
     :param held: the flows that were held when the driver began.
@@ -26,9 +27,9 @@ class Bystanders:
         self._pipeline = next(iter(known)).partition(".")[0]
 
     def look(self) -> str | None:
-        """Say in words that there is a flow which the next start would run too; None where there is none.
+        """Return why the next start would run more flows; None if it would not.
 
-        It reads one folder a held flow. Where a pipeline file changed it waits until another process has
+        Reads one folder for each held flow. If a pipeline file changed, it waits until another process has
         imported it.
 
         :raises StorageError: holds cannot be read.

@@ -1,3 +1,4 @@
 """How a generation begins.
 
-Earlier ones are sealed, the position is read, the state is copied, rebuilt or left empty."""
+Earlier generations are sealed, the position is read, and the state is copied, rebuilt or left empty.
+"""

@@ -1,8 +1,7 @@
-"""Beginning a generation: the table, the seal, the position, the checkpoint, and last the record that it
-began.
+"""The start of a generation: table, seal of earlier ones, position, checkpoint, and last the start record.
 
-Until the record is written nothing of the generation is in the sink. So a driver that dies anywhere before is
-followed by one that begins anew, in a checkpoint folder of its own, and finds the same.
+Before that record is written, the sink holds nothing of the generation. So if a driver dies on the way, the
+next one starts over in a checkpoint folder of its own, and finds the same.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from streamkeeper_jobs.stream.watch import NothingYet, Order, Reason, Stopped
 
 
 def begin(job: Job, generation: Generation) -> Start:
-    """Begin a generation, and give the record of it.
+    """Begin a generation and return its start record.
 
     :raises NothingYet: only with ``--available-now``.
     :raises Stopped: an order ended it, or another driver began the generation first.
-    :raises CheckpointError: the old checkpoint or the Delta log do not say what must be known.
+    :raises CheckpointError: the old checkpoint or the Delta log lacks something that is needed.
     :raises RecoveryError: the decision cannot be carried out as it stands.
     """
     schemas = learn_schemas(job, generation.schemas)
@@ -79,6 +78,7 @@ def begin(job: Job, generation: Generation) -> Start:
         },
     )
     job.watch.obey()
+    # Written last: until then, the next driver starts over in a folder of its own.
     if generations.begin(job.home, start) != start:
         raise Stopped(
             Order(
@@ -102,12 +102,11 @@ def begin(job: Job, generation: Generation) -> Start:
 
 
 def learn_schemas(job: Job, known: dict[str, str]) -> dict[str, str]:
-    """Give the schema of each source that declares none: the known one, or else inferred from what is there,
-    for which this waits.
+    """Return the schema of each source that declares none: the known one, else inferred from its files.
 
-    It also waits until the folder of every files source, and the table of every Delta source, is there; for a
-    flow that runs once, until a file is in it: else it would be done with nothing, and what comes a moment
-    later would never be read. Sources that a backfill reads nothing of may be empty.
+    Waits until the folder of every files source and the table of every Delta source exists. A flow that runs
+    once also waits for a first file: without one it would finish with nothing, and later files would never be
+    read. Sources from which a backfill reads nothing may be empty.
 
     :raises NothingYet: there is nothing yet, and the driver was not to wait.
     """
@@ -139,16 +138,14 @@ def learn_schemas(job: Job, known: dict[str, str]) -> dict[str, str]:
 
 
 def _schema(job: Job, source: Source, known: dict[str, str]) -> str | None:
-    """Give the schema of a files source; None where it cannot be told yet, or the source brings its own."""
+    """Return the schema of a files source; None if it is not known yet, or the source brings its own."""
     if not source.reads_files:
         return None
     return source.schema or known.get(source.name) or infer_schema(job.spark, source)
 
 
 def _partitions(job: Job, start: Start) -> str:
-    """Return the number of partitions of a generation's state: a copied one has its own, a new one what the
-    session asks for.
-    """
+    """Return the number of state partitions: that of a copied state, else what the session is set to."""
     copied = max(
         (operator.partitions for operator in Checkpoint(job.home.storage, start.checkpoint).operators()),
         default=0,
@@ -157,7 +154,7 @@ def _partitions(job: Job, start: Start) -> str:
 
 
 def _origin_of(generation: Generation) -> dict[str, str]:
-    """Give what an adopted generation has of its own to tell: whose checkpoint it goes on with."""
+    """Return the evidence that only an adopted generation has: its checkpoint and query id."""
     if generation.start.mode != ADOPTED:
         return {}
     return {"adopted": str(generation.start.checkpoint), "query_id": str(generation.start.query_id)}

@@ -1,10 +1,9 @@
-"""Whether a generation's checkpoint and the table that it writes tell the same story, before its query may
-start.
+"""Checks, before a query starts, that a generation's checkpoint agrees with its table and its sources.
 
-Delta's sink writes (query id, batch) with every batch, one without rows too, and skips a batch that it has,
-in silence. So a checkpoint that was put back from an older copy, or made anew under an old query id, would
-use batch numbers again: its query would read rows, write none of them, and say that all is well. And a table
-that was replaced behind a checkpoint would go on without its earlier rows.
+Delta's sink writes (query id, batch) with every batch, also with an empty one, and silently skips a batch
+that it already has. So a checkpoint that was restored from an older copy, or created again under an old query
+id, would reuse batch numbers: its query would read rows, write none of them, and report success. And behind a
+table that was replaced, a checkpoint would continue without the table's earlier rows.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ _WAYS = (
 
 
 def check_agreement(job: Job, generation: Generation, start: Start) -> None:
-    """Make sure that the table has what the checkpoint committed, and nothing beyond what it planned.
+    """Check that the table has all batches that the checkpoint committed, and none that it did not plan.
 
-    :raises SinkDisagrees: it has not; nothing was changed.
-    :raises Stopped: the generation was shut out because another driver took over.
+    :raises SinkDisagrees: it does not; nothing was changed.
+    :raises Stopped: the generation is sealed because another driver took over.
     """
     checkpoint = Checkpoint(job.home.storage, start.checkpoint)
     planned, committed = max(checkpoint.offset_batches(), default=-1), checkpoint.last_commit()
@@ -43,7 +42,7 @@ def check_agreement(job: Job, generation: Generation, start: Start) -> None:
             f" {job.home.storage.path()} knows nothing, so every batch would be skipped in silence. Put the"
             f" newer state folder back, {_WAYS}"
         )
-    # A commit without its offsets is damage, not an older copy: Spark finds it, and it is told as what it is.
+    # A commit without its offsets is damage, not an older copy: Spark finds and reports it as such.
     if wrote is not None and wrote > max(planned, before, -1 if committed is None else committed):
         raise SinkDisagrees(
             f"The table at {job.table_path} has batch {wrote} of {told}, but {checkpoint.path()} has planned"
@@ -60,12 +59,12 @@ def check_agreement(job: Job, generation: Generation, start: Start) -> None:
 
 
 def check_sources(job: Job, start: Start) -> None:
-    """Make sure that each source of the checkpoint is still of its kind, and that none was given another
-    name: Spark would drop the old and read the new from its beginning.
+    """Check that each source of the checkpoint still has its kind, and that none was renamed.
 
-    A source that only came, or only went, is what it says; one of each at once looks like a new name.
+    Spark would drop a source under its old name, and read it from the beginning under the new one. A source
+    that was only added, or only removed, is taken as such; one of each at once looks like a rename.
 
-    :raises RecoveryError: one is of another kind now, or one went while another came.
+    :raises RecoveryError: a source has another kind now, or one was removed while another was added.
     """
     checkpoint = Checkpoint(job.home.storage, start.checkpoint)
     planned = checkpoint.offset_batches()
@@ -88,8 +87,9 @@ def check_sources(job: Job, start: Start) -> None:
 
 
 def _check_kinds(job: Job, newest: OffsetEntry) -> None:
-    """Make sure that no source became another kind of source under its old name: its position says nothing of
-    the new one.
+    """Check that no source became another kind of source under its old name.
+
+    The old position means nothing to the new source.
 
     :raises RecoveryError: one did; nothing was changed.
     """
@@ -106,7 +106,7 @@ def _check_kinds(job: Job, newest: OffsetEntry) -> None:
 
 
 def _check_newest(job: Job, generation: Generation) -> None:
-    """End in good order where the seal is no surprise.
+    """Raise `Stopped` if the seal is expected.
 
     :raises Stopped: a newer generation was decided, or another driver has the lease.
     """

@@ -1,12 +1,11 @@
-"""Copying a checkpoint as far as one of its batches, for a query of another id: what the old one goes on
-writing is not looked at.
+"""A copy of a checkpoint up to one of its batches, for a query with another id.
 
 Everything that a query needs to continue after batch B is immutable once B is in the sink: Spark writes the
 state of a batch (version B+1) before the sink's commit, and names every file by its batch, its version or a
-random id. So a copy that takes only what belongs to B and before is right even while the old query still
-writes its own folder. Hidden files are left out: twins (``.X.crc``), of which a reader needs none, and files
-that are being written. Layout: FACTS-spark ("Checkpoint layout"); tests/spark/generation/test_take_over.py
-tries each state store provider.
+random id. So a copy of what belongs to B and before is correct even while the old query still writes to its
+own folder. Hidden files are left out: checksums (``.X.crc``), which no reader needs, and files that are being
+written. Layout: FACTS-spark ("Checkpoint layout"); tests/spark/generation/test_take_over.py tries each state
+store provider.
 """
 
 from __future__ import annotations
@@ -27,22 +26,26 @@ from streamkeeper.storage import Storage
 from streamkeeper_jobs.spark.session import spark_url
 
 _SHARED = (("sstFiles", "SSTs", "dfsSstFileName"), ("logFiles", "logs", "dfsLogFileName"))
-"""What a RocksDB version shares with others: the list in its metadata, the folder, the name's key (Spark
-4.2.0, RocksDBFileManager).
+"""Files that RocksDB versions share: list in the version's metadata, folder, key of the name.
+
+Source: Spark 4.2.0, RocksDBFileManager.
 """
 _SCHEMA_LOG = "_schema_log"
-"""How the folders begin that Delta keeps of a source's schemas (Delta 4.4.0,
-DeltaSourceMetadataTrackingLog).
+"""Prefix of the folders in which Delta keeps the schemas of a source.
+
+Source: Delta 4.4.0, DeltaSourceMetadataTrackingLog.
 """
 _AT_ONCE = 8
 _OWN_PATH = re.compile(rb'"[^"]*/(state/[0-9]+/[^"]*)"')
-"""How a stateful operator's metadata name files of its own (Spark 4.2.0, ``stateSchemaFilePaths``)."""
+"""Path of a state file within a stateful operator's metadata (Spark 4.2.0, ``stateSchemaFilePaths``)."""
 
 
 @dataclass(frozen=True)
 class Copied:
-    """What a copy holds. Where ``committed`` is False its batch is planned and its state is not there: it is
-    to be run once, muted.
+    """Result of a copy.
+
+    If ``committed`` is False, the batch is planned but its state is missing: it must be run once without
+    output.
     """
 
     batch: int
@@ -60,18 +63,18 @@ def copy_checkpoint(  # noqa: PLR0917 - what is copied, and where to
     *,
     sources: bool = True,
 ) -> Copied:
-    """Copy a checkpoint up to and with one batch that is in the sink, into a folder with nothing in it.
+    """Copy a checkpoint up to and including one batch that is in the sink, into an empty folder.
 
-    What it costs is proportional to the state at that batch and to the newest two compacted lists of
-    processed files, not to history.
+    The cost is proportional to the state at that batch and to the newest two compacted lists of processed
+    files, not to the length of the history.
 
     :param batch: a batch that the checkpoint has planned; one that only the sink has committed is left to be
         run again.
-    :param into: the storage that the copy goes to; by default that of the old checkpoint.
-    :param folder: a name in it.
+    :param into: the storage of the copy; by default that of the old checkpoint.
+    :param folder: a name in that storage.
     :param before_each: called between two files; may end the copying by raising.
-    :param sources: copy what the sources keep of their own, too.
-    :raises CheckpointError: the checkpoint lacks what the batch needs.
+    :param sources: also copy what the sources keep in the checkpoint.
+    :raises CheckpointError: the checkpoint lacks something that the batch needs.
     """
     storage = into or old.storage
     commits = old.commit_batches()
@@ -80,7 +83,7 @@ def copy_checkpoint(  # noqa: PLR0917 - what is copied, and where to
     names = [f"offsets/{number}" for number in old.offset_batches() if batch - 1 <= number <= batch]
     names += [f"commits/{number}" for number in commits if batch - 1 <= number <= batch]
     if f"offsets/{batch}" not in names:
-        old.read(f"offsets/{batch}")  # says what is missing, and what to do
+        old.read(f"offsets/{batch}")  # raises with what is missing, and what to do
     names += _sources(old, batch) if sources else ()
     names += _state(old, version)
     storage.overwrite(f"{folder}/metadata", json.dumps({"id": query_id}, separators=(",", ":")).encode())
@@ -95,18 +98,18 @@ def copy_checkpoint(  # noqa: PLR0917 - what is copied, and where to
 
 
 def schema_logs(old: Checkpoint, source: str) -> Iterator[str]:
-    """Give the files in which a Delta source keeps the schemas that it has gone through, where it tracks
-    them.
-    """
+    """Yield the files in which a Delta source tracks its schemas; none if it does not track them."""
     kept = f"sources/{source}"
     for log in (name for name in old.names(kept) if name.startswith(_SCHEMA_LOG)):
         yield from (f"{kept}/{log}/{name}" for name in _visible(old, f"{kept}/{log}"))
 
 
 def copy_file(old: Checkpoint, name: str, storage: Storage, folder: str) -> None:
-    """Copy one file; a stateful operator's own metadata, and the log of a source's schemas, name files by
-    their full path, which has to lead into the new folder. The offset log is copied as the checkpoint reads:
-    that of an adopted one says other names.
+    """Copy one file of a checkpoint.
+
+    A stateful operator's metadata and a source's schema log name files by full path: these paths are changed
+    to the new folder. The offset log is copied as the checkpoint reads it, since an adopted one uses other
+    source names.
     """
     if "/_metadata/" in name or f"/{_SCHEMA_LOG}" in name:
         storage.overwrite(f"{folder}/{name}", _led_into(old, old.read(name), storage, folder))
@@ -117,8 +120,9 @@ def copy_file(old: Checkpoint, name: str, storage: Storage, folder: str) -> None
 
 
 def _led_into(old: Checkpoint, content: bytes, storage: Storage, folder: str) -> bytes:
-    """Let the paths that a file of a checkpoint names lead into its copy, however they were spelled in
-    another storage.
+    """Return the content with the checkpoint's own paths replaced by those of its copy.
+
+    The paths of another storage are found by their ending, however their beginning is spelled.
     """
     if storage.root == old.storage.root:
         return content.replace(f"/{old.folder}/".encode(), f"/{folder}/".encode())
@@ -128,7 +132,7 @@ def _led_into(old: Checkpoint, content: bytes, storage: Storage, folder: str) ->
 
 
 def _sources(old: Checkpoint, batch: int) -> Iterator[str]:
-    """Give what the sources keep of their own: of a files log no more than the batch read, of others all."""
+    """Yield the files that the sources keep: of a files log those up to the batch, of other sources all."""
     offsets = old.offsets(batch).sources
     for source in old.sources():
         yield from schema_logs(old, source)
@@ -143,8 +147,9 @@ def _sources(old: Checkpoint, batch: int) -> Iterator[str]:
 
 
 def _files_log(old: Checkpoint, source: str, upto: int | None) -> Iterator[str]:
-    """Give the newest two compacted lists (from whose distance Spark learns how often to compact) and each
-    plain one after the last.
+    """Yield the newest two compacted lists, and each plain list after the last of them.
+
+    Spark derives its compaction interval from the distance between the two.
     """
     plain, compact = (
         [number for number in numbers if upto is None or number <= upto]
@@ -163,7 +168,7 @@ def _files_log(old: Checkpoint, source: str, upto: int | None) -> Iterator[str]:
 
 
 def _state(old: Checkpoint, version: int) -> Iterator[str]:
-    """Give the files of every state store that its version needs; of each operator what describes it."""
+    """Yield the files of every state store that its version needs, and each operator's metadata."""
     for operator in _visible(old, "state"):
         for part in _visible(old, f"state/{operator}"):
             folder = f"state/{operator}/{part}"
@@ -174,9 +179,7 @@ def _state(old: Checkpoint, version: int) -> Iterator[str]:
 
 
 def _partition(old: Checkpoint, folder: str, version: int) -> Iterator[str]:
-    """Give the files of one partition: those of its only store, and those of each store that has a folder of
-    its own (joins).
-    """
+    """Yield the files of one partition: of its only store, or of each store with its own folder (joins)."""
     yield from _store(old, folder, version)
     for name in _visible(old, folder):
         if name == "_metadata":
@@ -186,8 +189,9 @@ def _partition(old: Checkpoint, folder: str, version: int) -> Iterator[str]:
 
 
 def _store(old: Checkpoint, folder: str, version: int) -> Iterator[str]:
-    """Give the files of one state store from the newest whole version on; all where versions have ids, whose
-    lineage only Spark knows.
+    """Yield the files of one state store, from the newest full version on.
+
+    If versions have ids, all files are taken: only Spark knows their lineage.
     """
     found = [
         match
@@ -207,7 +211,7 @@ def _store(old: Checkpoint, folder: str, version: int) -> Iterator[str]:
 
 
 def _shared(old: Checkpoint, name: str) -> Iterator[str]:
-    """Give the files that a RocksDB version shares with others, by its metadata."""
+    """Yield the files that a RocksDB version shares with others, according to its metadata."""
     try:
         with zipfile.ZipFile(io.BytesIO(old.read(name))) as version:
             told = json.loads(version.read("metadata").decode().partition("\n")[2])
@@ -218,9 +222,7 @@ def _shared(old: Checkpoint, name: str) -> Iterator[str]:
 
 
 def _all(old: Checkpoint, folder: str, version: int) -> Iterator[str]:
-    """Give all files below a folder; of those that are named by a batch alone, only of batches whose state is
-    there.
-    """
+    """Yield all files below a folder; those that are named by a batch only if the batch's state is copied."""
     for name in _visible(old, folder):
         if _visible(old, f"{folder}/{name}"):
             yield from _all(old, f"{folder}/{name}", version)

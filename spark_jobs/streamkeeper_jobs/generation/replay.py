@@ -1,10 +1,10 @@
-"""Rebuilding a state from its history in bounded steps: each is one batch of the new query, run into nowhere.
+"""A rebuild of state from history in bounded steps, each one batch of the new query without output.
 
 Spark replays the batch that its checkpoint has planned and not committed, one at each start. So the ends of
-the steps are written as the offsets of batch 0, 1, 2, …, and the query is started once for each. What a step
-did is in the new checkpoint: a driver that follows one that was killed copies it as far as its last commit,
-and goes on there, in a folder of its own, so that a driver that was only thought dead is in nobody's way. It
-does so only where it would cut the same history into the same steps, for the same query.
+the steps are written as the offsets of batch 0, 1, 2, …, and the query is started once for each. If a driver
+is killed, the next one copies the new checkpoint up to its last commit and continues there, in a folder of
+its own: a driver that was only believed dead then disturbs nothing. It does so only for the same query, the
+same history and the same steps.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from streamkeeper_jobs.stream.batch_header import pin_state_partitions
 from streamkeeper_jobs.stream.ledger_note import note_in_ledger
 
 LEDGER_SECONDS = 10.0
-"""How often at most the ledger is told how far a rebuild is; its end is told always."""
+"""Seconds between two ledger entries on a rebuild's progress, at least; its end is always entered."""
 LEDGER_SHARE = 0.05
-"""The part of the time so far that goes by, too, until the ledger is told again: of a rebuild of days it
-needs no thousands of files.
+"""Share of the elapsed time that must also pass before the next ledger entry.
+
+A rebuild that takes days then needs no thousands of files.
 """
 
 
 @dataclass(frozen=True)
 class Step:
-    """One batch of a replay: where each source stands after it, and the watermark under which it runs.
+    """One batch of a replay: the position of each source after it, and its watermark.
 
-    ``as_history`` says that the sources are read with what limits them to the flow's history.
+    ``as_history`` says whether the sources are read with the options that limit them to the flow's history.
     """
 
     positions: Mapping[str, Any]
@@ -49,10 +50,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Replay:
-    """Steps that lead into a new checkpoint. ``entry`` is the header that all of them have; ``made_of`` tells
-    this history from others.
+    """The steps of a replay into a new checkpoint.
 
-    ``run`` starts the query for the step that is planned, and gives how many rows it read.
+    ``entry`` is the offset header that all steps share; ``made_of`` distinguishes this history from others.
+    ``run`` starts the query for the planned step, and returns how many rows it read.
     """
 
     folder: str
@@ -64,7 +65,7 @@ class Replay:
 
     @property
     def mark(self) -> str:
-        """What two replays have in common of which one can go on where the other was cut off."""
+        """Digest that two replays share if one can continue where the other was interrupted."""
         same = [
             [asdict(step) for step in self.steps],
             sorted(self.entry.conf.items()),
@@ -75,9 +76,9 @@ class Replay:
 
 
 def carry_out(job: Job, replay: Replay) -> None:
-    """Run all steps, from where an earlier driver of this generation was cut off.
+    """Run all steps, from where an earlier driver of this generation was interrupted.
 
-    :raises Stopped: an order ended it; another driver goes on after the last step that was done.
+    :raises Stopped: an order ended it; another driver continues after the last completed step.
     """
     several = len(replay.steps) > 1
     done, rows = _taken_over(job, replay) if several else (0, 0)
@@ -97,14 +98,14 @@ def carry_out(job: Job, replay: Replay) -> None:
 
 
 class _Progress:
-    """Tells how far a replay is: the heartbeat and the log at each step, the ledger more rarely."""
+    """Reports the progress of a replay: to heartbeat and log at each step, to the ledger less often."""
 
     def __init__(self, job: Job, replay: Replay, rows: int) -> None:
         self._job, self._replay, self._rows = job, replay, rows
         self._began = self._noted = time.monotonic()
 
     def mark(self, done: int) -> None:
-        """Write what an heir needs to go on, and beat."""
+        """Write what a succeeding driver needs to continue, and send a heartbeat."""
         home, generation = self._job.home, self._replay.generation
         mark = {
             "mark": self._replay.mark,
@@ -116,7 +117,7 @@ class _Progress:
         self._job.watch.tell(phase=REBUILDING, details={"rebuild": self._numbers(done)})
 
     def tell(self, batch: int, rows: int) -> None:
-        """Tell of a step that is done."""
+        """Report a completed step."""
         self._rows += rows
         done, steps = batch + 1, len(self._replay.steps)
         self.mark(done)
@@ -141,9 +142,7 @@ class _Progress:
 
 
 def _taken_over(job: Job, replay: Replay) -> tuple[int, int]:
-    """Copy what an earlier driver's replay came to; give how many steps are done by that, and the rows that
-    they read.
-    """
+    """Copy the replay of an earlier driver; return how many steps are done and how many rows they read."""
     home, generation = job.home, replay.generation
     for epoch in reversed(home.replays(generation.number)):
         found = read_json(home.storage, home.replay(generation.number, epoch)) or {}

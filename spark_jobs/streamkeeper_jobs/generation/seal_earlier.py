@@ -1,6 +1,4 @@
-"""Shutting the earlier generations out of the sink, and finding where the one that is followed really
-stood.
-"""
+"""Seals earlier generations in the sink and reads the last position of the one before."""
 
 from __future__ import annotations
 
@@ -23,8 +21,10 @@ from streamkeeper_jobs.spark.delta_table import last_written, seal, shut_out
 
 @dataclass(frozen=True)
 class Sealed:
-    """What the seals found: the last real transaction of each earlier generation that was sealed now, and all
-    that are sealed by now.
+    """Result of sealing.
+
+    ``last`` is the last real transaction of each generation that was sealed now; ``all`` are all that are
+    sealed.
     """
 
     last: dict[int, int | None]
@@ -32,15 +32,16 @@ class Sealed:
 
 
 def seal_earlier(job: Job, generation: Generation) -> Sealed:
-    """Seal every generation before this one that no earlier start says is sealed.
+    """Seal every earlier generation that no start record lists as sealed.
 
-    Sealing twice is nothing, so a driver that died half-way is simply followed by another.
+    Sealing again has no effect, so another driver can simply repeat what one that died had begun.
 
-    :raises CheckpointError: what a generation wrote last cannot be known any more.
+    :raises CheckpointError: the last write of a generation can no longer be determined.
     """
     earlier = [number for number in job.home.generations() if number < generation.number]
     last: dict[int, int | None] = {}
     for number in not_sealed(job.home, generation.number, generation.previous):
+        # Before the seal: afterwards a late driver may commit batches that the sink skips.
         write_end(job.home, number)
         app_id = _query_id(job.home, number)
         found = delta_log.last_transaction(job.table_path, app_id)
@@ -49,17 +50,16 @@ def seal_earlier(job: Job, generation: Generation) -> Sealed:
 
 
 def not_sealed(home: FlowHome, before: int, previous: int | None) -> list[int]:
-    """Give the generations before one that no start says are sealed, and the one that it follows, whether or
-    not.
-    """
+    """Return the generations before `before` that no start record lists as sealed, and always `previous`."""
     earlier = [number for number in home.generations() if number < before]
     known = _sealed_before(home, earlier)
     return [number for number in earlier if number not in known or number == previous]
 
 
 def write_end(home: FlowHome, number: int) -> None:
-    """Write what a generation had committed, before it is sealed: what a late driver commits afterwards is
-    skipped by the sink, and no proof that it was written.
+    """Record the last commit of a generation before it is sealed.
+
+    The sink skips what a late driver commits afterwards, so a later commit proves nothing about the table.
     """
     begun = generations.read_start(home, number)
     if begun is not None:
@@ -67,14 +67,14 @@ def write_end(home: FlowHome, number: int) -> None:
 
 
 def stood(job: Job, generation: Generation, sealed: Sealed) -> Standing | None:
-    """Find where the generation that this one follows stood; None if this one follows none that ever began.
+    """Return the position of the generation that this one follows; None if that never began.
 
-    A generation that was decided and never begun stands where the one before it stood, if it was to start
-    after that one's last batch. One that begins after a batch of an earlier generation finds that one as it
-    stood when the batch was its last.
+    A generation that was decided but never begun has the position of its predecessor, if it was to start
+    after that one's last batch. A generation that starts after a certain batch gets the position as of that
+    batch.
 
-    :raises RecoveryError: it was decided with another start, and never begun: where it would have started is
-        nowhere written. Or the batch that it is to begin after is gone.
+    :raises RecoveryError: the predecessor was decided with another start and never began, so it has no
+        recorded position; or the batch to start after is gone.
     """
     found = _begun_behind(job.home, generation, sealed)
     if generation.start.mode == ADOPTED:
@@ -102,13 +102,13 @@ def stood(job: Job, generation: Generation, sealed: Sealed) -> Standing | None:
 
 
 def _adopted(job: Job, generation: Generation) -> Standing:
-    """Shut the query out whose checkpoint the generation adopts, and find where it stood.
+    """Seal the adopted query and return its position.
 
-    What it had committed is written down before: what it commits afterwards, should it still run, the table
-    has not.
+    Its last commit is recorded before the seal: the table lacks whatever a query that still runs commits
+    later.
 
-    :raises RecoveryError: a batch of it was under way, nothing says whether the table has it, and nobody
-        accepted that it may come again.
+    :raises RecoveryError: a batch of it was in progress, nothing says whether the table has it, and
+        duplicates were not accepted.
     """
     query_id = generation.start.query_id
     checkpoint = adopted_checkpoint.open_adopted(generation.start)
@@ -117,7 +117,7 @@ def _adopted(job: Job, generation: Generation) -> Standing:
     under_way = max(checkpoint.offset_batches(), default=-1)
     may_repeat = REPEATS in generation.accepted or isinstance(
         job.flow.declaration, AutoCdcFlow
-    )  # keyed: the plan asked where it harms
+    )  # keyed tables take duplicates; the plan asked where they do harm
     if (
         under_way > (-1 if last is None else last)
         and not may_repeat
@@ -136,7 +136,7 @@ def _adopted(job: Job, generation: Generation) -> Standing:
 
 
 def evidence(where: Standing | None, sealed: Sealed) -> dict[str, Any]:
-    """Give what was found, for the generation's start and the ledger."""
+    """Return the position as evidence for the generation's start record and the ledger."""
     found = (
         where.evidence()
         if where is not None
@@ -146,8 +146,9 @@ def evidence(where: Standing | None, sealed: Sealed) -> dict[str, Any]:
 
 
 def _seal(job: Job, query_id: str) -> int | None:
-    """Seal a query id wherever its flow commits, in the order of a batch, and give the last batch that it
-    really wrote.
+    """Seal a query id in all tables of its flow, in the order of a batch.
+
+    Return the last batch it really wrote.
     """
     *others, (table, app_id) = job.sink.app_ids(query_id)
     for path, other in others:
@@ -156,14 +157,13 @@ def _seal(job: Job, query_id: str) -> int | None:
 
 
 def _begun_behind(home: FlowHome, generation: Generation, sealed: Sealed) -> tuple[Generation, Start] | None:
-    """Give a generation between this one and the one that it follows, if a driver that was thought gone began
-    it and wrote.
+    """Return a generation between this one and its predecessor that began late and wrote, or None.
 
-    When this generation was decided that one had not begun, so it was passed over; what it wrote since must
-    not come again.
+    When this generation was decided, that one had not begun and was passed over; a driver that was believed
+    dead began it since. What it wrote must not be written again.
 
-    :raises RecoveryError: there is one, and this generation was to start elsewhere than after the last batch:
-        its price is another now.
+    :raises RecoveryError: there is one, and this generation starts elsewhere than after the last batch, so
+        its price has changed.
     """
     wrote = [
         number
@@ -220,8 +220,9 @@ def _at_place(job: Job, generation: Generation) -> Standing:
 
 
 def _of(home: FlowHome, number: int) -> Standing:
-    """Give the generation whose offsets are given explicitly: the lists of files in its checkpoint are those
-    that they speak of.
+    """Return the position of the generation to which explicit offsets belong.
+
+    The offsets refer to the lists of files in its checkpoint.
 
     :raises RecoveryError: it is gone.
     """

@@ -1,10 +1,10 @@
-"""Making a new checkpoint that starts at a position, without Spark having run there.
+"""A new checkpoint that starts at a position, without Spark having run there.
 
-What was measured (FACTS-spark, "Starting a new checkpoint"): a checkpoint with ``metadata``, the processed
-files as batch 0 of each files log, and ``offsets/0`` continues exactly. With ``commits/0`` as well no run is
-needed, if the query keeps no state. A query that keeps state replays batch 0 once into nowhere, which makes
-its state: empty if no row is let through, rebuilt from history if they are. A long history is cut into
-several such batches (streamkeeper_jobs.generation.replay).
+Measured (FACTS-spark, "Starting a new checkpoint"): a checkpoint with ``metadata``, the processed files as
+batch 0 of each files log, and ``offsets/0`` continues exactly. With ``commits/0`` as well, a stateless query
+needs no run. A stateful query replays batch 0 once without output, which creates its state: empty if no row
+is let through, else rebuilt from history. A long history is cut into several such batches
+(streamkeeper_jobs.generation.replay).
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NewCheckpoint:
-    """A checkpoint to be made. ``folder`` is a name in the state storage, with nothing in it yet;
-    ``operators`` are the new query's.
+    """A checkpoint to be created.
+
+    ``folder`` is a name in the state storage, still empty; ``operators`` are those of the new query.
     """
 
     folder: str
@@ -57,8 +58,9 @@ class NewCheckpoint:
 
     @property
     def rebuilds(self) -> bool:
-        """Whether history is replayed into the new query's state. What lies before the declared start of a
-        first generation is none.
+        """Whether history is replayed into the new query's state.
+
+        What lies before the declared start of a first generation is no history.
         """
         return (
             bool(self.operators) and self.generation.state == REBUILT and self.generation.previous is not None
@@ -66,13 +68,13 @@ class NewCheckpoint:
 
 
 def plant(job: Job, new: NewCheckpoint, origin: Origin, looks: Looks) -> tuple[int | None, dict[str, Any]]:
-    """Fill a checkpoint folder so that the flow starts at its origin; give the batch that stands for
-    everything before, and the positions.
+    """Fill a checkpoint folder so that the flow starts at its origin.
 
-    No batch (None) stands for it where nothing was processed before.
+    Return the batch that stands for everything before (None if nothing was processed before), and the
+    positions.
 
     :raises RecoveryError: the state is to be rebuilt, and files of the history are gone.
-    :raises Stopped: an order ended it; another driver starts anew, in another folder.
+    :raises Stopped: an order ended it; another driver starts over, in another folder.
     """
     storage, folder = job.home.storage, new.folder
     pin_state_partitions(job.spark, None)
@@ -100,13 +102,13 @@ def plant(job: Job, new: NewCheckpoint, origin: Origin, looks: Looks) -> tuple[i
 
 
 def _steps(new: NewCheckpoint, origin: Origin, ends: list[dict[str, Any]]) -> tuple[Step, ...]:
-    """Give the batches that stand for everything before; none where nothing was processed before.
+    """Return the batches that stand for everything before; none if nothing was processed before.
 
-    History is replayed under watermark 0, or some of it would be late. What it had emitted by the old
-    watermark was emitted then: one more step lets it be emitted into nowhere, so that it is not emitted
-    again. A Delta source has its position twice, too: Spark asks it, at each start, for its last batch once
-    more, from the batch before. Where there is none that would be the whole table, and fails if the version
-    before the position cannot be put together any more.
+    History is replayed under watermark 0, or some of it would be late. What the old watermark had emitted was
+    emitted then: one more step emits it again without output. A Delta source needs its position twice as
+    well: at each start Spark asks it for its last batch again, counted from the batch before. Without that
+    batch this would be the whole table, and it fails if the version before the position can no longer be
+    reconstructed.
     """
     steps = tuple(Step(end, 0 if new.rebuilds else origin.watermark_ms) for end in ends)
     reads_tables = any(isinstance(found, DeltaOrigin) for found in origin.sources.values())
@@ -116,8 +118,9 @@ def _steps(new: NewCheckpoint, origin: Origin, ends: list[dict[str, Any]]) -> tu
 
 
 def _reading(job: Job, new: NewCheckpoint, origin: Origin, looks: Looks) -> Job:
-    """Give the job with its Delta sources reading what the replay needs: their history, or next to nothing
-    where no row is let through.
+    """Return the job with Delta sources limited to what the replay needs.
+
+    That is their history, or next to nothing if no row is let through.
     """
 
     def set_for_replay(source: Source) -> Source:
@@ -142,9 +145,7 @@ def _reading(job: Job, new: NewCheckpoint, origin: Origin, looks: Looks) -> Job:
 
 
 def _run(job: Job, reading: Job, new: NewCheckpoint, step: Step) -> int:
-    """Run the one batch that is planned and not committed into nowhere, which leaves its state behind; give
-    how many rows it read.
-    """
+    """Run the planned batch without output, which leaves its state behind; return how many rows it read."""
     frame = (reading if step.as_history else job).frame(new.schemas, not new.rebuilds, new.folder)
     return run_muted(
         frame,
@@ -157,10 +158,11 @@ def _run(job: Job, reading: Job, new: NewCheckpoint, step: Step) -> int:
 def _write_sources(
     job: Job, new: NewCheckpoint, origin: Origin, looks: Looks, made_of: Hash
 ) -> dict[str, list[Any]]:
-    """Write what each source keeps of its own; give the ends of its steps, the last of which is the position
-    after it.
+    """Write what each source keeps in the checkpoint; return the ends of its steps.
 
-    :param made_of: gets what tells this history from others, as far as the positions do not.
+    The last end is the position after it.
+
+    :param made_of: updated with what distinguishes this history from others beyond its positions.
     """
     storage, folder = job.home.storage, new.folder
     ends: dict[str, list[Any]] = {}
@@ -191,9 +193,7 @@ def _write_sources(
 
 
 def keep_schema_logs(job: Job, generation: Generation, where: Standing | None, folder: str) -> None:
-    """Copy the logs of the schemas of Delta sources, where the new generation goes on where the old one
-    stood.
-    """
+    """Copy the schema logs of Delta sources, if the new generation continues from an old position."""
     if where is None or generation.start.mode not in (AFTER_LAST, BATCH):
         return
     for source in job.sources:

@@ -1,8 +1,7 @@
-"""Whether what a generation has yet to read, or must read once more, is still there; looked at before
-anything is touched.
+"""Checks, before anything is changed, that what a generation must still read or read again is available.
 
-Spark would find some of it by itself, in the middle of a batch. What it cannot find is a topic that was made
-anew and has grown past the old position: it would go on there, and leave out what came before.
+Spark would find some losses itself, in the middle of a batch. It cannot detect a topic that was created again
+and has grown past the old position: it would continue there and skip the earlier records.
 """
 
 from __future__ import annotations
@@ -27,15 +26,14 @@ from streamkeeper_jobs.spark.session import spark_url
 from streamkeeper_jobs.stream.readers import hadoop_path
 
 ANY_LOSS = ()
-"""Nothing was accepted by a start that no recovery decided."""
+"""Nothing is accepted by a start that no recovery decided."""
 
 
 def check_histories(job: Job, start: Start) -> None:
-    """Make sure, before a query goes on, that its Kafka and Delta sources still have what follows its last
-    committed batch.
+    """Check that the Kafka and Delta sources still have what follows the last committed batch.
 
     :raises RecoveryError: they have not.
-    :raises SourceError: a source cannot be looked at now.
+    :raises SourceError: a source cannot be read now.
     """
     checkpoint = Checkpoint(job.home.storage, start.checkpoint)
     last = checkpoint.last_commit()
@@ -61,12 +59,12 @@ def check_histories(job: Job, start: Start) -> None:
 
 
 def check_history(job: Job, generation: Generation, origin: Origin, looks: Looks) -> None:
-    """Make sure that everything is still there that a rebuilt state is made of.
+    """Check that everything a rebuilt state is made of is still there.
 
-    Spark replays without files that are gone, and with the new content of those that were written anew, and
-    says nothing.
+    Spark silently replays without files that are gone, and with the new content of files that were
+    overwritten.
 
-    :raises RecoveryError: something is gone, and nobody accepted that.
+    :raises RecoveryError: something is gone, and its loss was not accepted.
     """
     for source in job.sources:
         found = origin.sources.get(source.name)
@@ -85,7 +83,7 @@ def check_history(job: Job, generation: Generation, origin: Origin, looks: Looks
 
 
 def _gone(source: Source, found: SourceOrigin | None, looks: Looks) -> str | None:
-    """Say what is gone that a state can be rebuilt without, if someone accepts that."""
+    """Return a description of what is gone and can be accepted as missing; None if nothing is."""
     match found:
         case FilesOrigin(entries):
             there = {entry.path: entry.timestamp_ms for entry in looks.files(source)}
@@ -105,10 +103,11 @@ def _gone(source: Source, found: SourceOrigin | None, looks: Looks) -> str | Non
 
 
 def _check_table(spark: SparkSession, source: Source, origin: DeltaOrigin, looks: Looks) -> None:
-    """Make sure that Spark can read the table as it was at the version that a replay starts with; it cannot
-    replay without a part of it.
+    """Check that Spark can read the table at the version with which a replay starts.
 
-    :raises RecoveryError: it cannot.
+    A table cannot be replayed in part, so no loss can be accepted here.
+
+    :raises RecoveryError: it cannot be read.
     """
     if origin.first_read is not None:
         _check_commits(source, origin.first_read, looks)

@@ -1,4 +1,7 @@
-"""From where a generation reads each source: which files, records, versions or seconds count as processed."""
+"""Start position of a generation in each source: what counts as processed.
+
+That is files, Kafka records, table versions, or seconds of the rate source.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,9 @@ from streamkeeper_jobs.sources.start_kafka import KafkaOrigin
 
 @dataclass(frozen=True)
 class FilesOrigin:
-    """Files that count as processed; ``entries`` reads them anew at each call, so that millions need not be
-    kept in memory.
+    """Files that count as processed.
+
+    ``entries`` reads them anew at each call: millions of them need not be kept in memory.
     """
 
     entries: Callable[[], Iterable[FileEntry]]
@@ -39,8 +43,9 @@ class FilesOrigin:
 
 @dataclass(frozen=True)
 class RateOrigin:
-    """Seconds of the rate source that count as processed, since the start that the bytes of its own file
-    say.
+    """Seconds of the rate source that count as processed.
+
+    They are counted from the time that its own checkpoint file, ``started``, holds.
     """
 
     started: bytes
@@ -52,9 +57,9 @@ SourceOrigin = FilesOrigin | RateOrigin | KafkaOrigin | DeltaOrigin
 
 @dataclass(frozen=True)
 class Origin:
-    """From where a generation reads. A source that is not in ``sources`` is read from its beginning.
+    """Start position of a generation. A source that is not in ``sources`` is read from its beginning.
 
-    ``notes`` say in words what is not as before: sources that are new, or gone.
+    ``notes`` describe what has changed: sources that are new or gone.
     """
 
     sources: Mapping[str, SourceOrigin]
@@ -65,12 +70,12 @@ class Origin:
 def find_origin(
     generation: Generation, sources: tuple[Source, ...], where: Standing | None, looks: Looks
 ) -> Origin:
-    """Find from where a generation reads each source, by its decision.
+    """Return the start position of a generation in each source, according to its decision.
 
-    :param where: where the generation before it stood; None if there was none.
-    :raises CheckpointError: the old checkpoint does not say what the decision needs.
-    :raises RecoveryError: explicit offsets do not fit the sources, or what was not read yet is gone.
-    :raises SourceError: a source cannot be looked at now.
+    :param where: position of the generation before; None if there was none.
+    :raises CheckpointError: the old checkpoint lacks what the decision needs.
+    :raises RecoveryError: explicit offsets do not fit the sources, or unread data is gone.
+    :raises SourceError: a source cannot be read now.
     """
     found = _find(generation, sources, where, looks)
     began = {
@@ -89,7 +94,7 @@ def _find(
         case mode if mode in (
             AFTER_LAST,
             BATCH,
-        ):  # where it stood, or where it stood when that batch was its last
+        ):  # at its position, or at its position after that batch
             return _after_last(sources, where, looks, generation.accepted)
         case mode if mode == EARLIEST:
             return _from_the_beginning(sources, looks, declared=generation.previous is None)
@@ -109,7 +114,7 @@ def _find(
             )
         case mode if (
             mode == OFFSETS and start.generation is not None
-        ):  # a backup kept them: a plan asked for what going on costs
+        ):  # kept by a backup: the plan asked for consent to the cost
             assert where is not None, "the generation whose offsets they are was found"
             return _after_kept(sources, start.offsets or {}, where, looks, generation.accepted)
         case mode if mode == OFFSETS:
@@ -154,9 +159,7 @@ def _after_kept(
     looks: Looks,
     accepted: tuple[str, ...],
 ) -> Origin:
-    """Go on after the offsets that a backup kept of a batch, as after the last one; the watermark that it had
-    is not gone on with.
-    """
+    """Continue after the offsets of a batch that a backup kept, without its watermark."""
     names, read = (
         {source.name for source in sources},
         {name for name, offset in kept.items() if offset is not None},
@@ -178,8 +181,9 @@ def _all_onward(
     looks: Looks,
     accepted: tuple[str, ...],
 ) -> tuple[dict[str, SourceOrigin], list[str]]:
-    """Go on in every source after ``stood``, what was processed of it; ``keys`` are its names in the
-    checkpoint. Both go by its name.
+    """Continue in every source after ``stood``, its processed position by source name.
+
+    ``keys`` maps the names of sources to their names in the checkpoint.
     """
     found: dict[str, SourceOrigin] = {}
     notes: list[str] = []
@@ -195,7 +199,7 @@ def _all_onward(
 def _onward(
     source: Source, key: str, offset: Any, where: Standing | None, *, looks: Looks, accepted: tuple[str, ...]
 ) -> tuple[SourceOrigin | None, list[str]]:
-    """Go on after what was processed of one source; where nothing was, at its beginning as it is declared."""
+    """Continue after what was processed of one source; if nothing was, at its declared start."""
     if offset is not None:
         _require_fit(source, offset)
     if source.format == KAFKA:
@@ -218,8 +222,9 @@ def _onward(
 
 
 def _from_the_beginning(sources: tuple[Source, ...], looks: Looks, declared: bool) -> Origin:
-    """Read everything. A first generation starts where its sources are declared to start; Spark itself finds
-    that in Kafka.
+    """Read everything; a first generation starts where its sources are declared to start.
+
+    For Kafka, Spark itself finds the declared start.
     """
     found: dict[str, SourceOrigin] = {}
     for source in sources:
@@ -281,7 +286,7 @@ def _explicit(
     found: dict[str, SourceOrigin] = {}
     for source in sources:
         offset = wanted[source.name]
-        if offset is None:  # nothing of it was read: from its beginning
+        if offset is None:  # nothing of it was read: start at its beginning
             if source.format == KAFKA:
                 found[source.name] = start_kafka.at_beginning(looks.topics(source))
             continue
@@ -303,9 +308,7 @@ def _listed(source: Source, looks: Looks, before_ms: int | None = None) -> Files
 
 
 def _folders(sources: tuple[Source, ...], checkpoint: Checkpoint) -> dict[str, str]:
-    """Give the name by which a checkpoint keeps what is each source's own: the source's, or in an old one
-    without names its number.
-    """
+    """Map each source to its name in a checkpoint: its own, or its number in an old one without names."""
     kept = checkpoint.sources()
     return {
         source.name: source.name if source.name in kept else str(index)
@@ -314,9 +317,7 @@ def _folders(sources: tuple[Source, ...], checkpoint: Checkpoint) -> dict[str, s
 
 
 def _initial(where: Standing | None, key: str) -> Any | None:
-    """Read from where a Kafka source was first read, as its old checkpoint kept it; None where it kept
-    nothing.
-    """
+    """Return the first offsets ever read of a Kafka source, from the old checkpoint; None if it has none."""
     return (
         None
         if where is None or key not in where.checkpoint.sources()
@@ -349,7 +350,7 @@ def _at(source: Source, key: str, offset: Any, checkpoint: Checkpoint) -> FilesO
 
 
 def source_keys(sources: tuple[Source, ...], found: list[str], version: int) -> dict[str, str]:
-    """Map the flow's sources to the old offsets: by name, or in an old log without names by their order."""
+    """Map the flow's sources to their names in the old offsets; in a log without names, by order."""
     if version == 1:
         return {source.name: str(index) for index, source in enumerate(sources) if str(index) in found}
     return {source.name: source.name for source in sources if source.name in found}

@@ -1,10 +1,9 @@
-"""Going on where a driver that cannot be proven dead may still write: in a generation of one's own, copied
-from the old.
+"""Take-over from a driver that may still be alive: in a new generation, with a copy of the old checkpoint.
 
-Two queries with one id on one checkpoint would each take the other's batches for done. So a driver whose
-lease came without proof does not continue the generation that it finds: it decides the next one, shuts the
-old one out of the sink, and copies its checkpoint as far as the sink has it. What the other still sends, the
-sink's log refuses.
+Two queries with one id on one checkpoint would each take the other's batches as done. So a driver whose lease
+came without proof does not continue the generation that it finds: it decides the next one, seals the old one
+in the sink, and copies its checkpoint as far as the sink has it. The seal makes the sink refuse what the
+other driver still sends.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ from streamkeeper_jobs.stream.query import run_muted
 
 
 def own_generation(job: Job, generation: Generation) -> Generation:
-    """Give the generation that this driver may run: the one given, or the next, if an earlier driver of it
-    may still be alive.
+    """Return the generation that this driver may run: the given one, or the next if its old driver may live.
 
-    Whoever began it, and every driver since, must be proven gone. A driver before that knows an earlier
-    generation only, or else fails to begin this one, whose start is there.
+    The driver that began it, and every driver since, must be proven dead. A driver before these knows only an
+    earlier generation, or fails to begin this one because its start record exists.
     """
     start = generations.read_start(job.home, generation.number)
     why = _not_ours(job, generation, start) if start is not None else None
@@ -48,7 +46,7 @@ def own_generation(job: Job, generation: Generation) -> Generation:
 
 
 def _not_ours(job: Job, generation: Generation, start: Start) -> str | None:
-    """Say why a generation that was begun must be left as it is; None where it may go on."""
+    """Return why a generation that has begun must be left as it is; None if it may continue."""
     doubtful = job.lease.unproven
     if doubtful is not None and doubtful >= start.epoch:
         return f"lease epoch {doubtful} was taken over without proof that its driver is dead"
@@ -60,15 +58,14 @@ def _not_ours(job: Job, generation: Generation, start: Start) -> str | None:
 
 
 def copy_from(job: Job, new: NewCheckpoint, where: Standing) -> tuple[int, dict[str, Any]]:
-    """Fill a checkpoint folder with a copy of the old one, as far as the sink has it; give its last batch,
-    and the positions after it.
+    """Fill a checkpoint folder with a copy of the old one as far as the sink has it.
 
-    A batch that is in the sink and not in the checkpoint is run again into nowhere, as a restart would run
-    it: that makes its state.
+    Return its last batch, and the positions after that. A batch that is in the sink but not committed in the
+    checkpoint is run again without output, as a restart would: that creates its state.
 
     :raises CheckpointError: the old checkpoint lacks what must be copied.
     :raises SinkDisagrees: the table lacks what the old checkpoint committed.
-    :raises Stopped: an order ended it; another driver starts anew, in another folder.
+    :raises Stopped: an order ended it; another driver starts over, in another folder.
     """
     entry = where.offsets()
     assert entry is not None, "a generation without a batch has nothing to copy"

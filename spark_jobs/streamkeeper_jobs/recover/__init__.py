@@ -1,3 +1,4 @@
 """The steps of recoveries that need Spark.
 
-One module a kind, named as in streamkeeper/recover/kinds."""
+One module for each kind, named as in streamkeeper/recover/kinds.
+"""

@@ -1,5 +1,6 @@
-"""The step of ``adopt`` that needs Spark: the declaration is tried on a copy of the checkpoint. The flow's
-next driver adopts it.
+"""The Spark step of ``adopt``: a dry run of the declaration on a copy of the checkpoint.
+
+The adoption itself is done by the flow's next driver.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from streamkeeper_jobs.recover.dry_run import Rehearsal, rehearse
 
 
 def act(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Rehearse, and make sure that the old job wrote nothing since the plan was made.
+    """Do the dry run, and check that the old job has written nothing since the plan was made.
 
     :raises RecoveryError: the declaration does not fit the checkpoint, or the old job still writes; nothing
         was changed.

@@ -1,6 +1,4 @@
-"""Carrying a backfill out: its own flow, driven to its end as any once flow is, by the process that the
-recovery's step runs in.
-"""
+"""The Spark step of ``backfill``: drives the backfill's own flow to its end, as any once flow."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ from streamkeeper_jobs.spark.session import open_session, spark_url
 
 @dataclass(frozen=True)
 class Filling:
-    """A backfill to carry out: what was asked for, the recovery's id, and the ``fingerprint`` that it was
-    planned for.
-    """
+    """A backfill to carry out. ``fingerprint`` is that of the declaration for which it was planned."""
 
     settings: Settings
     request: BackfillRequest
@@ -77,12 +73,13 @@ def fill_step(spark: SparkSession, work: Work) -> dict[str, Any]:
 def fill(
     spark: SparkSession, filling: Filling, tell: Tell, check_stop: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """Run a backfill to its end, and say what it did; one that is done is not run again, one that was
-    interrupted goes on.
+    """Run a backfill to its end and return its evidence.
 
-    :raises RecoveryError: the declaration changed since, or the backfill could not be ended; what it says may
-        be mended and this run again.
-    :raises StreamkeeperError: it failed for now, several times; another try may go better.
+    A completed backfill is not run again; an interrupted one continues.
+
+    :raises RecoveryError: the declaration has changed, or the backfill could not be completed; mend what the
+        message names, and run it again.
+    :raises StreamkeeperError: it failed several times for a reason that may pass; another try may succeed.
     """
     home, derived = _prepare(spark, filling)
     if generations.finished(home) is None:
@@ -132,8 +129,9 @@ def _prepare(spark: SparkSession, filling: Filling) -> tuple[FlowHome, Flow]:
 def _with_all_partitions(
     spark: SparkSession, settings: Settings, request: BackfillRequest, flow: Flow
 ) -> BackfillRequest:
-    """Let the range of a Kafka source name every partition, as Spark wants it: those that nobody named give
-    nothing.
+    """Return the request with every partition of a Kafka source in its range, as Spark requires.
+
+    A partition that was not requested gets an empty range.
     """
     if request.from_offsets is None or request.source is None:
         return request
@@ -162,7 +160,7 @@ def _drive(
     why = ended.why or f"it ended ({ended.outcome.name.lower().replace('_', ' ')})"
     error = (
         StreamkeeperError if ended.outcome in FOR_NOW else RecoveryError
-    )  # by which Airflow's tasks know whether to try again
+    )  # by the class, Airflow's tasks decide whether to try again
     raise error(
         f"The backfill of {derived.declaration.target} stopped after batch {ended.batch}: {why}\nWhat it"
         " filled in stays. Put right what is said, and run this step again: it goes on from there."
@@ -170,9 +168,7 @@ def _drive(
 
 
 def _only(request: BackfillRequest, flow: Flow, frame: DataFrame) -> DataFrame:
-    """Leave the rows that a backfill is for: within the bounds of a Kafka source, and where the predicate is
-    true.
-    """
+    """Keep the requested rows: within the bounds of a Kafka source, and where the predicate is true."""
     source = flow.pipeline.source(request.source) if request.source else None
     if (
         source is not None
@@ -197,9 +193,7 @@ def _where(predicate: str | None, frame: DataFrame) -> DataFrame:
 
 
 def _at_or_after(end: dict[str, dict[str, int]]) -> Column:
-    """Say whether a record lies at or after the end of its partition; a partition that the end does not name
-    has none.
-    """
+    """Return whether a record lies at or after the end of its partition; one without an end has no limit."""
     past = F.lit(False)
     for topic, parts in end.items():
         for part, offset in parts.items():
@@ -210,7 +204,7 @@ def _at_or_after(end: dict[str, dict[str, int]]) -> Column:
 
 
 def _sequence_parts(spark: SparkSession, backup: Backup, flow: Flow) -> int:
-    """Give of how many columns a sequence in a backup is made; 1 where its rows have none."""
+    """Return the number of columns of the sequence in a backup; 1 for rows without a sequence."""
     if not isinstance(flow.declaration, AutoCdcFlow):
         return 1
     rows = spark.read.format("delta").load(spark_url(backup.target))
@@ -218,10 +212,10 @@ def _sequence_parts(spark: SparkSession, backup: Backup, flow: Flow) -> int:
 
 
 def _changes(request: BackfillRequest, rows: DataFrame, tombstones: DataFrame) -> DataFrame:
-    """Make changes of a backup: an upsert of each row at the sequence that it has, and each delete and
-    truncate that is remembered.
+    """Turn a backup into changes: an upsert of each row at its sequence, and each stored delete and truncate.
 
-    What is remembered comes whole, whatever the predicate: it did happen, and later rows are judged by it.
+    The predicate does not apply to deletes and truncates: they happened, and later rows are compared with
+    them.
     """
     stored = [column(name) for name in rows.columns if name != BOOKKEEPING]
     upserts = _where(request.predicate, rows).select(
@@ -233,16 +227,14 @@ def _changes(request: BackfillRequest, rows: DataFrame, tombstones: DataFrame) -
 
 
 def _parts(frame: DataFrame, *path: str) -> list[Column]:
-    """Give the columns that a sequence is made of, under the names that the backfill's changes have them
-    by.
-    """
+    """Return the columns of a sequence, under the names that the backfill's changes use."""
     names = _fields(frame, *path)
     parts = [column(*path, name) for name in names] if names else [column(*path)]
     return [part.alias(f"{SEQUENCE}{number}") for number, part in enumerate(parts)]
 
 
 def _fields(frame: DataFrame, *path: str) -> list[str]:
-    """Give the names of a struct's fields; none where it is no struct."""
+    """Return the names of a struct's fields; none if it is no struct."""
     found: DataType = frame.schema
     for name in path:
         assert isinstance(found, StructType), f"{'.'.join(path)} is a field of structs"

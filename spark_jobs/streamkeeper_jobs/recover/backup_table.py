@@ -1,6 +1,4 @@
-"""The steps of ``backup_table`` that need Spark: pinning versions that belong together, and comparing the
-copy with them.
-"""
+"""The Spark steps of ``backup_table``: pin versions that belong together, and compare the copy with them."""
 
 from __future__ import annotations
 
@@ -34,17 +32,16 @@ from streamkeeper_jobs.spark.session import spark_url
 
 _CLOCKED = "delta.enableInCommitTimestamps"
 _CLOCKED_SINCE = ("delta.inCommitTimestampEnablementVersion", "delta.inCommitTimestampEnablementTimestamp")
-"""Properties that name versions of the table that is copied; the copy has versions of its own."""
+"""Properties that name versions of the copied table; the copy has versions of its own."""
 
 
 def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Choose the versions that are copied, and write down what makes them up: for each the commit that the
-    copy will have.
+    """Choose the versions to copy, and write the commit that each copy will have.
 
-    Target and tombstones are chosen in the writers' turn, so that no batch is in the one and not in the
-    other. The turn is given back before anything is read.
+    The versions of target and tombstones are read in the writers' turn, so that no batch is in only one of
+    them. The turn is given back before any table is read.
 
-    :raises TableLocked: a recovery works on the table, or began to while the turn was waited for; nothing was
+    :raises TableLocked: a recovery works on the table, or began to during the wait for the turn; nothing was
         copied.
     """
     plan = work.plan
@@ -61,7 +58,7 @@ def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
         else nullcontext
     )
     with turn():
-        check_free()  # the turn may have been long in coming, and a recovery that puts tables back takes none
+        check_free()  # the wait may have been long, and a recovery that restores tables takes no turn
         versions = {what: delta_log.latest_version(path) for what, path in unit.items()}
         check_free()
     found = {what: _read(spark, path, versions[what]) for what, path in unit.items()}
@@ -70,9 +67,9 @@ def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
 
 
 def verify(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Read the pinned versions and the copies, and compare: rows, checksums, columns.
+    """Compare the pinned versions with their copies: rows, checksums, columns.
 
-    :raises RecoveryError: a copy is not what was pinned, or either cannot be read.
+    :raises RecoveryError: a copy differs from what was pinned, or either cannot be read.
     """
     pinned, copied = work.evidence(PIN), work.evidence(COPY)
     assert pinned is not None and copied is not None, "the steps before were done"
@@ -80,12 +77,12 @@ def verify(spark: SparkSession, work: Work) -> dict[str, Any]:
 
 
 def _flows(work: Work, table: str, found: Snapshot) -> list[FlowAt]:
-    """Say where each flow stood: by the snapshot's transactions, which outlive the log's commits, and by the
-    log where one is a seal.
+    """Return the position of each flow, by the snapshot's transactions, which outlive the commits in the log.
 
-    That is each that was declared when the backup was planned, and each other that something is kept of and
-    that wrote what is copied: it may be declared again. One of these whose position cannot be told is left
-    out, and a restore asks for what comes of that.
+    If the last transaction is a seal, the log says what was written before it. Included are the flows that
+    were declared when the backup was planned, and undeclared ones that still have state and wrote copied
+    rows: these may be declared again. An undeclared flow whose position cannot be determined is left out, and
+    a restore asks for consent to what follows.
     """
     last = {
         action["txn"]["appId"]: int(action["txn"]["version"]) for action in found.others if "txn" in action
@@ -144,10 +141,10 @@ def _pin(work: Work, what: str, path: str, found: Snapshot) -> dict[str, Any]:
 
 
 def commit_of(found: Snapshot, table_id: str, told: dict[str, str]) -> list[str]:
-    """Give the lines of the one commit that makes a table of a version's files.
+    """Return the lines of the one commit that makes a table of a version's files.
 
-    :param table_id: the id of the new table: whoever streams from the old one must see that this is another.
-    :param told: what its history says of it.
+    :param table_id: the id of the new table: streaming readers of the old one must see that this is another.
+    :param told: operation parameters for its history.
     """
     moment = int(time.time() * 1000)
     configuration = {
@@ -198,7 +195,7 @@ _ANEW = "It was not entered as a backup. Give this one up and back the table up 
 
 
 def read_version(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
-    """Read a version of the table at a path or URL, the newest by default.
+    """Read a version of the table at a path or URL, by default the newest.
 
     :raises RecoveryError: it cannot be read.
     """
@@ -210,7 +207,7 @@ def read_version(spark: SparkSession, path: str, version: int | None = None) -> 
 
 
 def read_checksum(frame: DataFrame, path: str) -> Checksum:
-    """Read all rows and give their checksum.
+    """Read all rows and return their checksum.
 
     :raises RecoveryError: some cannot be read.
     """
@@ -221,7 +218,7 @@ def read_checksum(frame: DataFrame, path: str) -> Checksum:
 
 
 def describe(found: Checksum) -> str:
-    """Say a checksum."""
+    """Return a checksum as words for a message."""
     return f"{found.rows:,} rows, checksum {found.sum}/{found.xor}"
 
 

@@ -1,8 +1,8 @@
-"""The step ``forget_deletes`` of a clean-up: AUTO CDC tables forget old deletes and truncates, each in the
-writers' turn on its table.
+"""The step ``forget_deletes`` of ``clean_up``: removes old deletes and truncates of AUTO CDC tables.
 
-The turn may be long in coming. Whether a recovery works on the table is looked at when it came, and until all
-is removed the table's lock is held: what a recovery looks at stays as it is, and none begins meanwhile.
+Each table is cleaned in the writers' turn. The wait for the turn may be long, so whether a recovery works on
+the table is checked after it. The table's lock is held until all is removed: no recovery begins meanwhile,
+and what a recovery relies on stays as it is.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from streamkeeper_jobs.recover.tidy_tables import turn_on
 
 
 def act(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Let the tables of the plan forget; one that a recovery has locked is left for another day. Doing it
-    again finds nothing more.
+    """Remove old deletes of the plan's tables; skip a table that a recovery has locked.
 
-    :raises TableLocked: a writer's turn did not end in time; tables before it have forgotten already.
+    Running it again finds nothing more to remove.
+
+    :raises TableLocked: a writer's turn did not end in time; earlier tables are already done.
     """
     forgotten: dict[str, int] = {}
     left: dict[str, str] = {}
@@ -53,13 +54,14 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
             if why is not None:
                 left[table] = why
     finally:
-        give_back_locks(work)  # also one that a try which was killed had taken
+        give_back_locks(work)  # also those of an earlier try that was killed
     return {"forgotten": forgotten, "left": left}
 
 
 def _why_left(work: Work, table: str) -> str | None:
-    """Say why a table forgets nothing now; None if nothing keeps it from it. A flow may have gone back since
-    the plan.
+    """Return why a table is skipped now; None if nothing prevents its cleaning.
+
+    A flow may have gone back to an earlier position since the plan.
     """
     storage, pipeline = work.book.storage, work.plan.pipeline
     recovery = recovery_lock.holder(storage, pipeline, table)
@@ -74,7 +76,7 @@ def _why_left(work: Work, table: str) -> str | None:
 
 @contextmanager
 def _locked(work: Work, table: str) -> Iterator[str | None]:
-    """Hold a table's lock; give why it cannot be had, or why the table is left all the same."""
+    """Hold a table's lock; yield why it cannot be taken or why the table is skipped, else None."""
     storage, pipeline, recovery = work.book.storage, work.plan.pipeline, work.plan.recovery_id
     try:
         recovery_lock.take(storage, pipeline, table, recovery)

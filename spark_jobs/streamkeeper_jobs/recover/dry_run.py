@@ -1,10 +1,9 @@
-"""Trying a declaration on a copy of a checkpoint, before anything is changed: does Spark go on with this
-state?
+"""A dry run of a declaration on a copy of a checkpoint: does Spark continue with this state?
 
-With nothing to read a bad change ends well: its error comes only when a batch is planned (FACTS-spark,
-"Finding a bad change before the restart"). So the copy gets one more planned batch, which ends where the last
-one did, and the declared query runs it into nowhere: every store is loaded at its newest version, every
-schema compared, and no row is read. The copy goes afterwards; the original is read alone.
+Without input an incompatible change goes unnoticed: its error comes only when a batch is planned
+(FACTS-spark, "Finding a bad change before the restart"). So the copy gets one more planned batch, which ends
+where the last one did, and the declared query runs it without output. This loads every store at its newest
+version, compares every schema, and reads no row. The copy is removed afterwards; the original is only read.
 """
 
 from __future__ import annotations
@@ -40,13 +39,14 @@ from streamkeeper_jobs.stream.readers import infer_schema
 from streamkeeper_jobs.stream.watch import Order
 
 _QUERY_ID = "00000000-0000-0000-0000-000000000000"
-"""The id of a query that writes nowhere."""
+"""The id of a query without output."""
 
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What is tried: a flow, with its sources opened, after a batch of a checkpoint. ``folder`` is the copy's
-    name in the state storage, where nothing is yet.
+    """What is tried: a flow, with its sources opened, after a batch of a checkpoint.
+
+    ``folder`` is the copy's name in the state storage, still empty.
     """
 
     home: FlowHome
@@ -57,17 +57,16 @@ class Rehearsal:
     work: Work
 
     def order(self) -> Order | None:
-        """Stop where the recovery was given up."""
+        """Stop if the recovery was abandoned."""
         self.work.check_stop()
         return None
 
     def tell(self, **changes: object) -> None:
-        """Nothing: nobody watches a rehearsal."""
+        """Do nothing: nobody watches a dry run."""
 
 
 def rehearse(spark: SparkSession, settings: Settings, rehearsal: Rehearsal) -> dict[str, Any]:
-    """Try it, remove the copy, and give what was found: the operators of the query, and the batch that it
-    ran.
+    """Do the dry run, remove the copy, and return the operators of the query and the batch that it ran.
 
     :raises RecoveryError: the declaration does not fit the checkpoint, or its table; nothing was changed.
     :raises CheckpointError: the checkpoint lacks what the batch needs.
@@ -87,7 +86,7 @@ def rehearse(spark: SparkSession, settings: Settings, rehearsal: Rehearsal) -> d
 
 
 def _session_of(spark: SparkSession, flow: Flow) -> SparkSession:
-    """Give a session with what the flow declares for its own, as far as it is a session's to set."""
+    """Return a session with those of the flow's declared settings that can be set in a session."""
     session = spark.newSession()
     for name, value in flow.declaration.spark_conf.items():
         if is_of_session(name):
@@ -106,9 +105,9 @@ def _schemas(spark: SparkSession, flow: Flow) -> Mapping[str, str]:
 
 
 def _check_table(spark: SparkSession, settings: Settings, flow: Flow, frame: DataFrame) -> None:
-    """Make sure that the table is one that the flow can write: its first batch would fail else.
+    """Check that the flow can write its table: else its first batch would fail.
 
-    :raises RecoveryError: it is not.
+    :raises RecoveryError: it cannot.
     """
     if isinstance(flow.declaration, AutoCdcFlow):
         _check_cdc_tables(spark, settings, flow, flow.declaration, frame)
@@ -136,7 +135,7 @@ def _check_cdc_tables(
 
 
 def _check_columns(spark: SparkSession, settings: Settings, flow: Flow, frame: DataFrame) -> None:
-    """Make sure that the table has the columns that an append flow gives."""
+    """Check that the table has all columns that an append flow writes."""
     path = settings.table_path(flow.declaration.target)
     if not delta_log.exists(path):
         return
@@ -151,8 +150,9 @@ def _check_columns(spark: SparkSession, settings: Settings, flow: Flow, frame: D
 
 
 def _run(spark: SparkSession, frame: DataFrame, rehearsal: Rehearsal) -> None:
-    """Copy the checkpoint, run its batch once more into nowhere if only the table has it, and then one
-    without a row.
+    """Copy the checkpoint.
+
+    Replay its batch without output if only the table has it; then run an empty one.
     """
     storage, folder, name = (
         rehearsal.home.storage,
@@ -177,9 +177,7 @@ def _run(spark: SparkSession, frame: DataFrame, rehearsal: Rehearsal) -> None:
 
 
 def _refusal(flow: Flow, checkpoint: Checkpoint, error: PySparkException) -> RecoveryError:
-    """Say what a rehearsal ended with: that the declaration does not fit, or that it could not be found
-    out.
-    """
+    """Return the error of a dry run: the declaration does not fit, or a failure that may pass."""
     failure = classify(causes_of(error))
     said = (failure.message.strip().splitlines() or ["(nothing)"])[0].removeprefix(f"[{failure.condition}] ")
     if failure.classed is FailureClass.TRANSIENT:

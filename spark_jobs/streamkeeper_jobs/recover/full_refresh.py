@@ -1,5 +1,6 @@
-"""Emptying a table and its tombstones for a full refresh: its writers are shut out first, then one DELETE
-each, never twice.
+"""The Spark step of ``full_refresh``: seals the writers of a table, then empties it and its tombstones.
+
+Each is emptied by one DELETE, never by two.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from streamkeeper_jobs.spark.session import spark_url
 
 
 def empty_tables(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Do the step ``empty_tables``: see that every table may be emptied, shut its writers out, and remove its
-    rows.
+    """Check that every table may be emptied, seal its writers, and delete its rows.
 
     :raises PlanRefused: the price was not accepted.
     :raises RecoveryError: a table takes appends only; nothing was changed.

@@ -1,10 +1,8 @@
-"""The steps of ``full_refresh_beside`` that need Spark: building a table next to the old one, and putting it
-in its place.
+"""The Spark steps of ``full_refresh_beside``: build a table next to the old one, then replace the old one.
 
-A table that is built and the checkpoints of the flows that write it are a pair at any moment: Delta's log
-knows their batches. So where they stand need not be where the old flows stood. What is put in place is that
-pair: the files by one commit, which carries the batches of the new queries, and the checkpoints by
-generations that begin in them.
+The new table and the checkpoints of the flows that write it agree at any moment: Delta's log knows their
+batches. So their position need not be that of the old flows. Both are put in place together: the files by one
+commit, which carries the batches of the new queries, and the checkpoints by generations that begin in them.
 """
 
 from __future__ import annotations
@@ -47,15 +45,15 @@ from streamkeeper_jobs.spark.delta_snapshot import JsonObject, Snapshot, read_me
 from streamkeeper_jobs.spark.log import say
 
 _DEFINITION = "streamkeeper.definition"
-"""Under what the first commit of a table beside says by which definition it was made."""
+"""Name under which the first commit of a side table records the definition that it was made from."""
 
 
 def build(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Do the step ``build``: read all there is in rounds, until one finds no more than may be left; what was
-    interrupted goes on.
+    """Do the step ``build``: read all available data in rounds, until a round reads no more than is allowed.
 
-    :raises RecoveryError: a flow could not be ended; nothing of the table was touched, and this may be run
-        again.
+    An interrupted step continues.
+
+    :raises RecoveryError: a flow could not be completed; the table is unchanged, and this may be run again.
     :raises RequestError: the table cannot be replaced.
     """
     shared_steps.check_go(work)
@@ -87,11 +85,12 @@ def build(spark: SparkSession, work: Work) -> dict[str, Any]:
 
 
 def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Do the step ``put_in_place``. Until a generation is decided nothing is changed that the old flows would
-    not go on after.
+    """Do the step ``put_in_place``.
+
+    Until a generation is decided, the old flows can continue after everything that this step changes.
 
     :raises PlanRefused: the price was not accepted.
-    :raises RecoveryError: the table's definition changed since, or a flow could not be ended.
+    :raises RecoveryError: the table's definition has changed, or a flow could not be completed.
     """
     shared_steps.check_go(work)
     plan = shared_steps.plan_under_hold(work)
@@ -116,13 +115,13 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
         for what in sorted(plan.details["beside"], key=lambda what: what == TARGET)
     ]
     for builder in flows:
-        if last_begun(builder.side) is None:  # its sources have nothing yet
+        if last_begun(builder.side) is None:  # its sources are still empty
             generations.decide(builder.home, shared_steps.generation_of(plan, builder.plan, builder.home))
     return {"tables": tables, "files": brought, "flows": standing}
 
 
 def _define(found: Snapshot, plan: Plan, what: str) -> None:
-    """Make the table beside as the present one is defined, without a row, unless it is there."""
+    """Create the side table, without rows, with the definition of the present table, unless it exists."""
     path = plan.details["beside"][what]
     empty = replace(found, adds=(), others=tuple(action for action in found.others if _is_definition(action)))
     told = {
@@ -135,16 +134,12 @@ def _define(found: Snapshot, plan: Plan, what: str) -> None:
 
 
 def _is_definition(action: JsonObject) -> bool:
-    """Say whether an action is of what the table is, such as its clustering, and neither of what was written
-    nor of its rows' ids.
-    """
+    """Return whether an action is part of the definition, such as clustering: not of writes or row ids."""
     return "domainMetadata" in action and action["domainMetadata"]["domain"] != "delta.rowTracking"
 
 
 def _digest(found: Snapshot) -> str:
-    """Give what tells one definition of a table from another; how far its identity columns have counted is no
-    part of it.
-    """
+    """Return a digest of a table's definition; the counters of identity columns are no part of it."""
     own = {name: content for name, content in found.metadata.items() if name not in ("id", "createdTime")}
     own["schemaString"] = without_marks(own["schemaString"])
     domains = [action for action in found.others if _is_definition(action)]
@@ -153,9 +148,9 @@ def _digest(found: Snapshot) -> str:
 
 
 def _check_definitions(spark: SparkSession, plan: Plan) -> None:
-    """Make sure that the present tables are still defined as those beside were made.
+    """Check that the present tables still have the definitions that the side tables were made from.
 
-    :raises RecoveryError: somebody changed one; nothing was touched.
+    :raises RecoveryError: one was changed; nothing was touched.
     """
     for what, path in plan.details["unit"].items():
         first = open_storage(plan.details["beside"][what]).read(FIRST_COMMIT)
@@ -170,8 +165,9 @@ def _check_definitions(spark: SparkSession, plan: Plan) -> None:
 
 
 def _bring(spark: SparkSession, work: Work) -> dict[str, int]:
-    """Let the tables' folders have the files of those beside, where nothing names them yet; give how many
-    there are of each.
+    """Copy the files of the side tables into the tables' folders, yet unreferenced.
+
+    Return the number of files of each.
     """
     found = {}
     for what, path in work.plan.details["beside"].items():
@@ -198,9 +194,9 @@ def _is_decided(builder: Builder, plan: Plan) -> bool:
 
 
 def _begin(builder: Builder, plan: Plan) -> dict[str, Any]:
-    """Write the next generation of a flow, begun in the checkpoint by which the table beside was built.
+    """Write the next generation of a flow, begun in the checkpoint that built the side table.
 
-    No driver can begin it: between the two files it is one that says so.
+    Between the two files it is a generation that no driver can begin; its start mode says so.
     """
     begun, number = last_begun(builder.side), builder.plan.next_generation
     assert begun is not None and number is not None, "asked for flows that have begun beside"
@@ -224,7 +220,7 @@ def _begin(builder: Builder, plan: Plan) -> dict[str, Any]:
 
 
 def _replace(spark: SparkSession, plan: Plan, what: str) -> dict[str, Any]:
-    """Put one table in place, in one commit that carries the batches of the queries that go on with it."""
+    """Replace one table, in one commit that carries the batches of the queries that will continue with it."""
     path, beside, app_id = (
         plan.details["unit"][what],
         plan.details["beside"][what],

@@ -1,6 +1,4 @@
-"""The steps of ``restore_table`` that need Spark: seeing that what is put back is whole, one commit a table,
-and the proof.
-"""
+"""The Spark steps of ``restore_table``: check the copy, restore each table in one commit, verify its rows."""
 
 from __future__ import annotations
 
@@ -42,15 +40,16 @@ from streamkeeper_jobs.spark.log import say
 _FEED = "delta.enableChangeDataFeed"
 _ROW_TRACKING = "delta.rowTracking"
 _OF_ROWS = ("baseRowId", "defaultRowCommitVersion")
-"""What a file says of its rows' ids. They are given anew: those of the table went on counting."""
+"""Fields of a file's row ids. They are assigned again, since the table's own counter has advanced."""
 
 
 def check_copy(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Read what is to be put back, before anything is touched, and compare it with the catalog; see that
-    Delta will put it back.
+    """Compare what is to be restored with the catalog, before anything is changed.
 
-    :raises RecoveryError: it is not what was entered; nothing was touched.
-    :raises RequestError: Delta would refuse it; nothing was touched.
+    Check also that Delta will accept it.
+
+    :raises RecoveryError: it differs from its catalog entry; nothing was changed.
+    :raises RequestError: Delta would refuse it; nothing was changed.
     """
     found = {}
     for table in shared_steps.plan_under_hold(work).details["tables"]:
@@ -69,11 +68,10 @@ def check_copy(spark: SparkSession, work: Work) -> dict[str, Any]:
 
 
 def put_back(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Put each table back in one commit, which carries the recovery's id: one that is there already is left
-    as it is.
+    """Restore each table in one commit, which carries the recovery's id; skip one that has this commit.
 
-    :raises RecoveryError: somebody wrote to a table since the plan was made under the hold; it was not put
-        back.
+    :raises RecoveryError: something was written to a table since the plan was made under the hold; it was not
+        restored.
     """
     shared_steps.check_go(work)
     plan = shared_steps.plan_under_hold(work)
@@ -85,7 +83,7 @@ def put_back(spark: SparkSession, work: Work) -> dict[str, Any]:
 
 
 def verify_rows(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Read the tables that were put back, and compare them with what was put back.
+    """Compare the rows of the restored tables with what was restored.
 
     :raises RecoveryError: they differ; the flows stay held.
     """
@@ -105,8 +103,9 @@ def verify_rows(spark: SparkSession, work: Work) -> dict[str, Any]:
 
 
 def _check_replaceable(spark: SparkSession, table: JsonObject) -> None:
-    """Make sure that Delta lets a backup take the table's place, if there is a table. RESTORE of a version of
-    its own refuses nothing.
+    """Check that Delta lets a backup replace the table, if the table exists.
+
+    RESTORE to one of the table's own versions refuses nothing.
     """
     if table["from"] != table["path"] and delta_log.exists(table["path"]):
         present, wanted = (
@@ -117,9 +116,7 @@ def _check_replaceable(spark: SparkSession, table: JsonObject) -> None:
 
 
 def _tombstones_first(tables: list[JsonObject]) -> list[JsonObject]:
-    """Give the tables in the order in which a batch writes them: none is ever missing that the target
-    needs.
-    """
+    """Return the tables in the order in which a batch writes them: the target never lacks its tombstones."""
     return sorted(tables, key=lambda table: table["what"] == TARGET)
 
 
@@ -141,13 +138,13 @@ def _put_back(spark: SparkSession, work: Work, plan: Plan, table: JsonObject) ->
     }
     put_backs.bring(
         work, table
-    )  # a VACUUM that began before may have taken files that lay there unnamed: none that is named is missing
+    )  # again: a VACUUM that began earlier may have removed files before the commit referenced them
     return evidence
 
 
 def _put_backup_back(spark: SparkSession, work: Work, plan: Plan, table: JsonObject) -> JsonObject:
     path, before = table["path"], delta_log.latest_version(table["path"])
-    if "newest" in table:  # a plan of an earlier release does not say it
+    if "newest" in table:  # missing in plans of an earlier release
         put_backs.written_late(work, plan, path, table["newest"], put_backs.once_decided(plan))
     if before is None:
         return {"version_before": None, "version": _make(spark, work, table), "made": True}
@@ -159,8 +156,7 @@ def _put_backup_back(spark: SparkSession, work: Work, plan: Plan, table: JsonObj
 def replace_table(
     spark: SparkSession, path: str, wanted: Snapshot, app_id: str, others: Iterable[JsonObject] = ()
 ) -> JsonObject:
-    """Make a table what a snapshot of another with the same files in its folder is; where ``app_id`` has done
-    so, nothing is done again.
+    """Replace a table's content by a snapshot whose files are in its folder, unless ``app_id`` has done so.
 
     :param others: further actions of that commit.
     :raises RecoveryError: Delta refuses it; nothing was changed.
@@ -174,7 +170,7 @@ def replace_table(
 
 
 def _make(spark: SparkSession, work: Work, table: JsonObject) -> int:
-    """Make a table that is not there: its files were copied, and one commit names them."""
+    """Create a table that does not exist: its files were copied, and one commit names them."""
     wanted = read_snapshot(spark, table["from"], table["from_version"])
     told = {"source": table["from"], "sourceVersion": str(wanted.version), "recovery": work.plan.recovery_id}
     lines = [
@@ -188,13 +184,14 @@ def _make(spark: SparkSession, work: Work, table: JsonObject) -> int:
 def replace_content(
     spark: SparkSession, path: str, wanted: Snapshot, app_id: str, others: Iterable[JsonObject] = ()
 ) -> dict[str, int]:
-    """Make a table, in one commit of (``app_id``, 1), what a snapshot of another with the same files in its
-    folder is.
+    """Replace a table's content, in one commit of (``app_id``, 1), by that of a snapshot.
 
-    The table keeps its id and its history. Files that both have stay as they are, so that nobody who reads
-    changes sees those. Delta lets no commit change rows and drop or rename columns of a table with a change
-    data feed; there the feed is off afterwards (:func:`_turn_feed_on`), since no reader of it could have gone
-    on anyway.
+    The snapshot's files are in the table's folder.
+
+    The table keeps its id and its history. Files that both have stay as they are, so that readers of changes
+    do not see them. Delta lets no commit change rows and also drop or rename columns of a table with a change
+    data feed. There the feed is off afterwards (see :func:`_turn_feed_on`): no reader of it could have
+    continued anyway.
 
     :raises RecoveryError: Delta refuses it; nothing was changed.
     """
@@ -221,7 +218,7 @@ def _transaction(app_id: str) -> JsonObject:
 
 
 def _turn_feed_on(spark: SparkSession, path: str, wanted: Snapshot) -> None:
-    """Turn a table's change data feed on again, where it had to be turned off to put the table back."""
+    """Turn the change data feed on again, if it was turned off for the restore."""
     transaction, present = _begin(spark, path)
     if _has_feed(wanted) and not _has_feed(present):
         _commit(spark, transaction, replace(wanted, metadata=_metadata(present, wanted)), [])
@@ -232,7 +229,7 @@ def _has_feed(snapshot: Snapshot) -> bool:
 
 
 def _metadata(present: Snapshot, wanted: Snapshot) -> JsonObject:
-    """Give the wanted metadata as the table's own: it keeps its id, by which its readers know it."""
+    """Return the wanted metadata with the table's own id, by which its readers know it."""
     own: JsonObject = {
         name: present.metadata[name] for name in ("id", "createdTime") if name in present.metadata
     }
@@ -240,8 +237,9 @@ def _metadata(present: Snapshot, wanted: Snapshot) -> JsonObject:
 
 
 def _begin(spark: SparkSession, path: str) -> tuple[Any, Snapshot]:
-    """Begin a transaction, and read what it finds: what others commit from then on is held against it by
-    Delta when it commits.
+    """Begin a transaction and read its snapshot.
+
+    At the commit, Delta checks everything that others committed since against it.
     """
     transaction = delta_log_of(spark, path).startTransaction()
     return transaction, snapshot_of(spark, transaction.snapshot())
@@ -281,14 +279,14 @@ def _changed_files(present: Snapshot, wanted: Snapshot) -> Iterator[JsonObject]:
 
 
 def _by_file(snapshot: Snapshot) -> dict[tuple[str, str], JsonObject]:
-    """Give the files by what tells two apart: the path and the deletion vector."""
+    """Map files by what identifies them: the path and the deletion vector."""
     return {
         (add["path"], json.dumps(add.get("deletionVector"), sort_keys=True)): add for add in snapshot.adds
     }
 
 
 def _domains(present: Snapshot, wanted: Snapshot) -> Iterator[JsonObject]:
-    """Give what makes the table's domains, such as its clustering, what they were. Row ids go on counting."""
+    """Yield the actions that restore the table's domains, such as its clustering; row ids keep counting."""
     there, needed = _named(present), _named(wanted)
     for name, domain in there.items():
         if name not in needed and name != _ROW_TRACKING:

@@ -1,11 +1,9 @@
-"""Putting the table of a rewind back to an earlier version: first every flow that writes it is shut out, then
-Delta's RESTORE, once.
+"""The Spark step of ``rewind``: seals every writer of the table, then restores it with Delta's RESTORE, once.
 
-RESTORE undoes whatever the table holds by then, so right before it is looked at what was written since the
-plan (streamkeeper.recover.restart.put_back). What was put back is found by the recovery's mark in the commit,
-so a step that was killed goes on where it was. RESTORE takes no transaction back: batches that it undoes are
-never written again under their old query ids, which is why each flow begins a generation of its own
-afterwards.
+RESTORE undoes everything the table holds by then, so writes since the plan are checked just before it
+(streamkeeper.recover.restart.put_back). A completed restore is found by the recovery's mark in the commit, so
+a step that was killed continues. RESTORE reverts no transaction: batches that it undoes are never written
+again under their old query ids. That is why each flow begins a new generation afterwards.
 """
 
 from __future__ import annotations
@@ -36,9 +34,7 @@ _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 @dataclass(frozen=True)
 class Back:
-    """A table to be put back: to ``version``, from ``newest``, its version when that was planned under the
-    hold.
-    """
+    """A table to restore to ``version``; ``newest`` was its version when that was planned under the hold."""
 
     path: str
     version: int
@@ -46,14 +42,13 @@ class Back:
 
 
 def shut_flows_out(spark: SparkSession, work: Work, plan: Plan) -> None:
-    """Seal what the flows of a plan may still write to its table, as the driver that begins their next
-    generation would; doing it again changes nothing.
+    """Seal the earlier generations of a plan's flows, as the driver of their next generation would.
 
-    Abandoned backfills of the table are shut out, too: a chunk of theirs may be under way in a process that
-    nobody waited for.
+    Doing it again changes nothing. Abandoned backfills of the table are sealed too: a batch of theirs may be
+    in progress in a process that was not waited for.
 
-    :param plan: with a table, whose tombstones are shut with it if there are any, and its flows: of those
-        that get a next generation all before that are shut out.
+    :param plan: has one table, whose tombstones are included if there are any. Of each flow with a next
+        generation, all generations before it are sealed.
     """
     (table,) = plan.tables
     tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
@@ -64,7 +59,7 @@ def shut_flows_out(spark: SparkSession, work: Work, plan: Plan) -> None:
     for home in backfill_flow.unfinished(work.book.storage, plan.pipeline, table, but=plan.recovery_id):
         shut += [
             (home, number) for number in home.generations() or [1]
-        ]  # its process may be about to decide the first
+        ]  # its process may be about to decide its first generation
     for home, number in shut:
         write_end(home, number)
         for path, app_id in app_ids(tables, generations.query_id_of(home, number)):
@@ -73,16 +68,17 @@ def shut_flows_out(spark: SparkSession, work: Work, plan: Plan) -> None:
 
 
 def put_back(spark: SparkSession, work: Work, plan: Plan, backs: Iterable[Back]) -> Iterator[dict[str, Any]]:
-    """Put tables back one after the other; give the evidence of each. One that this recovery has put back
-    already is left as it is.
+    """Restore tables one after the other and yield the evidence of each.
 
-    A VACUUM that is under way is waited for: it could take files that are put back.
+    Skips a table that this recovery has restored. Waits for a running VACUUM, which could remove files that
+    are restored.
 
     :param plan: made under the hold.
-    :raises RecoveryError: files that a version needs are gone, which is looked at for all tables before the
-        first is touched; or somebody wrote to a table since the plan was made.
+    :raises RecoveryError: files that a version needs are gone, which is checked for all tables before the
+        first is changed; or something was written to a table since the plan was made.
     """
     wanted, recovery = list(backs), plan.recovery_id
+    # A running VACUUM could remove files that RESTORE brings back.
     for table in plan.tables:
         running_vacuums.wait_until_gone(work.book.storage, plan.pipeline, table, work.check_stop, say)
     found = {back.path: past_versions.restored_by(back.path, recovery, back.newest) for back in wanted}
@@ -119,7 +115,7 @@ def _restore(spark: SparkSession, back: Back, recovery: str) -> dict[str, Any]:
 
 
 def act(spark: SparkSession, work: Work) -> dict[str, Any]:
-    """Do the step ``put_back`` of a rewind: nothing where the target is kept."""
+    """Do the step ``put_back`` of a rewind; do nothing if the target is kept."""
     plan = shared_steps.plan_under_hold(work)
     backs = [Back(**back) for back in plan.details["put_back"]]
     if not backs:

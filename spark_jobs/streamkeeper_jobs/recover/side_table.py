@@ -1,6 +1,4 @@
-"""Reading sources into a table that is built beside: its flows, each in a session of its own, run to the end
-of what is there.
-"""
+"""Flows that build a side table, each in a session of its own, run until all available data is read."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ from streamkeeper_jobs.spark.jvm import classes
 
 @dataclass(frozen=True)
 class Builder:
-    """A flow that builds beside: as it is derived, where it is kept, and the plan and home of the declared
-    one.
-    """
+    """A flow that builds a side table: derived flow and its state, and home and plan of the declared flow."""
 
     flow: Flow
     side: SideHome
@@ -39,9 +35,9 @@ class Builder:
 
 
 def builders(work: Work, plan: Plan) -> list[Builder]:
-    """Give the flows that build beside.
+    """Return the flows that build the side table.
 
-    :raises RecoveryError: a declaration is another than the one that the plan is for.
+    :raises RecoveryError: a declaration differs from the one that the plan was made for.
     """
     (table,) = plan.tables
     _, file = find(work.settings, plan.flows[0].flow)
@@ -70,9 +66,9 @@ def builders(work: Work, plan: Plan) -> list[Builder]:
 
 
 def read_what_is_there(spark: SparkSession, work: Work, flows: list[Builder]) -> int:
-    """Let each flow read what is there now; give how many batches that took.
+    """Run each flow until all available data is read; return the number of batches.
 
-    :raises RecoveryError: one stopped before.
+    :raises RecoveryError: a flow stopped before.
     """
     read = 0
     for builder in flows:
@@ -106,7 +102,7 @@ def read_what_is_there(spark: SparkSession, work: Work, flows: list[Builder]) ->
 
 
 def _decide_beside(builder: Builder, plan: Plan) -> None:
-    """Decide the first generation of a flow that builds beside; one that is there stays."""
+    """Decide the first generation of a flow that builds a side table, unless it has one."""
     if builder.side.generations():
         return
     previous = (
@@ -123,7 +119,7 @@ def _decide_beside(builder: Builder, plan: Plan) -> None:
 
 
 def last_commit(side: SideHome) -> int:
-    """Give the number of the last batch that a flow's checkpoints have committed; -1 where there is none."""
+    """Return the last batch that a flow's checkpoint has committed; -1 if there is none."""
     begun = last_begun(side)
     found = Checkpoint(side.storage, begun[1].checkpoint).last_commit() if begun is not None else None
     return -1 if found is None else found
@@ -131,9 +127,7 @@ def last_commit(side: SideHome) -> int:
 
 @contextmanager
 def _session(spark: SparkSession, work: Work, flow: Flow) -> Iterator[SparkSession]:
-    """Give a session of a flow's own: what one flow sets or pins, such as its number of state partitions, is
-    in no other's way.
-    """
+    """Yield a session of a flow's own: what one flow sets, such as its state partitions, affects no other."""
     java = classes(spark)
     static = java("org.apache.spark.sql.internal.SQLConf").isStaticConfigKey
     session = spark.newSession()
@@ -151,8 +145,9 @@ def _session(spark: SparkSession, work: Work, flow: Flow) -> Iterator[SparkSessi
 
 
 def stop_for_good(work: Work, flows: list[Builder]) -> None:
-    """Let nobody drive the flows that build beside any more: not even a process of an earlier try, whose
-    checkpoints are the flows' now.
+    """Hold the flows that build the side table, and wait until their drivers are gone.
+
+    That includes processes of an earlier try: their checkpoints now belong to the declared flows.
     """
     for builder in flows:
         holds.put(

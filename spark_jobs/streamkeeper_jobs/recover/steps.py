@@ -1,6 +1,4 @@
-"""The steps of recoveries that need Spark: finds the function that a step names, and calls it with a
-session.
-"""
+"""Dispatch of steps that need Spark: finds the function that a step names, and calls it with a session."""
 
 from __future__ import annotations
 
@@ -18,10 +16,9 @@ _PACKAGE = "streamkeeper_jobs."
 
 
 def carry_out(settings: Settings, pipeline: str, recovery: str, step: str) -> dict[str, Any]:
-    """Carry out one step of a recovery and give its evidence. A session is started only for a step that is
-    not done yet.
+    """Carry out one step of a recovery and return its evidence; start a session only if it is not done yet.
 
-    :raises StreamkeeperError: the step could not be done; what it says may be mended and the step run again.
+    :raises StreamkeeperError: the step could not be done; mend what the message names, and run it again.
     """
     started: list[SparkSession] = []
 
@@ -37,7 +34,7 @@ def carry_out(settings: Settings, pipeline: str, recovery: str, step: str) -> di
 
 
 def perform(spark: SparkSession, act: str, work: Work) -> dict[str, Any]:
-    """Call ``streamkeeper_jobs.<module>:<function>`` with a session and the work, and give its evidence.
+    """Call ``streamkeeper_jobs.<module>:<function>`` with a session and the work, and return its evidence.
 
     :raises RequestError: there is no such function.
     """

@@ -1,4 +1,4 @@
-"""Appending what a flow gives, through Delta's own streaming sink."""
+"""Appends a flow's rows through Delta's own streaming sink."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 class AppendSink:
-    """Delta commits (query id, batch id) with each batch by itself, and refuses columns that are not the
-    table's.
+    """Sink of an append flow.
+
+    Delta itself commits (query id, batch id) with each batch, and refuses columns that the table lacks.
     """
 
     def __init__(self, job: Job) -> None:
@@ -39,7 +40,7 @@ class AppendSink:
         ensure_table(job.spark, job.table_path, job.table, frame.schema, by_batch=alone)
 
     def update(self, frame: DataFrame, generation: Generation) -> None:
-        """Nothing: a batch that does not fit fails."""
+        """Do nothing: a batch that does not fit fails."""
 
     def start(
         self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None
@@ -48,7 +49,7 @@ class AppendSink:
         writer = writer_of(frame, self._job.flow.full_name, checkpoint, trigger).format("delta")
         if partition_cols and not delta_log.exists(
             path
-        ):  # a first batch makes it; one that is there has its own
+        ):  # the first batch creates it; an existing table has its own
             writer = writer.partitionBy(*partition_cols)
         return writer.start(spark_url(path))
 

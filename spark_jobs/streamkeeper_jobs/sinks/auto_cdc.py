@@ -1,6 +1,4 @@
-"""Applying the changes that a flow gives: the AUTO CDC engine, batch by batch, each in the flow's turn on its
-table.
-"""
+"""Applies a flow's changes with the AUTO CDC engine, batch by batch, each in the flow's turn on its table."""
 
 from __future__ import annotations
 
@@ -27,8 +25,8 @@ if TYPE_CHECKING:
 class CdcSink:
     """Target and tombstones as one unit, written by ``foreachBatch`` under ids of the generation.
 
-    The turn is taken for every batch, even where one flow alone writes the table: a flow that is declared
-    beside it later starts while this one still runs as it was declared (docs/decisions/0013).
+    The turn is taken for every batch, even if only this flow writes the table: another flow of the table may
+    be declared later, and start while this one still runs as it was declared (docs/decisions/0013).
     """
 
     def __init__(self, job: Job, flow: AutoCdcFlow) -> None:
@@ -45,7 +43,9 @@ class CdcSink:
         check_appends(frame)
 
     def make(self, frame: DataFrame, generation: Generation) -> None:
-        from streamkeeper_jobs.sinks.sequence_type import order_beside  # it needs the job, which needs this
+        from streamkeeper_jobs.sinks.sequence_type import (
+            order_beside,
+        )  # it imports the job, which imports this module
 
         job = self._job
         order = order_beside(job, self._flow)
@@ -72,8 +72,9 @@ class CdcSink:
 
     @contextmanager
     def own_failures(self) -> Iterator[None]:
-        """Of what is raised in a batch Spark keeps the text alone; class and causes are what a failure is
-        classed by.
+        """Raise what failed in a batch as it was raised.
+
+        Spark keeps only its text, but a failure is classified by class and causes.
         """
         try:
             yield
@@ -84,8 +85,9 @@ class CdcSink:
 
     @contextmanager
     def _placed(self) -> Iterator[None]:
-        """Let what the engine refuses say where it is declared; a chain of causes would be told by its last,
-        which does not.
+        """Add the place of the declaration to the engine's refusals.
+
+        The original error is dropped as cause: a chain is reported by its last error, which lacks the place.
         """
         try:
             yield

@@ -1,4 +1,4 @@
-"""What every part of a driver works with, as one value."""
+"""What every part of a driver needs, as one value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamkeeper_jobs.stream.watch import Watch
 
 @dataclass(frozen=True)
 class Job:
-    """One driver's run of one flow, whose sources were opened."""
+    """One driver's run of one flow, whose sources are opened."""
 
     spark: SparkSession
     settings: Settings
@@ -37,7 +37,7 @@ class Job:
 
     @property
     def table(self) -> Table:
-        """The table that the flow writes, as it is declared."""
+        """The declaration of the table that the flow writes."""
         table = self.flow.pipeline.table(self.flow.declaration.target)
         assert table is not None, f"{self.flow.declaration.target} was checked when the pipeline was declared"
         return table
@@ -50,7 +50,7 @@ class Job:
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether the query ends when it has read what is there."""
+        """Whether the query ends when it has read all available data."""
         return self.available_now or self.flow.declaration.once
 
     @property
@@ -60,16 +60,15 @@ class Job:
 
     @cached_property
     def sink(self) -> Sink:
-        """How the flow's table is written."""
+        """The sink of the flow's table."""
         return sink_of(self)
 
     def frame(
         self, schemas: Mapping[str, str], closed: bool = False, checkpoint: str | None = None
     ) -> DataFrame:
-        """Build the flow's DataFrame: see :func:`streamkeeper_jobs.stream.data_frame.flow_frame`.
+        """Return the flow's DataFrame: see :func:`streamkeeper_jobs.stream.data_frame.flow_frame`.
 
-        :param checkpoint: the name in the state storage of the checkpoint that it is to run on, if it is to
-            run.
+        :param checkpoint: the name of the query's checkpoint in the state storage, if it is to run.
         """
         path = None if checkpoint is None else self.home.storage.path(checkpoint)
         return flow_frame(self.spark, self.flow, schemas, closed, path)

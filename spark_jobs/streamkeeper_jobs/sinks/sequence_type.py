@@ -1,8 +1,7 @@
-"""By what a table is ordered that a flow makes whose own sequence is a literal: by what the flows beside it
-are ordered by.
+"""Sequence type of a new table whose creating flow has a literal `sequence_by`.
 
-Which of them starts first is a race. A literal counts as any type (docs/auto_cdc.md), and no other type
-counts as a literal's.
+It is taken from the other flows of the table: which of them starts first is a race. A literal is compatible
+with any type (docs/auto_cdc.md), and no other type is compatible with a literal's.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from streamkeeper_jobs.stream.watch import NothingYet
 
 
 def order_beside(job: Job, flow: AutoCdcFlow) -> DataType | None:
-    """Give the type of the sequences in the table that a flow is about to make; None where its own
-    declaration says it.
+    """Return the type of the sequences in the table that a flow is about to create.
 
-    Where no ordered flow of the table can tell its type yet (its source has nothing, say), this waits until
-    one can, or has made the table.
+    None if the flow's own declaration determines it, or the table exists by now. While no other flow of the
+    table can determine its type, for instance because its source is empty, this waits until one can, or has
+    created the table.
 
-    :raises NothingYet: none can tell yet, and the driver was not to wait.
+    :raises NothingYet: none can yet, and the driver was not to wait.
     """
     writers = [
         other
@@ -65,7 +64,7 @@ def order_beside(job: Job, flow: AutoCdcFlow) -> DataType | None:
 
 
 def _order_of(job: Job, flow: AutoCdcFlow) -> DataType | str:
-    """Give the type of another flow's sequences; or, in words, why it cannot be told."""
+    """Return the type of another flow's sequences, or the reason why it cannot be determined."""
     try:
         theirs = opened_flow(replace(job.flow, declaration=flow), job.settings)
         schemas = {}

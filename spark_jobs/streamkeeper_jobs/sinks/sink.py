@@ -1,5 +1,6 @@
-"""How what a flow gives gets into its table: rows are appended, or changes applied. The rest of the driver
-asks no flow for its kind.
+"""The sink of a flow: appends rows, or applies changes.
+
+No other part of the driver depends on the kind of the flow.
 """
 
 from __future__ import annotations
@@ -22,33 +23,34 @@ class Sink(Protocol):
     """The table of one flow, as its driver writes it."""
 
     def app_ids(self, query_id: str) -> tuple[tuple[str, str], ...]:
-        """Give every table (path or URL) and ``txnAppId`` that a generation of this query id commits under,
-        in the order of a batch.
+        """Return every table (path or URL) and ``txnAppId`` of a query id's commits, in the order of a batch.
 
         The last is the flow's own table under the bare query id. It gets a commit with every batch, so it
-        says where the flow stands.
+        holds the flow's position.
         """
         ...
 
     def check(self, frame: DataFrame) -> None:
-        """Make sure, before anything is touched, that what the flow gives can be written.
+        """Check, before anything is changed, that the flow's rows can be written.
 
-        :raises DeclarationError: what is declared does not fit its columns.
+        :raises DeclarationError: the declaration does not fit their columns.
         :raises AnalysisException: Spark cannot run the query in append mode.
         """
         ...
 
     def make(self, frame: DataFrame, generation: Generation) -> None:
-        """Make the table, where it is absent and its first batch cannot make it. Called when a generation
-        begins.
+        """Create the table, if it is absent and the first batch cannot create it.
 
-        :raises DeclarationError: the table that is there does not fit.
+        Called when a generation begins.
+
+        :raises DeclarationError: the existing table does not fit.
         """
         ...
 
     def update(self, frame: DataFrame, generation: Generation) -> None:
-        """Make the table fit what the flow gives now, before a query starts that goes on with a generation;
-        as :meth:`make`.
+        """Adapt the table to the flow's present columns, before the query of a begun generation starts.
+
+        :raises DeclarationError: as :meth:`make`.
         """
         ...
 
@@ -63,17 +65,15 @@ class Sink(Protocol):
         ...
 
     def own_failures(self) -> AbstractContextManager[None]:
-        """Give a context that lets what failed in the sink's own code come out of the query as it was
-        raised.
-        """
+        """Return a context that raises errors of the sink's own code unchanged, not as the query's."""
         ...
 
 
 def sink_of(job: Job) -> Sink:
-    """Give the sink of a driver's flow."""
+    """Return the sink of a driver's flow."""
     match job.flow.declaration:
         case AutoCdcFlow() as flow:
-            from streamkeeper_jobs.sinks.auto_cdc import CdcSink  # no flow that appends needs the engine
+            from streamkeeper_jobs.sinks.auto_cdc import CdcSink  # an append flow does not need the engine
 
             return CdcSink(job, flow)
         case AppendFlow():

@@ -1,5 +1,6 @@
-"""A driver's way to the writers' turn on its flow's table, and how it shuts out a holder that it cannot prove
-gone.
+"""A driver's access to the writers' turn on its flow's table.
+
+A holder that cannot be proven dead is sealed.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from streamkeeper_jobs.sinks.job import Job
 
 AppIds = Callable[[str], tuple[tuple[str, str], ...]]
-"""Gives the tables and ids that a query id commits under."""
+"""Returns the tables and ids under which a query id commits."""
 
 
 def writers_turn(job: Job, generation: Generation, app_ids: AppIds, writes: bool = True) -> WritersTurn:
-    """Give a flow's way to its turn, in one of its generations; waiting ends with an order of the watch.
+    """Return a flow's access to its turn, in one of its generations; an order of the watch ends the waiting.
 
-    :param writes: False where only the table itself is made or gets columns.
+    :param writes: False if only the table is created or gets columns.
     """
 
     def check() -> None:
@@ -65,17 +66,16 @@ def writers_turn(job: Job, generation: Generation, app_ids: AppIds, writes: bool
 
 
 def jvm_process(spark: SparkSession) -> Process | None:
-    """Describe the JVM that commits to the tables; None where it cannot be seen from here."""
+    """Return the JVM process that commits to the tables; None if it is not visible from here."""
     java = classes(spark)
     return Process.of(int(java("java.lang.ProcessHandle").current().pid()))
 
 
 def _shut_out(job: Job, holder: Holder, app_ids: AppIds) -> None:
-    """Seal a generation that may still have a batch under way, so that the batch is refused whenever it
-    comes.
+    """Seal a generation that may have a batch in progress, so that the batch is refused whenever it arrives.
 
-    What it had committed is written down first: that is how its own drivers learn of it, and go on in a
-    generation of their own.
+    Its last commit is recorded first: from this record its own drivers learn that it is sealed, and continue
+    in a new generation.
     """
     assert holder.query_id is not None, "who writes nothing is not shut out"
     home = FlowHome(job.home.storage, job.home.pipeline, holder.flow)

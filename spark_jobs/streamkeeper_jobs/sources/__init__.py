@@ -1,4 +1,4 @@
-"""What the sources of a flow hold, asked through Spark, and where a start lies in them.
+"""Contents of a flow's sources, as Spark sees them, and the position of a start in them.
 
-One module a format beside the look that they share.
+One module for each format, and the look that they share.
 """

@@ -1,8 +1,7 @@
-"""Writing a files source's log of processed files into a new checkpoint, in one batch of the log for each
-step of a replay.
+"""Writes a files source's log of processed files into a new checkpoint, one log batch for each replay step.
 
-Spark asks the log for the files of the batches of the log that a batch of the query covers. Those that have
-no file of their own it finds in the newest compacted one, by the number in each entry (Spark 4.2.0,
+Spark asks the log for the files of those log batches that a batch of the query covers. Log batches without a
+file of their own it finds in the newest compacted file, by the number in each entry (Spark 4.2.0,
 FileStreamSourceLog.get). So the newest compacted file is enough, however many steps there are; written batch
 by batch, every tenth would repeat all that came before it.
 """
@@ -26,15 +25,17 @@ if TYPE_CHECKING:
     from hashlib import _Hash as Hash
 
 COMPACT_EVERY = 10
-"""Spark's own ``spark.sql.streaming.fileSource.log.compactInterval``; it takes another over from the number
-of the first compacted file.
+"""Spark's default of ``spark.sql.streaming.fileSource.log.compactInterval``.
+
+Spark derives another interval from the number of the first compacted file.
 """
 
 
 @dataclass(frozen=True)
 class FilesLog:
-    """A files log to be written. ``folder`` is its name in the state storage, ``base`` the URL of the
-    source's folder, with a ``/``.
+    """A files log to be written.
+
+    ``folder`` is its name in the state storage, ``base`` the URL of the source's folder, with a ``/``.
     """
 
     folder: str
@@ -43,19 +44,19 @@ class FilesLog:
     entries: Callable[[], Iterable[FileEntry]]
 
     def within(self) -> Iterator[FileEntry]:
-        """Give the files; those outside of the source's folder (its path was changed) can never be found
-        there again.
+        """Return the files within the source's folder.
+
+        Others, from before its path was changed, can never be found there again.
         """
         anywhere = any(sign in self.base for sign in "*?{[")
         return (entry for entry in self.entries() if anywhere or entry.path.startswith(self.base))
 
 
 def write_in_steps(storage: Storage, log: FilesLog, bound: Bound | None, made_of: Hash) -> list[Any]:
-    """Write a files log; give the source's offset after each step. Nothing is written, and there is no step,
-    for no files.
+    """Write a files log and return the source's offset after each step; without files, write nothing.
 
     :param bound: of a step; None puts all files into one.
-    :param made_of: gets all that is written.
+    :param made_of: updated with all that is written.
     """
     cuts = _cuts(log, bound) if bound is not None else []
     steps = max(1, len(cuts))
@@ -74,7 +75,7 @@ def write_in_steps(storage: Storage, log: FilesLog, bound: Bound | None, made_of
 
 
 def _write(storage: Storage, name: str, entries: Iterable[FileEntry]) -> None:
-    """Write one file of a files log, piece by piece on a local disk."""
+    """Write one file of a files log; on a local disk, piece by piece."""
     if isinstance(storage, LocalStorage):
         target = Path(storage.path(name))
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +86,7 @@ def _write(storage: Storage, name: str, entries: Iterable[FileEntry]) -> None:
 
 
 def _cuts(log: FilesLog, bound: Bound) -> list[int]:
-    """Cut the files by the sizes that they have now; those that are gone, as somebody accepted, have none."""
+    """Cut the files by their present sizes; files whose loss was accepted count as empty."""
     sizes = {file.path: file.size for file in iterate_files(log.source)}
     return cut_files(
         (sizes.get(plain_path(entry.path), 0) for entry in log.within()), bound, own_files(log.source)
@@ -101,7 +102,7 @@ def _numbered(entries: Iterable[FileEntry], cuts: list[int]) -> Iterator[FileEnt
 
 
 class _Counted:
-    """Entries that are counted, and told to a hash, as they pass."""
+    """Counts entries, and adds them to a hash, as they pass."""
 
     def __init__(self, entries: Iterable[FileEntry], made_of: Hash) -> None:
         self._entries, self._made_of, self.count = entries, made_of, 0

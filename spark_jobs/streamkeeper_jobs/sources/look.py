@@ -1,7 +1,7 @@
-"""What a flow's sources have now, each looked at once.
+"""Present contents of a flow's sources, each read once.
 
-Files are listed exactly as Spark would find them: by Spark's own files source, in a checkpoint that is thrown
-away. Brokers are asked for their topics, and of a Delta table its log is read.
+Files are listed exactly as Spark would find them: by Spark's own files source, in a temporary checkpoint.
+Brokers are asked for their topics; of a Delta table the log is read.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Found = TypeVar("Found")
 
 
 class Looks:
-    """The looks of one driver at the sources of its flow.
+    """Present contents of the sources of one flow, cached for its driver.
 
-    :param folder: the name in the state storage of a folder to be made and removed.
+    :param folder: the name in the state storage of a temporary folder.
     """
 
     def __init__(self, job: Job, folder: str, schemas: Mapping[str, str]) -> None:
@@ -43,31 +43,30 @@ class Looks:
         return self._once("files", source, lambda: _list(self._job, source, self._folder, self._schemas))
 
     def topics(self, source: Source) -> Topics:
-        """Give what the topics of a Kafka source hold.
+        """Return the offsets that the topics of a Kafka source hold.
 
-        :raises SourceError: the brokers do not answer, or a topic is not there.
+        :raises SourceError: the brokers do not answer, or a topic does not exist.
         """
         return self._once("topics", source, lambda: kafka_topics.look_at(self._job.spark, source))
 
     def at_time(self, source: Source, moment_ms: int) -> Offsets:
-        """Give the offsets of the first records of a moment or later, in each partition of a Kafka source.
+        """Return the offsets of the first records at or after a time, in each partition of a Kafka source.
 
-        :raises SourceError: the brokers do not answer, or a topic is not there.
+        :raises SourceError: the brokers do not answer, or a topic does not exist.
         """
         return kafka_topics.at_time(self._job.spark, source, moment_ms)
 
     def history(self, source: Source) -> History:
-        """Give what the log of a Delta source's table holds; its id is known for sure.
+        """Return the history in the log of a Delta source's table; its table id is never None.
 
         :raises SourceError: there is no table.
         """
         return self._once("history", source, lambda: _history(self._job.spark, source))
 
     def first_read(self, source: Source) -> int | None:
-        """Give the version that the flow began with in a Delta source that is declared to start later than
-        with the whole table.
+        """Return the version with which the flow began, for a Delta source that is declared to start later.
 
-        None where some generation read the whole table, or nobody knows.
+        None if some generation read the whole table, or the version is unknown.
         """
         if source.start == "earliest":
             return None
@@ -79,7 +78,7 @@ class Looks:
             if decided is None or start is None:
                 continue
             if decided.start.mode == ADOPTED:
-                return None  # what it goes on after was read by somebody else's query
+                return None  # what came before was read by another job's query
             if decided.previous is None:
                 begun = start.positions.get(source.name)
                 return None if begun is None else int(begun["reservoirVersion"])
@@ -88,9 +87,9 @@ class Looks:
         return None
 
     def topic_ids(self) -> dict[str, dict[str, str]]:
-        """Give the ids of all topics that the flow reads, by source and topic.
+        """Return the ids of all topics that the flow reads, by source and topic.
 
-        :raises SourceError: the brokers do not answer, or a topic is not there.
+        :raises SourceError: the brokers do not answer, or a topic does not exist.
         """
         return {
             source.name: dict(self.topics(source).ids)

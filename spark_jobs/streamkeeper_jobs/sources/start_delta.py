@@ -1,4 +1,4 @@
-"""From where a generation reads a Delta source."""
+"""Start position of a generation in a Delta source."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from streamkeeper_jobs.spark.session import spark_url
 
 @dataclass(frozen=True)
 class DeltaOrigin:
-    """The offset after which is read, as Spark writes it.
+    """The offset after which a generation reads, as Spark writes it.
 
-    ``first_read`` is the version that the flow began with, where its source is declared to start later than
-    with the whole table: only what came from then on is history.
+    ``first_read`` is the version with which the flow began, if its source is declared to start later than
+    with the whole table: only versions from there on are its history.
     """
 
     offset: dict[str, Any]
@@ -42,13 +42,14 @@ class DeltaOrigin:
         return int(self.offset["reservoirVersion"])
 
     def version_before(self, history: History) -> int:
-        """Give the version right before the position; its own where that one is not held."""
+        """Return the version before the position.
+
+        The position's own version if the table no longer holds that one.
+        """
         return self.version - 1 if self.version > 0 and history.holds_from(self.version - 1) else self.version
 
     def replay_options(self, history: History) -> dict[str, str]:
-        """Give the reader's options that let a replay of everything up to the offset read the flow's own
-        history, and nothing before.
-        """
+        """Return the reader options that limit a replay up to the offset to the flow's own history."""
         if self.first_read is None:
             return {}
         if self.first_read < self.version:
@@ -60,7 +61,8 @@ class DeltaOrigin:
 
     @property
     def replayed_version(self) -> int:
-        """The version of the table that a replay of everything up to the offset reads first (read:
+        """The version of the table that a replay up to the offset reads first (source:
+
         DeltaSource.getBatch).
         """
         return self.version if self.offset.get("isStartingVersion") else self.version - 1
@@ -69,9 +71,9 @@ class DeltaOrigin:
 def after_last(
     source: Source, offset: dict[str, Any], history: History, accepted: tuple[str, ...]
 ) -> tuple[DeltaOrigin | None, list[str]]:
-    """Go on after an old offset; None where all of a table that was made anew is to be read.
+    """Continue after an old offset; None if a table that was created again is read from its beginning.
 
-    :raises RecoveryError: what was not read yet is gone, and nobody accepted that.
+    :raises RecoveryError: unread data is gone, and its loss was not accepted.
     """
     why = is_gone(offset, history)
     if why is None:
@@ -96,9 +98,9 @@ def after_last(
 
 
 def at(source: Source, offset: dict[str, Any], history: History) -> DeltaOrigin:
-    """Go on at an offset that was asked for.
+    """Continue at a requested offset.
 
-    :raises RecoveryError: it is one of another table, or of a version that is not held.
+    :raises RecoveryError: it belongs to another table, or to a version that is not held.
     """
     why = is_gone(offset, history)
     if why is not None:
@@ -109,14 +111,14 @@ def at(source: Source, offset: dict[str, Any], history: History) -> DeltaOrigin:
 
 
 def at_end(history: History) -> DeltaOrigin:
-    """Go on with the next commit."""
+    """Continue with the next commit."""
     return DeltaOrigin(_before(history, history.newest + 1))
 
 
 def at_moment(history: History, moment: int) -> DeltaOrigin:
-    """Go on with the first version that was committed at a moment (epoch ms) or later.
+    """Continue with the first version committed at a time (epoch ms) or later.
 
-    :raises SourceError: the commits of that time were cleaned up.
+    :raises SourceError: the commits of that time were removed from the log.
     """
     return DeltaOrigin(_before(history, version_at(history, moment)))
 
@@ -125,7 +127,7 @@ def as_declared(source: Source, history: History) -> DeltaOrigin | None:
     """Start where the source is declared to start; None for its beginning.
 
     :raises RecoveryError: it is declared to start at a version that is not held.
-    :raises SourceError: the commits of the declared moment were cleaned up.
+    :raises SourceError: the commits of the declared time were removed from the log.
     """
     kind, _, rest = str(source.start).partition(":")
     if kind == "latest":
@@ -147,11 +149,11 @@ def as_declared(source: Source, history: History) -> DeltaOrigin | None:
 def delta_ends(
     spark: SparkSession, source: Source, origin: DeltaOrigin, history: History, bound: Bound
 ) -> list[dict[str, Any]]:
-    """Cut what a replay reads up to the offset into steps; give the offset after each, the last of which is
-    the origin's own.
+    """Cut a replay up to the offset into steps.
 
-    A table is read file by file as it was at one version, and Spark counts its files; commits are read
-    version by version.
+    Return the offset after each, the last being the origin's own.
+
+    A snapshot is cut by files, since Spark counts its files; commits are cut by versions.
     """
     if origin.first_read is not None:
         first = min(origin.first_read, origin.version)

@@ -1,4 +1,4 @@
-"""From where a generation reads a Kafka source."""
+"""Start position of a generation in a Kafka source."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from streamkeeper.sources.kafka.options import fails_on_loss
 
 @dataclass(frozen=True)
 class KafkaOrigin:
-    """``offsets`` are those after which is read, None where nothing counts as processed yet; then reading
-    starts at ``initial``.
+    """Position of a generation in a Kafka source.
 
-    ``initial`` is where the flow first read from, and ``replay_from`` what of that is still there: a state is
-    rebuilt from there to ``offsets``, without at most ``gone`` records.
+    Reading starts after ``offsets``; if they are None, nothing counts as processed, and it starts at
+    ``initial``. ``initial`` are the first offsets that the flow ever read, and ``replay_from`` what of that
+    is still retained: state is rebuilt from there to ``offsets``, without at most ``gone`` records.
     """
 
     offsets: Offsets | None
@@ -37,12 +37,12 @@ def after_last(
     ids: Mapping[str, str],
     accepted: tuple[str, ...],
 ) -> tuple[KafkaOrigin, list[str]]:
-    """Go on after an old offset; where none was committed, where the old generation was to begin.
+    """Continue after an old offset; if none was committed, at the declared start of the old generation.
 
-    :param initial: where the flow first read from.
+    :param initial: the first offsets that the flow ever read.
     :param ids: the topics' ids when the old generation began.
     :param accepted: prices that were accepted.
-    :raises RecoveryError: records that were never read are gone, and nobody accepted that.
+    :raises RecoveryError: unread records are gone, and their loss was not accepted.
     """
     onward = go_on(offset if offset is not None else initial or {}, topics, ids)
     notes = (
@@ -71,14 +71,14 @@ def after_last(
         }
         for topic, parts in onward.offsets.items()
     }
-    _, gone = history_of(first, read, topics)  # what expired before it was read is a loss, and no history
+    _, gone = history_of(first, read, topics)  # records that expired unread are a loss, not history
     return replace(_at(onward.offsets, began, topics), gone=gone), notes
 
 
 def at(source: Source, wanted: Offsets, initial: Offsets | None, topics: Topics) -> KafkaOrigin:
-    """Go on at offsets that were asked for.
+    """Continue at requested offsets.
 
-    :raises RecoveryError: they leave a partition out, name one that is not there, or lie outside of what is
+    :raises RecoveryError: they omit a partition, name one that does not exist, or lie outside of what is
         held.
     """
     wrong = misfits(wanted, topics)
@@ -91,7 +91,7 @@ def at(source: Source, wanted: Offsets, initial: Offsets | None, topics: Topics)
 
 
 def at_moment(offsets: Offsets, initial: Offsets | None, topics: Topics) -> KafkaOrigin:
-    """Go on at the offsets of a moment. What came or went since the topics were looked at does not count."""
+    """Continue at the offsets of a time, limited to what the topics held when they were read."""
     within = {
         topic: {
             part: min(max(offsets.get(topic, {}).get(part, held.first), held.first), held.end)
@@ -103,21 +103,20 @@ def at_moment(offsets: Offsets, initial: Offsets | None, topics: Topics) -> Kafk
 
 
 def at_end(initial: Offsets | None, topics: Topics) -> KafkaOrigin:
-    """Go on with what comes from now on."""
+    """Continue with the records that arrive from now on."""
     return _at(topics.latest, initial, topics)
 
 
 def at_beginning(topics: Topics) -> KafkaOrigin:
-    """Read all that is there."""
+    """Read all retained records."""
     return KafkaOrigin(None, topics.earliest, topics.earliest)
 
 
 def as_declared(source: Source, topics: Callable[[], Topics]) -> KafkaOrigin | None:
-    """Start where the source is declared to start: at its offsets; None where it says so in words, which
-    Spark's own reader understands.
+    """Start at the declared offsets of a source; None for a word, which Spark's own reader understands.
 
-    :param topics: gives what the topics hold.
-    :raises DeclarationError: its offsets leave a partition out, name one that is not there, or lie outside of
+    :param topics: returns the contents of the topics.
+    :raises DeclarationError: its offsets omit a partition, name one that does not exist, or lie outside of
         what is held.
     """
     if isinstance(source.start, str):
@@ -135,9 +134,7 @@ def as_declared(source: Source, topics: Callable[[], Topics]) -> KafkaOrigin | N
 
 
 def _at(offsets: Offsets, initial: Offsets | None, topics: Topics) -> KafkaOrigin:
-    """Give the origin; where nobody knows where the flow first read from, that counts as the first record
-    that is there now.
-    """
+    """Return the origin; if the first offset ever read is unknown, the earliest retained offset is used."""
     first: dict[str, Any] = topics.earliest if initial is None else initial
     known = {
         topic: {part: min(first.get(topic, {}).get(part, 0), offset) for part, offset in parts.items()}

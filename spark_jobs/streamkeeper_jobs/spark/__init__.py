@@ -1,3 +1,4 @@
-"""What is used of Spark's JVM, Delta and Kafka's Java clients.
+"""Internals of Spark's JVM, Delta and Kafka's Java clients.
 
-All uses of internals are here, each pinned by a test."""
+All uses of them are here, each pinned by a test.
+"""

@@ -1,4 +1,4 @@
-"""Columns by their names as they are, and names quoted for SQL."""
+"""Columns by literal names, and names quoted for SQL."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pyspark.sql import functions as F
 
 
 def column(*path: str) -> Column:
-    """Give a column, or a field of a struct, by its names as they are."""
+    """Return a column, or a field of a struct, by literal names."""
     return F.col(quoted(*path))
 
 
 def quoted(*path: str) -> str:
-    """Quote a column's path for SQL."""
+    """Return a column's path quoted for SQL."""
     return ".".join(f"`{name.replace('`', '``')}`" for name in path)

@@ -1,5 +1,6 @@
-"""Delta commits that carry their step: repeated, they change nothing more; of a sealed generation, they
-change nothing at all.
+"""Delta commits that carry their step.
+
+Repeated, they change nothing more; after their generation is sealed, they change nothing at all.
 """
 
 from __future__ import annotations
@@ -20,23 +21,21 @@ _MATERIALIZE = "spark.databricks.delta.merge.materializeSource"
 
 
 def carrying(session: SparkSession, app_id: str, version: int, **more: str) -> AbstractContextManager[None]:
-    """Let the one commit inside the block carry (``app_id``, ``version``): Delta skips it where it was made
-    before.
-    """
+    """Make the one commit inside the block carry (``app_id``, ``version``): Delta skips it if it exists."""
     return with_settings(session, {_APP: app_id, _VERSION: str(version), **more})
 
 
 def merging(session: SparkSession, app_id: str, version: int) -> AbstractContextManager[None]:
-    """Let the one MERGE inside the block carry (``app_id``, ``version``). The session must be the calling
-    query's own.
+    """Make the one MERGE inside the block carry (``app_id``, ``version``).
 
-    Its source must be materialised already, so Delta need not do so again.
+    The session must be the calling query's own. The MERGE source must be materialised already, so that Delta
+    need not do so again.
     """
     return carrying(session, app_id, version, **{_MATERIALIZE: "none"})
 
 
 def assigned(values: dict[str, Column]) -> dict[str, str | Column]:
-    """Give MERGE the values of columns by their names as they are."""
+    """Return column values for MERGE, under literal names."""
     return {quoted(name): value for name, value in values.items()}
 
 
@@ -52,12 +51,10 @@ def append(rows: DataFrame, path: str, app_id: str, version: int) -> None:
 
 
 def append_within(rows: DataFrame, transaction: Any, app_id: str, version: int) -> int:
-    """Append rows, perhaps none, in the one commit of a transaction, which carries (``app_id``, ``version``);
-    give the table's version.
+    """Append rows, perhaps none, in a transaction's commit of (``app_id``, ``version``); return the version.
 
-    :param transaction: Delta's own, which was asked for the id's version: so a seal that comes after the look
-        keeps it out.
-    :raises DeltaConcurrentModificationException: another commit got in between; one of its kinds.
+    :param transaction: Delta's own, which was asked for the id's version: so a later seal makes it fail.
+    :raises DeltaConcurrentModificationException: another commit came in between; one of its subclasses.
     """
     java = classes(rows.sparkSession)
     added, none = transaction.writeFiles(rows._jdf), java("scala.Option").empty()
@@ -71,7 +68,7 @@ def append_within(rows: DataFrame, transaction: Any, app_id: str, version: int) 
 
 
 def files_read(session: SparkSession, transaction: Any, files: Any) -> DataFrame:
-    """Read some files of a table as a transaction sees it."""
+    """Return the rows of some files of a table as a transaction sees it."""
     none = classes(session)("scala.Option").empty()
     return DataFrame(
         transaction.deltaLog().createDataFrame(transaction.snapshot(), files, False, none), session
@@ -79,9 +76,7 @@ def files_read(session: SparkSession, transaction: Any, files: Any) -> DataFrame
 
 
 def resolved(session: SparkSession, transaction: Any, condition: Column) -> Any:
-    """Give a condition on a table's rows as Delta chooses files by it: with the table's columns, and what is
-    constant worked out.
-    """
+    """Return a condition as Delta uses it to choose files: resolved to columns, constants folded."""
     java = classes(session)
     analyzed: Any = (
         files_read(session, transaction, scala_seq(java, []))
@@ -93,9 +88,7 @@ def resolved(session: SparkSession, transaction: Any, condition: Column) -> Any:
 
 
 def partitions_of(session: SparkSession, path: str) -> tuple[str, ...]:
-    """Give the names of the columns that a Delta table is partitioned by, as its newest snapshot that is
-    known here has it.
-    """
+    """Return the partition columns of a Delta table, according to the newest snapshot cached here."""
     names = delta_log_of(session, path).unsafeVolatileSnapshot().metadata().partitionColumns()
     return tuple(str(name) for name in python_list(classes(session), names))
 

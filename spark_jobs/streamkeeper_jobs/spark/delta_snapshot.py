@@ -1,6 +1,6 @@
-"""A version of a Delta table as the actions that make it up, one JSON text each, as they stand in a log.
+"""A version of a Delta table as its actions, each in the JSON form of the log.
 
-Leans on parts of Delta that are not its public interface; tests/spark/recover/test_backup_table.py pins them.
+Uses internals of Delta; tests/spark/recover/test_backup_table.py pins them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ JsonObject = dict[str, Any]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a version of a table is. ``adds`` are its active files; ``others`` its transactions and
-    domains.
-    """
+    """The content of a version. ``adds`` are its active files; ``others`` its transactions and domains."""
 
     version: int
     protocol: JsonObject
@@ -32,33 +30,34 @@ class Snapshot:
 
     @property
     def bytes(self) -> int:
-        """What the active files take."""
+        """Size of the active files, in bytes."""
         return sum(int(add["size"]) for add in self.adds)
 
     @property
     def rows(self) -> int | None:
-        """The rows, by the statistics of the files; None where some file has none."""
+        """Number of rows by the statistics of the files; None if a file has none."""
         counts = [rows_of(add) for add in self.adds]
         return None if None in counts else sum(count for count in counts if count is not None)
 
 
 def read_snapshot(spark: SparkSession, path: str, version: int | None = None) -> Snapshot:
-    """Read a version of the table at a path or URL, the newest by default.
+    """Read a version of the table at a path or URL, by default the newest.
 
-    :raises Py4JJavaError: the log does not hold it any more.
+    :raises Py4JJavaError: the log no longer holds it.
     """
     return snapshot_of(spark, _find(spark, path, version))
 
 
 def read_metadata(spark: SparkSession, path: str, version: int | None = None) -> JsonObject:
-    """Read the metadata of a version alone, whose cost does not grow with its files; else as
-    :func:`read_snapshot`.
+    """Read only the metadata of a version, at a cost that does not grow with its files.
+
+    :raises Py4JJavaError: the log no longer holds it.
     """
     return _metadata(_find(spark, path, version))
 
 
 def snapshot_of(spark: SparkSession, found: Any) -> Snapshot:
-    """Read a snapshot of Delta's own, such as the one that a transaction reads."""
+    """Convert Delta's own snapshot object, such as that of a transaction."""
     return Snapshot(
         int(found.version()),
         json.loads(found.protocol().json())["protocol"],
@@ -93,14 +92,14 @@ def _adds(spark: SparkSession, found: Any) -> Iterator[JsonObject]:
 
 
 def _each(actions: Any) -> Iterator[Any]:
-    """Go through a collection of Scala's."""
+    """Iterate over a Scala collection."""
     iterator = actions.iterator()
     while iterator.hasNext():
         yield iterator.next()
 
 
 def rows_of(add: JsonObject) -> int | None:
-    """Give the rows of a file that are not deleted; None where its statistics do not say."""
+    """Return the number of rows of a file that are not deleted; None if its statistics lack it."""
     count = json.loads(add.get("stats") or "{}").get("numRecords")
     return (
         None if count is None else int(count) - int((add.get("deletionVector") or {}).get("cardinality", 0))

@@ -1,4 +1,4 @@
-"""The Delta table that a flow writes: made if absent, sealed against a generation that is over."""
+"""The Delta table that a flow writes: created if absent, sealed against earlier generations."""
 
 from __future__ import annotations
 
@@ -18,23 +18,20 @@ from streamkeeper_jobs.spark.jvm import Classes, classes, scala_object, scala_se
 from streamkeeper_jobs.spark.session import spark_url
 
 _MAKING = threading.Lock()
-"""Flows of one driver come to make their table at the same moment; Delta would refuse all but one."""
+"""Flows of one driver may create their table at the same moment; Delta would refuse all but one."""
 _LOOK_BACK = 50
-"""Commits that are looked through before Spark is asked: a flow's own last batch is nearly always among
-them.
-"""
+"""Commits that are searched before Spark is asked: they nearly always include a flow's own last batch."""
 
 
 def ensure_table(spark: SparkSession, path: str, table: Table, schema: StructType, by_batch: bool) -> None:
-    """Make the table as declared, with the flow's columns, unless one is there or the flow's first batch can
-    make it.
+    """Create the declared table with the flow's columns, unless it exists or the first batch can create it.
 
-    A first batch makes it with its partitions, but with neither comment nor properties. Where it can, it
-    does: a commit that only makes the table, and the first snapshot of it, cost a start some five seconds on
-    two cores (tests/benchmarks/bench_flow.py).
+    A first batch creates it with its partitions, but without comment and properties. It does so if it can: a
+    commit that only creates the table, and the first snapshot of it, add some five seconds to a start on two
+    cores (tests/benchmarks/bench_flow.py).
 
-    :param by_batch: a first batch may make it: no earlier generation has to be shut out, for which there must
-        be a table, and no other flow writes it, whose first batch would make it at the same moment.
+    :param by_batch: a first batch may create it. So no earlier generation must be sealed, which needs a
+        table, and no other flow writes it, whose first batch could create it at the same moment.
     :raises DeclarationError: a partition column is none of the flow's.
     """
     unknown = [column for column in table.partition_cols if column not in schema.fieldNames()]
@@ -59,34 +56,34 @@ def ensure_table(spark: SparkSession, path: str, table: Table, schema: StructTyp
 
 
 def seal(spark: SparkSession, path: str, app_id: str, before_try: Callable[[], None]) -> int | None:
-    """Shut a query id out of a table, and give the last version that it really wrote, or None if it wrote
-    none.
+    """Seal a query id in a table; return the last version that it really wrote, or None if it wrote none.
 
     The seal is a commit of (``app_id``, 2^62) alone: Delta skips every later batch of that id. Sealing again
-    changes nothing. What was last is read *after* the seal, so that no batch can come in between.
+    changes nothing. The last version is read *after* the seal, so that no batch can come in between.
     ``before_try`` may end the waiting by raising.
 
-    :raises CheckpointError: the last version cannot be known, because the log was cleaned up.
+    :raises CheckpointError: the last version is unknown, because the log was cleaned up.
     """
     before_try()
     if last_written(spark, path, app_id) != SEAL:
         _commit_seal(spark, path, app_id)
+    # Read after the seal, so that no batch can come in between.
     found = delta_log.last_transaction(path, app_id)
     return found.version if found.complete else _version_before(spark, path, app_id, found.sealed_at)
 
 
 def shut_out(spark: SparkSession, path: str, app_id: str, before_try: Callable[[], None]) -> None:
-    """Seal a query id as :func:`seal` does, where nobody asks what it wrote last."""
+    """Seal a query id as :func:`seal` does, without reading what it wrote last."""
     before_try()
     if last_written(spark, path, app_id) != SEAL:
         _commit_seal(spark, path, app_id)
 
 
 def last_written(spark: SparkSession, path: str, app_id: str) -> int | None:
-    """Give a query's last transaction, its seal included; None if it has none, or there is no table.
+    """Return a query's last transaction, its seal included; None if it has none, or there is no table.
 
-    Asked of the newest files of the table's log; if they do not name the query, of the newest snapshot, whose
-    cost does not grow with the table's history. Delta's sink asks the same with its first batch.
+    Reads the newest files of the table's log. If they do not name the query, the newest snapshot is asked, at
+    a cost that does not grow with the table's history. Delta's sink asks the same with its first batch.
     """
     found = delta_log.last_transaction(path, app_id, _LOOK_BACK)
     if found.sealed:
@@ -99,18 +96,18 @@ def last_written(spark: SparkSession, path: str, app_id: str) -> int | None:
 
 
 def set_transaction(java: Classes, app_id: str, version: int) -> Any:
-    """Give Delta's action that says of a commit that it is (``app_id``, ``version``)."""
+    """Return Delta's action that marks a commit as (``app_id``, ``version``)."""
     now = java("scala.Option").apply(java("java.lang.System").currentTimeMillis())
     return java("org.apache.spark.sql.delta.actions.SetTransaction")(app_id, version, now)
 
 
 def _commit_seal(spark: SparkSession, path: str, app_id: str) -> None:
-    """Commit (``app_id``, 2^62) and nothing else, through Delta's own transaction: what an append of no rows
-    comes to, without its job.
+    """Commit (``app_id``, 2^62) and nothing else through Delta's own transaction.
 
-    The transaction does not ask for the id's version: if it did, every batch of that id committed meanwhile
-    would make it fail, and a driver that still writes could keep its own seal out for as long as it likes. A
-    batch does ask, so the seal makes one that is under way fail.
+    It equals an append without rows, but needs no Spark job. The transaction does not ask for the id's
+    version: if it did, every batch of that id committed meanwhile would make it fail, and a driver that still
+    writes could keep its own seal out as long as it likes. A batch does ask, so the seal makes a batch in
+    progress fail.
     """
     java = classes(spark)
     transaction = delta_log_of(spark, path).startTransaction()
@@ -119,9 +116,7 @@ def _commit_seal(spark: SparkSession, path: str, app_id: str) -> None:
 
 
 def _version_before(spark: SparkSession, path: str, app_id: str, sealed_at: int | None) -> int | None:
-    """Ask Spark for the transactions of the snapshot right before the seal, which a table checkpoint may
-    still hold.
-    """
+    """Return the transaction in the snapshot before the seal, which a table checkpoint may still hold."""
     if sealed_at is None:
         raise CheckpointError(
             f"The Delta log of {path} has no commit left that says what the query {app_id} wrote last, nor"
@@ -141,6 +136,6 @@ def _transaction(snapshot: Any, app_id: str) -> int | None:
 
 
 def delta_log_of(spark: SparkSession, path: str) -> Any:
-    """Give Delta's own log of the table at a path or URL."""
+    """Return Delta's own log of the table at a path or URL."""
     java = classes(spark)
     return java("org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, spark_url(path))

@@ -1,6 +1,4 @@
-"""A failure as Spark threw it, taken apart into the chain of causes that streamkeeper.drivers.failures
-classes.
-"""
+"""Splits an exception of Spark into the chain of causes that streamkeeper.drivers.failures classifies."""
 
 from __future__ import annotations
 
@@ -18,8 +16,9 @@ _DEEPEST = 30
 
 
 def causes_of(error: BaseException) -> list[Cause]:
-    """Give the chain of an exception, outermost first: Python's causes, and the JVM's below each that came
-    from there.
+    """Return the chain of an exception, outermost first:
+
+    Python's causes, each followed by its causes in the JVM.
     """
     found: list[Cause] = []
     link: BaseException | None = error
@@ -50,8 +49,9 @@ def _jvm_chain(thrown: Any) -> Iterator[Cause]:
 
 
 def _cause(thrown: Any) -> Cause:
-    """Read one throwable; only a ``SparkThrowable`` has a condition and a SQLSTATE. Delta's own are
-    SparkThrowables too.
+    """Convert one throwable.
+
+    Only a ``SparkThrowable``, as Delta's are too, has a condition and a SQLSTATE.
     """
     condition = state = None
     gateway = SparkContext._gateway

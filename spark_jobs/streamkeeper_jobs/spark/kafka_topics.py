@@ -1,6 +1,4 @@
-"""What the topics of a Kafka source hold, asked of the brokers by Kafka's own admin client, with the options
-of the source.
-"""
+"""Contents of a Kafka source's topics, read by Kafka's own admin client with the options of the source."""
 
 from __future__ import annotations
 
@@ -21,9 +19,9 @@ SECONDS = 30
 
 
 def look_at(spark: SparkSession, source: Source) -> Topics:
-    """Give what the topics of an opened source hold, and their ids.
+    """Return the offsets that the topics of an opened source hold, and their ids.
 
-    :raises SourceError: the brokers do not answer within :data:`SECONDS`, or a topic is not there.
+    :raises SourceError: the brokers do not answer within :data:`SECONDS`, or a topic does not exist.
     """
     with _admin(spark, source) as admin:
         described = _described(spark, admin, source)
@@ -37,9 +35,9 @@ def look_at(spark: SparkSession, source: Source) -> Topics:
 
 
 def at_time(spark: SparkSession, source: Source, moment_ms: int) -> Offsets:
-    """Give the offsets of the first records of a moment or later; the end where there is none.
+    """Return the offsets of the first records at or after a time (epoch ms); the end if there is none.
 
-    :raises SourceError: the brokers do not answer, or a topic is not there.
+    :raises SourceError: the brokers do not answer, or a topic does not exist.
     """
     with _admin(spark, source) as admin:
         described = _described(spark, admin, source)
@@ -72,7 +70,7 @@ def _admin(spark: SparkSession, source: Source) -> Iterator[Any]:
 
 
 def _described(spark: SparkSession, admin: Any, source: Source) -> dict[str, tuple[str, list[str]]]:
-    """Give each topic's id and partitions."""
+    """Return each topic's id and partitions."""
     java = classes(spark)
     names = java("java.util.ArrayList")()
     for name in _names(spark, admin, source):
@@ -116,8 +114,9 @@ def _listed(
     kind: str,
     *arguments: int,
 ) -> Offsets:
-    """Ask for one offset of each partition; a consumer of committed transactions has its end before those
-    that are open.
+    """Return one offset of each partition.
+
+    With isolation level `read_committed`, the end lies before open transactions.
     """
     java = classes(spark)
     spec = getattr(java("org.apache.kafka.clients.admin.OffsetSpec"), kind)(*arguments)
@@ -141,7 +140,7 @@ def _listed(
 
 
 def _said(error: Py4JJavaError) -> str:
-    """Give the innermost cause, as that is what names the topic or the timeout."""
+    """Return the innermost cause, which names the topic or the timeout."""
     thrown = error.java_exception
     while thrown.getCause() is not None:
         thrown = thrown.getCause()

@@ -1,7 +1,6 @@
-"""What all rows of a table come to, in whatever order they are read: their number, and sum and exclusive or
-of a 64-bit hash of each.
+"""Checksum of a table's rows in any order: their number, and sum and exclusive or of a 64-bit hash of each.
 
-Two rows hash alike only if they are equal, as far as 64 bits tell: nulls count, an absent value is none of
+Two rows hash alike only if they are equal, as far as 64 bits tell: nulls count, an absent value differs from
 its neighbours, ``NaN`` equals ``NaN``, 0.0 equals -0.0, and a map is the set of its entries. Columns count in
 their order, by value and not by name.
 """
@@ -22,7 +21,7 @@ _BINARY = "UTF8_BINARY"
 
 
 def checksum(frame: DataFrame) -> Checksum:
-    """Read a whole frame once and give its checksum."""
+    """Return the checksum of a frame, which is read once."""
     found = frame.select(hash_of(frame.schema).alias("hash")).agg(
         F.count("*").alias("rows"),
         F.sum(F.col("hash").cast("decimal(20,0)")).alias("sum"),
@@ -34,19 +33,19 @@ def checksum(frame: DataFrame) -> Checksum:
 
 
 def hash_of(schema: StructType) -> Column:
-    """Give the 64-bit hash of a row with these columns."""
+    """Return the 64-bit hash of a row with these columns."""
     parts = [part for field in schema.fields for part in _parts(column(field.name), field.dataType)]
     return F.xxhash64(*(parts or [F.lit(0)]))
 
 
 def _parts(value: Column, kind: DataType) -> Iterator[Column]:
-    """Give what is hashed of a value: Spark's hash passes over nulls, so whether there is one comes along."""
+    """Yield what is hashed of a value. Spark's hash skips nulls, so a null flag is added."""
     yield value.isNull()
     yield _plain(value, kind)
 
 
 def _plain(value: Column, kind: DataType) -> Column:
-    """Give a value in a shape that can be hashed and sorted, and that differs where the value does."""
+    """Return a value in a form that can be hashed and sorted, and that differs if the value does."""
     match kind:
         case StructType():
             inner = [

@@ -1,6 +1,4 @@
-"""The Spark session of a flow: that of its own application, or one of its own in an application that flows
-share.
-"""
+"""The Spark session of a flow: that of its own application, or its own session in a shared application."""
 
 from __future__ import annotations
 
@@ -26,17 +24,19 @@ _REPEATED = (
     "org.apache.spark.sql.execution.LogicalRDD",
     "org.apache.spark.rdd.MapPartitionsRDD",
 )
-"""Loggers that warn once a batch: that a batch took longer than its trigger, which on a busy flow every batch
-does; and how a batch and a local checkpoint, as AUTO CDC uses them, hand their rows on.
+"""Loggers that warn with every batch.
+
+They report that a batch took longer than its trigger, which is normal on a busy flow, and how a batch and a
+local checkpoint, as AUTO CDC uses them, pass their rows on.
 """
 
 
 def open_session(settings: Settings, flow: Flow) -> SparkSession:
-    """Open the session that a flow runs in which has an application for itself.
+    """Open the session of a flow that has an application of its own.
 
-    What spark-submit was told stands; what it was not told is set as
-    :func:`streamkeeper.drivers.submit.spark_settings` gives it, so that a plain ``spark-submit run_flow.py``
-    or ``python run_flow.py`` runs the same flow.
+    Settings of spark-submit take precedence; all others come from
+    :func:`streamkeeper.drivers.submit.spark_settings`, so that a plain ``spark-submit run_flow.py`` or
+    ``python run_flow.py`` runs the same flow.
 
     :raises DeclarationError: the flow sets what Streamkeeper must set itself.
     """
@@ -45,9 +45,7 @@ def open_session(settings: Settings, flow: Flow) -> SparkSession:
 
 
 class SharedApplication:
-    """The application that flows of one pipeline share. It is opened by the first thread that asks for a
-    flow's session.
-    """
+    """The application that flows of a pipeline share, opened by the first thread that needs a session."""
 
     def __init__(self, settings: Settings, pipeline: Pipeline) -> None:
         self._settings, self._pipeline = settings, pipeline
@@ -55,10 +53,11 @@ class SharedApplication:
         self._application: SparkSession | None = None
 
     def session(self, flow: Flow) -> SparkSession:
-        """Make a session of the flow's own, with its settings, and let all that the calling thread starts run
-        in the flow's pool.
+        """Return a session of the flow's own.
 
-        A session of its own keeps what one query pins, such as its number of state partitions, out of the
+        All that the calling thread starts then runs in the flow's pool.
+
+        What one query pins in its session, such as its number of state partitions, does not affect the
         others. Threads of Python are threads of the JVM (``PYSPARK_PIN_THREAD``), so pool and active session
         are the calling thread's alone; a streaming query inherits both from the thread that starts it.
 
@@ -86,9 +85,7 @@ class SharedApplication:
 
 @contextmanager
 def with_settings(session: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    """Let what is done inside the block be done with some settings of the session, which are unset
-    afterwards.
-    """
+    """Apply some settings to the session inside the block; unset them afterwards."""
     for name, value in conf.items():
         session.conf.set(name, value)
     try:
@@ -99,13 +96,14 @@ def with_settings(session: SparkSession, conf: Mapping[str, str]) -> Iterator[No
 
 
 def spark_url(location: str) -> str:
-    """Give a path or URL as Spark's file systems spell it: ``s3://`` is ``s3a://`` there."""
+    """Return a path or URL as Spark's file systems spell it: ``s3://`` becomes ``s3a://``."""
     return "s3a://" + location.removeprefix("s3://") if location.startswith("s3://") else location
 
 
 def _told() -> dict[str, str]:
-    """Give what spark-submit was told. Without it there is no JVM to ask yet, and asking would start one
-    before its class path is known.
+    """Return the settings of spark-submit.
+
+    Without spark-submit there is no JVM yet, and asking would start one before its class path is known.
     """
     return dict(SparkConf().getAll()) if "PYSPARK_GATEWAY_PORT" in os.environ else {}
 
@@ -125,9 +123,7 @@ def _open(name: str, told: Mapping[str, str], wanted: Mapping[str, str]) -> Spar
 
 
 def _quiet(session: SparkSession) -> None:
-    """Leave out the warnings that Spark repeats with every batch; its errors, and every other warning,
-    stay.
-    """
+    """Suppress the warnings that Spark repeats with every batch; its errors and all other warnings stay."""
     java = classes(session)
     for logger in _REPEATED:
         java("org.apache.logging.log4j.core.config.Configurator").setLevel(

@@ -1,7 +1,7 @@
-"""Which stateful operators a streaming query will have, found in its analyzed plan before it is started.
+"""Stateful operators of a streaming query, found in its analyzed plan before it is started.
 
 Spark keeps one folder of ``state/`` for each. The names are those that Spark writes into the operators'
-metadata, so that they compare with a checkpoint's. Pinned by tests/spark/test_operators.py.
+metadata, so that they compare with a checkpoint's. Pinned by tests/spark/checkpoint/test_pins.py.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ _NAMES = {
     "TransformWithStateInPandas": "transformWithStateInPandasExec",
     "GlobalLimit": "globalLimit",
 }
-"""Logical plan node → operator. A join is stateful where both of its sides stream."""
+"""Logical plan node → operator. A join is stateful if both of its sides stream."""
 
 
 def stateful_operators(frame: DataFrame) -> tuple[str, ...]:
-    """Give the stateful operators of a streaming DataFrame, in the plan's order, innermost first; empty for a
-    stateless query.
+    """Return the stateful operators of a streaming DataFrame, in the plan's order, innermost first.
+
+    Empty for a stateless query.
     """
     return tuple(_walk(frame._jdf.queryExecution().analyzed()))
 
 
 def check_appends(frame: DataFrame) -> None:
-    """Make sure that Spark can run a streaming DataFrame in append mode, which else only a start would tell.
+    """Check that Spark can run a streaming DataFrame in append mode; else only a start would tell.
 
     :raises AnalysisException: it cannot; Spark's own message says why.
     """

@@ -1,3 +1,4 @@
 """One streaming query: its job, readers, DataFrame and watch.
 
-Knows no table and no generation."""
+Knows no table and no generation.
+"""

@@ -1,9 +1,8 @@
-"""The settings that a batch pins in its header, and the one that Spark 4.2.0 leaves out of version 2 of the
-offset log.
+"""Settings in the header of a batch, and the one that Spark 4.2.0 omits from version 2 of the offset log.
 
-Without ``spark.sql.shuffle.partitions`` there, Spark takes the number of state partitions from the session of
-each start. With another number than the state was made with, keys would be looked for in the wrong partition.
-So it is set from the checkpoint before each start. What else follows from the same gap is mended by
+Without ``spark.sql.shuffle.partitions`` there, Spark takes the number of state partitions from the session at
+each start. With another number than the state was made with, it would look for keys in the wrong partition.
+So the number is set from the checkpoint before each start. The other effect of the same gap is handled by
 streamkeeper_jobs.stream.in_flight.
 """
 
@@ -22,8 +21,9 @@ STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
 
 
 def session_header(spark: SparkSession, entry: OffsetEntry) -> OffsetEntry:
-    """Give an entry with this session's settings and time in its header, as Spark itself would write it, and
-    with what Spark leaves out.
+    """Return an entry with this session's settings and time in its header.
+
+    The header is the one that Spark itself would write, with the setting that Spark omits.
     """
     java = classes(spark)
     metadata = java("org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata")
@@ -37,9 +37,7 @@ def session_header(spark: SparkSession, entry: OffsetEntry) -> OffsetEntry:
 
 
 def pin_state_partitions(spark: SparkSession, checkpoint: Checkpoint | None) -> None:
-    """Set the number of state partitions to the checkpoint's, or for a new one to what the session asks
-    for.
-    """
+    """Set the number of state partitions to the checkpoint's; for a new one, to the session's."""
     operators = checkpoint.operators() if checkpoint is not None else ()
     spark.conf.set(
         STATE_PARTITIONS,

@@ -1,4 +1,4 @@
-"""The DataFrame of a flow: its sources, through its views, through its own function."""
+"""The DataFrame of a flow: its sources, through its views and its own function."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ def flow_frame(
     closed: bool = False,
     checkpoint: str | None = None,
 ) -> DataFrame:
-    """Build the streaming DataFrame whose rows a flow writes, or whose changes it applies.
+    """Return the streaming DataFrame whose rows a flow writes, or whose changes it applies.
 
     :param flow: with its sources opened.
-    :param checkpoint: the path of the checkpoint that it is to run on, if it is to run.
-    :param closed: let no row of any source through, so that a run moves positions and makes state, and
-        nothing else.
-    :raises DeclarationError: a function of the pipeline file raises, or gives no streaming DataFrame.
+    :param checkpoint: the path of the checkpoint for the query, if it is to run.
+    :param closed: let no row of any source through, so that a run only advances positions and creates state.
+    :raises DeclarationError: a function of the pipeline file raises, or returns no streaming DataFrame.
     """
     frames: dict[str, DataFrame] = {}
     for item in flow.pipeline.inputs(flow.declaration):

@@ -1,5 +1,6 @@
-"""Whether a flow's declaration changed since its driver imported it. The driver never imports it twice:
-another process does.
+"""Watch for changes of a flow's declaration since its driver imported it.
+
+The driver never imports the file again: another process does.
 """
 
 from __future__ import annotations
@@ -14,20 +15,17 @@ from streamkeeper.manifest.manifest import FOLDER, Manifest, read_manifest
 from streamkeeper.settings import Settings
 
 AGAIN_SECONDS = 30.0
-"""How long after a look at the declaration that failed the next is, if no file changes sooner."""
+"""Seconds until the declaration is read again after a failed attempt, if no file changes sooner."""
 
 _ONE_AT_A_TIME = threading.Lock()
-"""Flows of one driver see a change at the same moment; the first makes the manifest anew, and the others find
-it.
-"""
+"""Flows of one driver see a change at the same moment: the first rebuilds the manifest for all of them."""
 
 
 class Declaration:
-    """The declaration of a flow as its driver runs it. Make one *before* the pipeline file is imported; then
-    no change is missed.
+    """The declaration of a flow as its driver runs it.
 
-    Nothing that is wrong with the pipelines folder ends what runs: a look that fails is told once, and tried
-    again.
+    Create it *before* the pipeline file is imported; then no change is missed. An error in the pipelines
+    folder never ends a running flow: it is reported once, and the folder is read again later.
     """
 
     def __init__(
@@ -41,8 +39,9 @@ class Declaration:
         self.fingerprint = ""
 
     def files_changed(self) -> bool:
-        """Say, by names, sizes and times alone, whether any pipeline file changed since this was asked last,
-        or a look is due again.
+        """Return whether any pipeline file changed since the last call, or another attempt is due.
+
+        Only names, sizes and times of files are compared.
         """
         try:
             now = pipeline_files.signature(self._settings.pipelines)
@@ -56,9 +55,7 @@ class Declaration:
         return False
 
     def manifest(self) -> Manifest | None:
-        """Return the manifest of the files as they are now; None where they cannot be looked at, or this
-        flow's cannot be read.
-        """
+        """Return the manifest of the present files; None if they, or this flow's file, cannot be read."""
         try:
             with _ONE_AT_A_TIME:
                 found = read_manifest(self._settings)
@@ -75,8 +72,9 @@ class Declaration:
         return None if wrong else found
 
     def what_changed(self) -> str | None:
-        """Say in words how the flow's declaration changed, or None if it is the same, or cannot be looked
-        at.
+        """Return a description of the change of the flow's declaration.
+
+        None if it is the same or unreadable.
         """
         manifest = self.manifest()
         if manifest is None:
@@ -84,8 +82,8 @@ class Declaration:
         try:
             found = manifest.find(self._flow)
         except RequestError as error:
-            # Who replaces a file may remove it first: a flow is gone only if its file did not come back
-            # meanwhile.
+            # A file that is being replaced may be missing for a moment: a flow is gone only if the files have
+            # not changed again.
             return None if self._moved_on() else f"the flow is not declared any more. {error}"
         if found.fingerprint == self.fingerprint:
             return None
@@ -95,7 +93,7 @@ class Declaration:
         )
 
     def _moved_on(self) -> bool:
-        """Say whether the files changed since the last look at them; the next look sees that."""
+        """Return whether the files changed since they were last read; the next look sees that."""
         try:
             return pipeline_files.signature(self._settings.pipelines) != self._seen
         except StreamkeeperError:
@@ -106,7 +104,7 @@ class Declaration:
         self._tell(why)
 
     def _tell(self, wrong: str | None) -> None:
-        """Say what is wrong, once until it is another thing; None says that nothing is."""
+        """Print what is wrong, once until something else is; None means that nothing is."""
         if wrong not in (None, self._told):
             print(
                 f"The pipeline files changed and cannot be used as they are; {self._flow} goes on as it is."

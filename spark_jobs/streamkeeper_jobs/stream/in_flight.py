@@ -1,12 +1,12 @@
-"""Letting Spark 4.2.0 replay a batch that was planned and not committed.
+"""A workaround that lets Spark 4.2.0 replay a batch that was planned and not committed.
 
-Offset log v2 does not write ``spark.sql.shuffle.partitions`` down, and Spark 4.2.0 compares that very setting
-of the batch in flight and of the one before it as soon as a query starts
+Offset log v2 does not record ``spark.sql.shuffle.partitions``. As soon as a query starts, Spark 4.2.0
+compares this setting of the batch in flight with that of the batch before
 (``OfflineStateRepartitionUtils.isRepartitionBatch``, an ``Option.get`` of nothing). So a query that was
 stopped between the two logs, by kill -9 or in good order, can never be started again:
 ``NoSuchElementException: None.get``. Written into both headers the number is equal, which is what Spark asks.
-It goes for the number of state partitions then, too, whatever the session says: so it must be the one that
-the state was made with. Later sources of Spark ask no more.
+It then also sets the number of state partitions, whatever the session says, so it must be the number that the
+state was made with. Later versions of Spark no longer ask.
 """
 
 from __future__ import annotations
@@ -20,16 +20,13 @@ from streamkeeper.storage import Storage
 
 
 def pin_partitions(storage: Storage, folder: str, partitions: str) -> list[int]:
-    """Write the number of partitions into the offset log's header of the batch in flight and of the one
-    before it, where it is missing.
+    """Write the missing number of partitions into the headers of the batch in flight and the one before.
 
-    :param partitions: what is written for a query that has no state yet; else it is the number of partitions
-        of its state.
+    Only the driver that has the lease may call this, before it starts the query. Return the batches that were
+    rewritten; none if no batch is in flight. Each file is replaced whole, so after a kill it is enough to
+    call this again.
 
-    Only the driver that has the lease may do this, before it starts the query. Gives the batches that were
-    rewritten; none where no batch is in flight. Each file is replaced whole, so a kill in between leaves
-    nothing to mend but by doing it again.
-
+    :param partitions: used for a query that has no state yet; else the number of partitions of its state is.
     :raises CheckpointError: a file of the offset log cannot be read.
     """
     checkpoint = Checkpoint(storage, folder)

@@ -1,4 +1,4 @@
-"""What a driver writes into the ledger of the recovery that made its generation."""
+"""Entries of a driver in the ledger of the recovery that made its generation."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from streamkeeper.flows.files import FlowHome
 
 
 def note_in_ledger(home: FlowHome, recovery: str | None, event: str, evidence: dict[str, Any]) -> None:
-    """Append an event to a recovery's ledger; a generation that no recovery made has none."""
+    """Append an event to a recovery's ledger; do nothing for a generation that no recovery made."""
     if recovery is not None:
         ledger.open(home.storage, home.pipeline, recovery).record(event, evidence)

@@ -1,4 +1,4 @@
-"""Running a streaming query under the watch's orders."""
+"""Runs a streaming query under the orders of its watch."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from streamkeeper_jobs.stream.in_flight import pin_partitions
 from streamkeeper_jobs.stream.watch import Orders, Stopped
 
 POLL_SECONDS = 0.25
-"""How long at most an order waits to be seen, and how stale the heartbeat's batch may be."""
+"""Seconds until an order is seen, at most, and the greatest age of the heartbeat's batch."""
 BATCH_SECONDS = 60.0
-"""How long a running batch may take to end before the query is stopped in its middle, which its checkpoint
-and the sink's log allow.
+"""Seconds that a running batch may take to end before the query is stopped within it.
+
+The checkpoint and the sink's log allow such a stop.
 """
 
 
 class RunsOn(Exception):
-    """A query could not be stopped: whether it still writes is not known."""
+    """A query could not be stopped: it may still write."""
 
 
 def writer_of(frame: DataFrame, name: str, checkpoint: str, trigger: str | None) -> DataStreamWriter:
-    """Give what a flow's query is started with, but for its sink.
+    """Return the writer of a flow's query, complete but for its sink.
 
-    :param trigger: how often to look for data; None processes what is there and ends.
+    :param trigger: how often to look for data; None processes all available data and ends.
     """
     pin_partitions(open_storage(checkpoint), "", frame.sparkSession.conf.get(PARTITIONS, "200") or "200")
     writer = (
@@ -45,8 +46,9 @@ def writer_of(frame: DataFrame, name: str, checkpoint: str, trigger: str | None)
 
 
 def run_muted(frame: DataFrame, name: str, checkpoint: str, watch: Orders) -> int:
-    """Run one batch into nowhere: the one that the checkpoint has planned, or else all that is there. Give
-    how many rows it read.
+    """Run one batch without output: the planned one, or else all available data.
+
+    Return the rows that it read.
 
     :raises Stopped: an order ended it.
     """
@@ -66,7 +68,7 @@ def follow(
 ) -> None:
     """Wait until a query ends by itself, or end it when there is an order.
 
-    However this ends, the query has ended.
+    In any case it has ended afterwards.
 
     :param look: called a few times a second while it runs.
     :raises Stopped: an order ended it.
@@ -87,8 +89,7 @@ def follow(
 
 @contextmanager
 def ended(query: StreamingQuery) -> Iterator[None]:
-    """See that a query has ended when the block is left, however that is: who comes next takes that for
-    granted.
+    """Ensure that a query has ended when the block is left, on which later steps rely.
 
     :raises RunsOn: it could not be stopped.
     """
@@ -99,7 +100,7 @@ def ended(query: StreamingQuery) -> Iterator[None]:
 
 
 def stop(query: StreamingQuery) -> None:
-    """Stop a query; one that has ended stays so.
+    """Stop a query; do nothing if it has ended.
 
     :raises RunsOn: it could not be stopped.
     """
@@ -112,9 +113,7 @@ def stop(query: StreamingQuery) -> None:
 
 
 def _await_end_of_batch(query: StreamingQuery) -> None:
-    """Wait until no batch runs, or the one that ran when this was asked is committed, at most
-    ``BATCH_SECONDS``.
-    """
+    """Wait until no batch runs or the running one is committed, at most ``BATCH_SECONDS``."""
     deadline = time.monotonic() + BATCH_SECONDS
     before = last_batch(query)
     while query.status["isTriggerActive"] and last_batch(query) == before and time.monotonic() < deadline:
@@ -123,6 +122,6 @@ def _await_end_of_batch(query: StreamingQuery) -> None:
 
 
 def last_batch(query: StreamingQuery) -> int | None:
-    """Give the last batch of this run that is committed, or None."""
+    """Return the last batch of this run that is committed; None if there is none."""
     progress = query.lastProgress
     return None if progress is None else int(progress["batchId"])

@@ -25,8 +25,7 @@ def read_stream(
 
     :param source: opened (:mod:`streamkeeper.manifest.environment`).
     :param schemas: DDL strings by source name, for sources that declare none.
-    :param checkpoint: the path or URL of the checkpoint that the stream is to run on; only a stream that runs
-        has a log of schemas.
+    :param checkpoint: the path or URL of the stream's checkpoint; without one, no log of schemas is used.
     """
     reader = spark.readStream.format(source.format).options(**source.options).name(source.name)
     if source.format == KAFKA:
@@ -40,8 +39,9 @@ def read_stream(
 
 
 def infer_schema(spark: SparkSession, source: Source) -> str | None:
-    """Infer a files source's schema from all that is there now, as a DDL string; None while there is nothing
-    to infer it from.
+    """Return a files source's schema as a DDL string, inferred from all present files.
+
+    None if there are none.
     """
     assert source.path is not None, "only files sources are inferred"
     try:
@@ -56,7 +56,7 @@ def infer_schema(spark: SparkSession, source: Source) -> str | None:
 
 
 def is_there(spark: SparkSession, source: Source) -> bool:
-    """Say whether the folder or table of a source is there; a stream of a missing one cannot be started."""
+    """Return whether the folder or table of a source exists; a stream of a missing one cannot be started."""
     if source.path is None:
         return True
     if source.format == DELTA:
@@ -66,21 +66,19 @@ def is_there(spark: SparkSession, source: Source) -> bool:
 
 
 def is_empty(source: Source) -> bool:
-    """Say whether a files source has no file yet."""
+    """Return whether a files source has no file yet."""
     return next(iterate_files(source), None) is None
 
 
 def base_url(spark: SparkSession, source: Source) -> str:
-    """Give the folder of a files source as the files log spells the start of its entries, with a ``/`` at its
-    end.
-    """
+    """Return the folder of a files source as the entries of the files log begin, with a ``/`` at its end."""
     assert source.path is not None, "only files sources have a folder"
     path, file_system = hadoop_path(spark, source.path)
     return str(file_system.makeQualified(path).toUri().toString()).rstrip("/") + "/"
 
 
 def hadoop_path(spark: SparkSession, location: str) -> tuple[Any, Any]:
-    """Give a location as Hadoop's ``Path``, and the file system that it is on."""
+    """Return a location as Hadoop's ``Path``, and its file system."""
     java = classes(spark)
     path = java("org.apache.hadoop.fs.Path")(spark_url(location))
     return path, path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())

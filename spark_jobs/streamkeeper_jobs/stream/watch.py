@@ -1,8 +1,8 @@
-"""A driver's heartbeat, and its look at what may end it: holds, its lease, a newer generation, a changed
-declaration.
+"""A driver's heartbeat, and its watch for what ends it.
 
-It runs in a thread of its own, so that the heart beats while Spark is busy. It decides nothing about the
-query: it gives an order, once, and whoever runs a query obeys it.
+That is a hold, a lost lease, a newer generation, or a changed declaration. It runs in a thread of its own, so
+that the heart beats while Spark is busy. It does not touch the query: it gives an order, once, and the code
+that runs a query obeys it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamkeeper_jobs.stream.declaration_watch import Declaration
 
 
 class Reason(Enum):
-    """Why a driver is told to stop."""
+    """Reasons for an order to stop."""
 
     HELD = "held"
     CHANGED = "changed"
@@ -43,7 +43,7 @@ class Order:
 
     @property
     def at_once(self) -> bool:
-        """Whether the running batch must not be waited for."""
+        """Whether the query is stopped without waiting for the running batch."""
         return self.reason is Reason.LEASE_LOST
 
 
@@ -56,27 +56,25 @@ class Stopped(Exception):
 
 
 class NothingYet(Exception):
-    """What a flow begins with cannot be told yet, such as the schema of a source that has nothing; and the
-    driver was not to wait.
-    """
+    """A source lacks what a flow needs to begin, such as its schema, and the driver was not to wait."""
 
 
 class Orders(Protocol):
-    """Who gives orders to a running query, and is told how it goes."""
+    """Gives orders to a running query, and receives its status."""
 
     def order(self) -> Order | None:
-        """Give the order, if there is one."""
+        """Return the order, if there is one."""
         ...
 
     def tell(self, **changes: object) -> None:
-        """Hear how the query goes (``phase``, ``batch``, …)."""
+        """Receive changes of the query's status (``phase``, ``batch``, …)."""
         ...
 
 
 class Watch:
     """Beats every ``interval`` seconds and looks for an order, until closed. Use as a context.
 
-    :param absence: of the task that watches the driver, if one does.
+    :param absence: detects that the supervising task is gone, if there is one.
     """
 
     def __init__(
@@ -115,12 +113,13 @@ class Watch:
 
     @property
     def heartbeat(self) -> Heartbeat:
-        """What the heartbeat says now."""
+        """The content of the heartbeat."""
         return self._heartbeat
 
     def tell(self, **changes: object) -> None:
-        """Change what the heartbeat says (``phase``, ``batch``, ``triggers``, …); a new phase is written at
-        once.
+        """Change the content of the heartbeat (``phase``, ``batch``, ``triggers``, …).
+
+        Write a new phase at once.
         """
         with self._lock:
             before = self._heartbeat.phase
@@ -129,7 +128,7 @@ class Watch:
             self._beat()
 
     def wait(self, seconds: float) -> None:
-        """Wait that long, less if there is an order.
+        """Wait for some seconds, or until there is an order.
 
         :raises Stopped: there is one.
         """
@@ -137,22 +136,22 @@ class Watch:
         self.obey()
 
     def order(self) -> Order | None:
-        """Give the order, if there is one.
+        """Return the order, if there is one.
 
-        :raises StreamkeeperError: what had to be looked at could not be.
+        :raises StreamkeeperError: what it depends on could not be read.
         """
         if self._broken is not None:
             raise self._broken
         return self._order
 
     def terminate(self, words: str = "it was asked to by SIGTERM") -> None:
-        """Order a stop after the batch, as SIGTERM asks for; an order that is there already stays."""
+        """Order a stop after the batch, as SIGTERM asks for; an earlier order stays."""
         if self._order is None:
             self._order = Order(Reason.TERMINATED, words)
             self._told.set()
 
     def obey(self) -> None:
-        """Go on unless there is an order.
+        """Raise if there is an order.
 
         :raises Stopped: there is one.
         """
@@ -200,8 +199,9 @@ class Watch:
         return self._changed()
 
     def _changed(self) -> Order | None:
-        """Look whether the declaration changed; finding out may take seconds, in another process, and the
-        heart beats on meanwhile.
+        """Return an order if the declaration changed.
+
+        Reading the declaration may take seconds, so another process does it while the heart beats on.
         """
         if self._checking is None:
             if self._declaration.files_changed():

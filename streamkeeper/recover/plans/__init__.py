@@ -1,3 +1,4 @@
-"""What a recovery is before it is an act: its kind, its plan, its price.
+"""What a recovery is before it runs: its kind, its plan, its price.
 
-A plan is a value that is shown, approved, carried out and kept."""
+A plan is a value that is shown, approved, carried out and kept.
+"""

@@ -1,6 +1,4 @@
-"""The strategies against a checkpoint that cannot go on, compared; which of them fits a failure, and what
-there is to do it with.
-"""
+"""Strategies for a checkpoint that cannot continue: their trade-offs, and which of them fits a failure."""
 
 from __future__ import annotations
 
@@ -69,13 +67,14 @@ TRADE_OFFS = (
         "no",
     ),
 )
-"""The first three after the guide on recovering a pipeline from a checkpoint failure."""
+"""Trade-offs of the strategies; the first row is the heading.
+
+The first three strategies follow the guide on recovering a pipeline from a checkpoint failure.
+"""
 
 
 def advised(settings: Settings, plan: Plan) -> Plan:
-    """Give a plan with its ways out: for each parked flow the strategy that fits, and why, with the backups
-    that are there.
-    """
+    """Return a plan with its ways out: strategy and reason for each parked flow, and existing backups."""
     storage = open_storage(settings.state)
     newest = {
         table: found[-1] for table in plan.tables if (found := backups.listed(storage, plan.pipeline, table))
@@ -84,8 +83,9 @@ def advised(settings: Settings, plan: Plan) -> Plan:
 
 
 def advise(plan: Plan) -> Iterator[str]:
-    """Give the ways out that a plan was made with; those of a plan that an earlier release made are found
-    anew, without backups.
+    """Yield the ways out of a plan.
+
+    For a plan of an earlier release they are derived again, without backups.
     """
     yield from plan.ways or _advise(plan, {})
 
@@ -99,7 +99,7 @@ def _advise(plan: Plan, newest: Mapping[str, Backup]) -> Iterator[str]:
 
 
 def _besides(flow: FlowPlan, backup: Backup | None) -> Iterator[str]:
-    """Say what else is there that could be done about a parked flow, by what its plan found out."""
+    """Yield further options for a parked flow, according to its plan."""
     if backup is not None:
         yield (
             f"The backup {backup.id} of {flow.target} is of {backup.at}: `restore_table` brings it back with"
@@ -124,7 +124,7 @@ def _besides(flow: FlowPlan, backup: Backup | None) -> Iterator[str]:
 
 
 def fitting(flow: FlowPlan) -> tuple[str, str]:
-    """Give the strategy that fits a parked flow, by what its plan found out, and the reason in a sentence."""
+    """Return the strategy that fits a parked flow according to its plan, and the reason in a sentence."""
     lost = [price.source for price in flow.prices if not price.lost.nothing]
     blocked = [price.source for price in flow.prices if price.blocked is not None]
     gone = [price.source for price in flow.prices if not price.gone.nothing]

@@ -1,4 +1,4 @@
-"""Prices that somebody must accept before a plan is carried out."""
+"""Prices that must be accepted before a plan is carried out."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 
 
 def price_of_readers(told: Collection[str], accepted: Collection[str]) -> Iterator[Refusal]:
-    """Give the price of what :func:`what_readers_feel` told, unless it is accepted: rows go, and come
-    again.
+    """Yield the price of removing and repeating rows of a table that has readers, unless it is accepted.
+
+    :param told: the output of :func:`what_readers_feel`.
     """
     if told and DOWNSTREAM not in accepted:
         said = f"{PRICES[DOWNSTREAM]}: {'; '.join(told)}. To go on all the same, accept `{DOWNSTREAM}`."
@@ -23,7 +24,7 @@ def price_of_readers(told: Collection[str], accepted: Collection[str]) -> Iterat
 def price_of_strangers(
     strangers: Collection[str], version: int, accepted: Collection[str]
 ) -> Iterator[Refusal]:
-    """Give the price of undoing commits of nobody's flow, unless it is accepted.
+    """Yield the price of undoing commits by other writers than flows, unless it is accepted.
 
     :param version: of the table, after which they came.
     """
@@ -38,9 +39,7 @@ def price_of_strangers(
 
 
 def price_of_others(others: Collection[str], accepted: Collection[str]) -> Iterator[Refusal]:
-    """Give the price of removing what others than a table's flows brought to it or changed in it, unless it
-    is accepted.
-    """
+    """Yield the price of removing rows that others than the table's flows wrote, unless it is accepted."""
     if others and LOSS not in accepted:
         said = "what others than the table's flows wrote goes, and no flow brings it again"
         yield Refusal(
@@ -57,11 +56,11 @@ def refusals_of(
     target: str = "",
     again: Amount | None = None,
 ) -> Iterator[Refusal]:
-    """Give every price that the request does not accept.
+    """Yield every price that the request does not accept.
 
-    :param again: what the table ``target`` gets a second time, by its log; None where that is not counted,
-        and what is read again counts.
-    :param missing_in_sink: the batches that the checkpoint counts as done and the table has not, in words.
+    :param again: duplicates in the table ``target``, according to its log; None if that is not counted, and
+        what is read again counts.
+    :param missing_in_sink: the batches that the checkpoint counts as done and the table lacks, in words.
     """
     for price in prices:
         if price.blocked is not None:

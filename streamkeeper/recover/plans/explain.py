@@ -1,4 +1,4 @@
-"""A plan in words: as Markdown for Airflow's approval, as text for the terminal and the task log."""
+"""Renders a plan: as Markdown for Airflow's approval, as text for the terminal and the task log."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan
 
 
 def as_markdown(plan: Plan) -> str:
-    """Give a plan as Markdown."""
+    """Return a plan as Markdown."""
     return "\n".join(_markdown(plan))
 
 
 def as_text(plan: Plan) -> str:
-    """Give a plan as plain text."""
+    """Return a plan as plain text."""
     return "\n".join(_text(plan))
 
 
 def trade_offs() -> str:
-    """Return the strategies compared, as a table in Markdown: for a DAG's docs, which Airflow opens beside
-    every page of it.
+    """Return the strategies compared, as a Markdown table for a DAG's docs.
+
+    Airflow opens these docs beside every page of the DAG.
     """
     rows = [TRADE_OFFS[0], ("---",) * len(TRADE_OFFS[0]), *TRADE_OFFS[1:]]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def headline(plan: Plan) -> str:
-    """Say in a line what a plan is of."""
+    """Return one line on what a plan does."""
     if len(plan.flows) == 1:
         return f"{plan.recovery} of {plan.subject}: {_becomes(plan.flows[0])}"
     return f"{plan.recovery} of {plan.subject}"
@@ -82,7 +83,7 @@ def _steps(plan: Plan) -> Iterator[str]:
 
 
 def _markdown(plan: Plan) -> Iterator[str]:
-    """Give the plan in short: whoever decides sees the whole of it above the buttons, the costs first."""
+    """Yield the plan in short, costs first, so that all of it is visible above the buttons."""
     yield f"### {_plain(headline(plan))}"
     yield ""
     if plan.refusals:
@@ -137,22 +138,23 @@ def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
 
 
 _ACCEPT = re.compile(r" To go on(?: all the same)?, accept `[a-z-]+`\.$")
-"""How a refusal ends: by what it is accepted beforehand. Whoever approves accepts it with that."""
+"""The end of a refusal, which says how to accept it beforehand; an approval accepts it anyway."""
 
 _CODE = re.compile(r"((?<!`)`[^`\n]+`(?!`))")
 _MARKS = re.compile(r"([\\`*\[\]<|~]|^[#>]|\b_(?!\w)|(?<!\w)_)")
 
 
 def _plain(text: str) -> str:
-    """Return a text as Markdown that shows it as it is: no link, image, table or heading of whoever asked.
-    Code in backticks stays.
+    """Return a text escaped as Markdown: a user's text makes no link, image, table or heading.
+
+    Code in backticks is kept.
     """
     parts = _CODE.split(" ".join(text.split()))
     return "".join(part if number % 2 else _MARKS.sub(r"\\\1", part) for number, part in enumerate(parts))
 
 
 def _literal(text: str) -> str:
-    """Return what somebody wrote as code, in which not even an address is a link."""
+    """Return a user's text as code, in which not even an address becomes a link."""
     return f"`{' '.join(text.replace('`', chr(39)).split())}`"
 
 
@@ -167,17 +169,16 @@ _OTHERWISE = {
 
 
 def consent(plan: Plan) -> str:
-    """Return what approving a plan is called, with the prices that are accepted by it: ``Approve, and lose 12
-    rows``.
-    """
+    """Return the label of the approving button, with the accepted prices: ``Approve, and lose 12 rows``."""
     words = dict.fromkeys(item.price for item in plan.refusals if item.price is not None)
     said = [_cost(plan, word) for word in words]
     return f"Approve, and {' and '.join(said)}" if said else "Approve"
 
 
 def _cost(plan: Plan, word: str) -> str:
-    """Return a price as a verb and a number of rows, where each amount of it was counted; else in general
-    words.
+    """Return a price as a verb and a number of rows, if all its amounts were counted.
+
+    Else in general words.
     """
     refused = {item.flow for item in plan.refusals if item.price == word}
     prices = [

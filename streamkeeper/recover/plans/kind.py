@@ -1,9 +1,8 @@
-"""What a kind of recovery is, and which there are.
+"""Kinds of recovery, and the list of them.
 
 A kind is a value: a form, a function that makes a plan, and steps. Airflow's DAG, the command line, the
-schedule and the ledger are made of it, so a new recovery is one module with a :class:`Kind` in it, named in
-:data:`KINDS`. The steps that many share are in
-:mod:`streamkeeper.recover.steps.shared`.
+schedule and the ledger are derived from it, so a new recovery is one module with a :class:`Kind`, named in
+:data:`KINDS`. Steps that many kinds share are in :mod:`streamkeeper.recover.steps.shared`.
 """
 
 from __future__ import annotations
@@ -35,18 +34,14 @@ KINDS: dict[str, str] = {
     "clean_up": "streamkeeper.recover.kinds.clean_up:KIND",
     "tidy_tables": "streamkeeper.recover.kinds.tidy_tables:KIND",
 }
-"""Every recovery by its name, and the module and name where its :class:`Kind` is. Imported only when it is
-asked for.
-"""
+"""Module and name of the :class:`Kind` of every recovery, by its name. Imported only when needed."""
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a step of a recovery works with: the plan as it was approved, and the ledger. ``step`` is the
-    step's own name.
-    """
+    """What a step of a recovery works with: the plan as it was approved, the ledger, and the step's name."""
 
     settings: Settings
     plan: Plan
@@ -54,31 +49,30 @@ class Work:
     step: str
 
     def home(self, flow: FlowPlan) -> FlowHome:
-        """Give where a flow is kept; it need not be declared any more."""
+        """Return where a flow is kept; it need not be declared any more."""
         return FlowHome(self.book.storage, self.plan.pipeline, flow.name)
 
     def evidence(self, step: str) -> dict[str, Any] | None:
-        """Give the evidence of a step that is done; else None."""
+        """Return the evidence of a completed step; else None."""
         done = self.book.find(f"{step}.done")
         return done.evidence if done else None
 
     def progress(self, **numbers: Any) -> None:
-        """Write to the ledger and the log how far the step is, such as ``chunk=3, of=12, rows=40_000,
-        bytes=1_000_000``.
+        """Write the step's progress to the ledger and the log.
 
-        Call it every few seconds at most: each call is a file. The newest is found by :meth:`last_progress`
-        when the step is run again.
+        Numbers are such as ``chunk=3, of=12, rows=40_000, bytes=1_000_000``. Call it every few seconds at
+        most: each call writes a file. When the step runs again, :meth:`last_progress` returns the newest.
         """
         self.book.record(f"{self.step}.progress", numbers)
         _LOG.info("%s: %s", self.step, ", ".join(f"{name} {value}" for name, value in numbers.items()))
 
     def last_progress(self) -> dict[str, Any] | None:
-        """Give what :meth:`progress` wrote last in this step, by this or an earlier process; else None."""
+        """Return what :meth:`progress` wrote last in this step, by this or an earlier process; else None."""
         found = self.book.find(f"{self.step}.progress")
         return found.evidence if found else None
 
     def check_stop(self) -> None:
-        """Go on unless the recovery was given up meanwhile; long steps ask between their parts.
+        """Raise if the recovery was given up; long steps call this between their parts.
 
         :raises RecoveryError: it was.
         """
@@ -91,25 +85,32 @@ class Work:
 
 
 Act = Callable[[Work], dict[str, Any]]
-"""Does a step and gives its evidence, a JSON object. It may have been killed before, at any moment: what was
-done is found.
+"""Carries out a step and returns its evidence, a JSON object.
+
+An earlier run may have been killed at any moment: a step must detect what was done.
 """
 
 
 @dataclass(frozen=True)
 class StepKind:
-    """One step of a kind of recovery. ``does`` says what it does, in the imperative, for the plan.
+    """One step of a kind of recovery.
+
+    ``does`` describes it for the plan, in the imperative.
 
     ``where`` is ``here`` (the task's or the command line's own process; ``act`` is a function of
     :class:`Work`) or ``spark`` (``act`` is ``streamkeeper_jobs.<module>:<function>``, called with the Spark
     session and the work by ``spark_jobs/run_recovery.py``).
 
     ``changes``: from this step on something is changed for good, and a recovery that started it cannot be
-    given up, only run on. Where ``changed`` is given it is asked whether a start that did not come to its end
-    changed anything yet. ``patient``: what cannot be done yet is tried again, as often as Airflow tries.
-    ``unasked``: it changes nothing, and runs before anybody is asked, in a dry run too; such steps come
-    first. ``idle`` gives the evidence of a Spark step that has nothing to do by its plan, else None: then no
-    Spark is started for it.
+    given up, only continued. ``changed``, if given, returns whether an incomplete run of the step changed
+    anything yet.
+
+    ``patient``: a step that cannot be done yet is repeated, as often as Airflow tries.
+
+    ``unasked``: the step changes nothing, and runs before approval, also in a dry run; such steps come first.
+
+    ``idle`` returns the evidence of a Spark step that has nothing to do by its plan, else None: then no Spark
+    is started for it.
     """
 
     name: str
@@ -125,13 +126,15 @@ class StepKind:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of recovery. ``name`` is that of its DAG and its commands; ``description`` is one sentence for
-    the DAG's page.
+    """A kind of recovery.
 
-    ``request`` is what can be asked for: a dataclass that form, options and checks are made of
-    (:mod:`streamkeeper.recover.requests.form`). ``plan(settings, manifest, request, recovery id)`` touches
-    nothing. ``noun`` is what approvals call it: "the reset of …". ``given_up`` takes away what the recovery
-    made for itself, when it is given up or abandoned; it may be called more than once.
+    ``name`` is that of its DAG and its commands; ``description`` is one sentence for the DAG's page. ``noun``
+    is its name in approvals: "the reset of …".
+
+    ``request`` is a dataclass from which form, options and checks are derived
+    (:mod:`streamkeeper.recover.requests.form`). ``plan(settings, manifest, request, recovery id)`` changes
+    nothing. ``given_up`` removes what the recovery made for itself, when it is given up or abandoned; it may
+    be called more than once.
     """
 
     name: str
@@ -148,7 +151,7 @@ class Kind:
         return self.request.form(manifest, parked)
 
     def parse(self, values: Mapping[str, Any], manifest: Manifest, by: str) -> Any:
-        """Make a request of a form's values.
+        """Return a request from a form's values.
 
         :raises RequestError: any value does not fit; all misfits are listed.
         """
@@ -159,7 +162,7 @@ class Kind:
         return self.request.from_json(value)
 
     def step(self, name: str) -> StepKind:
-        """Give a step by its name.
+        """Return a step by its name.
 
         :raises RequestError: the kind has no such step.
         """
@@ -177,22 +180,22 @@ class Kind:
 
     @property
     def unasked(self) -> tuple[StepKind, ...]:
-        """The steps that run before anybody is asked."""
+        """The steps that run before approval."""
         return tuple(step for step in self.steps if step.unasked)
 
     @property
     def first_change(self) -> StepKind | None:
-        """The first step that changes something for good; None where none does."""
+        """The first step that changes something for good; None if none does."""
         return next((step for step in self.steps if step.changes), None)
 
     def is_past_return(self, step: str) -> bool:
-        """Say whether a recovery that is at a step can only be run on: nothing takes back what it did."""
+        """Return whether a recovery at a step can only be continued: nothing undoes what it did."""
         first = self.first_change
         return first is None or self.step_names.index(step) > self.step_names.index(first.name)
 
 
 def kind(name: str) -> Kind:
-    """Give a kind of recovery by its name.
+    """Return a kind of recovery by its name.
 
     :raises RequestError: there is none of that name.
     """

@@ -1,8 +1,8 @@
-"""Recoveries that a pipeline declares to be run by the clock: ``dp.schedule("backup_table",
-table="customers", cron="0 3 * * *")``.
+"""Recoveries that a pipeline schedules.
 
-They need no hands: approval is off, so a plan with a price that the declaration does not accept ends with an
-alert, and touches nothing.
+For example ``dp.schedule("backup_table", table="customers", cron="0 3 * * *")``. They run unattended:
+approval is off, so a plan with a price that the declaration does not accept ends with an alert, and changes
+nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
 
 BY = "the schedule"
 
-_APPROVAL = "approval"  # as in recover.requests.form, which needs the manifest, which needs this module
+_APPROVAL = "approval"  # as in recover.requests.form, which imports the manifest, which imports this module
 
 _FIELDS: tuple[tuple[str, range, str], ...] = (
     ("minute", range(60), ""),
@@ -38,8 +38,9 @@ _LONGEST = {2: 29, 4: 30, 6: 30, 9: 30, 11: 30}
 
 
 def check_cron(cron: object, where: Where) -> str:
-    """Give a cron expression as Airflow takes it: five fields of numbers, names, ranges, lists and steps, or
-    one of :data:`PRESETS`.
+    """Return a cron expression as Airflow takes it.
+
+    It has five fields of numbers, names, ranges, lists and steps, or is one of :data:`PRESETS`.
 
     :raises DeclarationError: it is none, or names a day that no year has.
     """
@@ -98,8 +99,9 @@ def _values(field: str, what: str, numbers: range, names: list[str]) -> set[int]
 def declared(
     recovery: object, cron: object, name: object, values: Mapping[str, Any], where: Where
 ) -> Schedule:
-    """Give the schedule that a pipeline file declares; whether what it names is there is checked with the
-    whole file.
+    """Return the schedule that a pipeline file declares.
+
+    Whether the flows and tables that it names exist is checked with the whole file.
 
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
@@ -147,7 +149,7 @@ def _template_in(value: Any) -> str | None:
 
 
 def dag_id(pipeline: Pipeline, schedule: Schedule) -> str:
-    """Give the id of the DAG that triggers a scheduled recovery."""
+    """Return the id of the DAG that triggers a scheduled recovery."""
     return f"schedule__{pipeline.name}__{schedule.name}"
 
 
@@ -168,10 +170,10 @@ def conf_of(pipeline: Pipeline, schedule: Schedule) -> dict[str, Any]:
 
 
 def check_schedules(pipeline: Pipeline, manifest: Manifest) -> None:
-    """Make sure that every schedule's values fit the form of its recovery.
+    """Check that every schedule's values fit the form of its recovery.
 
     :param manifest: in which the pipeline is.
-    :raises DeclarationError: one does not; all that is wrong with it is listed.
+    :raises DeclarationError: one does not; all its misfits are listed.
     """
     from streamkeeper.recover.plans.kind import kind
 

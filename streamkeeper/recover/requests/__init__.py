@@ -1,3 +1,4 @@
-"""What a person may ask of each recovery. A module a kind, named as its DAG;
+"""Requests of recoveries: one module for each kind, named as its DAG.
+
 :mod:`streamkeeper.recover.requests.form` is the mechanism.
 """

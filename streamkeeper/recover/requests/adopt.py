@@ -1,4 +1,4 @@
-"""What a person may ask of ``adopt``."""
+"""The request of ``adopt``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from streamkeeper.recover.requests.form import FLOW, Asking, Request, accepted, 
 
 @dataclass(frozen=True)
 class AdoptRequest(Request):
-    """An adoption as asked for; every value was checked against the manifest.
+    """An adoption as requested; every value was checked against the manifest.
 
-    ``checkpoint`` is an absolute path or a URL. ``sources`` give the flow's name of each source of the
-    checkpoint, by the checkpoint's own ("0", "1", … or a name); None where they are to be told apart by what
-    they are.
+    ``checkpoint`` is an absolute path or a URL. ``sources`` map each source of the checkpoint ("0", "1", … or
+    a name) to the flow's name for it; None if they are to be matched by what they are.
     """
 
     refused = "The adoption was not planned"
@@ -52,7 +51,7 @@ class AdoptRequest(Request):
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
-        """Check that the place is absolute, and that each source of the flow is named once."""
+        """Check that the path is absolute, and that each source of the flow is named once."""
         given, sources = values["checkpoint"], values["sources"] or None
         place = normal_place(given) if given is not None else ""
         if given is not None and not (place.startswith("/") or "://" in place):

@@ -1,4 +1,4 @@
-"""What a person may ask of ``backfill``."""
+"""The request of ``backfill``."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _BELONGS = {
     "from_offsets": (HISTORY,),
     "to_offsets": (HISTORY,),
 }
-"""Which fields say more of which reads; elsewhere they are refused, and not ignored."""
+"""Fields that apply to certain values of `read` only; with others they are refused, not ignored."""
 
 
 @dataclass(frozen=True)
 class BackfillRequest(Request):
-    """A backfill as asked for; every value was checked against the manifest.
+    """A backfill as requested; every value was checked against the manifest.
 
-    ``source`` is the one of the flow's sources whose rows come again; None for a backup. ``from_offsets`` and
-    ``to_offsets`` bound a Kafka source's history: offsets by topic and partition, the end left out; None for
-    all that is held. ``predicate`` is SQL over the columns of the source, or over those of the backup.
-    ``chunk`` is how many files, or records of Kafka, a chunk has.
+    ``source`` is the flow's source whose rows are written again; None for a backup. ``from_offsets`` and
+    ``to_offsets`` bound a Kafka source's history: offsets by topic and partition, the end exclusive; None for
+    all that is retained. ``predicate`` is SQL over the columns of the source, or over those of the backup.
+    ``chunk`` is the number of files, or of Kafka records, in a chunk.
     """
 
     refused = "The backfill was not planned"
@@ -126,7 +126,7 @@ class BackfillRequest(Request):
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
-        """Check that what is given belongs to what is read, and fits the flow and its source."""
+        """Check that the fields belong to what is read, and fit the flow and its source."""
         flow, read, wrong = asking.flow, values["read"], asking.wrong
         for name, reads in _BELONGS.items():
             if values[name] is not None and read not in reads:
@@ -148,7 +148,7 @@ class BackfillRequest(Request):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> BackfillRequest:
-        """Read a request back from a plan, also from one of before the offsets had the form's names."""
+        """Return a request from a plan, also from one made before the offsets had the form's names."""
         names = {"start": "from_offsets", "end": "to_offsets"}
         return super().from_json({names.get(name, name): item for name, item in value.items()})
 
@@ -172,7 +172,7 @@ def _source(name: Any, flow: Flow, read: str, wrong: list[str]) -> Source | None
 
 
 def _check_place(values: Mapping[str, Any], flow: Flow, source: Source | None, wrong: list[str]) -> None:
-    """Check where the rows come from, for each way to read."""
+    """Check where the rows come from, for each value of `read`."""
     path, table = values["path"], values["table"]
     match values["read"]:
         case "files" if source is not None:

@@ -1,4 +1,4 @@
-"""What a person may ask of ``backup_table``."""
+"""The request of ``backup_table``."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ def keep_last() -> Any:
 
 @dataclass(frozen=True)
 class BackupRequest(Request):
-    """A backup as asked for. ``table`` is ``pipeline.table``; the other two are its retention
-    (streamkeeper.tables.backups).
+    """A backup as requested.
+
+    ``table`` is ``pipeline.table``; the other two are its retention (streamkeeper.tables.backups).
     """
 
     refused = "The backup was not planned"

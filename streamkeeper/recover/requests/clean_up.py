@@ -1,4 +1,4 @@
-"""What a person may ask of ``clean_up``."""
+"""The request of ``clean_up``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ DAYS = 30.0
 
 @dataclass(frozen=True)
 class CleanUpRequest(Request):
-    """A clean-up as asked for. ``forget_flows`` are names of flows of the pipeline that are declared no more
-    and whose files may go.
+    """A clean-up as requested.
+
+    ``forget_flows`` are names of flows of the pipeline that are no longer declared and whose files may be
+    removed.
     """
 
     refused = "Nothing was cleaned up"
@@ -55,7 +57,7 @@ class CleanUpRequest(Request):
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
-        """Read the names of flows, none of which the pipeline may declare."""
+        """Read the names of flows; the pipeline may declare none of them."""
         told = values["forget_flows"]
         named = tuple(name for name in re.split(r"[,\s]+", told) if name)
         if not all(NAME.fullmatch(name) for name in named):

@@ -1,4 +1,4 @@
-"""The mechanism of requests: a dataclass whose fields say how they are asked for.
+"""Requests of recoveries: dataclasses whose fields declare how they are asked for.
 
 Airflow's form, the options of the command line, the checks and their messages, and the JSON of plans and
 ledgers are derived from one declaration::
@@ -7,12 +7,16 @@ ledgers are derived from one declaration::
     class RestoreRequest(Request):
         refused = "The restore was not planned"
 
-        table: str = asked("string", "Table", "The table that is replaced.", names=TABLE) version: int | None
-        = asked("number", "Version", "A version of the table itself.", nullable=True, whole=True, least=0)
-        accept: tuple[str, ...] = accepted() reason: str = "" by: str = "someone"
+        table: str = asked("string", "Table", "The table that is replaced.", names=TABLE)
+        version: int | None = asked(
+            "number", "Version", "A version of the table itself.", nullable=True, whole=True, least=0
+        )
+        accept: tuple[str, ...] = accepted()
+        reason: str = ""
+        by: str = "someone"
 
-What remains a kind's own is ``check``: rules that hold between fields. Airflow's form checks little and takes
-unknown keys, so everything is checked here, together, before anything is touched.
+Only rules between fields are left to a kind's own ``check``. Airflow's form checks little and accepts unknown
+keys, so all values are checked here, together, before anything is changed.
 """
 
 from __future__ import annotations
@@ -40,20 +44,21 @@ PIPELINE: Final = "pipeline"
 APPROVAL, DRY_RUN, ACCEPT = "approval", "dry_run", "accept"
 
 MOST_DAYS = 36_500
-"""The longest retention that can be asked for: dates have an end."""
+"""The longest retention in days: dates have an end."""
 
 
 @dataclass(frozen=True)
 class FormField:
-    """One field of a recovery's form. ``type`` is a JSON Schema type; ``many`` lets several of ``enum`` be
-    picked.
+    """One field of a recovery's form.
 
-    ``option`` is what the help of its command line option says besides. ``names`` says what is named: a form
-    made for a manifest has the names as ``enum``. A number may have to be ``whole``, and has ``least`` and
-    ``most``, in ``unit``. ``unattended`` fields are for schedules and the command line: a person at the form
-    decides later, with the plan in view. ``mends`` marks the flow of a recovery that ends a park: the form
-    then has a parked flow as ``suggested``. That is no default, since nothing happens to a flow that was not
-    named.
+    ``type`` is a JSON Schema type; with ``many``, several values of ``enum`` may be chosen. ``option`` is an
+    addition to the help of the command line option. ``names`` says what the field names: a form made for a
+    manifest has the declared names as ``enum``. A number may have to be ``whole``, and has the bounds
+    ``least`` and ``most``, in ``unit``.
+
+    ``unattended`` fields are for schedules and the command line: a person at the form decides later, with the
+    plan in view. ``mends`` marks the flow of a recovery that ends a park: the form then has a parked flow as
+    ``suggested``. That is no default, since nothing happens to a flow that was not named.
     """
 
     name: str
@@ -83,16 +88,15 @@ class FormField:
 
 
 def asked(type: str, title: str, description: str, default: Any = None, **more: Any) -> Any:
-    """Declare a field of a request that the form asks for; its name is the dataclass field's. Parameters as
-    those of FormField.
+    """Declare a field of a request with one form field, named as the dataclass field.
+
+    Parameters as those of FormField.
     """
     return asked_in_parts(FormField("", type, title, description, default, **more))
 
 
 def asked_in_parts(*parts: FormField, default: Any = MISSING) -> Any:
-    """Declare a field of a request that the form asks for in several fields; the kind's ``check`` makes one
-    value of them.
-    """
+    """Declare a field of a request with several form fields, which the kind's ``check`` combines."""
     given = default
     if given is MISSING and len(parts) == 1 and not parts[0].required:
         given = tuple(parts[0].default or ()) if parts[0].many else parts[0].default
@@ -100,7 +104,7 @@ def asked_in_parts(*parts: FormField, default: Any = MISSING) -> Any:
 
 
 def accepted() -> Any:
-    """Declare the field in which prices are accepted beforehand."""
+    """Declare the field for prices that are accepted beforehand."""
     said = (
         "Prices that are accepted before the plan is made: "
         + "; ".join(f"{word}: {meaning}" for word, meaning in PRICES.items())
@@ -144,16 +148,15 @@ RUN = (
         section="Approval",
     ),
 )
-"""Fields with which every form of a recovery ends. They say how it is run, and why."""
+"""The last fields of every recovery's form, on how it is run and why."""
 
 
 @dataclass
 class Asking:
-    """What a request is checked against: what is declared, who asks, and when. ``wrong`` collects all that
-    does not fit.
+    """The context of a request's checks: the manifest, who asks, and when.
 
-    ``flow`` and ``table`` are what the fields of these names name; None where there is no such field, or
-    nothing of that name.
+    ``wrong`` collects all misfits. ``flow`` and ``table`` are what the fields of these names refer to; None
+    if there is no such field, or nothing of that name.
     """
 
     manifest: Manifest
@@ -164,9 +167,7 @@ class Asking:
     table: tuple[Pipeline, Table] | None = None
 
     def settle(self, field: FormField, value: Any) -> Any:
-        """Return a value of the right type as the request has it; add to ``wrong`` what is not right with it
-        by itself.
-        """
+        """Return a value of the right type as the request stores it; add its own misfits to ``wrong``."""
         if field.many:
             return tuple(value or ())
         if field.names == FLOW:
@@ -184,11 +185,10 @@ class Asking:
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked of a recovery; every value was checked against the manifest. ``reason`` and ``by`` (who
-    asked) are in each.
+    """A request of a recovery; every value was checked against the manifest.
 
-    ``refused`` says what was not done where something is wrong, as the start of a sentence. ``run`` are the
-    form's last fields.
+    ``reason`` and ``by`` (who asked) are in each. ``refused`` says what was not done if a value is wrong, as
+    the start of a sentence. ``run`` are the form's last fields.
     """
 
     refused: ClassVar[str]
@@ -196,9 +196,9 @@ class Request:
 
     @classmethod
     def form(cls, manifest: Manifest, parked: Sequence[str] = ()) -> tuple[FormField, ...]:
-        """Return the fields of the form, in the order in which a person reads them.
+        """Return the fields of the form, in their order on the page.
 
-        :param parked: full names of parked flows, which stand first.
+        :param parked: full names of parked flows, which come first.
         """
         own = (
             replace(part, name=part.name or field.name)
@@ -212,10 +212,10 @@ class Request:
     def parse(
         cls: type[R], values: Mapping[str, Any], manifest: Manifest, by: str, now: datetime | None = None
     ) -> R:
-        """Make a request of a form's values.
+        """Return a request from a form's values.
 
         :param values: by field name; missing fields take the form's default.
-        :param now: the present moment, which no timestamp may lie after.
+        :param now: the present time, which no timestamp may exceed.
         :raises RequestError: any value does not fit; all misfits are listed.
         """
         form = cls.form(manifest)
@@ -228,14 +228,12 @@ class Request:
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
-        """Check the rules that hold between fields, and return the values that are not in the form as the
-        request has them.
-        """
+        """Check the rules between fields, and return the values that the request stores in another form."""
         return {}
 
     @classmethod
     def shorthand(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return a form's values of what the command line was given."""
+        """Return a form's values from those of the command line."""
         return values
 
     def to_json(self) -> dict[str, Any]:
@@ -244,15 +242,14 @@ class Request:
 
     @classmethod
     def from_json(cls: type[R], value: Mapping[str, Any]) -> R:
-        """Read a request back from a plan. Its sequences are tuples; JSON has lists for them."""
+        """Return a request from a plan. JSON lists become tuples."""
         return cls(**{name: tuple(item) if isinstance(item, list) else item for name, item in value.items()})
 
 
 def read_values(values: Mapping[str, Any], form: Iterable[FormField]) -> tuple[dict[str, Any], list[str]]:
     """Return a value for every field of a form, and what is wrong with names and types.
 
-    Where none was given, or one of another type, it is the default: who looks on at what the values mean can
-    rely on their types.
+    A missing value, or one of another type, is replaced by the default: later checks can rely on the types.
     """
     fields = {field.name: field for field in form}
     unknown = sorted(set(values) - set(fields))
@@ -276,9 +273,9 @@ _PYTHON: dict[str, tuple[type[Any], ...]] = {
 
 
 def check_type(field: FormField, value: Any) -> list[str]:
-    """Return what is wrong with a value by itself, whatever the others are; nothing if it fits.
+    """Return what is wrong with a value by itself; empty if it fits.
 
-    What names one flow or table is looked for later, by the whole name or the short one.
+    The name of one flow or table is looked up later, by full or short name.
     """
     if field.names in (FLOW, TABLE) and not field.many:
         return []
@@ -297,7 +294,7 @@ def check_type(field: FormField, value: Any) -> list[str]:
 
 
 _LARGEST = 1e15
-"""Any number that is asked for is smaller; a larger one may be none that a float can hold."""
+"""Upper bound of any number; larger ones may not be exact as a float."""
 
 
 def _out_of_bounds(field: FormField, value: float) -> list[str]:
@@ -316,7 +313,7 @@ def _out_of_bounds(field: FormField, value: float) -> list[str]:
 
 
 def refuse(what: str, wrong: Sequence[str]) -> None:
-    """Go on if nothing is wrong.
+    """Raise if anything is wrong.
 
     :param what: was not done, as the start of a sentence.
     :raises RequestError: something is; all of it is listed.
@@ -328,7 +325,7 @@ def refuse(what: str, wrong: Sequence[str]) -> None:
 
 
 def find_flow(name: Any, manifest: Manifest, wrong: list[str]) -> Flow | None:
-    """Find a flow by the name that someone gave, or add to ``wrong`` why there is none."""
+    """Return a flow by the given name, or add to ``wrong`` why there is none."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_.]+", name):
         known = ", ".join(flow.full_name for flow in manifest.flows()) or "none"
         wrong.append(
@@ -344,8 +341,9 @@ def find_flow(name: Any, manifest: Manifest, wrong: list[str]) -> Flow | None:
 
 
 def find_table(name: Any, manifest: Manifest, wrong: list[str]) -> tuple[Pipeline, Table] | None:
-    """Find a table by ``pipeline.table``, or by its own name (no two pipelines have the same); or add to
-    ``wrong`` why there is none.
+    """Return a table by ``pipeline.table``, or by its own name, which no two pipelines share.
+
+    Add to ``wrong`` why there is none.
     """
     for pipeline in manifest.pipelines:
         for table in pipeline.tables:
@@ -357,10 +355,10 @@ def find_table(name: Any, manifest: Manifest, wrong: list[str]) -> tuple[Pipelin
 
 
 def declared_table(name: str, manifest: Manifest, what: str) -> tuple[Pipeline, Table]:
-    """Return the table that a request names, which was checked when it was made.
+    """Return the table that a checked request names.
 
     :param what: was not done, as the start of a sentence.
-    :raises RequestError: it is not declared any more.
+    :raises RequestError: it is no longer declared.
     """
     wrong: list[str] = []
     found = find_table(name, manifest, wrong)
@@ -370,8 +368,9 @@ def declared_table(name: str, manifest: Manifest, what: str) -> tuple[Pipeline, 
 
 
 def _names(of: Named, manifest: Manifest) -> tuple[str, ...]:
-    """Return all that is declared of a sort, by the names that forms show: flows and tables with their
-    pipeline's.
+    """Return the declared flows, tables or pipelines by the names in forms:
+
+    `pipeline.flow`, `pipeline.table`.
     """
     if of == FLOW:
         return tuple(flow.full_name for flow in manifest.flows())

@@ -1,4 +1,4 @@
-"""What a person may ask of ``full_refresh``, ``full_refresh_beside`` and ``full_refresh_with_backup``."""
+"""The requests of ``full_refresh``, ``full_refresh_beside`` and ``full_refresh_with_backup``."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ from streamkeeper.recover.requests.form import TABLE, Asking, Request, accepted,
 
 KEPT, DECLARED = "kept", "declared"
 DEFINITIONS = (KEPT, DECLARED)
-"""What a table that is built beside is like: the table as it is, or as a new one would be made."""
+"""Definition of a side table: that of the existing table, or that of a newly declared one."""
 
 BEHIND = 5
-"""How many batches a round of reading may find that is the last before the flows are held, unless it is
-said.
-"""
+"""Batches that the last round of reading before the hold may find, by default."""
 
 SOURCES = "sources"
 FILLS = (SOURCES, BACKUP)
-"""What a table that was emptied is filled from."""
+"""What an emptied table is filled from."""
 
 
 def _table(said: str) -> Any:
@@ -40,7 +38,7 @@ def _infer_schemas() -> Any:
 
 
 def _writers(asking: Asking) -> list[Flow]:
-    """Return the flows that write the table; that there are none is added to ``asking.wrong``."""
+    """Return the flows that write the table; add to ``asking.wrong`` if there are none."""
     if asking.table is None:
         return []
     pipeline, table = asking.table
@@ -53,15 +51,13 @@ def _writers(asking: Asking) -> list[Flow]:
 
 
 def filler(writers: list[Flow]) -> Flow:
-    """Return the flow by whose semantics a backup's rows come back: one that applies changes, if there is
-    one.
-    """
+    """Return the flow whose semantics apply to a backup's rows: an AUTO CDC flow, if there is one."""
     return next((flow for flow in writers if isinstance(flow.declaration, AutoCdcFlow)), writers[0])
 
 
 @dataclass(frozen=True)
 class RefreshRequest(Request):
-    """A full refresh as asked for. ``table`` is ``pipeline.table``, found in the manifest."""
+    """A full refresh as requested. ``table`` is ``pipeline.table``, found in the manifest."""
 
     refused = "The full refresh was not planned"
 
@@ -82,8 +78,9 @@ class RefreshRequest(Request):
 
 @dataclass(frozen=True)
 class BesideRequest(Request):
-    """What was asked for. ``table`` is ``pipeline.table``; ``behind`` a number of batches; ``definition`` one
-    of ``DEFINITIONS``.
+    """A full refresh beside the table, as requested.
+
+    ``table`` is ``pipeline.table``; ``behind`` a number of batches; ``definition`` one of ``DEFINITIONS``.
     """
 
     refused = "The full refresh was not planned"
@@ -126,8 +123,9 @@ class BesideRequest(Request):
 
 @dataclass(frozen=True)
 class WithBackupRequest(Request):
-    """What was asked for. ``table`` is ``pipeline.table``; ``fill_from`` one of :data:`FILLS`; the retention
-    is the backup's.
+    """A full refresh with backup, as requested.
+
+    ``table`` is ``pipeline.table``; ``fill_from`` one of :data:`FILLS`; the retention is the backup's.
     """
 
     refused = "The full refresh was not planned"
@@ -151,9 +149,7 @@ class WithBackupRequest(Request):
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
-        """Check that a flow writes the table, and that a backup of it can be filled in where that is asked
-        for.
-        """
+        """Check that a flow writes the table, and that a backup of it can be filled in, if requested."""
         writers = _writers(asking)
         if values["fill_from"] == BACKUP:
             if values["infer_schemas"]:

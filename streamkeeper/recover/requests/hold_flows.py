@@ -1,4 +1,4 @@
-"""What a person may ask of ``hold_flows`` and ``release_flows``."""
+"""The requests of ``hold_flows`` and ``release_flows``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamkeeper.recover.requests.form import (
 )
 
 DEADLINE = 600.0
-"""Seconds that the form gives drivers to stop in good order."""
+"""Default seconds for drivers to stop in good order."""
 
 
 def _which(verb: str) -> tuple[FormField, ...]:
@@ -48,9 +48,7 @@ def _which(verb: str) -> tuple[FormField, ...]:
 
 @dataclass(frozen=True)
 class HoldRequest(Request):
-    """Flows to hold, whose hold it is, why, and how long drivers may take before they are ended by force
-    (None: as long as it takes).
-    """
+    """Flows to hold, the hold's owner, the reason, and the seconds until drivers are killed (None: never)."""
 
     refused = "No flow was held"
     run = ()
@@ -74,14 +72,14 @@ class HoldRequest(Request):
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
-        """Find the flows."""
+        """Return the flows, the owner and the reason."""
         owner, reason = holds.person(asking.by), values["reason"] or f"held by {asking.by}"
         return {"flows": _flows(values, asking), "owner": owner, "reason": reason}
 
 
 @dataclass(frozen=True)
 class ReleaseRequest(Request):
-    """Flows to release, and whose holds: one owner's, or (None) those of all persons."""
+    """Flows to release, and whose holds: those of one owner, or (None) of all persons."""
 
     refused = "No flow was released"
     run = ()
@@ -109,7 +107,7 @@ class ReleaseRequest(Request):
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
-        """Find the flows, and check that one owner is meant, or all."""
+        """Return the flows and the owner; check that one owner is named, or all."""
         if values["owner"] and values["any_person"]:
             asking.wrong.append(
                 f"owner is {values['owner']!r} and any_person is on. Choose one: a person's hold, or"
@@ -120,15 +118,16 @@ class ReleaseRequest(Request):
 
 
 def release(home: FlowHome, owner: str | None) -> tuple[list[str], list[Hold]]:
-    """Remove an owner's hold from a flow, or (None) those of all persons; give the owners that had one, and
-    the holds that stay.
+    """Remove an owner's hold from a flow, or (None) those of all persons.
+
+    Return the owners that had one, and the holds that stay.
     """
     owners = [owner] if owner else [name for name in home.owners() if name.startswith(holds.PERSON)]
     return [name for name in owners if holds.release(home, name)], holds.all_of(home)
 
 
 def describe_release(owner: str | None, released: list[str], left: list[Hold]) -> str:
-    """Say what :func:`release` did to a flow, and who still holds it."""
+    """Return what :func:`release` did to a flow, and who still holds it."""
     if owner is None:
         first = f"released from {', '.join(released)}" if released else "no person held it"
     else:
@@ -137,7 +136,7 @@ def describe_release(owner: str | None, released: list[str], left: list[Hold]) -
 
 
 def _flows(values: Mapping[str, Any], asking: Asking) -> tuple[str, ...]:
-    if asking.wrong:  # a value of another type was taken for its default: what is given cannot be counted
+    if asking.wrong:  # values of a wrong type were replaced by defaults, so the given ones cannot be counted
         return ()
     given = [name for name in ("flows", "pipeline", "all") if values[name]]
     if len(given) != 1:

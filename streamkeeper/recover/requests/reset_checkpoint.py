@@ -1,4 +1,4 @@
-"""What a person may ask of ``reset_checkpoint``."""
+"""The request of ``reset_checkpoint``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WHERE = "Position"
 
 @dataclass(frozen=True)
 class ResetRequest(Request):
-    """A reset as asked for; every value was checked against the manifest. All flows are of one pipeline."""
+    """A reset as requested; every value was checked against the manifest. All flows are of one pipeline."""
 
     refused = "The reset was not planned"
 
@@ -128,14 +128,14 @@ class ResetRequest(Request):
 
     @property
     def restart(self) -> Restart:
-        """What is asked of the next generation, without who asks and why."""
+        """The restart for the next generation, without who asks and why."""
         return Restart(self.start, self.state)
 
     @classmethod
     def parse(
         cls, values: Mapping[str, Any], manifest: Manifest, by: str, now: datetime | None = None
     ) -> ResetRequest:
-        """Make a request of a form's values; where ``flow`` is left out, it is the first of ``flows``."""
+        """Return a request from a form's values; if ``flow`` is missing, it is the first of ``flows``."""
         given, flows = dict(values), values.get("flows")
         if given.get("flow") is None and isinstance(flows, (list, tuple)) and flows:
             given["flow"], *given["flows"] = flows
@@ -143,14 +143,13 @@ class ResetRequest(Request):
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
-        """Check that the flows are of one pipeline, and the start against what they read."""
+        """Check that the flows are of one pipeline, and that the start fits their sources."""
         flows = _flows(values, asking)
         return {"flows": tuple(flow.full_name for flow in flows), "start": parse_start(values, flows, asking)}
 
     @classmethod
     def shorthand(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the form's values of ``--start``, which may say the timestamp, the offsets or the generation
-        along.
+        """Return the form's values of ``--start``, which may contain timestamp, offsets or generation.
 
         :raises RequestError: no JSON follows ``offsets:``.
         """
@@ -169,17 +168,18 @@ class ResetRequest(Request):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ResetRequest:
-        """Read a request back from a plan."""
+        """Return a request from a plan."""
         return super().from_json({**value, "start": StartAt(**value["start"])})
 
     def of(self, flow: Flow) -> ResetRequest:
-        """Return the request of one of the flows: explicit offsets are those of its sources."""
+        """Return the request of one of the flows: explicit offsets are limited to its sources."""
         return replace(self, flows=(flow.full_name,), start=start_of(self.start, flow))
 
 
 def start_of(start: StartAt, flow: Flow) -> StartAt:
-    """Return where one flow starts, of the start of several: explicit offsets may be given by source, or by
-    flow and source.
+    """Return the start of one flow out of that of several.
+
+    Explicit offsets may be given by source, or by flow and source.
     """
     if start.offsets is None:
         return start
@@ -191,7 +191,7 @@ def start_of(start: StartAt, flow: Flow) -> StartAt:
 
 
 def _flows(values: Mapping[str, Any], asking: Asking) -> tuple[Flow, ...]:
-    """Return the flows that the fields ``flow`` and ``flows`` name, each once."""
+    """Return the flows in the fields ``flow`` and ``flows``, each once."""
     further = (find_flow(name, asking.manifest, asking.wrong) for name in values["flows"])
     found = {flow.full_name: flow for flow in (asking.flow, *further) if flow is not None}
     pipelines = sorted({flow.pipeline.name for flow in found.values()})
@@ -204,7 +204,7 @@ def _flows(values: Mapping[str, Any], asking: Asking) -> tuple[Flow, ...]:
 
 
 def parse_start(values: Mapping[str, Any], flows: Sequence[Flow], asking: Asking) -> StartAt | None:
-    """Make a start of the fields ``start``, ``timestamp``, ``offsets`` and ``generation``."""
+    """Return the start from the fields ``start``, ``timestamp``, ``offsets`` and ``generation``."""
     mode, timestamp, offsets, number = (
         values.get(name) for name in ("start", "timestamp", "offsets", "generation")
     )

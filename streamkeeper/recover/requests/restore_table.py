@@ -1,4 +1,4 @@
-"""What a person may ask of ``restore_table``."""
+"""The request of ``restore_table``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from streamkeeper.tables.backups import NEWEST
 
 @dataclass(frozen=True)
 class RestoreRequest(Request):
-    """A restore as asked for: of ``table`` (``pipeline.table``), a ``backup`` by its id or ``newest``, or a
-    ``version`` of the table.
+    """A restore as requested.
+
+    Of ``table`` (``pipeline.table``), to a ``backup`` by its id or ``newest``, or to a ``version`` of the
+    table.
     """
 
     refused = "The restore was not planned"

@@ -1,4 +1,4 @@
-"""What a person may ask of ``rewind``."""
+"""The request of ``rewind``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from streamkeeper.recover.requests.reset_checkpoint import parse_start
 
 KEPT, RESTORED = "kept", "restored"
 TARGETS = (KEPT, RESTORED)
-"""What becomes of the table."""
+"""Treatment of the table."""
 
 WHERE = "Position"
 
@@ -33,10 +33,10 @@ _TO = ("batch", TIMESTAMP, OFFSETS)
 
 @dataclass(frozen=True)
 class RewindRequest(Request):
-    """A rewind as asked for; every value was checked against the manifest.
+    """A rewind as requested; every value was checked against the manifest.
 
-    ``to`` is a batch (of the present generation where it names none), a timestamp or offsets. ``along`` are
-    full names of other flows of the table, which may go back with it where the table is put back.
+    ``to`` is a batch (of the present generation if none is named), a timestamp or offsets. ``along`` are full
+    names of other flows of the table, which may be rewound with it if the table is restored.
     """
 
     refused = "The rewind was not planned"
@@ -104,9 +104,7 @@ class RewindRequest(Request):
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
-        """Check that one place is named, that it fits what becomes of the table, and that flows that go along
-        write it.
-        """
+        """Check that one position is named, and fits the target, and that the other flows write the table."""
         wrong, flow, along = asking.wrong, asking.flow, values["along"]
         to = _to(values, flow, asking)
         if flow is not None:
@@ -125,7 +123,7 @@ class RewindRequest(Request):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RewindRequest:
-        """Read a request back from a plan."""
+        """Return a request from a plan."""
         return super().from_json({**value, "to": StartAt(**value["to"])})
 
 
@@ -151,7 +149,7 @@ def _to(values: Mapping[str, Any], flow: Flow | None, asking: Asking) -> StartAt
 
 
 def _misfit(name: str, flow: Flow, asking: Asking) -> str | None:
-    """Return why a flow cannot go along; what is wrong with its name is added to ``asking.wrong``."""
+    """Return why a flow cannot be rewound too; add to ``asking.wrong`` what is wrong with its name."""
     other = find_flow(name, asking.manifest, asking.wrong)
     if other is None:
         return None

@@ -1,4 +1,4 @@
-"""What a person may ask of ``tidy_tables``."""
+"""The request of ``tidy_tables``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from typing import Any
 from streamkeeper.recover.requests.form import APPROVAL, PIPELINE, RUN, TABLE, Asking, Request, asked
 
 LEAST_HOURS = 168.0
-"""A week, Delta's own default: files that a running query may still read are never younger than that."""
+"""Least retention in hours: a week, Delta's own default. Running queries need no older files."""
 
 
 @dataclass(frozen=True)
 class TidyRequest(Request):
+<<<<<<< HEAD
     """What was asked for; every value was checked against the manifest. ``tables`` are ``pipeline.table``.
 
     The form asks nobody unless it is told to: no row changes.
+=======
+    """A tidying as requested; every value was checked against the manifest.
+
+    ``tables`` are ``pipeline.table``.
+>>>>>>> x5
     """
 
     refused = "No table was tidied"
@@ -49,6 +55,7 @@ class TidyRequest(Request):
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
+<<<<<<< HEAD
         """Take all tables of the pipeline where none is named; refuse those of another."""
         pipeline = values["pipeline"]
         own = tuple(
@@ -63,3 +70,8 @@ class TidyRequest(Request):
                 f" {', '.join(own) or 'none'}; tidy tables of another pipeline in a run of their own."
             )
         return {"tables": values["tables"] or own}
+=======
+        """Take all tables if none is named."""
+        tables: FormField = cls.form(asking.manifest)[0]
+        return {"tables": values["tables"] or tables.enum}
+>>>>>>> x5

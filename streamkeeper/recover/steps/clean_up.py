@@ -1,8 +1,8 @@
-"""Removing what a plan of ``clean_up`` names. Flows run on meanwhile.
+"""Removes what a plan of ``clean_up`` names. Flows run meanwhile.
 
-A checkpoint is marked as gone before its first file goes, so what a kill leaves of it counts as nothing; run
-again, the rest goes. While the files of a flow go its table's lock is held, so that no recovery is planned
-upon them under its hold.
+A checkpoint is marked as removed before its first file is, so what a kill leaves of it counts as nothing; a
+further run removes the rest. While files of a flow are removed, its table's lock is held, so that no recovery
+is planned on them under its hold.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from streamkeeper.tables import backups, recovery_lock
 
 
 def remove(work: Work) -> dict[str, Any]:
-    """Remove what the plan names, flow by flow; a flow whose table a recovery has locked is left for another
-    day, and said so.
-    """
+    """Remove what the plan names, flow by flow; skip and report flows whose table a recovery has locked."""
     manifest = read_manifest(work.settings)
     targets = {
         flow.name: flow.declaration.target
@@ -37,18 +35,18 @@ def remove(work: Work) -> dict[str, Any]:
             left[item["flow"]] = why
         else:
             removed += len(item["names"])
-    give_back_locks(work)  # one that a try which was killed had taken, of a flow that is left now
+    give_back_locks(work)  # those of an earlier try that was killed, of flows that are skipped now
     return {"removed": removed, "left": left}
 
 
 def give_back_locks(work: Work) -> None:
-    """Give the locks back that a clean-up takes for a while: its plan names no table."""
+    """Give back the locks that a clean-up takes temporarily: its plan names no table."""
     for table in recovery_lock.tables(work.book.storage, work.plan.pipeline):
         recovery_lock.give_back(work.book.storage, work.plan.pipeline, table, work.plan.recovery_id)
 
 
 def remove_backups(work: Work) -> dict[str, Any]:
-    """Remove the backups that the plan names; one that a recovery needs by now stays."""
+    """Remove the backups that the plan names, unless a recovery needs one by now."""
     removed, left = [], {}
     for item in work.plan.details["backups"]:
         work.check_stop()
@@ -67,9 +65,7 @@ def remove_backups(work: Work) -> dict[str, Any]:
 
 
 def remove_beside(work: Work) -> dict[str, Any]:
-    """Remove what recoveries that are over have left of the tables that they built beside; nothing of a
-    living driver's goes.
-    """
+    """Remove the side tables that finished recoveries left behind, but nothing of a living driver."""
     done = {}
     for recovery in work.plan.details.get("beside", ()):
         work.check_stop()
@@ -80,7 +76,7 @@ def remove_beside(work: Work) -> dict[str, Any]:
 
 
 def _remove(work: Work, item: dict[str, Any], table: str | None) -> str | None:
-    """Remove one thing that the plan names; say why not where it is left."""
+    """Remove one thing that the plan names; return why it is skipped, or None."""
     plan, home = work.plan, FlowHome(work.book.storage, work.plan.pipeline, item["flow"])
     number = item["generation"]
     if number is not None and _is_in_use(home, number):
@@ -116,9 +112,7 @@ def _remove_all(work: Work, home: FlowHome, item: dict[str, Any]) -> None:
 
 
 def _is_in_use(home: FlowHome, number: int) -> bool:
-    """Say whether a generation that was to go is needed after all: a recovery may have decided one that
-    begins from it since.
-    """
+    """Return whether a generation is needed after all: a recovery may since have decided to start from it."""
     newest = home.generations()[-1]
     decided = generations.read(home, newest)
     return newest == number or (

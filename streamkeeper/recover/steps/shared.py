@@ -1,7 +1,7 @@
-"""The steps that recoveries share: hold, plan again, decide, verify, release. Each goes through all flows of
-the plan.
+"""The steps that recoveries share: hold, plan again, decide, verify, release.
 
-Every one may be killed at any moment and run again: what it did to some flows is found, not done twice.
+Each goes through all flows of the plan. It may be killed at any moment and run again: what it did to some
+flows is detected, and not done twice.
 """
 
 from __future__ import annotations
@@ -27,20 +27,18 @@ from streamkeeper.tables import recovery_lock
 from streamkeeper.times import now
 
 PROGRESS_SECONDS = 600.0
-"""How long new generations may take to show progress before the last step gives up; running it again waits
-on.
-"""
+"""Seconds for new generations to show progress before the last step fails; another run waits again."""
 
 _LOG = logging.getLogger(__name__)
 
 APPROVED = "approved"
-"""The event by which someone approved the plan, and the prices that it names (``accepted``)."""
+"""The event of a plan's approval, with the prices that it names (``accepted``)."""
 APPROVED_AGAIN = "approved_again"
-"""The event by which someone approved the plan that got worse under the hold."""
+"""The event of the approval of a plan that got worse under the hold."""
 
 
 def check_possible(plan: Plan) -> None:
-    """Check that a plan can be carried out, if whoever is asked accepts its prices.
+    """Check that a plan can be carried out once its prices are accepted.
 
     :raises PlanRefused: it cannot, whatever is accepted.
     """
@@ -51,10 +49,10 @@ def check_possible(plan: Plan) -> None:
 
 
 def check_accepted(plan: Plan, accepted: Collection[str] = ()) -> None:
-    """Check that a plan has no price that nobody accepted.
+    """Check that all prices of a plan are accepted.
 
     :param accepted: what was accepted with the approval.
-    :raises PlanRefused: it has; the message says which, and how to accept them.
+    :raises PlanRefused: one is not; the message says which, and how to accept it.
     """
     left = [item for item in plan.refusals if item.price is None or item.price not in accepted]
     _check("The plan has a price that was not accepted; nothing was touched:", left)
@@ -71,7 +69,7 @@ def _check_consent(work: Work) -> None:
 
 
 def let_go(work: Work) -> None:
-    """Take the recovery's own holds and locks away."""
+    """Remove the recovery's own holds and locks."""
     for flow in work.plan.flows:
         holds.release(work.home(flow), holds.recovery(work.plan.recovery_id))
     for table in work.plan.tables:
@@ -87,9 +85,7 @@ def lock(work: Work) -> dict[str, Any]:
 
 
 def hold(work: Work) -> dict[str, Any]:
-    """Lock every table, in the order of their names, hold every flow, then wait until all drivers are
-    gone.
-    """
+    """Lock every table, by name, hold every flow, and wait until all drivers are gone."""
     plan = work.plan
     for table in sorted(plan.tables):
         recovery_lock.take(work.book.storage, plan.pipeline, table, plan.recovery_id)
@@ -111,7 +107,7 @@ def hold(work: Work) -> dict[str, Any]:
 
 
 def plan_again(work: Work) -> dict[str, Any]:
-    """Make the plan again, now that nothing moves, and compare it with the approved one.
+    """Make the plan again while all flows stand still, and compare it with the approved one.
 
     :raises PlanRefused: it cannot be carried out any more.
     :raises RecoveryError: a flow has another generation or declaration now, or other flows write the table.
@@ -134,7 +130,7 @@ def plan_again(work: Work) -> dict[str, Any]:
 
 
 def check_same_flows(plan: Plan, again: Plan) -> None:
-    """Make sure that a plan made again is for the flows of the approved one, which alone are held.
+    """Check that a plan made again is for the flows of the approved one, since only these are held.
 
     :raises RecoveryError: it is not; nothing was changed.
     """
@@ -148,16 +144,15 @@ def check_same_flows(plan: Plan, again: Plan) -> None:
 
 
 def plan_under_hold(work: Work) -> Plan:
-    """Give the plan as it was made under the hold, or the approved one where the recovery has no such
-    step.
-    """
+    """Return the plan as it was made under the hold; without such a step, the approved one."""
     again = work.evidence(PLAN_AGAIN.name)
     return plans.from_json(again["plan"]) if again else work.plan
 
 
 def check_go(work: Work) -> None:
-    """Make sure that the price is accepted, and approved again where it got worse. Steps that change
-    something call this first.
+    """Check that the price is accepted, and approved again if it got worse.
+
+    Steps that change something call this first.
 
     :raises PlanRefused: it is not.
     """
@@ -177,12 +172,12 @@ def check_go(work: Work) -> None:
 def decide(work: Work) -> dict[str, Any]:
     """Write the next generation of every flow that gets one.
 
-    :raises RecoveryError: a table that is to be put back was written to since the plan was made under the
+    :raises RecoveryError: something was written to a table to be restored since the plan was made under the
         hold; nothing was changed.
     """
     check_go(work)
-    # The plan as it was made under the hold: a generation that was only decided when the first one was made
-    # may have begun since.
+    # The plan made under the hold: a generation that was only decided at the time of the first plan may have
+    # begun since.
     plan = plan_under_hold(work)
     if not is_decided(work):
         put_back.check_unchanged(work, plan, put_back.before_decided(plan))
@@ -195,7 +190,7 @@ def decide(work: Work) -> dict[str, Any]:
 
 
 def is_decided(work: Work) -> bool:
-    """Say whether the generation of any flow was written by this recovery."""
+    """Return whether this recovery wrote the next generation of any flow."""
     for flow in work.plan.flows:
         if flow.next_generation is not None:
             found = generations.read(work.home(flow), flow.next_generation)
@@ -205,10 +200,10 @@ def is_decided(work: Work) -> bool:
 
 
 def generation_of(plan: Plan, flow: FlowPlan, home: FlowHome) -> Generation:
-    """Give the decision that a plan comes to for one flow.
+    """Return a plan's decision for one flow.
 
-    :param plan: made under the hold, if it was made again; what it still asks for then was approved again,
-        and is accepted.
+    :param plan: made under the hold, if it was made again; its remaining prices were approved again, and are
+        accepted.
     """
     assert flow.next_generation is not None, "only flows that get a generation are decided"
     previous = generations.read_start(home, flow.previous) if flow.previous is not None else None
@@ -237,13 +232,13 @@ def generation_of(plan: Plan, flow: FlowPlan, home: FlowHome) -> Generation:
 
 
 def verify_tables(work: Work) -> dict[str, Any]:
-    """See that every table is there, and not behind where it was when the hold was put."""
+    """Check that every table exists, and is not behind its version at the hold."""
     held = work.evidence(HOLD.name) or {}
     found = {}
     for table in work.plan.tables:
         before = held.get("table_versions", {}).get(
             table, held.get("table_version")
-        )  # the latter by releases with one flow a recovery
+        )  # the latter was written by releases with one flow in each recovery
         version, path = _version(work.settings, table), work.settings.table_path(table)
         if before is not None and (version is None or version < before):
             raise RecoveryError(
@@ -255,7 +250,7 @@ def verify_tables(work: Work) -> dict[str, Any]:
 
 
 def release(work: Work) -> dict[str, Any]:
-    """Lift the parks of the generations that were left, and take the recovery's own holds and locks away."""
+    """Lift the parks of the generations that end, and remove the recovery's own holds and locks."""
     lifted = {}
     for flow in work.plan.flows:
         park = holds.parked(work.home(flow))
@@ -276,9 +271,9 @@ def release(work: Work) -> dict[str, Any]:
 
 
 def verify_progress(work: Work) -> dict[str, Any]:
-    """Wait until every new generation has looked at its sources, or something says that it will not soon.
+    """Wait until every new generation has read its sources, or a reason shows that it will not soon.
 
-    A state that is rebuilt from history counts as progress with each of its steps.
+    With a state that is rebuilt from history, each step of the rebuild counts as progress.
     """
     deadline = time.monotonic() + PROGRESS_SECONDS
     waiting = {flow.flow: flow for flow in work.plan.flows if flow.next_generation is not None}
@@ -333,9 +328,9 @@ def _progress(home: FlowHome, flow: FlowPlan) -> dict[str, Any] | None:
 
 
 def _check_same(home: FlowHome, flow: FlowPlan, plan: Plan, manifest: Manifest) -> None:
-    """Make sure that a flow is on the generation and has the declaration that the plan was made for.
+    """Check that a flow has the generation and the declaration for which the plan was made.
 
-    :raises RecoveryError: it is not, or has not.
+    :raises RecoveryError: it has not.
     """
     anew = f"Give this recovery up (streamkeeper abandon {plan.recovery_id}) and plan anew."
     newest = generations.latest(home)

@@ -1,4 +1,4 @@
-"""The submission of a recovery's Spark step, with the settings of the flows that it is of."""
+"""The submission of a recovery's Spark step."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from streamkeeper.user_environment import environment
 def recovery_step(
     settings: Settings, pipeline: str, recovery: str, step: str, master: str = DEFAULT_MASTER
 ) -> Submission:
-    """Return the submission of one step of a recovery. It has the ``spark_conf`` of the flows that the
-    recovery is of.
-    """
+    """Return the submission of one step of a recovery, with the ``spark_conf`` of the recovery's flows."""
     asked = ("--pipeline", pipeline, "--recovery", recovery, "--step", step)
     conf = job_settings(settings, _flows_of(settings, pipeline, recovery), master)
     return Submission(f"{recovery} {step}", RECOVERY_JOB, asked, conf, master, environment(settings))
@@ -31,9 +29,7 @@ def recovery_command(
 
 
 def _flows_of(settings: Settings, pipeline: str, recovery: str) -> list[AnyFlow]:
-    """Return the flows that a recovery is of: those of its plan, and those that write its tables; else all of
-    the pipeline.
-    """
+    """Return the flows of a recovery: those of its plan and of its tables, else all of the pipeline."""
     manifest, found = (
         read_manifest(settings),
         ledger.open(open_storage(settings.state), pipeline, recovery).find(ledger.PLANNED),

@@ -1,8 +1,8 @@
-"""What a rewind brought back by RESTORE, seen to be there before its flows go on: by the log and the storage
-alone, no row is read.
+"""Checks, before the flows of a rewind continue, that all files restored by RESTORE exist.
 
-Before RESTORE nothing named those files, and a VACUUM that was under way then may take them even afterwards.
-Files that it did not bring back were named all the time, and no VACUUM takes those.
+It uses the log and the storage alone; no row is read. Before RESTORE nothing referenced those files, and a
+VACUUM that was running then may remove them even afterwards. All other files were referenced all the time,
+and no VACUUM removes those.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from streamkeeper.storage import open_storage
 from streamkeeper.tables import past_versions
 
 _AT_ONCE, _IN_HAND = 16, 1000
-"""Files that are looked for at once, and those that are handed out before it is asked whether to stop."""
+"""Files that are checked in parallel, and files between two checks for an abandoned recovery."""
 
 
 def verify_files(work: Work) -> dict[str, Any]:
-    """See that every file is there that putting tables back brought back.
+    """Check that every file exists that the restore of tables brought back.
 
-    :raises RecoveryError: one is not; the flows stay held.
+    :raises RecoveryError: one does not; the flows stay held.
     """
     plan, found = shared_steps.plan_under_hold(work), {}
     for back in plan.details["put_back"]:

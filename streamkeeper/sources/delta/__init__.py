@@ -1,3 +1,4 @@
 """Sources of Delta tables: row statistics and the cost of a start.
 
-Positions are versions of the table's log."""
+Positions are versions of the table's log.
+"""

@@ -1,4 +1,4 @@
-"""What a reset costs in a Delta source: rows by the statistics of its log."""
+"""Cost of a reset in a Delta source, in rows by the statistics of its log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _READS_CHANGES = ("skipChangeCommits", "ignoreChanges", "readChangeFeed", "readC
 
 @dataclass(frozen=True)
 class _Table:
-    """A source's table: its history, and the old offset after which it was to be read."""
+    """A source's table: its history, and the flow's old offset; None if the flow has read nothing."""
 
     source: Source
     history: History
@@ -43,7 +43,7 @@ class _Table:
 
     @property
     def stands(self) -> dict[str, Any]:
-        """Where the flow stands; a flow that has read nothing has yet to read all that is there."""
+        """The flow's position; before version 0 if it has read nothing."""
         return self.offset if self.offset is not None else self.at(0)
 
     def between(self, start: dict[str, Any], end: dict[str, Any]) -> Between:
@@ -51,9 +51,7 @@ class _Table:
 
     @property
     def made_anew(self) -> str | None:
-        """Say that the table is another than the one that was read; None where it is the same, or nobody
-        knows.
-        """
+        """Why the table is another than the one that was read; None if it is the same, or that is unknown."""
         another = self.offset is not None and self.history.table_id not in (None, self.offset["reservoirId"])
         return is_gone(self.offset, self.history) if another and self.offset is not None else None
 
@@ -65,13 +63,14 @@ class _Table:
 def price_of(
     source: Source, price: SourcePrice, offset: dict[str, Any] | None, restart: Restart
 ) -> SourcePrice:
-    """Say what a reset costs in a Delta source, without what a rebuilt state costs: :func:`with_state` adds
-    that.
+    """Return the cost of a reset in a Delta source.
 
-    :param price: where the flow stands, in words.
-    :param offset: the old offset; None where nothing was committed.
-    :raises RequestError: the offset that was asked for is one of another table, or of a version that is not
-        held; or nobody knows which commits came after the moment that was asked for.
+    The cost of rebuilt state is added by :func:`with_state`.
+
+    :param price: has the flow's position in words.
+    :param offset: the old offset; None if nothing was committed.
+    :raises RequestError: the requested offset belongs to another table, or to a version that is not held; or
+        the commits after the requested time are unknown.
     """
     table = _look(source, offset)
     start = restart.start
@@ -79,7 +78,7 @@ def price_of(
         return _unseen(price, table, start.mode)
     if start.mode == AFTER_LAST:
         return _after_last(price, table)
-    if table.made_anew is not None:  # nothing of this one was read
+    if table.made_anew is not None:  # nothing of this table was read
         found = _elsewhere(price, replace(table, offset=None), start)
         return replace(
             found,
@@ -115,7 +114,7 @@ def _elsewhere(price: SourcePrice, table: _Table, start: StartAt) -> SourcePrice
 def with_state(
     price: SourcePrice, source: Source, offset: dict[str, Any] | None, stateful: bool | None
 ) -> SourcePrice:
-    """Add what a rebuild of state from history costs: the table as it was is read once more."""
+    """Add the cost of rebuilding state from history: the table of that version is read again."""
     table = _look(source, offset)
     if offset is None or isinstance(table, str):
         return price
@@ -146,17 +145,16 @@ def with_state(
 
 
 def why_unseen(source: Source) -> str | None:
-    """Say why nobody knows what the table of a source holds; None where its log can be read."""
+    """Return why the contents of a source's table are unknown; None if its log can be read."""
     found = _look(source, None)
     return found if isinstance(found, str) else None
 
 
 def why_not_rebuilt(source: Source, offset: dict[str, Any]) -> str | None:
-    """Say why the driver could not rebuild a state up to where it goes on after an offset; None where it can,
-    or need not.
+    """Return why the driver could not rebuild state up to its position; None if it can, or need not.
 
-    Files are looked for where the state is made of the whole table: a source that is declared to start later
-    is replayed by its commits.
+    Files are checked if the state is made from the whole table: a source that is declared to start later is
+    replayed by its commits.
     """
     table = _look(source, offset)
     if isinstance(table, str) or table.made_anew is not None:
@@ -175,11 +173,12 @@ def why_not_rebuilt(source: Source, offset: dict[str, Any]) -> str | None:
 
 
 def read_again(source: Source, offset: dict[str, Any] | None, then: dict[str, Any] | None) -> Amount:
-    """Give the rows that were read since an earlier offset and are read again; unknown with the reason where
-    its commits are gone.
+    """Return the rows read since an earlier offset that are read again.
 
-    :param offset: the present offset; None where nothing was read.
-    :param then: the earlier one; None where nothing had been read.
+    Unknown, with the reason, without commits.
+
+    :param offset: the present offset; None if nothing was read.
+    :param then: the earlier one; None if nothing had been read.
     """
     table = _look(source, offset)
     if offset is None:
@@ -278,7 +277,7 @@ def _moved(price: SourcePrice, table: _Table, target: dict[str, Any], then: str)
 
 
 def _read_so_far(table: _Table) -> Amount:
-    """Weigh what of the table as it is was read before: all of it but what waits."""
+    """Return the part of the present table that was read before: all but what is unread."""
     if table.offset is None:
         return NONE
     if table.history.oldest == 0 and not table.offset.get("isStartingVersion"):

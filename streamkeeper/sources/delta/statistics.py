@@ -1,5 +1,4 @@
-"""Weighing a whole version of a Delta table without a JVM, by deltalake (an optional dependency) and the
-log's own summaries.
+"""Size of a version of a Delta table without a JVM: by deltalake, an optional dependency, and the log.
 
 What lies between two versions is counted by :mod:`streamkeeper.delta.history`, from the log alone.
 """
@@ -17,10 +16,9 @@ _VECTORS = "deletionVectors"
 
 
 def amount_at(path: str, version: int | None = None) -> Amount:
-    """Weigh a table at a version (the newest by default): its files, their bytes, and its rows by the
-    statistics of its files.
+    """Return a version's files, their bytes, and its rows by the files' statistics; by default of the newest.
 
-    The rows are a bound where deletion vectors may take some of them away and no summary says how many.
+    The rows are an upper bound if deletion vectors may remove some of them and no summary says how many.
 
     :raises SourceError: the version cannot be read.
     """
@@ -45,10 +43,10 @@ def amount_at(path: str, version: int | None = None) -> Amount:
 
 
 def rows_of(path: str, version: int | None = None) -> int:
-    """Count the rows of a table at a version (the newest by default), by the statistics of its files.
+    """Return the number of rows of a version by its files' statistics; by default of the newest.
 
-    :raises SourceError: the version cannot be read, some file of it has no statistics, or some of its rows
-        may be deleted uncounted.
+    :raises SourceError: the version cannot be read, a file has no statistics, or some rows may be deleted
+        uncounted.
     """
     found = amount_at(path, version)
     if found.rows is None:
@@ -61,8 +59,9 @@ def rows_of(path: str, version: int | None = None) -> int:
 
 
 def _deleted(table: Any, path: str) -> int | None:
-    """Give how many rows deletion vectors take away; None where nobody says. deltalake counts a file's rows
-    with those that are deleted.
+    """Return how many rows deletion vectors remove; None if that is unknown.
+
+    deltalake counts a file's rows including deleted ones.
     """
     if _VECTORS not in (table.protocol().reader_features or ()):
         return 0

@@ -1,3 +1,4 @@
 """Sources of files: options, listing, and the cost of a start.
 
-Positions are sets of files that were read."""
+Positions are sets of files that were read.
+"""

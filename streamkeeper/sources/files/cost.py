@@ -1,6 +1,6 @@
-"""What a reset costs in a files source: which of its files are read, not read, read again, or gone.
+"""Cost of a reset in a files source: which files are read, not read, read again, or gone.
 
-Sources are looked at, by their files; nothing is changed.
+Sources are only read.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ UNREAD = "unread files wait and will be read"
 
 @dataclass(frozen=True)
 class _Files:
-    """The files of a source: what is there now, and what the old generation has processed (path → batch).
+    """The files of a source: those present, and those that the old generation has processed (path → batch).
 
-    ``changed`` are those that were written anew since they were processed, under the same name: Spark never
-    reads them again. With ``doubtful`` the checkpoint's offsets could not be read: then nobody knows if the
-    newest batch was processed or only planned.
+    ``changed`` were overwritten under the same name since they were processed: Spark never reads them again.
+    ``doubtful`` means that the checkpoint's offsets could not be read: whether the newest batch was processed
+    or only planned is unknown then.
     """
 
     present: dict[str, SourceFile]
@@ -38,20 +38,22 @@ class _Files:
     doubtful: bool = False
     changed: frozenset[str] = frozenset()
     renamed: bool = False
-    """Whether they were processed under another source's name: then a start after the last processed reads
-    them again.
+    """Whether they were processed under another source's name.
+
+    A start after the last processed batch then reads them again.
     """
     times: Mapping[str, int] = field(default_factory=dict)
-    """When each processed file was changed, as the files log has it."""
+    """Modification time of each processed file in epoch milliseconds, from the files log."""
 
     def perhaps_unread(self) -> list[SourceFile]:
-        """Give the files that were not read for sure, and those that perhaps were not."""
+        """Return the files that are unread, and those that may be."""
         newest = max(self.processed.values(), default=-1) if self.doubtful else None
         return [file for path, file in self.present.items() if self.processed.get(path, newest) == newest]
 
     def newest_ms(self, upto: int | None = None) -> int | None:
-        """Give the time of the newest file that was processed, up to a batch of the files log; None where
-        none was.
+        """Return the time of the newest processed file, up to a batch of the files log.
+
+        None if there is none.
         """
         return max(
             (at for path, at in self.times.items() if upto is None or self.processed[path] <= upto),
@@ -69,7 +71,7 @@ def price_of(
     offset: Any,
     stateful: bool | None,
 ) -> SourcePrice:
-    """Say what a reset costs in a files source: see :func:`streamkeeper.sources.cost.price_of`."""
+    """Return the cost of a reset in a files source: see :func:`streamkeeper.sources.cost.price_of`."""
     present = file_listing.list_files(source)
     processed: dict[str, int] = {}
     times: dict[str, int] = {}
@@ -100,8 +102,7 @@ def price_of(
 def under_other_names(
     standing: Standing, source: Source, position: dict[str, Any], present: dict[str, SourceFile]
 ) -> Iterator[tuple[str, int]]:
-    """Give the files of a source that the checkpoint does not know, and that were processed under another
-    source's name all the same.
+    """Yield the files of an unknown source that were processed under another source's name.
 
     :param position: the offsets of the checkpoint's sources, by their names there.
     """
@@ -117,8 +118,9 @@ def under_other_names(
 
 
 def processed_files(standing: Standing, source: Source, offset: Any, everything: bool) -> Iterator[FileEntry]:
-    """Give the files that the old generation processed, as its files log has them; where the offset is
-    unknown, all that it listed.
+    """Yield the files that the old generation processed, from its files log.
+
+    If the offset is unknown, these are all files of the log.
     """
     last = None if everything else (offset or {}).get("logOffset", -1)
     keys = standing.checkpoint.sources()

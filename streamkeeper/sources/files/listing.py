@@ -1,8 +1,8 @@
-"""Looking at sources without Spark: which files a files source has now, and how many rows they hold.
+"""Lists the present files of a files source without Spark, and counts their rows.
 
-A files source's folder is listed as Spark's streaming source lists it: all files below the path, glob
-patterns expanded, ``pathGlobFilter`` obeyed, and names left out that start with ``.``, or with ``_`` and have
-no ``=``, or that are still being copied (HadoopFSUtils.shouldFilterOutPathName; read).
+The folder is listed as by Spark's streaming source: all files below the path, glob patterns expanded,
+filtered by ``pathGlobFilter``. Names are left out that start with ``.``, or with ``_`` and have no ``=``, or
+that are still being copied (source: HadoopFSUtils.shouldFilterOutPathName).
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from streamkeeper.declare.model import Source
 from streamkeeper.errors import StorageError
 
 COUNT_LIMIT = 64 * 1024 * 1024
-"""Bytes up to which rows of line-based files are counted for a plan; beyond, the plan gives files and
-bytes.
+"""Bytes up to which rows of line-based files are counted for a plan.
+
+A larger source has only files and bytes.
 """
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of a source: its path (no scheme, not escaped), modification time in epoch milliseconds, size in
-    bytes.
-    """
+    """A file of a source: path (no scheme, not escaped), modification time (epoch ms), size in bytes."""
 
     path: str
     modified_ms: int
@@ -42,7 +41,7 @@ class SourceFile:
 
 
 def list_files(source: Source) -> dict[str, SourceFile]:
-    """List what a files source has now, by path.
+    """Return the present files of a files source, by path.
 
     :raises StorageError: the folder cannot be listed.
     """
@@ -50,7 +49,7 @@ def list_files(source: Source) -> dict[str, SourceFile]:
 
 
 def iterate_files(source: Source) -> Iterator[SourceFile]:
-    """Give what :func:`list_files` lists one by one, in no order: who has seen enough may stop.
+    """Yield the files of :func:`list_files` one by one, in no order.
 
     :raises StorageError: the folder cannot be listed.
     """
@@ -62,14 +61,12 @@ def iterate_files(source: Source) -> Iterator[SourceFile]:
 
 
 def file_uri(path: str) -> str:
-    """Give a local path as Spark writes it into a files log."""
+    """Return a local path as Spark writes it into a files log."""
     return path if "://" in path else "file://" + quote(path, safe="/:@!$&'()*+,;=~-._")
 
 
 def amount(source: Source, files: Iterable[SourceFile]) -> Amount:
-    """Weigh files: how many, their bytes, and their rows where each line is a row and they are few enough to
-    count.
-    """
+    """Return the number of files, their bytes, and their rows if these are lines and few enough to count."""
     listed = list(files)
     size = sum(file.size for file in listed)
     if not listed:
@@ -104,7 +101,7 @@ def _why_not_counted(source: Source, files: list[SourceFile], size: int) -> str 
 
 
 def _lines(path: str) -> int:
-    """Count the lines of a file that are not empty."""
+    """Return the number of lines of a file that are not empty."""
     with gzip.open(path, "rb") if path.endswith(".gz") else Path(path).open("rb") as file:
         return sum(1 for line in file if line.strip())
 
@@ -118,7 +115,7 @@ def _local_files(pattern: str) -> Iterator[SourceFile]:
             folders[:] = [name for name in folders if not _is_hidden(name)]
             for name in names:
                 if not _is_hidden(name):
-                    with contextlib.suppress(FileNotFoundError):  # gone since the folder was listed
+                    with contextlib.suppress(FileNotFoundError):  # removed since the folder was listed
                         yield _describe(f"{folder}/{name}")
 
 
@@ -127,9 +124,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """Match a file's name as Hadoop's globs do: like the shell's, with ``{a,b}`` for alternatives (not one in
-    another).
-    """
+    """Match a file's name with a Hadoop glob: as in a shell, with ``{a,b}`` for alternatives, not nested."""
     name = path.rsplit("/", 1)[-1]
     choice = re.search(r"\{([^{}]*)\}", pattern)
     if choice is None:

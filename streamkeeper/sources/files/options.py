@@ -1,9 +1,8 @@
-"""What the options of a files source make of its history: files that Spark skips for their age, or removes
-once they are read.
+"""Effects of a files source's options on its history: files that Spark skips for their age, or removes.
 
-Facts (Spark 4.2.0, FileStreamSource, read and run): a source whose checkpoint lists files skips, in silence,
-each unread one that is older than the newest listed by more than ``maxFileAge``; where nothing is listed yet,
-all are read. ``latestFirst`` with a limit turns that off. ``cleanSource`` deletes or moves files after their
+Facts (Spark 4.2.0, FileStreamSource, read and run): a source whose checkpoint lists files silently skips each
+unread one that is older than the newest listed by more than ``maxFileAge``; while nothing is listed yet, all
+are read. ``latestFirst`` with a limit turns that off. ``cleanSource`` deletes or moves files after their
 batch.
 """
 
@@ -26,8 +25,9 @@ _UNITS = {"us": 0.001, "ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h
 
 @dataclass(frozen=True)
 class FileOptions:
-    """The options of one source that matter to its history. ``max_age_ms`` is None where no age counts, or
-    nobody knows which.
+    """The options of one source that affect its history.
+
+    ``max_age_ms`` is None if no age applies, or it is unknown.
     """
 
     max_age: str
@@ -38,7 +38,7 @@ class FileOptions:
 
     @classmethod
     def of(cls, source: Source) -> FileOptions:
-        """Read the options of a source."""
+        """Return the options of a source."""
         latest_first = source.option("latestFirst", "false").strip().lower() == "true"
         limited = bool(source.option("maxFilesPerTrigger") or source.option("maxBytesPerTrigger"))
         age = source.option("maxFileAge", _WEEK).strip()
@@ -53,9 +53,9 @@ class FileOptions:
         )
 
     def skipped(self, newest_ms: int | None, files: Iterable[SourceFile]) -> list[SourceFile]:
-        """Give the files that a generation skips for their age.
+        """Return the files that a generation skips for their age.
 
-        :param newest_ms: the time of the newest file that its checkpoint lists; None where it lists none.
+        :param newest_ms: the time of the newest file that its checkpoint lists; None if it lists none.
         :param files: that it does not list.
         """
         if newest_ms is None or self.max_age_ms is None:
@@ -63,10 +63,10 @@ class FileOptions:
         return [file for file in files if file.modified_ms < newest_ms - self.max_age_ms]
 
     def notes(self, skipped: int, gone: list[str], *, skips_on: bool) -> Iterator[str]:
-        """Say what the options mean for a start.
+        """Yield the effects of the options on a start.
 
         :param skipped: how many unread files are skipped for their age.
-        :param gone: paths of processed files that are not there any more.
+        :param gone: paths of processed files that no longer exist.
         :param skips_on: the start leaves unread files out, and lists them as processed.
         """
         if skipped:
@@ -114,14 +114,18 @@ class FileOptions:
             )
 
     def _archived(self, path: str) -> bool:
-        """Say whether a file is in the archive, where Spark keeps it under its whole path; of other disks
-        than this one nobody knows.
+        """Return whether a file is in the archive, where Spark keeps it under its whole path.
+
+        Only a local archive can be checked.
         """
         return "://" not in self.archive and Path(f"{self.archive}{path}").is_file()
 
 
 def _milliseconds(text: str) -> int | None:
-    """Read a time as Spark does: a number and a unit, milliseconds without one; None if it is none."""
+    """Return a time in milliseconds as Spark reads it: a number and a unit, by default ms.
+
+    None if it is none.
+    """
     found = _TIME.fullmatch(text.lower())
     unit = _UNITS.get(found[2]) if found else None
     return int(int(found[1]) * unit) if found and unit is not None else None

@@ -1,3 +1,4 @@
 """Sources of Kafka: options, offsets, and the cost of a start.
 
-Brokers are asked without a JVM."""
+Brokers are asked without a JVM.
+"""

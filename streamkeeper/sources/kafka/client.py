@@ -1,8 +1,7 @@
-"""Asking Kafka's brokers what the topics of a source hold, without a JVM, by confluent-kafka (an optional
-dependency).
+"""Reads the contents of a source's topics from Kafka's brokers without a JVM.
 
-Its options are those of Kafka's Java clients. The ones that decide who may ask are translated; one that
-cannot be is told, not left out.
+It uses confluent-kafka, an optional dependency. The source's options are those of Kafka's Java clients.
+Options of authentication are translated; one that cannot be translated is reported, not ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
 from streamkeeper.sources.kafka.options import admin_options, assigned, plain_id
 
 SECONDS = 5.0
-"""How long brokers may take to answer a question of a plan or of the monitor."""
+"""Seconds that brokers may take to answer a question of a plan or of the monitor."""
 
 _SAME = (
     "bootstrap.servers",
@@ -43,11 +42,12 @@ _LOGIN = re.compile(
 
 
 def look_at(source: Source, seconds: float = SECONDS) -> Topics:
-    """Give what the topics of an opened source hold, their ids, and how they are cleaned up, where this
-    client may know.
+    """Return the offsets that the topics of an opened source hold, their ids, and their clean-up policies.
 
-    :raises SourceError: the brokers do not answer in time, a topic is not there, or the source's options are
-        only understood with a JVM.
+    A policy is missing if this client is not allowed to read it.
+
+    :raises SourceError: the brokers do not answer in time, a topic does not exist, or the source's options
+        are only understood with a JVM.
     """
     with _asking(source, seconds) as asked:
         first, end = asked.offsets("earliest"), asked.offsets("latest")
@@ -59,8 +59,7 @@ def look_at(source: Source, seconds: float = SECONDS) -> Topics:
 
 
 def at_time(source: Source, moment_ms: int, seconds: float = SECONDS) -> Offsets:
-    """Give the offsets of the first records of a moment or later, in each partition; the end where there is
-    none.
+    """Return the offsets of the first records at or after a time (epoch ms); the end if there is none.
 
     :raises SourceError: as :func:`look_at`.
     """
@@ -73,9 +72,9 @@ def at_time(source: Source, moment_ms: int, seconds: float = SECONDS) -> Offsets
 
 
 def client_options(source: Source, seconds: float) -> dict[str, Any]:
-    """Give the options of confluent-kafka's clients for those of a source.
+    """Return the options of confluent-kafka's clients for those of a source.
 
-    :raises SourceError: one decides who may ask, and cannot be translated.
+    :raises SourceError: an option of authentication cannot be translated.
     """
     options: dict[str, Any] = {"log_level": 0, "socket.timeout.ms": int(seconds * 1000)}
     for name, value in admin_options(source, seconds).items():
@@ -91,7 +90,7 @@ def client_options(source: Source, seconds: float) -> dict[str, Any]:
 
 
 _NOT_ALLOWED = (29, 31)
-"""The codes of Kafka's errors TOPIC_AUTHORIZATION_FAILED and CLUSTER_AUTHORIZATION_FAILED."""
+"""Kafka's error codes TOPIC_AUTHORIZATION_FAILED and CLUSTER_AUTHORIZATION_FAILED."""
 
 
 class _Asked:
@@ -114,9 +113,7 @@ class _Asked:
         }
 
     def policies(self) -> dict[str, str]:
-        """Give each topic's ``cleanup.policy``; a client that may read a topic need not be allowed to know
-        it.
-        """
+        """Return each topic's ``cleanup.policy``, except those that this client may not read."""
         kind = self._admin.ConfigResource.Type.TOPIC
         wanted = {topic: self._admin.ConfigResource(kind, topic) for topic in self.parts}
         if not wanted:
@@ -189,7 +186,7 @@ def _asking(source: Source, seconds: float) -> Iterator[_Asked]:
     try:
         yield _Asked(client, source, seconds)
     except kafka.KafkaException as error:
-        client.poll(0)  # only now is told what the client has heard of its connections
+        client.poll(0)  # only poll delivers the errors of the client's connections
         said = heard[-1] if heard else error.args[0].str()
         raise SourceError(
             f"{options['bootstrap.servers']} does not answer within {seconds:g} s: {said}"

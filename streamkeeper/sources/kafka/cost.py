@@ -1,5 +1,6 @@
-"""What a reset costs in a Kafka source. Records between offsets are bounds: compaction and transactions leave
-holes.
+"""Cost of a reset in a Kafka source.
+
+Records between offsets are upper bounds: compaction and transactions leave gaps.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ from streamkeeper.sources.kafka.offsets import (
 
 @dataclass(frozen=True)
 class Seen:
-    """What one look at a source found: its old offsets, where it was first read from, what its topics hold or
-    why nobody could tell.
+    """Result of one look at a source.
+
+    That is its old offsets, the first offsets that it ever read, and what its topics hold, or ``why`` that is
+    unknown.
     """
 
     offset: Offsets | None
@@ -44,7 +47,7 @@ class Seen:
 
     @property
     def made_anew(self) -> str:
-        """Say which topics were deleted and made anew since they were read; nothing where none was."""
+        """Which topics were deleted and created again since they were read; empty if none was."""
         return (
             "; ".join(loss.said for loss in self._onward.losses if loss.records is None)
             if self._onward is not None
@@ -53,14 +56,12 @@ class Seen:
 
     @property
     def anew(self) -> tuple[str, ...]:
-        """The topics that were made anew."""
+        """The topics that were created again."""
         return self._onward.anew if self._onward is not None else ()
 
     @cached_property
     def _onward(self) -> Onward | None:
-        """What going on after the old offsets comes to; None where nobody knows the topics, or nothing was
-        read.
-        """
+        """Where to continue after the old offsets; None if the topics are unknown, or nothing was read."""
         return (
             go_on(self.offset, self.topics, self.ids)
             if self.topics is not None and self.offset is not None
@@ -69,7 +70,7 @@ class Seen:
 
     @property
     def known(self) -> Offsets:
-        """The old offsets of the topics that are still there."""
+        """The old offsets of the topics that still exist."""
         held = self.topics.held if self.topics is not None else {}
         return {
             topic: parts
@@ -79,8 +80,9 @@ class Seen:
 
     @property
     def holes(self) -> str:
-        """Say why the history of the source is not whole, though its offsets are there; nothing where it is,
-        or nobody knows.
+        """Why the history of the source is incomplete although its offsets exist.
+
+        Empty if it is not, or unknown.
         """
         found = [
             topic
@@ -91,21 +93,22 @@ class Seen:
 
 
 def records(count: int) -> Amount:
-    """Give an amount of so many records at most."""
+    """Return an amount of at most so many records."""
     return Amount(None, 0, count, at_most=count > 0)
 
 
 def unknown(why: str) -> Amount:
-    """Give an amount that could not be found out."""
+    """Return an unknown amount, with the reason."""
     return Amount(None, 0, None, why)
 
 
 def price_of(source: Source, price: SourcePrice, seen: Seen, restart: Restart) -> SourcePrice:
-    """Say what a reset costs in a Kafka source, without what a rebuilt state costs: :func:`with_state` adds
-    that.
+    """Return the cost of a reset in a Kafka source.
 
-    :param price: where the flow stands, in words.
-    :raises RequestError: offsets that were asked for leave a partition out, or name one that is not there.
+    The cost of rebuilt state is added by :func:`with_state`.
+
+    :param price: has the flow's position in words.
+    :raises RequestError: requested offsets omit a partition, or name one that does not exist.
     """
     found = _price_of(source, price, seen, restart)
     notes = (*found.notes, *_policy_notes(seen))
@@ -142,7 +145,7 @@ def _price_of(source: Source, price: SourcePrice, seen: Seen, restart: Restart) 
 
 
 def with_state(price: SourcePrice, seen: Seen, stateful: bool | None) -> SourcePrice:
-    """Add what a rebuild of state from history costs: what is replayed, and what of it is gone."""
+    """Add the cost of rebuilding state from history: what is replayed, and what of it is gone."""
     if seen.offset is None:
         return price
     if seen.topics is None:
@@ -178,11 +181,10 @@ def with_state(price: SourcePrice, seen: Seen, stateful: bool | None) -> SourceP
 
 
 def read_again(seen: Seen, then: Offsets | None) -> Amount:
-    """Give the records that were read since an earlier position and can be read again; what has expired of
-    them cannot.
+    """Return the records that were read since an earlier position and can be read again: not expired ones.
 
     :param seen: with the present offsets.
-    :param then: the earlier position; None where nothing had been read.
+    :param then: the earlier position; None if nothing had been read.
     """
     if seen.offset is None:
         return NONE
@@ -198,10 +200,10 @@ def read_again(seen: Seen, then: Offsets | None) -> Amount:
 
 
 def look(source: Source, standing: Standing, offset: Offsets | None) -> Seen:
-    """Look at a Kafka source, once for a plan: brokers that do not answer cost their time only once.
+    """Read a Kafka source, once for each plan: brokers that do not answer cost their timeout only once.
 
     :param source: opened as far as this process can.
-    :param offset: the old offsets; None where nothing was committed.
+    :param offset: the old offsets; None if nothing was committed.
     """
     initial = None
     ids: dict[str, str] = standing.start.evidence.get("topics", {}).get(source.name, {})
@@ -209,7 +211,7 @@ def look(source: Source, standing: Standing, offset: Offsets | None) -> Seen:
         if source.name in standing.checkpoint.sources():
             initial = standing.checkpoint.initial_offsets(source.name)
     except CheckpointError:
-        pass  # it is only where the flow first read from; what matters of the checkpoint is read elsewhere
+        pass  # only the first offsets ever read are missing; damage of the checkpoint is reported elsewhere
     try:
         return Seen(offset, initial, kafka_client.look_at(source), ids=ids)
     except SourceError as error:
@@ -235,7 +237,7 @@ def _after_last(price: SourcePrice, seen: Seen) -> SourcePrice:
 
 
 def _policy_notes(seen: Seen) -> Iterator[str]:
-    """Say what is known of how the topics are cleaned up, where it matters to what can be read again."""
+    """Yield notes on the topics' clean-up policies, if they affect what can be read again."""
     if seen.topics is None:
         return
     if seen.holes:
@@ -287,8 +289,9 @@ def _from_moment(price: SourcePrice, seen: Seen, source: Source, moment_ms: int)
 
 
 def _moved(price: SourcePrice, seen: Seen, target: Offsets | None, then: str) -> SourcePrice:
-    """Compare where the flow stands with where it is to start (None: the end) by partition; one that it did
-    not know was not read.
+    """Compare the flow's position with the new start (None: the end) by partition.
+
+    A partition that the flow did not know was not read.
     """
     if seen.topics is None and target is None:
         return replace(price, then=then, lost=unknown(seen.why))

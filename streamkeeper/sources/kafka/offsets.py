@@ -1,9 +1,8 @@
-"""Positions in Kafka: from an old one and what the topics hold now to a new one, and what lies between. Pure:
-nothing is asked of a broker.
+"""Positions in Kafka: the new position from an old one and the topics' contents, and the records between.
 
-Offsets are as Spark writes them, ``{"orders": {"0": 5}}``: by topic and partition the next offset to be read.
-A distance between offsets is a bound of the rows in it, since compaction and the markers of transactions
-leave holes.
+Pure: no broker is asked. Offsets are as Spark writes them, ``{"orders": {"0": 5}}``: by topic and partition
+the next offset to read. A distance between offsets is an upper bound of its rows, since compaction and
+transaction markers leave gaps.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from typing import NamedTuple
 
 Offsets = dict[str, dict[str, int]]
 EARLIEST, LATEST = -2, -1
-"""What stands for the first offset that is held, and for the end, in offsets that a person gives."""
+"""Placeholders for the first retained offset and for the end, in offsets that a person gives."""
 
 
 class Held(NamedTuple):
-    """What a partition holds: its first offset still there, and the next one to be written."""
+    """The range of a partition: its first retained offset, and the next one to be written."""
 
     first: int
     end: int
@@ -26,10 +25,10 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True)
 class Topics:
-    """What the topics of one source hold, by topic and partition. ``ids`` tell a topic from one that was made
-    anew under its name.
+    """Contents of the topics of one source, by topic and partition.
 
-    ``policies`` are the topics' ``cleanup.policy``, as far as they were asked for and told.
+    ``ids`` distinguish a topic from one that was created again under its name. ``policies`` are the topics'
+    ``cleanup.policy``, as far as they are known.
     """
 
     held: Mapping[str, Mapping[str, Held]]
@@ -38,25 +37,25 @@ class Topics:
 
     @property
     def compacted(self) -> tuple[str, ...]:
-        """The topics of whose keys only the newest records stay."""
+        """The compacted topics, which keep only the newest record of each key."""
         return tuple(topic for topic, policy in self.policies.items() if "compact" in policy)
 
     @property
     def earliest(self) -> Offsets:
-        """The offsets before all that is there."""
+        """The offsets before all retained records."""
         return {
             topic: {part: held.first for part, held in parts.items()} for topic, parts in self.held.items()
         }
 
     @property
     def latest(self) -> Offsets:
-        """The offsets after all that is there."""
+        """The offsets after all retained records."""
         return {topic: {part: held.end for part, held in parts.items()} for topic, parts in self.held.items()}
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Records that were never read and are gone: at most so many (None: nobody knows), and why, in words."""
+    """Unread records that are gone: their greatest number (None: unknown), and the reason in words."""
 
     records: int | None
     said: str
@@ -64,10 +63,10 @@ class Loss:
 
 @dataclass(frozen=True)
 class Onward:
-    """Where to go on after an old position.
+    """Where to continue after an old position.
 
-    ``new`` are topics and partitions that it did not know, ``anew`` topics that were deleted and made anew,
-    ``left`` topics that are not read any more.
+    ``new`` are topics and partitions that it did not know, ``anew`` topics that were deleted and created
+    again, ``left`` topics that are no longer read.
     """
 
     offsets: Offsets
@@ -78,10 +77,11 @@ class Onward:
 
 
 def go_on(old: Offsets, topics: Topics, ids: Mapping[str, str]) -> Onward:
-    """Find where to go on after an old position: there, where that is still held; at the first record of what
-    is new or was made anew.
+    """Return where to continue after an old position: there, if it is still retained.
 
-    :param ids: the topics' ids as they were when the old position was reached, as far as they are known.
+    What is new or was created again is read from its first record.
+
+    :param ids: the topics' ids at the old position, as far as they are known.
     """
     offsets: Offsets = {}
     losses: list[Loss] = []
@@ -114,9 +114,7 @@ def go_on(old: Offsets, topics: Topics, ids: Mapping[str, str]) -> Onward:
 
 
 def misfits(wanted: Offsets, topics: Topics) -> list[str]:
-    """Say what is wrong with offsets that a person gives: each partition must be named, and hold what comes
-    after its offset.
-    """
+    """Return what is wrong with given offsets: each partition needs one, within its retained range."""
     wrong = [
         f"the source has no topic {topic!r}; it has {', '.join(topics.held) or 'none'}"
         for topic in wanted
@@ -148,7 +146,7 @@ def misfits(wanted: Offsets, topics: Topics) -> list[str]:
 
 
 def resolved(wanted: Offsets, topics: Topics) -> Offsets:
-    """Give offsets that fit (:func:`misfits`) with numbers for earliest and latest."""
+    """Return valid offsets (:func:`misfits`) with numbers for earliest and latest."""
     numbers = {EARLIEST: topics.earliest, LATEST: topics.latest}
     return {
         topic: {
@@ -160,17 +158,15 @@ def resolved(wanted: Offsets, topics: Topics) -> Offsets:
 
 
 def records_between(start: Offsets, end: Offsets) -> int:
-    """Give how many records lie after ``start`` and before ``end`` at most, in the partitions that both
-    have.
-    """
+    """Return the greatest number of records from ``start`` up to ``end``, in partitions that both have."""
     return sum(max(0, upto - after) for _, _, after, upto in _both(start, end))
 
 
 def history_of(initial: Offsets, upto: Offsets, topics: Topics) -> tuple[Offsets, int]:
-    """Give from where records up to a position can be read again, and how many of them are gone at most.
+    """Return from where records up to a position can be read again, and how many are gone at most.
 
-    :param initial: where they were first read from; partitions that it does not name were read from their
-        first record, 0.
+    :param initial: the first offsets ever read; partitions that it does not name were read from their first
+        record, 0.
     """
     start: Offsets = {}
     gone = 0

@@ -1,6 +1,4 @@
-"""How a Kafka source is read: the options for Spark's reader and for an admin client, and what its options
-say of topics.
-"""
+"""Options of a Kafka source for Spark's reader and for an admin client, and its topics."""
 
 from __future__ import annotations
 
@@ -15,10 +13,9 @@ STRATEGY = "startingOffsetsByTimestampStrategy"
 
 
 def start_options(source: Source) -> dict[str, str]:
-    """Give the options that let Spark start a Kafka source where it is declared to start, if no checkpoint
-    says where.
+    """Return the options with which Spark starts a Kafka source as declared, if no checkpoint has a position.
 
-    Spark's own default is ``latest``, which would leave out what is there.
+    Spark's own default is ``latest``, which would skip the records that are there.
     """
     start = source.start
     if not isinstance(start, str):
@@ -29,8 +26,9 @@ def start_options(source: Source) -> dict[str, str]:
 
 
 def admin_options(source: Source, seconds: float) -> dict[str, str]:
-    """Give the options of a client that asks what topics hold, as Kafka's Java clients name them; it waits so
-    many seconds at most.
+    """Return the options of an admin client, as Kafka's Java clients name them.
+
+    :param seconds: that it waits at most.
     """
     given = {
         key[len(PREFIX) :]: value for key, value in source.options.items() if key.lower().startswith(PREFIX)
@@ -40,19 +38,17 @@ def admin_options(source: Source, seconds: float) -> dict[str, str]:
 
 
 def assigned(source: Source) -> dict[str, list[int]]:
-    """Give the partitions that a source assigns, by topic; nothing where it subscribes."""
+    """Return the partitions that a source assigns, by topic; empty if it subscribes."""
     text = source.option("assign")
     value: dict[str, Any] = json.loads(text) if text else {}
     return {topic: sorted(parts) for topic, parts in value.items()}
 
 
 def plain_id(text: str) -> str:
-    """Give a topic's id as Kafka's Java clients write it; others use other signs for the same."""
+    """Return a topic's id as Kafka's Java clients write it; other clients encode the same id differently."""
     return text.replace("+", "-").replace("/", "_").rstrip("=")
 
 
 def fails_on_loss(source: Source) -> bool:
-    """Whether a source is to fail where records are gone that it has not read, as it does unless it is
-    declared otherwise.
-    """
+    """Return whether a source fails if unread records are gone, which is the default."""
     return source.option("failOnDataLoss", "true").strip().lower() != "false"
