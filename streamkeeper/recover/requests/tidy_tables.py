@@ -14,15 +14,9 @@ LEAST_HOURS = 168.0
 
 @dataclass(frozen=True)
 class TidyRequest(Request):
-<<<<<<< HEAD
     """What was asked for; every value was checked against the manifest. ``tables`` are ``pipeline.table``.
 
     The form asks nobody unless it is told to: no row changes.
-=======
-    """A tidying as requested; every value was checked against the manifest.
-
-    ``tables`` are ``pipeline.table``.
->>>>>>> x5
     """
 
     refused = "No table was tidied"
@@ -55,7 +49,6 @@ class TidyRequest(Request):
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
-<<<<<<< HEAD
         """Take all tables of the pipeline where none is named; refuse those of another."""
         pipeline = values["pipeline"]
         own = tuple(
@@ -70,8 +63,3 @@ class TidyRequest(Request):
                 f" {', '.join(own) or 'none'}; tidy tables of another pipeline in a run of their own."
             )
         return {"tables": values["tables"] or own}
-=======
-        """Take all tables if none is named."""
-        tables: FormField = cls.form(asking.manifest)[0]
-        return {"tables": values["tables"] or tables.enum}
->>>>>>> x5
