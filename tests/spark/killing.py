@@ -31,7 +31,7 @@ from tests.killing import Killed, watch_storage
 
 COMMITTING = frozenset({"commit", "save", "execute", "delete", "restoreToVersion", "sql"})
 """Methods of Delta's Java side that end in a commit."""
-_OWN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22,}|[0-9]+")
+_OWN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22,}|[0-9a-f]{32}|[0-9]+")
 
 Site = tuple[str, ...]
 
