@@ -1,7 +1,7 @@
 """The demo: a real Airflow, a real Spark and changes of customers that keep coming, on this machine.
 
-python -m demo              runs until Ctrl-C; break the flow by hand, and bring it back by its form python -m
-demo --story      breaks it and brings it back by itself, checks every customer, and ends with 0 or 1
+python -m demo          runs until Ctrl-C; break the flow by hand, and bring it back by its form
+python -m demo --story  breaks it and brings it back by itself, checks every customer; ends with 0 or 1
 """
 
 from __future__ import annotations

@@ -133,14 +133,14 @@ class AirflowApi:
 
     def log(self, dag_id: str, run_id: str, task_id: str, attempt: int = 1) -> str:
         """Give a task's log as text, one event a line, with what was raised."""
-        path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/logs/{attempt}?full_content=true"
-        content = self.read(path).get("content", [])
+        task = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}"
+        content = self.read(f"{task}/logs/{attempt}?full_content=true").get("content", [])
         return "\n".join(_event(item) if isinstance(item, dict) else str(item) for item in content)
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """Give what a task handed on."""
-        path = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}/xcomEntries/{key}?deserialize=false"
-        value = self.read(path)["value"]
+        task = f"/dags/{dag_id}/dagRuns/{_quoted(run_id)}/taskInstances/{task_id}"
+        value = self.read(f"{task}/xcomEntries/{key}?deserialize=false")["value"]
         return json.loads(value) if isinstance(value, str) else value
 
     def question(self, dag_id: str, run_id: str, task_id: str) -> JsonObject:

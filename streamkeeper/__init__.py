@@ -1,5 +1,3 @@
-"""Streamkeeper keeps Spark Structured Streaming flows alive on Apache Airflow and brings them back when a
-checkpoint breaks.
-"""
+"""Run Spark Structured Streaming flows on Apache Airflow and recover them when a checkpoint breaks."""
 
 __version__ = "0.1.0"

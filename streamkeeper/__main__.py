@@ -1,4 +1,4 @@
-"""``python -m streamkeeper`` is the command line."""
+"""Entry point of ``python -m streamkeeper``, the command line."""
 
 from streamkeeper.cli import main
 

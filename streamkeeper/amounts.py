@@ -1,4 +1,6 @@
-"""The prices that a plan may have, by the word that accepts each: ``accept`` of a request, ``--accept`` of a
+"""Amounts of source data, and the prices of a plan.
+
+Each price has a word that accepts it: in the field ``accept`` of a request, or with ``--accept`` of a
 command.
 """
 
@@ -25,10 +27,11 @@ PRICES = {
 
 @dataclass(frozen=True)
 class Amount:
-    """An amount of source data: files, bytes, and rows where they could be counted.
+    """Amount of source data: files, bytes, and rows where they could be counted.
 
-    ``rows`` is exact if ``rows_unknown`` is None, and a bound with ``at_most``; else ``rows_unknown`` says
-    why there is no number.
+    ``rows`` is exact if ``rows_unknown`` is None and ``at_most`` is False, and an upper bound with
+    ``at_most``. Otherwise ``rows_unknown`` holds the reason why there is no number. ``files`` is None if
+    unknown.
     """
 
     files: int | None = 0
@@ -39,7 +42,7 @@ class Amount:
 
     @property
     def nothing(self) -> bool:
-        """Whether there is none of it, for sure."""
+        """Whether the amount is zero for certain."""
         return not self.files and not self.rows and self.rows_unknown is None
 
 
@@ -48,14 +51,14 @@ NONE = Amount()
 
 @dataclass(frozen=True)
 class SourcePrice:
-    """What the plan costs in one source.
+    """Price of a plan in one source.
 
-    ``now`` and ``then`` say in words where the flow stands and where the new generation will start. ``lost``:
-    never read by any generation. ``repeated``: read by an earlier generation and again by this one.
-    ``replayed``: read once more to rebuild state, with the sink muted. ``gone``: history that was read and is
-    not there any more. ``blocked`` says why the plan cannot be carried out, whatever is accepted.
-    ``otherwise``: some of what was read and would be read again is not there any more, or is not as it was.
-    ``first_again`` is the batch of the files log that read the earliest of the files that are read again.
+    ``now`` and ``then`` describe the flow's current position and the start of the new generation. ``lost`` is
+    never read by any generation. ``repeated`` was read by an earlier generation and is read again by the new
+    one. ``replayed`` is read again to rebuild state, with the sink muted. ``gone`` is history that was read
+    and no longer exists. ``blocked`` is the reason why the plan cannot be carried out, whatever is accepted.
+    ``otherwise`` is True if some of the data to be read again is missing or has changed. ``first_again`` is
+    the batch of the files log that read the earliest of the files to be read again.
     """
 
     source: str
@@ -72,12 +75,12 @@ class SourcePrice:
 
     @property
     def unknown(self) -> bool:
-        """Whether it could not even be told if rows are lost or repeated."""
+        """Whether it is unknown if any row is lost or repeated."""
         return all(amount.files is None and amount.rows is None for amount in (self.lost, self.repeated))
 
 
 def in_words(amount: Amount) -> str:
-    """Say an amount: ``nothing``, ``3 files, 1.2 kB, 40 rows``."""
+    """Return an amount as text: ``nothing``, ``3 files, 1.2 kB, 40 rows``."""
     if amount.nothing:
         return "nothing"
     parts = [] if amount.files is None else [f"{amount.files:,} file{'' if amount.files == 1 else 's'}"]
@@ -92,7 +95,7 @@ def in_words(amount: Amount) -> str:
 
 
 def size_in_words(size: float) -> str:
-    """Say a number of bytes: ``512 B``, ``1.2 kB``, ``3.4 GB``."""
+    """Return a number of bytes as text: ``512 B``, ``1.2 kB``, ``3.4 GB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -1,23 +1,23 @@
 """Every error that Streamkeeper raises on purpose.
 
     StreamkeeperError
-    ├── UsageError              what was asked for cannot be asked for: nothing was touched (exit 2)
-    │   ├── DeclarationError    a pipeline file says something that is not allowed
-    │   │   └── NotOffered      a pipeline file says that it is not for this environment
-    │   ├── SettingsError       an environment variable has an unusable value
-    │   └── RequestError        a recovery was asked for with values that do not fit the flow
-    ├── CheckpointError         a checkpoint cannot be read as one
-    │   └── SinkDisagrees       a checkpoint and the table behind it cannot both be right
-    ├── StorageError            the state folder cannot be read or written
-    ├── SourceError             a source cannot be looked at now: it does not answer, or is not there
-    │   └── NotAskable          a source cannot be looked at from here, whatever its state
-    ├── FlowHeld                a hold forbids the flow to run
+    ├── UsageError              a request or declaration that is not possible: nothing was touched (exit 2)
+    │   ├── DeclarationError    a declaration in a pipeline file that is not allowed
+    │   │   └── NotOffered      a pipeline file that is not offered in this environment
+    │   ├── SettingsError       an environment variable with an unusable value
+    │   └── RequestError        a recovery's request with values that do not fit the flow
+    ├── CheckpointError         a checkpoint that cannot be read
+    │   └── SinkDisagrees       a checkpoint and its query's table that contradict each other
+    ├── StorageError            a state folder that cannot be read or written
+    ├── SourceError             a source that cannot be inspected now: no answer, or missing
+    │   └── NotAskable          a source that cannot be inspected from this process
+    ├── FlowHeld                a hold keeps the flow from running
     ├── LeaseHeld               another driver has the flow's lease
     ├── LeaseLost               another driver took the lease over
-    ├── TableLocked             another recovery works on the table
-    ├── ChangeRefused           a batch of changes holds rows that no AUTO CDC flow can apply
-    ├── RecoveryError           a recovery's step cannot be carried out; it may be run again
-    └── PlanRefused             the plan's price was not accepted, so nothing was touched
+    ├── TableLocked             another recovery has the table's lock
+    ├── ChangeRefused           a batch with rows that an AUTO CDC flow cannot apply
+    ├── RecoveryError           a recovery's step that could not be carried out; it may be run again
+    └── PlanRefused             a plan whose price was not accepted; nothing was touched
 
 Each message says what was found, what is allowed, and what to do next.
 """
@@ -29,16 +29,14 @@ from collections.abc import Sequence
 from streamkeeper.redaction import redact_text
 
 MOST_SAID = 64 * 1024
-"""Characters that are shown of an error."""
+"""Characters of an error's message that are shown."""
 
 
 class StreamkeeperError(Exception):
-    """The root of the tree: an error whose message is meant for the user as it stands, wherever it is shown:
-    without secrets.
-    """
+    """Root of the tree. Its message is written for the user and never shows a secret."""
 
     def __str__(self) -> str:
-        """Give the message without secrets, and not longer than anybody reads."""
+        """Return the message without secrets, cut to :data:`MOST_SAID` characters."""
         said = super().__str__()
         more = len(said) - MOST_SAID
         return redact_text(
@@ -47,28 +45,25 @@ class StreamkeeperError(Exception):
 
 
 class UsageError(StreamkeeperError):
-    """What was asked for cannot be asked for; nothing was touched."""
+    """A request or declaration that is not possible; nothing was touched."""
 
 
 class DeclarationError(UsageError):
-    """A pipeline file declares something that is not allowed; the message names file and line."""
+    """A declaration in a pipeline file that is not allowed; the message names file and line."""
 
 
 class NotOffered(DeclarationError):
-    """A pipeline file says that it is offered only where the environment has something that it has not
-    here.
-    """
+    """A pipeline file that is not offered here: the environment lacks something that the file requires."""
 
 
 class SettingsError(UsageError):
-    """An environment variable has a value that cannot be used."""
+    """An environment variable with an unusable value."""
 
 
 class RequestError(UsageError):
-    """A recovery was asked for with values that do not fit; the message lists every misfit, not only the
-    first.
+    """A recovery's request with values that do not fit; the message lists all of them, not only the first.
 
-    :param misfits: a sentence for each; none where the message is all there is to say.
+    :param misfits: one sentence for each value that does not fit; empty if the message says it all.
     """
 
     def __init__(self, message: str, misfits: Sequence[str] = ()) -> None:
@@ -77,43 +72,37 @@ class RequestError(UsageError):
 
 
 class CheckpointError(StreamkeeperError):
-    """A checkpoint, or one file of it, cannot be read; the message names the file and what is wrong with
-    it.
-    """
+    """A checkpoint, or one file of it, that cannot be read; the message names the file and the damage."""
 
 
 class SinkDisagrees(CheckpointError):
-    """A checkpoint and the table that its query writes cannot both be right: one of them is an older copy, or
-    was replaced.
-    """
+    """A checkpoint that contradicts the table of its query: one is an older copy or was replaced."""
 
 
 class StorageError(StreamkeeperError):
-    """The state folder cannot be read or written."""
+    """A state folder that cannot be read or written."""
 
 
 class SourceError(StreamkeeperError):
-    """A source cannot be looked at now: its broker does not answer, or its topic is not there. Another try
-    may go better.
+    """A source that cannot be inspected now: its broker does not answer, or its topic is missing. A retry may
+    help.
     """
 
 
 class NotAskable(SourceError):
-    """A source cannot be looked at from here, whatever its state: a package, a variable or a JVM is
-    missing.
-    """
+    """A source that cannot be inspected from this process: a package, a variable or a JVM is missing."""
 
 
 class FlowHeld(StreamkeeperError):
-    """A hold forbids the flow to run."""
+    """A hold keeps the flow from running."""
 
 
 class LeaseHeld(StreamkeeperError):
-    """Another driver has the lease of the flow and may be alive."""
+    """Another driver has the flow's lease and may be alive."""
 
 
 class LeaseLost(StreamkeeperError):
-    """Another driver has taken the lease over: this one must stop."""
+    """Another driver took the lease over; this one must stop."""
 
 
 class TableLocked(StreamkeeperError):
@@ -121,27 +110,25 @@ class TableLocked(StreamkeeperError):
 
 
 class ChangeRefused(StreamkeeperError):
-    """A batch of an AUTO CDC flow holds rows that cannot be applied, such as ones without a key; nothing of
-    the batch was written.
-    """
+    """A batch with rows that an AUTO CDC flow cannot apply, such as rows without a key; none was written."""
 
 
 class RecoveryError(StreamkeeperError):
-    """A step of a recovery could not be carried out; running the recovery again goes on from that step."""
+    """A step of a recovery that could not be carried out; running the recovery again resumes at that step."""
 
 
 class PlanRefused(StreamkeeperError):
-    """The plan has a price that nobody accepted; nothing was touched."""
+    """A plan whose price was not accepted; nothing was touched."""
 
 
 LONGEST_REASON = 2_000
-"""Characters of a reason that a person gives."""
+"""Characters that a person's reason may have."""
 
 
 def check_reason(reason: object) -> None:
-    """Make sure that a reason is one to read.
+    """Check the length of a person's reason.
 
-    :raises RequestError: it is longer than a reason may be.
+    :raises RequestError: it is longer than :data:`LONGEST_REASON` characters.
     """
     if isinstance(reason, str) and len(reason) > LONGEST_REASON:
         raise RequestError(

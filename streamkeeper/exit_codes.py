@@ -1,4 +1,4 @@
-"""How a driver ends, as its supervisor sees it: exit codes."""
+"""Exit codes: how a driver ended, for its supervisor."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ class Outcome(IntEnum):
     """Exit codes of ``spark_jobs/run_flow.py``. Any other code is a failure that is retried."""
 
     STOPPED = 0
-    """Stopped in good order: a hold appeared, the declaration changed, or all that was there is done
+    """Stopped in good order: by a hold, by a changed declaration, or with all available input read
     (``--available-now``).
     """
     DONE = 3
-    """A once flow has read all there was, now or before: nothing is left to run. Its process exits with 0."""
+    """A once flow has read all its input, now or before. Its process exits with 0."""
     USAGE = 2
-    """The command line or the settings cannot be used."""
+    """Unusable command line or settings."""
     HELD = 10
-    """Did not start: a hold is there."""
+    """Not started: there is a hold."""
     LEASE_HELD = 11
-    """Did not start: another driver has the lease."""
+    """Not started: another driver has the lease."""
     LEASE_LOST = 12
     """Stopped: another driver took the lease over."""
     PARKED = 20
-    """Failed in a way that a restart cannot mend; the park hold says how."""
+    """Failed, and no restart can help; the park hold describes the failure."""
     RESTART = 21
-    """Failed in a way that the next start is expected to get over."""
+    """Failed, and the next start is expected to succeed."""
     RETRY_DECLARED = 22
-    """Failed in a way that would park the flow, but it declares ``on_failure="retry"``: its lease's
-    ``failed`` file says how.
+    """Failed, and would be parked, but the flow declares ``on_failure="retry"``; the lease's ``failed`` file
+    describes the failure.
     """
     FAILED = 1
-    """Failed in a way that is retried."""
+    """Failed, and is retried."""
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a driver's process: that a flow is done is no failure, and its generation's
-        ``done`` file says the rest.
+        """Exit code of a driver's process. ``DONE`` is 0, as it is no failure; the generation's ``done`` file
+        tells it apart.
         """
         return 0 if self is Outcome.DONE else int(self)
 
@@ -51,12 +51,14 @@ PRECEDENCE = (
     Outcome.STOPPED,
     Outcome.DONE,
 )
-"""Which flow's end is that of the driver that they share: first what a person must be told, since no later
-start says it again; then that another driver is to be attached to; then what asks for a wait before the next
-start; an end in good order only if all ended so.
+"""Order in which the end of one flow becomes the end of a shared driver.
+
+First the ends that a person must hear of, since no later start reports them again. Then ``LEASE_LOST``, after
+which the supervisor attaches to another driver, and the ends that need a wait before the next start. A good
+end counts only if all flows ended so.
 """
 
 
 def of_all(outcomes: Iterable[Outcome]) -> Outcome:
-    """Give how a driver ended whose flows ended so: the first of :data:`PRECEDENCE`."""
+    """Return the end of a driver from the ends of its flows: the first by :data:`PRECEDENCE`."""
     return min(outcomes, key=PRECEDENCE.index)

@@ -31,5 +31,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Refuse what Lakeflow has and pipelines here have not, in words."""
+    """Raise the error for a part of Lakeflow's language that is not offered here; it names the
+    alternative.
+    """
     return getattr(language, name)

@@ -1,13 +1,13 @@
-"""Keeping secrets out of what is shown and kept: plans, notes, errors, the ledger.
+"""Removal of secrets from everything that is shown or kept: plans, notes, errors, the ledger.
 
-A value is taken out where its key says that it is a secret (``password``, ``sasl.jaas.config``,
-``fs.s3a.secret.key``); in texts, where something that reads like such a key stands before it, where an
-address names a password or is signed, and in private keys. Keys that only sound alike, such as a source named
-``password_resets``, keep their value: a key counts by its last word. What has no key is found by its form:
-keys of AWS, tokens of GitHub and Slack, JSON web tokens, addresses of webhooks.
+In JSON, a value is hidden if its key names a secret (``password``, ``sasl.jaas.config``,
+``fs.s3a.secret.key``). In texts, a value is hidden behind something that reads like such a key, in an address
+with a password or a signature, and in a private key. A key counts by its last word, so a source named
+``password_resets`` keeps its value. Secrets without a key are found by their form: keys of AWS, tokens of
+GitHub and Slack, JSON web tokens, addresses of webhooks.
 
-Everything that is shown goes through these patterns, so each is linear: it begins where a word begins, and
-its repetitions are bounded.
+Every shown text passes these patterns, so each pattern is linear: it begins where a word begins, and its
+repetitions are bounded.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ HIDDEN = "***"
 
 _LAST_WORDS = frozenset(
     {
-        "password", "passwords", "pass", "passwd", "pwd", "passphrase", "secret", "token", "credential", "credentials", "apikey", "jaas",
-        "authorization", "keytab", "webhook",
+        "password", "passwords", "pass", "passwd", "pwd", "passphrase", "secret", "token", "credential",
+        "credentials", "apikey", "jaas", "authorization", "keytab", "webhook",
     }
 )  # fmt: skip
 _NEVER_NAMES = frozenset({"password", "passwords", "passwd", "pwd", "passphrase", "apikey"})
-"""Last words that no table or flow has, so that numbers and lists below them are no versions or positions."""
+"""Last words that no table or flow has: numbers and lists under them are no versions or positions."""
 _WHOLE = re.compile(
     r"(?:.*[._-])?(?:sasl[._-]jaas[._-]config|(?:secret|access|api|private|account|signing|encryption|fernet)[._-]?key(?:[._-]id)?|"
     r"account[._-]key|sas[._-]token|webhook[._-]?ur[il]|ssl[._-](?:key|keystore[._-]key)(?:[._-]pem)?|userinfo)",
@@ -35,7 +35,7 @@ _OF_A_STORE = (
     r"fs[.]azure[.](?:[\w-]{1,63}[.]){0,6}?(?:account[.]key|client[.]secret|sas(?:[.]fixed[.]token)?|password)(?:[.][\w-]{1,63}){1,9}|"
     r"fs[.]s3a[.]bucket[.][\w.-]{1,100}?[.](?:secret|access|session)[.](?:key|token)"
 )
-"""Hadoop's keys of one account or bucket, whose name comes last or between."""
+"""Hadoop's keys of one account or bucket, with its name at the end or in the middle."""
 _STORE = re.compile(rf"(?:spark[.]hadoop[.])?(?:{_OF_A_STORE})", re.IGNORECASE)
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 _KEY = (
@@ -81,13 +81,13 @@ _BEARER = re.compile(r"(?P<key>\b(?:Bearer|Basic)\s+)(?P<value>[A-Za-z0-9._~+/=-
 
 
 def is_secret(key: str) -> bool:
-    """Say whether a key names a secret."""
+    """Return whether a key names a secret."""
     words = [word.lower() for word in _WORDS.findall(key)]
     return bool(words and words[-1] in _LAST_WORDS) or any(form.fullmatch(key) for form in (_WHOLE, _STORE))
 
 
 def redact(value: Any) -> Any:
-    """Give a JSON value without its secrets; what is no secret stays as it is."""
+    """Return a JSON value with its secrets hidden and everything else unchanged."""
     if isinstance(value, dict):
         return {
             key: _hidden(inner) if _hides(str(key), inner) else redact(inner) for key, inner in value.items()
@@ -98,11 +98,11 @@ def redact(value: Any) -> Any:
 
 
 def _hides(key: str, value: Any) -> bool:
-    """Say whether a value is hidden for its key. An object never is: a table or a flow may be named like a
-    secret, and have a position.
-    """
+    """Return whether a value is hidden because of its key."""
     if isinstance(value, str):
         return bool(value) and is_secret(key)
+    # An object is never hidden whole: a table or a flow may have a name like a secret, with a position below
+    # it.
     if isinstance(value, bool) or not isinstance(value, (int, float, list, tuple)):
         return False
     words = [word.lower() for word in _WORDS.findall(key)]
@@ -114,8 +114,8 @@ def _hidden(value: Any) -> Any:
 
 
 def redact_text(text: str) -> str:
-    """Give a text without the secrets that stand in it after their keys, in a JAAS configuration, or in an
-    address.
+    """Return a text with its secrets hidden: after a key, in a JAAS configuration, in an address, or by their
+    form.
     """
     for pattern in (_PEM, _JAAS, _PAIR, _OPTION, _USER, _TOKEN_FOR_USER, _WEBHOOK, _SIGNED, _BEARER, _BARE):
         text = pattern.sub(lambda found: f"{found['key']}{HIDDEN}", text)
@@ -123,7 +123,7 @@ def redact_text(text: str) -> str:
 
 
 def secrets_in(value: Any) -> Iterator[str]:
-    """Give the texts that :func:`redact` would take out by their keys, for those who hide them elsewhere."""
+    """Return the texts that :func:`redact` hides by their keys, for callers that hide them elsewhere."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if _hides(str(key), inner):

@@ -11,27 +11,27 @@ from pathlib import Path
 from streamkeeper.errors import SettingsError
 
 PROJECT = Path(__file__).resolve().parent.parent
-"""The folder that holds the package, the DAGs and the jobs."""
+"""Folder of the package, the DAGs and the jobs."""
 
 TOMBSTONES = "__tombstones"
-"""The end of the name of that table; no declared table may have such a name."""
+"""Suffix of the tombstone table's name; no declared table may have such a name."""
 BACKUPS = "__backups"
-"""The folder of backups in the warehouse; no declared table may have such a name."""
+"""Folder of backups in the warehouse; no declared table may have such a name."""
 
 DEFAULT_MASTER = "local[2]"
-"""Spark's master where nobody names one."""
+"""Spark's default master."""
 
 PIPELINE_ENV = "STREAMKEEPER_PIPELINE_ENV"
-"""The setting that names the environment variables which pipelines may see."""
+"""Setting that names the environment variables which pipelines may see."""
 
 _VARIABLES = re.compile(r"[A-Za-z_*][A-Za-z0-9_*]*")
 _FEW = 5
-"""Heartbeats that a supervisor may miss at the least before its driver stops."""
+"""Heartbeats that a supervisor may always miss before its driver stops."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where everything is. Each field comes from the environment variable ``STREAMKEEPER_<FIELD>``.
+    """Places and times. Each field comes from the environment variable ``STREAMKEEPER_<FIELD>``.
 
     ``state`` and ``warehouse`` may be URLs (``s3://bucket/prefix``); ``pipelines`` and ``jars`` are local
     folders.
@@ -43,37 +43,29 @@ class Settings:
     data: str
     jars: Path
     lease_term: float = 60.0
-    """Seconds that a lease whose holder cannot be proven dead must stay without a heartbeat before it may be
-    taken over.
-    """
+    """Seconds without a heartbeat before a lease may be taken over whose holder cannot be proven dead."""
     heartbeat_interval: float = 2.0
-    """Seconds between two heartbeats of a driver, and between two looks at the holds."""
+    """Seconds between two heartbeats of a driver, and between its checks for holds."""
     supervisor_timeout: float = 600.0
-    """Seconds without a beat of its supervising task after which a driver that was started for one stops by
-    itself.
-    """
+    """Seconds without a beat of its supervising task after which a supervised driver stops by itself."""
     log_retention: float = 30 * 86400.0
-    """Seconds that a driver's log is kept after it was last written; that of a living driver is kept whatever
-    its age.
-    """
+    """Seconds that a driver's log is kept after its last write. The log of a living driver is always kept."""
     stop_timeout: float = 300.0
-    """Seconds that a recovery waits at a time for drivers that end their batch; Airflow tries so three
-    times.
+    """Seconds that one try of a recovery waits for drivers to finish their batch; Airflow makes three
+    tries.
     """
     backups: str = ""
-    """Folder or URL of the copies of tables; none means a folder in the warehouse."""
+    """Folder or URL of the backups of tables; empty means a folder in the warehouse."""
     pipeline_env: tuple[str, ...] = ("ORDERS_BROKERS",)
-    """Environment variables, or patterns of their names, that reach user code and that ``{env:NAME}`` may
-    take.
-    """
+    """Environment variables, or patterns of their names, for user code and for ``{env:NAME}``."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Read the settings from ``environment`` (``os.environ`` by default).
 
-        :raises SettingsError: a number is not a positive number, the term is too short for the interval, a
-            path is relative, a folder that must be local is a URL, or a name of an environment variable
-            cannot be one.
+        :raises SettingsError: a time is not a positive number of seconds, ``lease_term`` or
+            ``supervisor_timeout`` is too short, a path is relative, a folder that must be local is a URL, or
+            a name in ``pipeline_env`` is not one of an environment variable.
         """
         env = os.environ if environment is None else environment
         home = PROJECT / ".demo"
@@ -113,7 +105,7 @@ class Settings:
         return settings
 
     def as_environment(self) -> dict[str, str]:
-        """Give the environment that makes another process read the same settings."""
+        """Return environment variables from which another process reads the same settings."""
         return {
             "STREAMKEEPER_PIPELINES": str(self.pipelines),
             "STREAMKEEPER_STATE": self.state,
@@ -130,21 +122,21 @@ class Settings:
         }
 
     def table_path(self, table: str) -> str:
-        """Give the folder or URL of a table: ``t`` lives at ``{warehouse}/t``, ``s.t`` at
-        ``{warehouse}/s/t``.
+        """Return the folder or URL of a table: ``{warehouse}/t`` for ``t``, ``{warehouse}/s/t`` for
+        ``s.t``.
         """
         return "/".join([self.warehouse.rstrip("/"), *table.split(".")])
 
     @property
     def backups_path(self) -> str:
-        """The folder or URL of the copies of tables. A table that is dropped does not take it along: it lies
-        beside them all.
+        """Folder or URL of the backups of all tables, outside of every table's folder: dropping a table keeps
+        them.
         """
         return (self.backups or f"{self.warehouse.rstrip('/')}/{BACKUPS}").rstrip("/")
 
     def tombstones_path(self, table: str) -> str:
-        """Give the folder or URL of what an AUTO CDC table remembers of deletes and truncates: a table beside
-        it.
+        """Return the folder or URL of an AUTO CDC table's tombstones: its deletes and truncates, a table of
+        their own.
         """
         return f"{self.table_path(table)}{TOMBSTONES}"
 
@@ -153,7 +145,7 @@ def pipeline_env(environment: Mapping[str, str] | None = None) -> tuple[str, ...
     """Return the environment variables, or patterns of their names, that pipelines may see. An empty text
     names none.
 
-    :raises SettingsError: one cannot be a name.
+    :raises SettingsError: a name is not one of an environment variable.
     """
     value = (os.environ if environment is None else environment).get(PIPELINE_ENV)
     if value is None:
@@ -183,9 +175,8 @@ def _local(name: str, value: str | None, default: Path) -> Path:
 
 
 def _absolute(name: str, value: str) -> Path:
-    """Give a path that means the same in every process: Airflow, its workers and the command line start in
-    different folders.
-    """
+    # A relative path would differ by process: Airflow, its workers and the command line start in different
+    # folders.
     path = Path(value).expanduser()
     if not path.is_absolute():
         raise SettingsError(

@@ -1,14 +1,14 @@
-"""One small storage for everything that Streamkeeper keeps: create if absent, overwrite, read, list names,
-copy, remove.
+"""Storage of everything that Streamkeeper keeps: create if absent, overwrite, read, list, copy, remove.
 
-Local folders go through the standard library; URLs (``s3://…``) through fsspec. Two things are leaned on:
+Local folders go through the standard library; URLs (``s3://…``) through fsspec. Callers rely on two
+properties:
 
-* *create if absent* is atomic: of several writers exactly one wins, and nobody ever reads half a file.
-  Locally that is a hard link onto a finished temporary file; on S3 it is fsspec's mode ``xb``, a conditional
-  PUT (FACTS: six writers racing for one key, one won).
+* *create if absent* is atomic: exactly one of several writers wins, and no reader sees half a file. Locally
+  it is a hard link onto a finished temporary file; on S3 it is fsspec's mode ``xb``, a conditional PUT
+  (FACTS: six writers racing for one key, one won).
 * *overwrite* is atomic: a rename locally, a PUT on S3.
 
-Proven for local disks and for S3 as s3fs speaks it; other fsspec file systems were not tried.
+Proven for local disks and for S3 through s3fs; other fsspec file systems were not tried.
 """
 
 from __future__ import annotations
@@ -28,84 +28,84 @@ from streamkeeper.storage_errors import or_storage_error
 
 
 class Storage(Protocol):
-    """What every storage can do. Names are relative to ``root``, with ``/`` between their parts.
+    """Operations of every storage. Names are relative to ``root``, with ``/`` between their parts.
 
-    Everything here raises :class:`StorageError` where the storage refuses: no rights, a full disk, no
-    network.
+    Every operation raises :class:`StorageError` if the storage refuses: no rights, a full disk, no network.
     """
 
     root: str
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write a new file whole; give False, and change nothing, if it is there already."""
+        """Write a new file whole. Return False, without a change, if it exists already."""
         ...
 
     def overwrite(self, name: str, content: bytes) -> None:
-        """Write a file whole, in place of what may be there."""
+        """Write a file whole; an existing one is replaced."""
         ...
 
     def read(self, name: str) -> bytes | None:
-        """Give a file's bytes, or None if there is no such file."""
+        """Return a file's bytes; None if there is no such file."""
         ...
 
     def names(self, folder: str = "") -> list[str]:
-        """Give the names (without the folder) of files and folders right below ``folder``, sorted; none if it
-        is not there.
+        """Return the names (without the folder) of files and folders right below ``folder``, sorted; empty if
+        it does not exist.
         """
         ...
 
     def modified(self, name: str) -> float | None:
-        """Give when a file was last written, in seconds since the epoch by the storage's clock, or None if it
-        is not there.
+        """Return the time of a file's last write, in seconds since the epoch by the storage's clock; None if
+        it does not exist.
         """
         ...
 
     def size(self, name: str) -> int | None:
-        """Give a file's size in bytes, or None if there is no such file."""
+        """Return a file's size in bytes; None if there is no such file."""
         ...
 
     def bring(self, source: Storage, name: str, target: str) -> None:
-        """Copy one file of any storage into this one, whole or not at all, however large it is.
+        """Copy one file of any storage into this one, whole or not at all, of any size.
 
         :raises StorageError: there is no such file, or it cannot be written here.
         """
         ...
 
     def share(self, source: Storage, name: str, target: str) -> None:
-        """Let this storage have one file of another that never changes under a name of its own, as
-        :meth:`bring` does; where both are folders of one disk no byte is copied: the file is there until its
-        last name is removed.
+        """Make a file of another storage available under a name of its own here, without copying if both are
+        folders of one disk; otherwise as :meth:`bring`.
+
+        The file must never change. It exists until its last name is removed.
 
         :raises StorageError: there is no such file, or it cannot be written here.
         """
         ...
 
     def open(self, name: str) -> BinaryIO:
-        """Open a file to read it piece by piece.
+        """Open a file for reading.
 
         :raises StorageError: there is no such file.
         """
         ...
 
     def copy(self, name: str, target: str) -> None:
-        """Copy a file, or a folder with all that is in it, inside the storage; what the target has under the
-        same names is replaced.
+        """Copy a file, or a folder with all its content, inside the storage. Existing files of the target are
+        replaced by those of the same name.
 
         :raises StorageError: there is nothing to copy.
         """
         ...
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a folder with all that is in it; nothing happens if it is not there."""
+        """Remove a file, or a folder with all its content; without effect if it does not exist."""
         ...
 
     def path(self, name: str = "") -> str:
-        """Give the full path or URL of a name."""
+        """Return the full path or URL of a name."""
         ...
 
 
 def open_storage(root: str) -> Storage:
-    """Open the storage at a path or URL; ``s3a://`` is read as ``s3://``.
+    """Return the storage at a path or URL; ``s3a://`` is read as ``s3://``.
 
     :raises StorageError: fsspec, or its file system for this URL, is not installed.
     """
@@ -115,9 +115,9 @@ def open_storage(root: str) -> Storage:
 
 
 def read_json(storage: Storage, name: str) -> dict[str, Any] | None:
-    """Read a JSON object, or None if the file is not there.
+    """Return the JSON object in a file; None if there is no such file.
 
-    :raises StorageError: the file holds something else than one JSON object.
+    :raises StorageError: the content is not one JSON object.
     """
     content = storage.read(name)
     if content is None:
@@ -136,12 +136,12 @@ def read_json(storage: Storage, name: str) -> dict[str, Any] | None:
 
 
 def to_json(value: object) -> bytes:
-    """Give the bytes that :func:`read_json` reads."""
+    """Return the bytes of a JSON file, as :func:`read_json` reads them."""
     return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 class LocalStorage:
-    """A folder on a local disk."""
+    """Folder on a local disk."""
 
     def __init__(self, root: str) -> None:
         self.root = str(root).rstrip("/") or "/"
@@ -213,9 +213,8 @@ class LocalStorage:
                 path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 if isinstance(source, LocalStorage):
-                    shutil.copyfile(
-                        source.path(name), aside
-                    )  # the kernel copies; nothing of it comes through here
+                    # The kernel copies; the bytes do not pass through this process.
+                    shutil.copyfile(source.path(name), aside)
                 else:
                     with source.open(name) as found, aside.open("xb") as file:
                         shutil.copyfileobj(found, file, _PIECE)
@@ -230,15 +229,13 @@ class LocalStorage:
         path = Path(self.path(target))
         if isinstance(source, LocalStorage):
             aside = path.with_name(f"{_ASIDE}{uuid.uuid4().hex}")
-            with contextlib.suppress(
-                OSError
-            ):  # another disk, or one without links: it is copied, and what is wrong is said there
+            # On another disk, or one without links, the file is copied instead, and that reports any error.
+            with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 os.link(source.path(name), aside)
                 aside.replace(path)
-                aside.unlink(
-                    missing_ok=True
-                )  # where both names were of one file already, nothing was renamed
+                # If both names were already of one file, the rename did nothing.
+                aside.unlink(missing_ok=True)
                 return
         self.bring(source, name, target)
 
@@ -262,7 +259,7 @@ class LocalStorage:
                 target.unlink()
 
     def _write_aside(self, target: Path, content: bytes) -> Path:
-        """Write a finished, flushed temporary file beside the target."""
+        """Write a complete temporary file beside the target, flushed to disk."""
         temporary = target.with_name(f"{_ASIDE}{uuid.uuid4().hex}")
         with or_storage_error(str(target), "written", _MUST_BE_WRITABLE):
             try:
@@ -279,7 +276,7 @@ class LocalStorage:
 
 
 class RemoteStorage:
-    """A prefix on an object store, through fsspec."""
+    """Prefix on an object store, through fsspec."""
 
     def __init__(self, root: str) -> None:
         try:
@@ -381,10 +378,11 @@ class RemoteStorage:
 
 
 def _opened(path: str) -> BinaryIO:
-    """Open a regular file; a pipe or a device is not waited for.
+    """Return a regular file, open for reading.
 
-    :raises StorageError: it is something else.
+    :raises StorageError: it is a folder, a pipe or a device.
     """
+    # Without O_NONBLOCK, opening a pipe would wait for a writer.
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(number).st_mode
     if stat.S_ISREG(mode):
@@ -396,7 +394,7 @@ def _opened(path: str) -> BinaryIO:
 
 _ASIDE = ".streamkeeper-"
 _PIECE = 8 * 2**20
-"""Bytes of a file that are in memory at a time."""
+"""Bytes of a file in memory at a time."""
 _CHECK_MODE = "Check the folder's owner and mode."
 _MUST_BE_WRITABLE = (
     "The state folder must be writable for the user that runs Airflow and the drivers; correct its owner or"

@@ -1,6 +1,4 @@
-"""What a storage refuses, as one error that is meant for the user; fsspec's file systems raise classes of
-their own, too.
-"""
+"""Errors of a storage as :class:`StorageError`. File systems of fsspec also raise classes of their own."""
 
 from __future__ import annotations
 
@@ -10,14 +8,15 @@ from collections.abc import Iterator
 from streamkeeper.errors import StorageError
 
 _CLIENTS = ("aiobotocore", "aiohttp", "botocore")
-"""Packages whose errors (no network, no credentials) are no OSError."""
+"""Packages whose errors (no network, no credentials) are not OSErrors."""
 
 
 @contextlib.contextmanager
 def or_storage_error(path: str, done: str, advice: str) -> Iterator[None]:
-    """Let what a file system refuses come out as an error for the user.
+    """Convert errors of a file system inside the ``with`` block.
 
-    :raises StorageError: it refused; the message says what could not be done to ``path``, and the advice.
+    :raises StorageError: the file system refused; the message has ``path``, what could not be ``done``, and
+        ``advice``.
     """
     try:
         yield

@@ -1,6 +1,4 @@
-"""Times as people read them. Nothing decides by comparing them; see streamkeeper.flows.leases for what
-decides.
-"""
+"""Times for people to read. Decisions do not compare them; see streamkeeper.flows.leases."""
 
 from __future__ import annotations
 
@@ -8,12 +6,12 @@ from datetime import datetime, timezone
 
 
 def now() -> str:
-    """Give the time in UTC, to the second, in ISO 8601."""
+    """Return the current time in UTC, to the second, in ISO 8601."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def describe_age(seconds: float) -> str:
-    """Say an age in words: ``12 s``, ``3 min``, ``5 h``, ``4 d``."""
+    """Return an age as text: ``12 s``, ``3 min``, ``5 h``, ``4 d``."""
     for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
         if seconds < limit:
             return f"{seconds / size:.0f} {unit}"

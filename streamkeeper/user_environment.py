@@ -1,9 +1,7 @@
-"""The environment of processes that run user code: the child that imports pipeline files, and every Spark
-job.
+"""Environment of processes that run user code: the child that imports pipeline files, and every Spark job.
 
-Airflow's own environment holds passwords, so nothing is handed on but what is named here, and what
-``STREAMKEEPER_PIPELINE_ENV`` names. The same names are those that ``{env:NAME}`` may take: user code sees
-them anyway.
+Airflow's own environment holds passwords. So only the variables listed here are passed on, and those of
+``STREAMKEEPER_PIPELINE_ENV``. ``{env:NAME}`` may use the latter alone: user code can read them anyway.
 """
 
 from __future__ import annotations
@@ -19,22 +17,22 @@ from pathlib import Path
 from streamkeeper.settings import PIPELINE_ENV, PROJECT, Settings
 
 PLACEHOLDER = re.compile(r"\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
-"""What stands for an environment variable in an option of a source."""
+"""Placeholder for an environment variable in an option of a source."""
 
 _NEVER = ("AIRFLOW*", "_AIRFLOW*")
-"""Airflow's settings, connections and variables, whatever the setting says."""
+"""Airflow's settings, connections and variables, excluded whatever the setting says."""
 
 _HANDED_ON = (
-    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHON*",
-    "JAVA_HOME", "SPARK_*", "PYSPARK_*", "HADOOP_*", "YARN_CONF_DIR", "KRB5_CONFIG", "KRB5CCNAME",
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH",
+    "PYTHON*", "JAVA_HOME", "SPARK_*", "PYSPARK_*", "HADOOP_*", "YARN_CONF_DIR", "KRB5_CONFIG", "KRB5CCNAME",
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "STREAMKEEPER_*",
 )  # fmt: skip
-"""What Python, Java, Spark and Streamkeeper need of the environment that they are started from."""
+"""Variables that Python, Java, Spark and Streamkeeper need from the environment they are started in."""
 
 
 def environment(settings: Settings, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the whole environment of a process that runs user code: the settings, this very Python, and what
-    may be handed on.
+    """Return the whole environment of a process that runs user code: the settings, this Python, and the
+    variables that are passed on.
 
     :param inherited: ``os.environ`` by default.
     """
@@ -64,8 +62,9 @@ def environment(settings: Settings, inherited: Mapping[str, str] | None = None) 
 
 @contextmanager
 def as_user_code_sees_it(settings: Settings) -> Iterator[None]:
-    """Let this process have the environment of :func:`environment` while it imports user code itself, as
-    ``streamkeeper check`` does.
+    """Replace this process's environment by that of :func:`environment` inside the ``with`` block.
+
+    For ``streamkeeper check``, which imports user code itself.
     """
     before = dict(os.environ)
     _replace(environment(settings))
@@ -76,12 +75,14 @@ def as_user_code_sees_it(settings: Settings) -> Iterator[None]:
 
 
 def variables_in(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the environment variables that ``{env:NAME}`` names in some texts, each once, in their order."""
+    """Return the environment variables that ``{env:NAME}`` names in some texts, each once, in order of
+    appearance.
+    """
     return tuple(dict.fromkeys(match[1] for text in texts for match in PLACEHOLDER.finditer(text)))
 
 
 def is_allowed(name: str, allowed: Iterable[str]) -> bool:
-    """Return whether pipelines may see an environment variable. Airflow's they never may.
+    """Return whether pipelines may see an environment variable. Airflow's own are always excluded.
 
     :param allowed: names, or patterns such as ``ORDERS_*``: the setting.
     """
@@ -89,9 +90,7 @@ def is_allowed(name: str, allowed: Iterable[str]) -> bool:
 
 
 def why_refused(names: Iterable[str], allowed: Iterable[str]) -> str | None:
-    """Return what is wrong with environment variables that a pipeline names; None where it may see them
-    all.
-    """
+    """Return why pipelines may not see some of the environment variables; None if they may see all."""
     allowed = tuple(allowed)
     refused = [name for name in names if not is_allowed(name, allowed)]
     if not refused:

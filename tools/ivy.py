@@ -19,7 +19,10 @@ _TIMEOUT_SECONDS = 900
 # Without poms Ivy asks for the jars alone: right for a lock, which names every jar.
 _SETTINGS = """<ivysettings>
   <settings defaultResolver="central"/>
-  <resolvers><ibiblio name="central" m2compatible="true" usepoms="{poms}" useMavenMetadata="false" checksums="{checksums}"/></resolvers>
+  <resolvers>
+    <ibiblio name="central" m2compatible="true" usepoms="{poms}" useMavenMetadata="false"
+      checksums="{checksums}"/>
+  </resolvers>
 </ivysettings>
 """
 

@@ -1,10 +1,10 @@
 """Keep a folder of exactly the jars that a lock file names: Delta and Kafka for Spark by default.
 
-    python -m tools.jars [FOLDER]                          fill .cache/jars as jars.lock says, or see that it
-    is complete python -m tools.jars FOLDER --lock FILE                the same for another lock python -m
-    tools.jars --resolve                         make jars.lock anew from ROOTS (after a change of versions)
-    python -m tools.jars --resolve --lock FILE --root group:artifact:version …      the same for another lock,
-    which stands by itself
+    python -m tools.jars [FOLDER]             fill .cache/jars as jars.lock says, or see that it is complete
+    python -m tools.jars FOLDER --lock FILE   the same for another lock
+    python -m tools.jars --resolve            make jars.lock anew from ROOTS (after a change of versions)
+    python -m tools.jars --resolve --lock FILE --root group:artifact:version …
+                                              the same for another lock, which stands by itself
 
 A lock line is `sha256 group:artifact:version`. A complete folder is only read; no Java is started for it.
 """

@@ -26,7 +26,7 @@ def customers_changes(changes):
     return (
         changes
         .where("operation IS NOT NULL")
-        .dropDuplicates(["customer_id", "sequenceNum"])  # remove this line, and the checkpoint no longer fits the flow: see README
+        .dropDuplicates(["customer_id", "sequenceNum"])  # remove this line, and the checkpoint fits no longer
     )  # fmt: skip
 
 

@@ -1,8 +1,7 @@
-"""Reading any Spark Structured Streaming checkpoint, ours or anybody's, without a JVM. Nothing here ever
-changes one.
+"""Any Spark Structured Streaming checkpoint, read without a JVM and never changed.
 
-Layout and formats: FACTS-spark ("Checkpoint layout"); ``tests/spark/checkpoint/test_checkpoint_reader.py``
-pins each part that is leaned on.
+Layout and formats: FACTS-spark ("Checkpoint layout"). ``tests/spark/checkpoint/test_checkpoint_reader.py``
+pins each part that the code relies on.
 """
 
 from streamkeeper.checkpoint.damage import Problem

@@ -1,6 +1,4 @@
-"""What is wrong with a checkpoint, found by looking: at names, and at the newest entries. Each finding says
-what to do about it.
-"""
+"""Damage of a checkpoint, found from file names and the newest entries; each finding has its advice."""
 
 from __future__ import annotations
 
@@ -19,8 +17,8 @@ if TYPE_CHECKING:
     from streamkeeper.checkpoint.reader import Checkpoint
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
-"""Error: the next start fails, or rows may be lost. Warning: Spark goes on, somebody should look. Note:
-harmless.
+"""Severity. Error: the next start fails, or rows may be lost. Warning: Spark continues, a person should
+check. Note: harmless.
 """
 
 _TEMPORARY = re.compile(r"\.{1,2}.+\.[0-9a-f-]{36}(\.[A-Za-z0-9]+)*\.tmp(\.crc)?")
@@ -34,8 +32,8 @@ _ROOT = {"metadata", "offsets", "commits", "sources", "state"}
 
 @dataclass(frozen=True)
 class Problem:
-    """One finding: ``file`` is a name below the checkpoint's folder (empty: the folder), ``severity`` one of
-    the three above.
+    """One finding. ``file`` is a name below the checkpoint's folder (empty: the folder itself), ``severity``
+    is one of the three above.
     """
 
     file: str
@@ -45,13 +43,13 @@ class Problem:
 
 
 def find_problems(checkpoint: Checkpoint, deep: bool = False) -> tuple[Problem, ...]:
-    """Look a checkpoint over; with ``deep`` every entry of every log is read, else only the newest.
-
-    A query that runs writes between two listings, so an error counts only if a second look finds it again.
+    """Return the damage of a checkpoint; ``deep`` reads every entry of every log instead of only the
+    newest.
     """
     found = _look(checkpoint, deep)
     if all(problem.severity != ERROR for problem in found):
         return found
+    # A running query writes between two listings, so an error counts only if it is found twice.
     again = set(_look(checkpoint, deep))
     return tuple(problem for problem in found if problem in again)
 
@@ -102,8 +100,8 @@ def _metadata(checkpoint: Checkpoint, root: list[str]) -> Iterator[Problem]:
 
 
 def _gaps(log: str, batches: list[int]) -> Iterator[Problem]:
-    """Tell missing batches. To start, Spark needs the two newest offsets and the newest commit; all before
-    serve to rewind.
+    """Yield missing batches. To start, Spark needs the two newest offsets and the newest commit; older ones
+    serve rewinds.
     """
     if not batches:
         return
@@ -124,7 +122,7 @@ def _gaps(log: str, batches: list[int]) -> Iterator[Problem]:
 
 
 def _strangers(folder: str, names: Iterable[str], is_own: Callable[[str], bool]) -> Iterator[Problem]:
-    """Tell half-written and foreign files; hidden twins are looked at elsewhere."""
+    """Yield half-written and foreign files. :func:`_twins` checks hidden twins."""
     for name in names:
         file = f"{folder}/{name}" if folder else name
         if _TEMPORARY.fullmatch(name):
@@ -142,9 +140,7 @@ def _strangers(folder: str, names: Iterable[str], is_own: Callable[[str], bool])
 def _twins(
     checkpoint: Checkpoint, folder: str, names: list[str], looked_at: list[int], upcoming: int
 ) -> Iterator[Problem]:
-    """Tell stale twins of the batches looked at, and twins that have no file: of a batch still to come they
-    stop the query.
-    """
+    """Yield twins that do not fit their file, for the batches given, and twins without a file."""
     present = set(names)
     for number in looked_at:
         yield from _stale(checkpoint, f"{folder}/{number}", names)
@@ -153,6 +149,7 @@ def _twins(
         if owner is None or owner in present or _TEMPORARY.fullmatch(name):
             continue
         batch = owner.split(".")[0]
+        # A twin of a batch still to come stops the query when Spark writes that batch.
         blocks = is_number(batch) and int(batch) >= upcoming
         what = "is a checksum without its file"
         if blocks:
@@ -283,14 +280,14 @@ def _source(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]], dee
 
 
 def _position(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]]) -> int | None:
-    """Give the log batch that a files source stands at by the newest readable offsets; None for other
-    sources.
+    """Return the files log's batch at the newest readable offsets; None if the source is not a files
+    source.
     """
     for number in reversed(logs["offsets"][-2:]):
         try:
             offset = checkpoint.offsets(number).sources.get(source)
         except CheckpointError:
-            continue  # told by _entries
+            continue  # reported by _entries
         if isinstance(offset, dict) and isinstance(offset.get("logOffset"), int):
             return int(offset["logOffset"])
     return None

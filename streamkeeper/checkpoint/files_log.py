@@ -1,8 +1,8 @@
-"""The log of a files source: which files were processed, and in which batch of the log.
+"""Log of a files source: the processed files, each with the log's batch that read it.
 
-``sources/<source>/<N>`` lists the files of batch N; every tenth is ``<N>.compact`` and lists all files so
-far. It grows without bound (SPARK-30462), so it is read line by line where the storage can do that, and
-counted without looking into the lines.
+``sources/<source>/<N>`` lists the files of batch N. Every tenth is ``<N>.compact`` and lists all files so
+far. It grows without bound (SPARK-30462). So it is read line by line if the storage can do that, and counted
+without parsing its lines.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _TAIL = 4096
 
 @dataclass(frozen=True)
 class FilesLog:
-    """The processed files of one source. ``folder`` is a name in the storage; nothing is read before it is
-    asked for.
+    """Processed files of one source. ``folder`` is a name in the storage. Files are read only by the
+    methods.
     """
 
     storage: Storage
     folder: str
 
     def batches(self) -> tuple[list[int], list[int]]:
-        """Give the plain batches and the compacted ones, each ascending, from one listing."""
+        """Return the plain batches and the compacted ones, each ascending, from one listing."""
         names = self.storage.names(self.folder)
         plain = sorted(int(name) for name in names if is_number(name))
         compact = sorted(
@@ -43,16 +43,16 @@ class FilesLog:
         return plain, compact
 
     def last_batch(self) -> int | None:
-        """Give the newest batch, which may not be processed yet: compare with the committed offset."""
+        """Return the newest batch. It may not be processed yet: compare it with the committed offset."""
         plain, compact = self.batches()
         return max([*plain[-1:], *compact[-1:]], default=None)
 
     def compact_batch(self) -> int | None:
-        """Give the newest compacted batch, or None."""
+        """Return the newest compacted batch, or None."""
         return next(reversed(self.batches()[1]), None)
 
     def entries(self, upto: int | None = None) -> Iterator[FileEntry]:
-        """Read the processed files, oldest batch first, as far as batch ``upto`` of the log: the
+        """Read the processed files, oldest batch first, up to and including the log's batch ``upto``: the
         ``logOffset`` of the source's offset.
 
         :raises CheckpointError: a batch is missing, the log ends before ``upto``, or a file of it is damaged.
@@ -65,7 +65,7 @@ class FilesLog:
                     yield entry
 
     def newest_entries(self, upto: int) -> list[FileEntry]:
-        """Read the entries of the last batches up to ``upto``, however long the log is: those after the
+        """Read the entries of the last batches up to and including ``upto``, in bounded time: those after the
         newest compacted batch, and the last mebibyte of that one.
 
         :raises CheckpointError: a file of the log is damaged.
@@ -86,12 +86,15 @@ class FilesLog:
         if what is not None:
             raise damaged(self.storage.path(name), what)
         _, tail = _head_and_tail(self.storage, name, _BLOCK)
-        lines = [line for line in tail.split(b"\n")[1:] if line]  # the first is the version, or cut off
+        # The first line is the version, or cut off.
+        lines = [line for line in tail.split(b"\n")[1:] if line]
         return [parse_file_entry(line.decode(errors="replace"), self.storage.path(name)) for line in lines]
 
     def count(self, upto: int | None = None) -> int:
-        """Count the processed files as far as batch ``upto``, without parsing them: by lines, and by the end
-        of each line where a compacted batch goes beyond ``upto``.
+        """Return the number of processed files up to and including batch ``upto``, without parsing them.
+
+        Lines are counted. In a compacted batch later than ``upto``, the batch at the end of each line is
+        compared.
 
         :raises CheckpointError: a batch is missing, or a file of the log is damaged.
         """
@@ -101,9 +104,10 @@ class FilesLog:
         )
 
     def newest_damage(self, deep: bool = False) -> list[tuple[str, str]]:
-        """Look at the two ends of the newest files of the log; give names and what is wrong with them.
+        """Return names of damaged files, each with its damage, from the first and last bytes of the newest
+        files.
 
-        :param deep: read every line of every file that counts, too.
+        :param deep: if these are whole, also read every line of every file in use.
         """
         plain, compact = self.batches()
         found: list[tuple[str, str]] = []
@@ -120,9 +124,7 @@ class FilesLog:
         return found
 
     def missing(self) -> Iterator[int]:
-        """Give the batches that should be there after the newest compacted one (or after the first), and are
-        not.
-        """
+        """Yield the batches missing after the newest compacted one, or from 0 if there is none."""
         plain, compact = self.batches()
         if plain:
             yield from itertools.chain.from_iterable(
@@ -130,8 +132,8 @@ class FilesLog:
             )
 
     def _names(self, upto: int | None) -> list[tuple[str, int]]:
-        """Give the files to read, with their batch: the newest usable compacted one, then each plain one
-        after it.
+        """Return the files to read, each with its batch: the newest usable compacted one, then every later
+        plain one.
         """
         plain, compact = self.batches()
         start, names = -1, []
@@ -140,7 +142,8 @@ class FilesLog:
             if (what := self._ends(name)) is None:
                 start, names = number, [(name, number)]
                 break
-            if upto is None or number <= upto:  # what batch N took stands nowhere but in N.compact
+            # The files of batch N are listed only in N.compact.
+            if upto is None or number <= upto:
                 raise damaged(self.storage.path(name), what)
         later = [number for number in plain if number > start and (upto is None or number <= upto)]
         last = upto if upto is not None else max(later, default=start)
@@ -153,7 +156,7 @@ class FilesLog:
         return names + [(f"{self.folder}/{number}", number) for number in later]
 
     def _ends(self, name: str) -> str | None:
-        """Say what is wrong with a file by its first and last bytes, or None."""
+        """Return what is wrong with a file by its first and last bytes; None if nothing is."""
         head, tail = _head_and_tail(self.storage, name)
         if not head:
             return "is empty: the process or the machine went down while it was written"
@@ -165,7 +168,7 @@ class FilesLog:
         return None
 
     def _lines(self, name: str) -> Iterator[bytes]:
-        """Give the lines after the version."""
+        """Yield the lines after the version."""
         if isinstance(self.storage, LocalStorage):
             with self.storage.open(name) as file:
                 self._check_version(name, file.readline())
@@ -207,7 +210,7 @@ class FilesLog:
 
 
 def _head_and_tail(storage: Storage, name: str, size: int = _TAIL) -> tuple[bytes, bytes]:
-    """Give the first and the last bytes of a file, without the rest where the storage can do that."""
+    """Return the first and the last bytes of a file; a local file is not read whole."""
     if not isinstance(storage, LocalStorage):
         content = storage.read(name) or b""
         return content[:size], content[-size:]
@@ -218,8 +221,9 @@ def _head_and_tail(storage: Storage, name: str, size: int = _TAIL) -> tuple[byte
 
 
 def plain_path(uri: str) -> str:
-    """Give the path that a checkpoint's files log means: ``file:///data/a%20b.json`` is ``/data/a b.json``;
-    other schemes keep their host. Local paths come out as Spark writes them: no ``//``, no ``..``.
+    """Return the path of an entry in a files log: ``/data/a b.json`` for ``file:///data/a%20b.json``.
+
+    Schemes other than ``file`` keep their host. Local paths are as Spark writes them: no ``//``, no ``..``.
     """
     parsed = urlparse(uri)
     if parsed.scheme in ("", "file"):

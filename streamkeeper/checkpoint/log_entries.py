@@ -1,8 +1,7 @@
-"""The entries of a checkpoint's logs as values: bytes to value, and value to the very bytes that Spark
-writes.
+"""Entries of a checkpoint's logs: parsed from bytes, and written as exactly the bytes that Spark writes.
 
 Every log file is a version line (``v1``, ``v2``), then JSON lines, with no newline after the last. Spark's
-JSON is compact and keeps its order, so that what was read and is written again is the same, byte for byte.
+JSON is compact and keeps its order, so an entry that is read and written again is the same, byte for byte.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from streamkeeper.errors import CheckpointError
 
 JsonObject = dict[str, Any]
 NONE = "-"
-"""What stands in the offset log for a source that has given no offset yet."""
+"""Placeholder in the offset log for a source without an offset."""
 PARTITIONS = "spark.sql.shuffle.partitions"
-"""The setting that v1 of the offset log pins, and v2 does not."""
+"""Setting that v1 of the offset log pins and v2 does not."""
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
 @dataclass(frozen=True)
 class OffsetEntry:
-    """One file of ``offsets/``: up to where a batch reads each source.
+    """One file of ``offsets/``: the end position of a batch in each source.
 
-    ``sources`` goes by the source's name (v2) or by ``"0"``, ``"1"``, … (v1, and v2 without names); its
-    values are the parsed JSON offsets, None where the source had none yet (v2 leaves such a source out).
-    ``conf`` are the settings that the checkpoint pins: v2 does not pin ``spark.sql.shuffle.partitions``.
-    ``header`` is what else stands in the header (v2: ``sourceMetadataInfo``).
+    ``sources`` has the source's name as key (v2), or ``"0"``, ``"1"``, … (v1, and v2 without names). Its
+    values are the parsed JSON offsets, None for a source that had none yet (v2 leaves such a source out).
+    ``conf`` holds the settings that the checkpoint pins: v2 does not pin ``spark.sql.shuffle.partitions``.
+    ``header`` is the rest of the header (v2: ``sourceMetadataInfo``).
     """
 
     batch: int
@@ -44,8 +43,8 @@ class OffsetEntry:
 
 @dataclass(frozen=True)
 class CommitEntry:
-    """One file of ``commits/``: a batch is done. ``state_unique_ids`` (v2) go by operator, then by partition
-    and store; None in v1.
+    """One file of ``commits/``: a finished batch. ``state_unique_ids`` (v2) are keyed by operator, then by
+    partition and store; None in v1.
     """
 
     batch: int
@@ -56,8 +55,8 @@ class CommitEntry:
 
 @dataclass(frozen=True)
 class FileEntry:
-    """One processed file in a files source's log: its URL, when it was modified (epoch ms), the batch of the
-    log that took it.
+    """One processed file in a files source's log: its URL, its modification time (epoch ms), and the log's
+    batch that read it.
     """
 
     path: str
@@ -67,10 +66,10 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class StateOperator:
-    """A stateful operator, as Spark names it (``dedupe``, ``stateStoreSave``, ``symmetricHashJoin``, …).
+    """Stateful operator, as Spark names it (``dedupe``, ``stateStoreSave``, ``symmetricHashJoin``, …).
 
-    ``partitions`` is how many parts its state was cut into. Offset log v1 pins that number for the next
-    start; v2 does not: with another ``spark.sql.shuffle.partitions`` the start fails.
+    ``partitions`` is the number of partitions of its state. Offset log v1 pins that number for the next
+    start. v2 does not: with another ``spark.sql.shuffle.partitions`` the start fails.
     """
 
     id: int
@@ -80,9 +79,9 @@ class StateOperator:
 
 
 def parse_offsets(content: bytes, batch: int, where: str) -> OffsetEntry:
-    """Read the bytes of ``offsets/<batch>``; ``where`` is how messages name the file.
+    """Parse the bytes of ``offsets/<batch>``; ``where`` names the file in messages.
 
-    :raises CheckpointError: it is empty, cut off, no offset log entry, or of a version that is not known.
+    :raises CheckpointError: the file is empty, cut off, not an offset log entry, or of an unknown version.
     """
     version, lines = _versioned(content, where, (1, 2))
     if len(lines) < 2:
@@ -101,12 +100,13 @@ def parse_offsets(content: bytes, batch: int, where: str) -> OffsetEntry:
 
 
 def parse_commit(content: bytes, batch: int, where: str) -> CommitEntry:
-    """Read the bytes of ``commits/<batch>``.
+    """Parse the bytes of ``commits/<batch>``.
 
-    :raises CheckpointError: it is empty, cut off, no commit, or of a version that is not known.
+    :raises CheckpointError: the file is empty, cut off, not a commit, or of an unknown version.
     """
     version, lines = _versioned(content, where, (1, 2))
-    value = _object(lines[0], where) if lines else {}  # Spark takes a bare version for an empty commit, too
+    # Spark, too, accepts a bare version as an empty commit.
+    value = _object(lines[0], where) if lines else {}
     ids = value.get("stateUniqueIds")
     if not _is_int(value.get("nextBatchWatermarkMs", 0)) or not (ids is None or isinstance(ids, dict)):
         raise damaged(where, f"holds {_shown(lines[0])}, which is no commit")
@@ -114,9 +114,9 @@ def parse_commit(content: bytes, batch: int, where: str) -> CommitEntry:
 
 
 def parse_operator(content: bytes, where: str) -> StateOperator:
-    """Read the bytes of an operator's metadata, v1 or v2.
+    """Parse the bytes of an operator's metadata, v1 or v2.
 
-    :raises CheckpointError: it is empty, cut off, no operator's metadata, or of a version that is not known.
+    :raises CheckpointError: the file is empty, cut off, not an operator's metadata, or of an unknown version.
     """
     _, lines = _versioned(content, where, (1, 2))
     value = _object("".join(lines), where)
@@ -134,9 +134,9 @@ def parse_operator(content: bytes, where: str) -> StateOperator:
 
 
 def parse_file_entry(line: str, where: str) -> FileEntry:
-    """Read one line of a files source's log.
+    """Parse one line of a files source's log.
 
-    :raises CheckpointError: it is cut off, or no such line.
+    :raises CheckpointError: the line is cut off, or not a processed file.
     """
     value = _object(line, where)
     try:
@@ -146,13 +146,12 @@ def parse_file_entry(line: str, where: str) -> FileEntry:
 
 
 def parse_initial_offsets(content: bytes, where: str) -> Any:
-    """Read what a Kafka or rate source keeps in ``sources/<source>/0``: its first offsets or its start time;
-    None for a files log.
+    """Parse ``sources/<source>/0``: a Kafka source's first offsets or a rate source's start time; None for a
+    files log.
 
-    Kafka writes a zero byte first, for Spark 2.1 to read.
-
-    :raises CheckpointError: it is empty, cut off, or no JSON.
+    :raises CheckpointError: the file is empty, cut off, or not JSON.
     """
+    # Kafka sources write a zero byte first, for Spark 2.1 to read.
     _, lines = _versioned(content.removeprefix(b"\0"), where, (1,))
     if not lines:
         return None
@@ -161,7 +160,7 @@ def parse_initial_offsets(content: bytes, where: str) -> Any:
 
 
 def write_offsets(entry: OffsetEntry) -> bytes:
-    """Give the bytes of ``offsets/<batch>``, as Spark writes them."""
+    """Return the bytes of ``offsets/<batch>``, as Spark writes them."""
     header = {
         "batchWatermarkMs": entry.watermark_ms,
         "batchTimestampMs": entry.timestamp_ms,
@@ -176,14 +175,14 @@ def write_offsets(entry: OffsetEntry) -> bytes:
 
 
 def write_initial_offsets(offsets: Any) -> bytes:
-    """Give the bytes of what a Kafka source keeps of its first offsets, as Spark writes them: a zero byte,
-    for Spark 2.1, then v1.
+    """Return the bytes of a Kafka source's first offsets, as Spark writes them: a zero byte for Spark 2.1,
+    then v1.
     """
     return b"\0v1\n" + _compact(offsets).encode()
 
 
 def write_commit(entry: CommitEntry) -> bytes:
-    """Give the bytes of ``commits/<batch>``, as Spark writes them."""
+    """Return the bytes of ``commits/<batch>``, as Spark writes them."""
     value: JsonObject = {"nextBatchWatermarkMs": entry.next_watermark_ms}
     if entry.version == 2:
         value["stateUniqueIds"] = entry.state_unique_ids or {}
@@ -191,7 +190,7 @@ def write_commit(entry: CommitEntry) -> bytes:
 
 
 def write_files_log(entries: Iterable[FileEntry]) -> Iterable[bytes]:
-    """Give the bytes of one file of a files source's log, piece by piece, as Spark writes them."""
+    """Yield the bytes of one file of a files source's log, piece by piece, as Spark writes them."""
     yield b"v1"
     for entry in entries:
         yield (
@@ -201,15 +200,15 @@ def write_files_log(entries: Iterable[FileEntry]) -> Iterable[bytes]:
 
 
 def is_number(name: str) -> bool:
-    """Tell whether a file's name is a number as Spark writes it: of ASCII digits, no zero before the others,
-    not beyond a BIGINT.
+    """Return whether a file's name is a number as Spark writes it: ASCII digits, no leading zero, at most a
+    BIGINT.
     """
     return _NUMBER.fullmatch(name) is not None and int(name) < 2**63
 
 
 def gaps(numbers: Sequence[int], first: int, upto: int) -> Iterator[range]:
-    """Give what lacks in ascending numbers, from ``first`` as far as before ``upto``; one range a gap,
-    however wide it is.
+    """Yield the gaps in ascending numbers, from ``first`` to just before ``upto``: one range for each gap, of
+    any width.
     """
     expected = first
     for number in (*(number for number in numbers if first <= number < upto), upto):
@@ -219,7 +218,7 @@ def gaps(numbers: Sequence[int], first: int, upto: int) -> Iterator[range]:
 
 
 def damaged(where: str, what: str) -> CheckpointError:
-    """Give the error for a damaged file: what was found, and what to do."""
+    """Return the error for a damaged file: what was found, and what to do."""
     return CheckpointError(
         f"{where} {what}. Nothing was changed. Put the file back from a copy of the checkpoint, together with"
         " its hidden .crc twin, or start the flow on a new checkpoint with reset_checkpoint."
@@ -267,7 +266,7 @@ def _json(text: str, where: str) -> Any:
 
 
 def _no_number(name: str) -> None:
-    """Refuse what Python reads and JSON has not: Infinity and NaN."""
+    """Raise for Infinity and NaN, which Python reads but JSON does not have."""
     raise ValueError(name)
 
 

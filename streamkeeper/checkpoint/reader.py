@@ -1,6 +1,4 @@
-"""A checkpoint of a streaming query, read file by file as it is asked for. Nothing is cached and nothing is
-ever written.
-"""
+"""Checkpoint of a streaming query. Each file is read on demand; nothing is cached or written."""
 
 from __future__ import annotations
 
@@ -26,32 +24,32 @@ from streamkeeper.errors import CheckpointError
 from streamkeeper.storage import LocalStorage, Storage
 
 PARTS = ("metadata", "offsets", "commits", "sources", "state")
-"""What Spark keeps right below a checkpoint's folder."""
+"""Names that Spark keeps right below a checkpoint's folder."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint's folder: ``folder`` is a name in the storage, ``""`` its root."""
+    """Folder of a checkpoint: ``folder`` is a name in the storage, ``""`` its root."""
 
     storage: Storage
     folder: str
 
     def path(self, name: str = "") -> str:
-        """Give the full path or URL of the checkpoint, or of a file of it."""
+        """Return the full path or URL of the checkpoint, or of a file of it."""
         return self.storage.path(self.name(name))
 
     def name(self, name: str = "") -> str:
-        """Give the name in the storage of a file of the checkpoint."""
+        """Return the name in the storage of a file of the checkpoint."""
         return "/".join(part for part in (self.folder, name) if part)
 
     def names(self, folder: str = "") -> list[str]:
-        """List a folder of the checkpoint; nothing if it is not there."""
+        """Return the names in a folder of the checkpoint; empty if there is no such folder."""
         return self.storage.names(self.name(folder))
 
     def read(self, name: str) -> bytes:
         """Read a file of the checkpoint.
 
-        :raises CheckpointError: it is not there.
+        :raises CheckpointError: the file is missing.
         """
         content = self.storage.read(self.name(name))
         if content is None:
@@ -63,13 +61,13 @@ class Checkpoint:
         return content
 
     def exists(self) -> bool:
-        """Tell whether a streaming query has kept its checkpoint here."""
+        """Return whether a streaming query has kept its checkpoint here."""
         return not {"metadata", "offsets", "commits"}.isdisjoint(self.names())
 
     def require(self) -> None:
-        """Make sure that this is a checkpoint.
+        """Check that this is a checkpoint.
 
-        :raises CheckpointError: it is none; the message says what is there instead.
+        :raises CheckpointError: it is not; the message has what was found instead.
         """
         if not self.exists():
             raise CheckpointError(_no_checkpoint(self))
@@ -93,36 +91,34 @@ class Checkpoint:
         return found
 
     def offset_batches(self) -> list[int]:
-        """List the batches that were planned, lowest first."""
+        """Return the planned batches, ascending."""
         return numbers(self.names("offsets"))
 
     def commit_batches(self) -> list[int]:
-        """List the batches that were committed, lowest first."""
+        """Return the committed batches, ascending."""
         return numbers(self.names("commits"))
 
     def last_commit(self) -> int | None:
-        """Give the newest committed batch: the last processed position is its offsets. None if there is
-        none.
-        """
+        """Return the newest committed batch, or None. Its offsets are the last processed position."""
         return next(reversed(self.commit_batches()), None)
 
     def offsets(self, batch: int) -> OffsetEntry:
-        """Read up to where a batch reads.
+        """Read the end position of a batch in each source.
 
         :raises CheckpointError: the file is missing, cut off or garbage.
         """
         return parse_offsets(self.read(f"offsets/{batch}"), batch, self.path(f"offsets/{batch}"))
 
     def commit(self, batch: int) -> CommitEntry:
-        """Read a batch's commit.
+        """Read the commit of a batch.
 
         :raises CheckpointError: the file is missing, cut off or garbage.
         """
         return parse_commit(self.read(f"commits/{batch}"), batch, self.path(f"commits/{batch}"))
 
     def operators(self) -> tuple[StateOperator, ...]:
-        """Read which stateful operators have state here, by their ids. Those of Spark before 3.5 left no
-        metadata and are not told.
+        """Read the stateful operators with state here, by id. Spark before 3.5 wrote no metadata, so its
+        operators are left out.
 
         :raises CheckpointError: an operator's metadata is damaged.
         """
@@ -130,8 +126,8 @@ class Checkpoint:
         return tuple(parse_operator(self.read(file), self.path(file)) for file in files if file is not None)
 
     def operator_file(self, operator: int) -> str | None:
-        """Find an operator's metadata: ``metadata``, or the newest of ``v2/<batch>``; None if there is
-        none.
+        """Return the file of an operator's metadata: the newest of ``v2/<batch>``, or ``metadata``; None if
+        there is none.
         """
         folder = f"state/{operator}/_metadata"
         found = self.names(folder)
@@ -139,16 +135,16 @@ class Checkpoint:
         return f"{folder}/v2/{newest[0]}" if newest else f"{folder}/metadata" if "metadata" in found else None
 
     def sources(self) -> tuple[str, ...]:
-        """List the sources that keep something of their own: by name (named sources) or number. Delta sources
-        need not be among them.
+        """Return the sources that keep files of their own, by name (named sources) or number. Delta sources
+        may be missing.
         """
         found = [name for name in self.names("sources") if not name.startswith(".")]
         return tuple(sorted(found, key=lambda name: (0, int(name), "") if is_number(name) else (1, 0, name)))
 
     def files_log(self, source: str) -> FilesLog:
-        """Give the log of a files source; nothing is read yet. ``source`` is a name of :meth:`readers`.
+        """Return the log of a files source; nothing is read yet. ``source`` is a name of :meth:`sources`.
 
-        :raises CheckpointError: it can be no source's name.
+        :raises CheckpointError: ``source`` cannot be a source's name.
         """
         if not re.fullmatch(r"[^/\0]+", source) or source in (".", ".."):
             raise CheckpointError(
@@ -158,8 +154,8 @@ class Checkpoint:
         return FilesLog(self.storage, self.name(f"sources/{source}"))
 
     def initial_offsets(self, source: str) -> Any:
-        """Read what a Kafka source started from, or when a rate source started (epoch ms); None where the
-        source keeps neither.
+        """Read the offsets that a Kafka source started from, or the start time of a rate source (epoch ms);
+        None for other sources.
 
         :raises CheckpointError: the file is cut off or garbage.
         """
@@ -168,14 +164,14 @@ class Checkpoint:
         return None if content is None else parse_initial_offsets(content, self.path(name))
 
     def problems(self, deep: bool = False) -> tuple[Problem, ...]:
-        """Find every damage that names and the newest entries show; ``deep`` reads every entry, which takes
-        longer the more there are.
+        """Return the damage that file names and the newest entries show; ``deep`` reads every entry, in time
+        proportional to their number.
         """
         return find_problems(self, deep)
 
 
 def numbers(names: list[str]) -> list[int]:
-    """Give the names that are batch numbers, lowest first, as Spark's own log does."""
+    """Return the batch numbers among some names, ascending, as Spark's own log does."""
     return sorted(int(name) for name in names if is_number(name))
 
 

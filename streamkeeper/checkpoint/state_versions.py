@@ -1,8 +1,7 @@
-"""Which versions of a query's state a checkpoint still has, by the names of its files alone.
+"""Versions of a query's state that a checkpoint still has, by file names alone.
 
-Spark writes version B+1 of every state store with batch B, and removes versions that ``minBatchesToRetain``
-does not ask for. A version can be put together from the newest whole one up to it and every change after
-that.
+Spark writes version B+1 of every state store with batch B, and removes versions beyond
+``minBatchesToRetain``. A version can be rebuilt from the newest snapshot up to it and every later change.
 """
 
 from __future__ import annotations
@@ -14,20 +13,20 @@ from streamkeeper.checkpoint.log_entries import is_number
 from streamkeeper.checkpoint.reader import Checkpoint
 
 VERSIONED = re.compile(r"([0-9]+)(_[0-9a-f-]{36})?\.(delta|snapshot|changelog|zip)(\.crc)?")
-"""A file of one version of a state store (Spark 4.2.0): of the default provider, or of RocksDB; with an id in
+"""File of one version of a state store (Spark 4.2.0), for the default provider and RocksDB; with an id in
 checkpoint format 2.
 """
 WHOLE = ("snapshot", "zip")
-"""Files of a state store that need no earlier version."""
+"""Suffixes of a state store's snapshots: files that need no earlier version."""
 SHARED_FOLDERS = ("SSTs", "logs")
-"""Folders of a RocksDB store, whose files several versions share."""
+"""Folders of a RocksDB store whose files are shared by several versions."""
 
 
 def missing_state(checkpoint: Checkpoint, version: int) -> str | None:
-    """Say which file is missing to put a version of the state together; None if nothing is, or there is no
+    """Return the first file missing to rebuild a version of the state; None if none is missing or there is no
     state.
 
-    :param version: of batch B it is B + 1.
+    :param version: B + 1 for batch B.
     """
     for operator in _visible(checkpoint, "state"):
         parts = [part for part in _visible(checkpoint, f"state/{operator}") if is_number(part)]
@@ -42,7 +41,7 @@ def missing_state(checkpoint: Checkpoint, version: int) -> str | None:
 
 
 def _stores(checkpoint: Checkpoint, folder: str) -> Iterator[str]:
-    """Give the folders of the stores of one partition: its own, or one for each store (joins)."""
+    """Yield the folders of one partition's stores: its own folder, or one for each store (joins)."""
     names = _visible(checkpoint, folder)
     inner = [
         name

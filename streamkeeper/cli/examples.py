@@ -29,6 +29,7 @@ OF_KINDS: dict[str, str] = {
     "full_refresh_with_backup": "--table customers.customers",
     "rewind": "--flow customers.customers_incremental_flow --batch 7",
     "clean_up": "--pipeline customers",
+    "tidy_tables": "--pipeline customers --tables customers.customers",
 }
 """The options of each kind of recovery, for both ``plan`` and ``recover``."""
 

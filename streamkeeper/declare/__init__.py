@@ -1,3 +1,4 @@
-"""What a pipeline file may declare, and the checks of it.
+"""Language of pipeline files and the checks of what they declare.
 
-The language of sources, views, tables and flows, as plain values."""
+Sources, views, tables and flows are plain values.
+"""

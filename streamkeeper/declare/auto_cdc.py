@@ -1,8 +1,8 @@
-"""What ``dp.create_auto_cdc_flow`` may be given, checked without Spark: names, lists that exclude one
-another, flows that share a table.
+"""Checks of ``dp.create_auto_cdc_flow`` without Spark: names, lists that exclude each other, flows of one
+table.
 
-Whether columns are there, can be ordered, and conditions parse is for the driver to say: only Spark knows a
-source's schema.
+Only Spark knows a source's schema. So the driver checks that columns exist and can be ordered, and that
+conditions parse.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from streamkeeper.declare.model import AnyFlow, AutoCdcFlow, Where
 from streamkeeper.errors import DeclarationError
 
 Given = Mapping[str, object]
-"""The parameters of ``create_auto_cdc_flow`` by name, as the pipeline file gave them."""
+"""Parameters of ``create_auto_cdc_flow`` by name, as the pipeline file gave them."""
 
 _LISTS = (
     "column_list",
@@ -26,13 +26,14 @@ _LISTS = (
 )
 _SCD_TYPES: dict[object, int] = {1: 1, 2: 2, "1": 1, "2": 2}
 _LEAST, _MOST = -(2**63), 2**63 - 1
-"""A sequence is at most a BIGINT."""
+"""Range of a literal sequence: a BIGINT."""
 
 
 def read_spec(flow: str, given: Given, where: Where) -> CdcSpec:
-    """Give what an AUTO CDC flow does, from what its declaration says.
+    """Return the changes that an AUTO CDC flow declares.
 
-    :raises DeclarationError: with file and line, what was found and what is allowed.
+    :raises DeclarationError: a parameter is not allowed; the message has file and line, what was found and
+        what is allowed.
     """
     said = f"{where}: the flow {flow}"
     sequence_by, literal = _sequence(said, given["sequence_by"])
@@ -54,10 +55,10 @@ def read_spec(flow: str, given: Given, where: Where) -> CdcSpec:
 
 
 def check_tables(flows: Sequence[AnyFlow]) -> None:
-    """Make sure that flows which write one table can share it.
+    """Check that flows which write one table can share it.
 
-    :raises DeclarationError: rows are appended to a table that AUTO CDC keeps by key, or its flows differ in
-        keys, SCD type or sequence.
+    :raises DeclarationError: a flow appends to a table that AUTO CDC keeps by key, or its AUTO CDC flows
+        differ in keys, SCD type, ``ignore_null_updates``, tracked columns or the number of sequence columns.
     """
     for _, found in groupby(sorted(flows, key=lambda flow: flow.target), key=lambda flow: flow.target):
         together = sorted(found, key=lambda flow: flow.where.line)
@@ -74,7 +75,7 @@ def check_tables(flows: Sequence[AnyFlow]) -> None:
 
 
 def _check_alike(first: AutoCdcFlow, other: AutoCdcFlow) -> None:
-    """Refuse two flows of one table whose changes could not be compared with one another."""
+    """Raise if the changes of two flows of one table cannot be compared."""
     differences = {
         "keys": (list(first.spec.keys), list(other.spec.keys)),
         "stored_as_scd_type": (first.spec.scd_type, other.spec.scd_type),
@@ -105,7 +106,7 @@ def _check_alike(first: AutoCdcFlow, other: AutoCdcFlow) -> None:
 
 
 def _sequence(said: str, value: object) -> tuple[tuple[str, ...], int | None]:
-    """Give the columns that order the changes, or the literal that stands for all of them."""
+    """Return the columns that order the changes and None, or no columns and the literal for all rows."""
     if isinstance(value, int) and not isinstance(value, bool):
         if not _LEAST <= value <= _MOST:
             raise DeclarationError(
@@ -140,7 +141,7 @@ def _scd_type(said: str, value: object) -> int:
 
 
 def _names(said: str, what: str, value: object) -> tuple[str, ...]:
-    """Give a list of one or more column names."""
+    """Return one or more column names."""
     if isinstance(value, str) or not isinstance(value, Sequence) or not value:
         raise DeclarationError(
             f"{said} has {what}={_shown(value)}. Give a list of column names, such as ['id'].{_hint(value)}"
@@ -190,9 +191,8 @@ def _check_keys_stored(said: str, spec: CdcSpec) -> None:
 
 
 def _is_column(value: object) -> bool:
-    """Say whether a value is an expression of Spark's: Lakeflow takes them, but declarations are read where
-    there is no Spark.
-    """
+    """Return whether a value is an expression of Spark's."""
+    # Lakeflow takes such expressions, but declarations are read where there is no Spark.
     return type(value).__module__.partition(".")[0] == "pyspark"
 
 

@@ -1,8 +1,7 @@
-"""What an AUTO CDC flow declares about its changes, as plain values; docs/auto_cdc.md says what each of them
-means.
+"""Declaration of an AUTO CDC flow as plain values; docs/auto_cdc.md explains each of them.
 
-Names and meanings are those of Lakeflow's ``create_auto_cdc_flow``. What can only be known with the source's
-columns at hand (types, conditions that parse) is checked by ``streamkeeper_jobs.cdc.check_spec``.
+Names and meanings are those of Lakeflow's ``create_auto_cdc_flow``. Checks that need the source's columns
+(types, conditions that parse) are in ``streamkeeper_jobs.cdc.check_spec``.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from typing import ClassVar
 from streamkeeper.errors import DeclarationError
 
 BOOKKEEPING = "__streamkeeper"
-"""The last column of every AUTO CDC target: which change a row comes from."""
+"""Last column of every AUTO CDC target: the change that a row comes from."""
 
 START_AT, END_AT = "__START_AT", "__END_AT"
-"""The columns that SCD type 2 adds: the sequence of the change that a version begins with, and of the one
-that it ends with.
+"""Columns that SCD type 2 adds: the sequence of the change that begins a version, and of the one that ends
+it.
 """
 
 RESERVED = (BOOKKEEPING, START_AT, END_AT)
@@ -26,13 +25,14 @@ RESERVED = (BOOKKEEPING, START_AT, END_AT)
 
 @dataclass(frozen=True)
 class CdcSpec:
-    """How changes become rows of the target.
+    """Rules by which changes become rows of the target.
 
-    ``sequence_by`` are columns that are compared in order; it is empty where ``sequence_literal`` is given,
-    the one sequence of all rows, as a snapshot has. The conditions are SQL over the source's columns. Of each
-    pair of lists (columns, columns to leave out) at most one is given; None is all columns.
+    ``sequence_by`` are columns that are compared in order. It is empty if ``sequence_literal`` is given: one
+    sequence for all rows, as a snapshot has. The conditions are SQL over the source's columns. Of each pair
+    of lists (columns, excluded columns) at most one is given; None means all columns.
 
-    :raises DeclarationError: the values contradict one another; the message says which, and what is allowed.
+    :raises DeclarationError: the values contradict one another; the message has what was found and what is
+        allowed.
     """
 
     keys: tuple[str, ...]
@@ -48,8 +48,8 @@ class CdcSpec:
     track_history_except_column_list: tuple[str, ...] | None = None
 
     parts_may_be_null: ClassVar[bool] = False
-    """Whether a sequence is one whose parts after the first are null, as a literal is beside several columns;
-    no declaration says so.
+    """Whether parts of a sequence after the first are null, as for a literal beside several columns; never
+    declared.
     """
 
     def __post_init__(self) -> None:

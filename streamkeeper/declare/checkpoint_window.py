@@ -1,4 +1,4 @@
-"""How many batches of its checkpoint a flow keeps, for how far back it is to be rewound."""
+"""Number of batches that a flow's checkpoint retains, for the time that it may be rewound."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from streamkeeper.declare.model import Where
 from streamkeeper.errors import DeclarationError
 
 RETAIN = "spark.sql.streaming.minBatchesToRetain"
-"""Spark's setting: it keeps so many batches' offsets, commits and versions of state."""
+"""Spark's setting for the number of batches with retained offsets, commits and versions of state."""
 LEAST, MOST = 100, 10_000
-"""Spark's own default; and as many batches as a checkpoint's folders are listed with before each start in
-good time (two files a batch, and with state a file a batch and partition).
+"""Spark's default, and a limit: checkpoint folders of that many batches are still listed quickly before each
+start (two files a batch, and with state a file a batch and partition).
 """
 
 _TRIGGER = re.compile(r"([1-9][0-9]*) (millisecond|second|minute|hour)s?")
@@ -21,18 +21,18 @@ _SECONDS = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0}
 
 
 def batches_to_retain(window: float, trigger: str) -> int:
-    """Give how many batches a flow commits at most in a time: one a trigger. Never fewer than :data:`LEAST`
-    nor more than :data:`MOST`.
+    """Return the most batches that a flow can commit in a time, one a trigger, from :data:`LEAST` to
+    :data:`MOST`.
 
     :param window: seconds.
-    :param trigger: as it is declared, such as ``10 seconds``.
+    :param trigger: as declared, such as ``10 seconds``.
     """
     return min(MOST, max(LEAST, math.ceil(window / _seconds(trigger))))
 
 
 def reach(conf: Mapping[str, str], trigger: str) -> float:
-    """Give how many seconds a flow's checkpoint reaches back at the least, where that was asked for: a batch
-    a trigger; else 0.
+    """Return the seconds that a checkpoint reaches back at least, at one batch a trigger; 0 if ``conf`` has
+    no such setting.
     """
     kept = conf.get(RETAIN, "")
     return int(kept) * _seconds(trigger) if kept.isdigit() else 0.0
@@ -47,11 +47,10 @@ def _seconds(trigger: str) -> float:
 def with_window(
     conf: Mapping[str, str], flow: str, window: float | None, trigger: str, *, once: bool, where: Where
 ) -> dict[str, str]:
-    """Give a flow's Spark settings with what its rewind window asks for.
+    """Return a flow's Spark settings, with the one that its rewind window needs.
 
-    :param window: seconds, or None where none is declared: Spark's default stays, or what the flow sets
-        itself.
-    :raises DeclarationError: the flow sets the number itself, too, or runs once.
+    :param window: seconds. With None, the default or the flow's own setting stays.
+    :raises DeclarationError: the flow sets the number of batches itself, too, or runs once.
     """
     if window is None:
         return dict(conf)

@@ -1,5 +1,6 @@
-"""Each value of a declaration, checked where it is given: what was found, what is allowed, and the line of
-the pipeline file.
+"""Checks of a declaration's values: what was found, what is allowed, and the line of the pipeline file.
+
+Every check here raises :class:`DeclarationError`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def _check_not_taken(flow: str, where: Where) -> None:
 
 
 def new_flow(registry: Registry, name: object, where: Where) -> str:
-    """Give a flow's name if it can be one and no other flow has it."""
+    """Return a flow's name, after a check that it is valid and that no other flow has it."""
     flow = check_name("flow", name, where)
     _check_not_taken(flow, where)
     if flow in registry.flows:
@@ -44,7 +45,7 @@ def new_flow(registry: Registry, name: object, where: Where) -> str:
 
 
 def how_often(flow: str, trigger: object, once: object, where: Where) -> str:
-    """Give how often a flow looks for data; of a once flow that is never asked."""
+    """Return how often a flow looks for data; without effect for a once flow."""
     if not isinstance(once, bool):
         raise DeclarationError(f"{where}: flow {flow} has once={once!r}. Allowed are True and False.")
     if once and trigger is not None:
@@ -62,7 +63,7 @@ def how_often(flow: str, trigger: object, once: object, where: Where) -> str:
 
 
 def check_on_failure(flow: str, on_failure: object, where: Where) -> None:
-    """Refuse what a flow cannot do when it fails."""
+    """Check a flow's ``on_failure``."""
     if on_failure not in (PARK, RETRY):
         raise DeclarationError(
             f"{where}: flow {flow} has on_failure {on_failure!r}. Allowed are {PARK!r} and {RETRY!r}."
@@ -70,7 +71,7 @@ def check_on_failure(flow: str, on_failure: object, where: Where) -> None:
 
 
 def check_new(registry: Registry, name: str, where: Where) -> None:
-    """Refuse a name that a source or a view has already."""
+    """Check that no source or view has the name already."""
     for taken in (registry.sources.get(name), registry.views.get(name)):
         if taken is not None:
             raise DeclarationError(
@@ -79,8 +80,8 @@ def check_new(registry: Registry, name: str, where: Where) -> None:
 
 
 def check_table_name(registry: Registry, name: object, where: Where) -> None:
-    """Refuse a table's name that cannot be one, that is Streamkeeper's own, or whose folder would lie in
-    another table's.
+    """Check a table's name: valid, not Streamkeeper's own, and with a folder that no other table's folder
+    contains.
     """
     parts = name.split(".") if isinstance(name, str) else [name]
     for part in parts:
@@ -108,7 +109,7 @@ def check_table_name(registry: Registry, name: object, where: Where) -> None:
 
 
 def duration(what: str, value: object, where: Where) -> float | None:
-    """Give a duration such as ``30 minutes`` in seconds; None for None."""
+    """Return a duration such as ``30 minutes`` in seconds; None for None."""
     if value is None:
         return None
     found = _DURATION.fullmatch(value) if isinstance(value, str) else None
@@ -120,7 +121,7 @@ def duration(what: str, value: object, where: Where) -> float | None:
 
 
 def check_text(what: str, value: object, where: Where) -> None:
-    """Refuse what is neither a text nor left out."""
+    """Check that a value is a text or None."""
     if value is not None and not isinstance(value, str):
         raise DeclarationError(
             f"{where}: the {what} is {value!r}, of type {type(value).__name__}. Give a text, or leave it out."
@@ -128,7 +129,7 @@ def check_text(what: str, value: object, where: Where) -> None:
 
 
 def filled_path(path: object, source: str, registry: Registry, where: Where) -> str:
-    """Give a source's path with ``{data}`` filled in, without a slash at its end."""
+    """Return a source's path with ``{data}`` filled in, without a slash at its end."""
     try:
         filled = str(path).format(data=registry.data)
     except (KeyError, IndexError, ValueError) as error:
@@ -145,7 +146,7 @@ def filled_path(path: object, source: str, registry: Registry, where: Where) -> 
 
 
 def options_of(what: str, options: object, where: Where, reserved: Sequence[str] = _OURS) -> dict[str, str]:
-    """Give options as texts; those that are Streamkeeper's own to set are refused."""
+    """Return options as texts, after a check that none is reserved for Streamkeeper."""
     if options is None:
         return {}
     if not isinstance(options, Mapping):
@@ -169,20 +170,20 @@ def options_of(what: str, options: object, where: Where, reserved: Sequence[str]
 
 
 def check_variables(what: str, options: Mapping[str, str], where: Where) -> None:
-    """Refuse options that name an environment variable which pipelines may not see."""
+    """Check that pipelines may see every environment variable in some options."""
     refused = why_refused(variables_in(options.values()), pipeline_env())
     if refused is not None:
         raise DeclarationError(f"{where}: {what}: {refused}.")
 
 
 def spark_conf_of(flow: str, conf: object, where: Where) -> dict[str, str]:
-    """Return a flow's Spark settings as texts; secrets are refused, and what would have to be filled in.
-
-    The settings of an application are arguments of its command, which all users of a host can read, and stand
-    in the manifest.
+    """Return a flow's Spark settings as texts, after a check that none is a secret or has ``{env:…}`` in
+    it.
     """
     plain = options_of(f"flow {flow}", conf, where, reserved=())
     for name, value in plain.items():
+        # Settings are in the manifest and in the application's command line, which all users of a host can
+        # read.
         if is_secret(name) and not name.endswith("keytab"):
             raise DeclarationError(
                 f"{where}: the flow {flow} has a secret in its spark_conf: {name}. What is declared is kept"
@@ -200,7 +201,7 @@ def spark_conf_of(flow: str, conf: object, where: Where) -> dict[str, str]:
 
 
 def inputs_of(what: str, function: Callable[..., Any], sources: object, where: Where) -> tuple[str, ...]:
-    """Give the names that a function reads, if it takes one parameter for each."""
+    """Return the inputs of a function, after a check that it takes one parameter for each."""
     if (
         isinstance(sources, str)
         or not isinstance(sources, Sequence)

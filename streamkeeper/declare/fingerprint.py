@@ -1,8 +1,7 @@
-"""Hashing what code does: its syntax tree, without places, comments, docstrings or layout, the same in every
-version of Python.
+"""Hash of what code does: its syntax tree without positions, comments, docstrings or layout.
 
-``ast.dump`` will not do: new versions of Python add fields to nodes, and supervisors and drivers need not run
-the same one.
+The hash is the same in every version of Python. ``ast.dump`` is not: new versions add fields to nodes, and
+supervisors and drivers may run different versions.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 
 def hash_of(*nodes: ast.AST) -> str:
-    """Give 16 hex digits that change when the code does."""
+    """Return 16 hex digits that change when the code does."""
     return hashlib.sha256("\0".join(_said(node) for node in nodes).encode()).hexdigest()[:16]
 
 
@@ -30,7 +29,7 @@ def _said(value: Any) -> str:
 
 
 def _fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
-    """Give the fields that say something: what is empty may be missing in another version of Python."""
+    """Yield the fields with a value. Empty ones may be missing in another version of Python."""
     for name, item in ast.iter_fields(node):
         if item is None or item == [] or name in ("type_comment", "ctx"):
             continue
@@ -53,8 +52,8 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def called(node: ast.AST) -> str:
-    """Give the last part of the name that a call calls: ``append_flow`` for ``dp.append_flow(…)``; empty for
-    what is no such call.
+    """Return the last part of the name in a call: ``append_flow`` for ``dp.append_flow(…)``; empty if
+    ``node`` is no such call.
     """
     if not isinstance(node, ast.Call):
         return ""
@@ -64,5 +63,7 @@ def called(node: ast.AST) -> str:
 def without_decorators(
     function: ast.FunctionDef | ast.AsyncFunctionDef, which: Callable[[str], bool]
 ) -> None:
-    """Take away the decorators whose name ``which`` picks; others change what a function does, and stay."""
+    """Remove the decorators whose name ``which`` accepts. The others change what a function does, and
+    stay.
+    """
     function.decorator_list = [item for item in function.decorator_list if not which(called(item))]

@@ -1,10 +1,10 @@
-"""The language of pipeline files: ``from streamkeeper import pipelines as dp``.
+"""Language of pipeline files: ``from streamkeeper import pipelines as dp``.
 
-Names and parameters are those of Lakeflow and ``pyspark.pipelines``. Named sources are Streamkeeper's own: a
-view gets one DataFrame per source, so that it can be tested by itself, and so that positions can be kept and
-reset by the source's name.
+Names and parameters are those of Lakeflow and ``pyspark.pipelines``. Named sources are Streamkeeper's own. A
+view gets one DataFrame per source, so it can be tested by itself. Positions are kept and reset by the
+source's name.
 
-Nothing here reads, writes or starts anything. Decorated functions come back unchanged.
+Nothing here reads, writes or starts anything. Decorated functions are returned unchanged.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _CLASSPATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 READ_SCHEDULE = "streamkeeper.recover.plans.schedules:declared"
-"""What reads a schedule, by name: which recoveries there are is known above this package."""
+"""Reader of a schedule, by name: the recoveries are defined above this package."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -81,13 +81,14 @@ def __getattr__(name: str) -> Any:
 
 
 def only_where_set(variable: str) -> None:
-    """Offer this pipeline only where an environment variable is set; elsewhere it has no flows, and
-    ``streamkeeper check`` says why.
+    """Offer this pipeline only where an environment variable is set.
 
-    It is for what one installation has and another lacks, such as a broker. Call it first: what follows is
-    not run where it is not set.
+    For what one installation has and another lacks, such as a broker. Elsewhere the pipeline has no flows,
+    and ``streamkeeper check`` shows the reason. Call it first: the rest of the file is not run if the
+    variable is not set.
 
-    :raises NotOffered: the variable is not set here.
+    :raises DeclarationError: ``variable`` cannot be the name of an environment variable.
+    :raises NotOffered: the variable is not set here, or pipelines may not see it.
     """
     where = caller()
     if not isinstance(variable, str) or not _VARIABLE.fullmatch(variable):
@@ -117,7 +118,7 @@ def create_source(
 ) -> None:
     """Declare a source of rows.
 
-    :param name: letters, digits, underscores; a position is kept under this name, so a renamed source is
+    :param name: letters, digits, underscores. Positions are kept under this name, so a renamed source is
         another source.
     :param format: ``json``, ``csv``, ``parquet``, ``orc``, ``text`` (files in a folder), ``kafka``, ``delta``
         or ``rate``.
@@ -125,17 +126,18 @@ def create_source(
         Must be absolute, or a URL.
     :param table: instead of a path, for ``delta``: a table of the warehouse, such as one that another flow
         writes.
-    :param schema: a DDL string (``"id INT, name STRING"``). A files source may leave it out: it is then
-        inferred once from what is there and stored with the generation. Kafka and Delta bring their own.
+    :param schema: a DDL string (``"id INT, name STRING"``). Without it, the schema of a files source is
+        inferred once from the files there and stored with the generation. Kafka and Delta have their own
+        schema.
     :param options: options of Spark's reader, such as ``{"maxFilesPerTrigger": 10}`` or ``{"subscribe":
-        "orders"}``. ``{env:NAME}`` in a value stands for an environment variable of the process that reads,
-        so that neither addresses nor secrets stand in the file; ``STREAMKEEPER_PIPELINE_ENV`` names those
-        that it may take.
-    :param start: where the first generation that reads a Kafka or Delta source starts: ``"earliest"`` (all
-        that is there), ``"latest"``, ``"timestamp:2026-11-21T10:00:00Z"``, for Kafka offsets (``{"orders":
-        {"0": 5}}``; -2 is earliest, -1 latest), for Delta ``"version:12"``. Later generations start where
-        their recovery says.
-    :param track_schema: for ``delta``: follow changes of the table's schema by a log in the generation's
+        "orders"}``. ``{env:NAME}`` in a value stands for an environment variable of the reading process,
+        which keeps addresses and secrets out of the file. ``STREAMKEEPER_PIPELINE_ENV`` names the variables
+        allowed.
+    :param start: where the first generation of a Kafka or Delta source starts: ``"earliest"`` (all retained
+        data), ``"latest"``, ``"timestamp:2026-11-21T10:00:00Z"``, for Kafka offsets (``{"orders": {"0":
+        5}}``; -2 is earliest, -1 latest), for Delta ``"version:12"``. The start of a later generation is
+        chosen by its recovery.
+    :param track_schema: for ``delta``: follow changes of the table's schema with a log in the generation's
         checkpoint.
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
@@ -178,7 +180,7 @@ def create_source(
 
 
 def _check_place(format: str, name: str, path: object, table: object, where: Where) -> None:
-    """Make sure that a source says where its rows are, once, in the way that its format takes."""
+    """Check that a source has its path or table exactly once, as its format requires."""
     if format in FILE_FORMATS and not path:
         raise DeclarationError(
             f"{where}: source {name} reads {format} files but has no path. Give the folder that the files"
@@ -212,10 +214,11 @@ def _check_place(format: str, name: str, path: object, table: object, where: Whe
 
 @known_parameters
 def temporary_view(*, sources: Sequence[str], name: str | None = None) -> Callable[[Function], Function]:
-    """Declare a view: a function that gets one DataFrame per source, in this order, and gives one.
+    """Declare a view: a function that takes one DataFrame per source, in this order, and returns one.
 
     :param sources: names of sources or of other views.
     :param name: the function's name by default.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
 
@@ -242,8 +245,9 @@ def create_streaming_table(
 ) -> None:
     """Declare the Delta table that flows write to; ``schema.table`` puts it in a folder of the schema's name.
 
-    :param table_properties: Delta table properties, set when the table is made.
-    :param partition_cols: columns that the table is partitioned by when it is made.
+    :param table_properties: Delta table properties, set when the table is created.
+    :param partition_cols: columns that the table is partitioned by when it is created.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
     registry = current(where)
@@ -276,22 +280,22 @@ def append_flow(
     once: bool = False,
     rewind_window: str | None = None,
 ) -> Callable[[Function], Function]:
-    """Declare a flow that appends what its function gives to ``target``, every row once.
+    """Declare a flow that appends every row of its function's result to ``target``, exactly once.
 
-    :param target: a table made by :func:`create_streaming_table` in the same file.
-    :param sources: names of sources or views; the function gets one DataFrame for each.
+    :param target: a table declared with :func:`create_streaming_table` in the same file.
+    :param sources: names of sources or views; the function takes one DataFrame for each.
     :param name: the function's name by default. State is kept under it, so a renamed flow is another flow.
-    :param trigger: how often new data is looked for, ``"10 seconds"`` by default. Intervals under tens of
-        seconds cost polls.
+    :param trigger: the interval between checks for new data, ``"10 seconds"`` by default. Each check costs a
+        poll, so keep it at tens of seconds or more.
     :param spark_conf: Spark settings for this flow's application, and for the jobs of its recoveries; no
         secrets.
-    :param on_failure: ``park``: a failure that a restart cannot mend stops the flow until a person does, or
-        its declaration changes. ``retry``: the flow is alarmed about all the same, and then tried again for
-        ever.
-    :param once: read what the sources have, then be done, until a reset gives the flow a new checkpoint. It
-        takes no ``trigger``.
-    :param rewind_window: how far back the flow is to be rewound, such as ``"7 days"``: its checkpoint keeps
-        as many batches as it can commit in that time at its trigger, 100 at least and 10,000 at most.
+    :param on_failure: ``park``: a failure that a restart cannot fix stops the flow until a person acts, or
+        its declaration changes. ``retry``: the same alert is sent, and the flow is retried forever.
+    :param once: read the data that the sources have, then stop, until a reset gives the flow a new
+        checkpoint. Excludes ``trigger``.
+    :param rewind_window: how far back the flow can be rewound, such as ``"7 days"``. Its checkpoint retains
+        as many batches as the trigger allows in that time, 100 at least and 10,000 at most.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
 
@@ -345,29 +349,29 @@ def create_auto_cdc_flow(
     on_failure: str = PARK,
     rewind_window: str | None = None,
 ) -> None:
-    """Declare a flow that applies changes to ``target`` by key: whatever their order of arrival, the newest
-    by sequence wins.
+    """Declare a flow that applies changes to ``target`` by key: the newest by sequence wins, in whatever
+    order they arrive.
 
-    Several such flows may write one table, where they agree in keys, SCD type and number of sequence columns.
-    docs/auto_cdc.md says what becomes of deletes, truncates, late, tied and repeated changes.
+    Several such flows may write one table if they agree in keys, SCD type and number of sequence columns.
+    docs/auto_cdc.md describes deletes, truncates, and late, tied and repeated changes.
 
     :param name: state is kept under it, so a renamed flow is another flow.
-    :param target: a table made by :func:`create_streaming_table` in the same file.
-    :param source: the name of a source or view, one row a change.
-    :param keys: the columns that a row of the table is found by.
-    :param sequence_by: the column that orders changes, or several that are compared in order; or a whole
-        number, the sequence of every row, such as 0 for a first snapshot.
+    :param target: a table declared with :func:`create_streaming_table` in the same file.
+    :param source: the name of a source or view, with one row for each change.
+    :param keys: the columns that identify a row of the table.
+    :param sequence_by: the column that orders changes, or several that are compared in order. A whole number
+        is the sequence of every row, such as 0 for a first snapshot.
     :param apply_as_deletes: a condition in SQL: such a row deletes its key.
-    :param apply_as_truncates: a condition in SQL: such a row empties the table of all that came before it.
-        SCD type 1 only.
-    :param column_list: what is stored, or
-    :param except_column_list: what is not.
+    :param apply_as_truncates: a condition in SQL: such a row removes all earlier rows from the table. SCD
+        type 1 only.
+    :param column_list: the columns to store, or
+    :param except_column_list: the columns not to store.
     :param ignore_null_updates: a null in an update leaves the column as it is.
-    :param stored_as_scd_type: 1 keeps the present rows; 2 their history, with ``__START_AT`` and
+    :param stored_as_scd_type: 1 keeps the current rows; 2 their history, with ``__START_AT`` and
         ``__END_AT``.
     :param track_history_column_list: SCD type 2: the columns whose change begins a new row of history, or
-    :param track_history_except_column_list: those whose change does not.
-    :param once: as for :func:`append_flow`, and so ``trigger``, ``spark_conf``, ``on_failure`` and
+    :param track_history_except_column_list: the columns whose change does not.
+    :param once: as for :func:`append_flow`, as are ``trigger``, ``spark_conf``, ``on_failure`` and
         ``rewind_window``.
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
@@ -389,15 +393,15 @@ def create_auto_cdc_flow(
 
 
 def notifier(classpath: str, **arguments: Any) -> Notifier:
-    """Give an Airflow notifier for :func:`configure_pipeline`; Airflow imports and makes it when there is
-    something to tell.
+    """Return an Airflow notifier for :func:`configure_pipeline`. Airflow imports and creates it for each
+    alert.
 
-    Its text arguments are templates: ``{{ alert.subject }}``, ``{{ alert.text }}``, ``{{ alert.kind }}`` and
-    ``{{ alert.flow }}`` are known in them. Passwords belong into an Airflow connection that the notifier
-    names, never here.
+    Its text arguments are templates with ``{{ alert.subject }}``, ``{{ alert.text }}``, ``{{ alert.kind }}``
+    and ``{{ alert.flow }}``. Never put a password here: put it into an Airflow connection and name that.
 
     :param classpath: such as ``airflow.providers.smtp.notifications.smtp.SmtpNotifier``.
-    :param arguments: what the notifier is made with; values that JSON knows.
+    :param arguments: arguments of the notifier's class, as JSON values.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
     if not isinstance(classpath, str) or not _CLASSPATH.fullmatch(classpath):
@@ -421,13 +425,13 @@ def configure_pipeline(
     notifiers: Sequence[Notifier] = (),
     no_progress_after: str | None = "30 minutes",
 ) -> None:
-    """Say, once a file, what holds for all flows of the pipeline.
+    """Configure all flows of the pipeline, once a file.
 
-    :param shared_driver: let the flows run as queries of one Spark application, each in a FAIR pool of its
-        own. It saves memory; the failure of one ends the application and restarts all.
-    :param notifiers: who is told that a flow was parked, is in a crash loop, came back, makes no progress, or
-        that a recovery ended.
-    :param no_progress_after: a number and a unit, such as ``"30 minutes"``; None: nobody is told.
+    :param shared_driver: run the flows as queries of one Spark application, each in a FAIR pool of its own.
+        This saves memory; the failure of one flow ends the application and restarts all.
+    :param notifiers: told when a flow was parked, is in a crash loop, recovered or makes no progress, and
+        when a recovery ended.
+    :param no_progress_after: a number and a unit, such as ``"30 minutes"``; None for no such alert.
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
@@ -446,16 +450,15 @@ def configure_pipeline(
 
 
 def schedule(recovery: str, *, cron: str, name: str | None = None, **values: Any) -> None:
-    """Run a recovery by the clock: ``dp.schedule("backup_table", table="customers", cron="0 3 * * *")``.
+    """Schedule a recovery: ``dp.schedule("backup_table", table="customers", cron="0 3 * * *")``.
 
-    Nobody is asked: a plan with a price that ``accept`` does not name ends with an alert, and touches
+    Nobody is asked. A plan with a price that ``accept`` does not name ends with an alert, and touches
     nothing.
 
-    :param recovery: the name of a recovery, as its DAG has it.
+    :param recovery: the name of a recovery, as in its DAG.
     :param cron: minute, hour, day of month, month, day of week, in UTC; or ``@daily`` and the like.
-    :param name: what tells this schedule from others of the pipeline: the recovery and its table or flow by
-        default.
-    :param values: of the recovery's form; tables and flows are this file's, by their own names.
+    :param name: unique among the schedules of the pipeline; the recovery and its table or flow by default.
+    :param values: values of the recovery's form. Tables and flows are those of this file, by their own names.
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()

@@ -1,4 +1,4 @@
-"""What a pipeline file declares, as plain values that can be written to JSON and read back.
+"""Declarations of a pipeline file as plain values, written to JSON and read back.
 
 Only :attr:`View.function` and :attr:`AppendFlow.function` are code; they never leave the process that
 imported the file.
@@ -18,23 +18,21 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 """Names of pipelines, flows, sources and views: they become folders, DAG ids and Spark source names."""
 
 FILE_FORMATS = ("json", "csv", "parquet", "orc", "text")
-"""Formats of a files source, as Spark's own file readers name them."""
+"""Formats of a files source, as Spark's file readers name them."""
 
 KAFKA, DELTA = "kafka", "delta"
 
 SOURCE_FORMATS = (*FILE_FORMATS, KAFKA, DELTA, "rate")
 
 OUR_FOLDERS = ("ledger", "manifests", "tables")
-"""Names that no flow and no pipeline may have: Streamkeeper keeps something of its own under them in the
-state folder.
-"""
+"""Names that no flow and no pipeline may have: folders of Streamkeeper's own in the state folder."""
 
 JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Where:
-    """The place in a pipeline file that declared something."""
+    """Line of a pipeline file with a declaration."""
 
     file: str
     line: int
@@ -45,13 +43,13 @@ class Where:
 
 @dataclass(frozen=True)
 class Source:
-    """A named stream of rows: files in a folder, topics of Kafka, a Delta table, or Spark's rate source.
+    """Named stream of rows: files in a folder, topics of Kafka, a Delta table, or Spark's rate source.
 
-    ``schema`` is a DDL string, or None where it is inferred once and stored with the generation; Kafka and
-    Delta bring their own. ``options`` go to Spark's reader; ``{env:NAME}`` in them stands for an environment
-    variable of the process that reads. A Delta source has a ``path``, or the name of a ``table`` of the
-    warehouse. ``start`` says where the first generation that reads it starts. ``track_schema`` keeps the log
-    of a Delta source's schemas in the generation's checkpoint.
+    ``schema`` is a DDL string, or None if it is inferred once and stored with the generation; Kafka and Delta
+    have their own. ``options`` go to Spark's reader; ``{env:NAME}`` in them stands for an environment
+    variable of the reading process. A Delta source has a ``path``, or the name of a ``table`` of the
+    warehouse. ``start`` is the start of the first generation that reads it. ``track_schema`` keeps a log of a
+    Delta source's schemas in the generation's checkpoint.
     """
 
     name: str
@@ -65,7 +63,7 @@ class Source:
     track_schema: bool = False
 
     def option(self, name: str, default: str = "") -> str:
-        """Give an option's value; Spark does not tell its names' capitals apart."""
+        """Return an option's value. Like Spark, the name is compared without regard to case."""
         return next((value for key, value in self.options.items() if key.lower() == name.lower()), default)
 
     @property
@@ -76,7 +74,7 @@ class Source:
 
 @dataclass(frozen=True)
 class View:
-    """A function from one DataFrame per source to a DataFrame; sources are names of sources or of other
+    """Function from one DataFrame per source to one DataFrame; the sources are names of sources or of other
     views.
     """
 
@@ -89,7 +87,7 @@ class View:
 
 @dataclass(frozen=True)
 class Table:
-    """A streaming table that flows write to."""
+    """Streaming table that flows write to."""
 
     name: str
     comment: str | None
@@ -99,21 +97,18 @@ class Table:
 
 
 PARK, RETRY = "park", "retry"
-"""What a flow may declare as its ``on_failure``."""
+"""Allowed values of a flow's ``on_failure``."""
 
 APPEND, AUTO_CDC = "append", "auto_cdc"
-"""What a flow does with its rows: how a flow's ``kind`` is told in JSON. One without a kind appends: there
-was no other.
-"""
+"""Values of a flow's ``kind`` in JSON. A flow without a kind appends: older JSON had no other."""
 
 
 @dataclass(frozen=True)
 class AppendFlow:
-    """A flow that appends what its function gives to its target.
+    """Flow that appends the result of its function to its target.
 
-    ``on_failure`` says what becomes of a failure that a restart cannot mend: the flow is parked, or it is
-    retried all the same. A flow that runs ``once`` ends when it has read what its sources have; its
-    ``trigger`` then says nothing.
+    ``on_failure`` decides whether a failure that a restart cannot fix parks the flow or is retried. A flow
+    that runs ``once`` stops when it has read the data of its sources, and its ``trigger`` has no effect.
     """
 
     name: str
@@ -130,8 +125,8 @@ class AppendFlow:
 
 @dataclass(frozen=True)
 class AutoCdcFlow:
-    """A flow that applies the changes that its one source or view gives to its target, as ``spec`` says; else
-    as :class:`AppendFlow`.
+    """Flow that applies the changes of its one source or view to its target, by ``spec``; otherwise as
+    :class:`AppendFlow`.
     """
 
     name: str
@@ -146,7 +141,7 @@ class AutoCdcFlow:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The names of what the flow reads: its one source or view."""
+        """Names of the flow's inputs: its one source or view."""
         return (self.source,)
 
 
@@ -155,9 +150,7 @@ AnyFlow = AppendFlow | AutoCdcFlow
 
 @dataclass(frozen=True)
 class Notifier:
-    """An Airflow notifier that is told of a pipeline's alerts: the path of its class, and what it is made
-    with (JSON values).
-    """
+    """Airflow notifier for a pipeline's alerts: the path of its class, and its arguments (JSON values)."""
 
     classpath: str
     arguments: Mapping[str, Any]
@@ -165,7 +158,7 @@ class Notifier:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A recovery that is run by the clock: a kind's name, when (cron, in UTC), and its form's values."""
+    """Scheduled recovery: the name of a kind, the time (cron, in UTC), and the values of its form."""
 
     name: str
     recovery: str
@@ -179,12 +172,12 @@ DEFAULT_NO_PROGRESS = 1800.0
 
 @dataclass(frozen=True)
 class Pipeline:
-    """All that one pipeline file declares.
+    """All declarations of one pipeline file.
 
     ``shared`` is a hash of the file's code outside of the declared functions, and of the modules beside it
-    that it imports. ``shared_driver`` lets its flows run as queries of one Spark application.
-    ``no_progress_after`` is in seconds: a flow that has data to read and committed nothing for so long is
-    alarmed about; None where nobody wants to know.
+    that it imports. ``shared_driver`` runs its flows as queries of one Spark application.
+    ``no_progress_after`` is in seconds: an alert is sent when a flow has data to read and commits nothing for
+    that long. None means no such alert.
     """
 
     name: str
@@ -200,30 +193,28 @@ class Pipeline:
     schedules: tuple[Schedule, ...] = ()
 
     def source(self, name: str) -> Source | None:
-        """Find a source by name."""
+        """Return a source by name, or None."""
         return next((source for source in self.sources if source.name == name), None)
 
     def view(self, name: str) -> View | None:
-        """Find a view by name."""
+        """Return a view by name, or None."""
         return next((view for view in self.views if view.name == name), None)
 
     def table(self, name: str) -> Table | None:
-        """Find a table by name."""
+        """Return a table by name, or None."""
         return next((table for table in self.tables if table.name == name), None)
 
     def keeps_tombstones(self, table: str) -> bool:
-        """Say whether a table is kept by key, so that its tombstones belong to it: an AUTO CDC flow writes
-        it.
-        """
+        """Return whether a table is kept by key and has tombstones: whether an AUTO CDC flow writes it."""
         return any(isinstance(flow, AutoCdcFlow) and flow.target == table for flow in self.flows)
 
     def flow(self, name: str) -> AnyFlow | None:
-        """Find a flow by name."""
+        """Return a flow by name, or None."""
         return next((flow for flow in self.flows if flow.name == name), None)
 
     def inputs(self, flow: AnyFlow) -> tuple[Source | View, ...]:
-        """Give every source and view that a flow reads, directly or through views, each once, what is read
-        before who reads it.
+        """Return every source and view that a flow reads, directly or through views, each once, inputs before
+        their readers.
         """
         found: dict[str, Source | View] = {}
 
@@ -245,14 +236,14 @@ class Pipeline:
         return tuple(found.values())
 
     def sources_of(self, flow: AnyFlow) -> tuple[Source, ...]:
-        """Give every source that a flow reads, each once, in the order in which it is first read."""
+        """Return every source that a flow reads, each once, in order of first use."""
         return tuple(item for item in self.inputs(flow) if isinstance(item, Source))
 
 
 def check_name(kind: str, name: object, where: Where) -> str:
-    """Give ``name`` if it can name a ``kind``.
+    """Return ``name``, after a check that it can name a ``kind``.
 
-    :raises DeclarationError: it is no name: letters, digits and underscores, a letter first, 100 at most.
+    :raises DeclarationError: it is not a name: letters, digits and underscores, a letter first, 100 at most.
     """
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise DeclarationError(
@@ -264,7 +255,7 @@ def check_name(kind: str, name: object, where: Where) -> str:
 
 
 def pipeline_to_json(pipeline: Pipeline) -> JsonObject:
-    """Give a pipeline as a JSON object, without its code."""
+    """Return a pipeline as a JSON object, without its code."""
     plain: JsonObject = _plain(pipeline)
     for item, flow in zip(plain["flows"], pipeline.flows, strict=True):
         item["kind"] = AUTO_CDC if isinstance(flow, AutoCdcFlow) else APPEND
@@ -272,10 +263,9 @@ def pipeline_to_json(pipeline: Pipeline) -> JsonObject:
 
 
 def pipeline_from_json(value: JsonObject) -> Pipeline:
-    """Read a pipeline back from the JSON object that :func:`pipeline_to_json` gave; its functions are None.
+    """Return a pipeline from a JSON object of :func:`pipeline_to_json`; its functions are None.
 
-    One that an earlier release wrote has not all that this one knows: what is missing is as if it had not
-    been declared.
+    JSON of an earlier release may lack fields: these are treated as not declared.
     """
     return Pipeline(
         name=value["name"],
@@ -295,7 +285,7 @@ def pipeline_from_json(value: JsonObject) -> Pipeline:
 
 
 def without_code(pipeline: Pipeline) -> Pipeline:
-    """Give the pipeline as the manifest knows it: no functions."""
+    """Return the pipeline as in the manifest, without functions."""
     return replace(
         pipeline,
         views=tuple(replace(view, function=None) for view in pipeline.views),

@@ -1,4 +1,6 @@
-"""What Lakeflow and Spark have and pipeline files have not: it is refused with what there is instead."""
+"""Errors for parts of Lakeflow's and Spark's language that are not offered here; each names the
+alternative.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ NAMES: dict[str, str] = {
         _EXPECT,
     ),
 }
-"""Names that a pipeline file may look for, and what is said of each."""
+"""Names that a pipeline file may try, each with its alternative."""
 
 _PARAMETERS = {
     **dict.fromkeys(("output_mode", "outputMode", "mode"), _MODES),
@@ -82,10 +84,10 @@ _ATTRIBUTES = ("writeStream", "outputMode", "foreachBatch")
 
 
 def refuse(name: str, there: Iterable[str]) -> Any:
-    """Refuse a name that the language has not.
+    """Raise the error for a name that the language lacks.
 
-    :raises DeclarationError: Lakeflow has it, or Spark; the message says what to do instead.
-    :raises AttributeError: nobody has it.
+    :raises DeclarationError: Lakeflow or Spark has it; the message names the alternative.
+    :raises AttributeError: the name is unknown there, too.
     """
     if name in NAMES:
         raise DeclarationError(f"{caller()}: dp.{name} is not there: {NAMES[name]}.")
@@ -93,9 +95,8 @@ def refuse(name: str, there: Iterable[str]) -> Any:
 
 
 def known_parameters(declare: Callable[P, R]) -> Callable[P, R]:
-    """Refuse parameters that a declaration has not, with what is allowed; Python's own error does not say
-    that.
-    """
+    """Decorate a declaration: unknown parameters raise a :class:`DeclarationError` with those allowed."""
+    # Python's own error does not list the parameters allowed.
     allowed = inspect.signature(declare).parameters
 
     @functools.wraps(declare)
@@ -113,9 +114,9 @@ def known_parameters(declare: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_function(what: str, function: Callable[..., Any], where: Where) -> None:
-    """Refuse a function that would write its rows itself.
+    """Check that a function does not write its rows itself.
 
-    :raises DeclarationError: it does; the message names the line.
+    :raises DeclarationError: it does; the message has the line.
     """
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in _ATTRIBUTES]

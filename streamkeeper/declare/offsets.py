@@ -1,4 +1,4 @@
-"""Positions: what a source's offset in a checkpoint says, in words, and which sources it fits.
+"""Offsets of a checkpoint: their description as text, and the sources that they fit.
 
 Shapes: FACTS-spark ("Checkpoint layout"); ``tests/spark/checkpoint/test_checkpoint_reader.py`` pins them.
 """
@@ -37,13 +37,11 @@ _KIND_OF_FORMAT = {
     "rate-micro-batch": RATE,
 }
 _BEFORE_ALL = (-1, -100)
-"""The index that means "nothing of this version yet", in Delta's source versions 1 and 3 (read:
-DeltaSourceOffset).
-"""
+"""Index of "nothing of this version yet", in Delta's source versions 1 and 3 (read: DeltaSourceOffset)."""
 
 
 def kind_of(offset: Any) -> str:
-    """Tell by its JSON's shape whose offset this is: ``files``, ``kafka``, ``delta``, ``rate`` or
+    """Return the kind of an offset by its JSON's shape: ``files``, ``kafka``, ``delta``, ``rate`` or
     ``unknown``.
     """
     if _whole(offset):
@@ -60,7 +58,7 @@ def kind_of(offset: Any) -> str:
 
 
 def describe(offset: Any) -> str:
-    """Say in words what has been read at an offset."""
+    """Return as text what was read up to an offset."""
     if offset is None:
         return "nothing read yet"
     match kind_of(offset):
@@ -79,8 +77,8 @@ def describe(offset: Any) -> str:
 
 
 def check_fits(source_format: str, offset: Any) -> str | None:
-    """Say why an offset cannot be one of a source of this format, or None if it can. None, for nothing read
-    yet, fits every source.
+    """Return why an offset does not fit a source of this format; None if it does. The offset None (nothing
+    read yet) fits every source.
     """
     wanted = _KIND_OF_FORMAT.get(source_format)
     if wanted is None:
@@ -100,16 +98,13 @@ def check_fits(source_format: str, offset: Any) -> str | None:
 
 
 def misfit_of(source_format: str, offset: Any) -> str | None:
-    """As :func:`check_fits`, of an offset that Spark itself wrote: a Kafka source whose pattern names no
-    topic yet stands at ``{}``.
-    """
+    """Return as :func:`check_fits` for an offset that Spark itself wrote."""
+    # Spark writes {} for a Kafka source whose pattern matches no topic yet.
     return None if source_format == KAFKA and offset == {} else check_fits(source_format, offset)
 
 
 def is_reached(offset: Any, end: Any) -> bool:
-    """Say whether what was read up to an offset lies within what is read up to another of the same source;
-    False where nobody can tell.
-    """
+    """Return whether one offset of a source is at or before another; False if that is unknown."""
     if offset is None:
         return True
     kind = kind_of(offset)
@@ -139,9 +134,8 @@ def is_reached(offset: Any, end: Any) -> bool:
 
 
 def _out_of_range(kind: str, offset: Any) -> str | None:
-    """Numbers that no source writes. -1 of a files log is "no batch yet"; -2 and -1 of Kafka are earliest and
-    latest.
-    """
+    """Return why an offset's numbers are ones that no source writes; None if they are not."""
+    # -1 of a files log is "no batch yet"; -2 and -1 of Kafka are earliest and latest.
     if kind == FILES and offset["logOffset"] < -1:
         return f"The files log has no batch {offset['logOffset']}. Allowed is -1 (nothing yet) and above."
     if kind == RATE and _whole(offset) and offset < 0:

@@ -1,4 +1,4 @@
-"""What a pipeline file has declared so far, and what only the whole file can tell."""
+"""Declarations of a pipeline file while it is imported, and the checks of the whole file."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from streamkeeper.declare.source_options import check_no_echo
 from streamkeeper.errors import DeclarationError
 
 DECORATORS = ("append_flow", "temporary_view")
-"""What decorates a function that a flow is made of."""
+"""Decorators of functions that are part of a flow."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What :func:`configure_pipeline` says of a pipeline as a whole."""
+    """Options of a whole pipeline, from :func:`configure_pipeline`."""
 
     shared_driver: bool = False
     notifiers: tuple[Notifier, ...] = ()
@@ -45,7 +45,7 @@ class Options:
 
 
 class Registry:
-    """What one pipeline file has declared so far."""
+    """Declarations of one pipeline file so far."""
 
     def __init__(self, name: str, file: str, data: str) -> None:
         self.name, self.file, self.data = name, file, data
@@ -57,11 +57,11 @@ class Registry:
         self.options: Options | None = None
 
     def finish(self, shared: str) -> Pipeline:
-        """Check what only the whole file can tell, and give the pipeline.
+        """Check the whole file, and return its pipeline.
 
         :raises DeclarationError: a name is not declared, views read one another in a circle, a flow has no
-            target table, no flow is declared, flows that write one table do not agree, a flow reads the table
-            that it writes, or flows that are to share a driver cannot.
+            target table, no flow is declared, flows of one table do not agree, a flow reads the table that it
+            writes, or flows cannot share a driver.
         """
         readers: list[View | AnyFlow] = [*self.views.values(), *self.flows.values()]
         for reader in readers:
@@ -122,7 +122,9 @@ _current: ContextVar[Registry | None] = ContextVar("streamkeeper_registry", defa
 
 @contextmanager
 def collecting(registry: Registry) -> Iterator[Registry]:
-    """Let the declarations made inside go to ``registry``; outside of this they are checked and forgotten."""
+    """Collect the declarations made inside the ``with`` block in ``registry``; outside of one they are
+    checked and dropped.
+    """
     token = _current.set(registry)
     try:
         yield registry
@@ -131,14 +133,14 @@ def collecting(registry: Registry) -> Iterator[Registry]:
 
 
 def current(where: Where) -> Registry:
-    """Give what the file that is being read has declared; outside of :func:`collecting` an empty one that
-    nobody keeps.
+    """Return the registry of the file being imported; outside of :func:`collecting` an empty one that is
+    dropped.
     """
     return _current.get() or Registry("unnamed", where.file, "/data")
 
 
 def caller() -> Where:
-    """Give the place in a pipeline file that called into this package."""
+    """Return the line of the pipeline file that called into this package."""
     frame = sys._getframe(2)
     while (
         frame.f_back is not None
@@ -149,10 +151,11 @@ def caller() -> Where:
 
 
 def code_hash(function: Callable[..., Any], *, named: bool = True) -> str:
-    """Hash what a function does, as its syntax tree without places, comments or docstring: a reformatted
-    function stays the same.
+    """Return a hash of what a function does, from its syntax tree without positions, comments or docstring.
 
-    :param named: whether another name makes it another function.
+    A reformatted function keeps its hash.
+
+    :param named: whether the function's name is part of the hash.
     """
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     for node in tree.body:
@@ -163,5 +166,5 @@ def code_hash(function: Callable[..., Any], *, named: bool = True) -> str:
 
 
 def listed(names: Any) -> str:
-    """Give names as an error lists them."""
+    """Return names as an error lists them."""
     return ", ".join(str(name) for name in names) or "none"

@@ -1,7 +1,6 @@
-"""What flows of one application have in common, and what each has for itself: settings of an application,
-settings of a session.
+"""Spark settings of flows in one application: those of the application, and those of each flow's session.
 
-Flows share one where they share a driver; a job that works on the tables of several has one for all of them.
+Flows with a shared driver have one application. A job on the tables of several flows has one for all of them.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from streamkeeper.declare.model import AnyFlow
 from streamkeeper.errors import DeclarationError
 
 FAIR = {"spark.scheduler.mode": "FAIR"}
-"""Lets the queries of one application take turns, each in a pool of its own (Spark's "Job Scheduling",
-default pools).
+"""Spark's mode in which the queries of an application take turns, each in a pool of its own (Spark's "Job
+Scheduling", default pools).
 """
 
 _OF_SESSIONS = ("spark.sql.", "spark.databricks.delta.")
@@ -24,18 +23,18 @@ _STATIC = (
     "spark.sql.streaming.streamingQueryListeners",
     "spark.sql.warehouse.dir",
 )
-"""Settings of Spark's ``StaticSQLConf`` that users know; any other is refused by Spark itself when the flow's
-session is made.
+"""Settings of Spark's ``StaticSQLConf`` that users know. Spark itself refuses any other when the flow's
+session is created.
 """
 
 
 def is_of_session(name: str) -> bool:
-    """Say whether each session of an application may have its own value of a setting."""
+    """Return whether each session of an application may have its own value of a setting."""
     return name.startswith(_OF_SESSIONS) and name not in _STATIC
 
 
 def common_conf(flows: Sequence[AnyFlow]) -> dict[str, str]:
-    """Give what all flows declare alike: the settings of their application."""
+    """Return the settings that all flows declare alike: those of their application."""
     first, *others = flows
     return {
         name: value
@@ -45,10 +44,10 @@ def common_conf(flows: Sequence[AnyFlow]) -> dict[str, str]:
 
 
 def job_conf(flows: Sequence[AnyFlow]) -> dict[str, str]:
-    """Return the settings of a job that works on what some flows have.
+    """Return the settings of a job on the tables of some flows.
 
-    Those of a session where all declare them alike; those of an application where any does: of two that
-    differ, the first flow's.
+    A setting of a session counts if all flows declare it alike. A setting of an application counts if any
+    flow declares it; of different values, the first flow's.
     """
     of_application = {
         name: value
@@ -60,13 +59,13 @@ def job_conf(flows: Sequence[AnyFlow]) -> dict[str, str]:
 
 
 def own_conf(flow: AnyFlow, flows: Sequence[AnyFlow]) -> dict[str, str]:
-    """Give what a flow declares beyond its application's settings: those of its own session."""
+    """Return a flow's settings beyond those of its application: those of its own session."""
     common = common_conf(flows)
     return {name: value for name, value in flow.spark_conf.items() if name not in common}
 
 
 def check_shareable(flows: Sequence[AnyFlow]) -> None:
-    """Make sure that some flows can run in one application.
+    """Check that some flows can run in one application.
 
     :raises DeclarationError: two of them differ in a setting that only a whole application can have, one sets
         the scheduler's mode, or one runs once.

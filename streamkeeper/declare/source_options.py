@@ -1,6 +1,4 @@
-"""What may be declared of a Kafka and of a Delta source, checked when the pipeline file is imported: see
-``pipelines.create_source``.
-"""
+"""Checks of Kafka and Delta sources at the import of a pipeline file: see ``pipelines.create_source``."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import DeclarationError
 
 TOPICS = ("subscribe", "subscribePattern", "assign")
-"""The ways to say which topics a Kafka source reads; each source says one."""
+"""Options for the topics of a Kafka source; each source has exactly one."""
 
 _PLACEHOLDER = re.compile(r"\{env:")
 _WHOLE = re.compile(r"[1-9][0-9]*")
@@ -33,15 +31,15 @@ _POSITIONS = (
 _KAFKA_REFUSED = {
     **dict.fromkeys(
         (
-            "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy", "endingoffsets", "endingoffsetsbytimestamp",
-            "endingtimestamp", "kafka.auto.offset.reset",
+            "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy", "endingoffsets",
+            "endingoffsetsbytimestamp", "endingtimestamp", "kafka.auto.offset.reset",
         ),
         _POSITIONS,
     ),
     **dict.fromkeys(
         (
-            "kafka.key.deserializer", "kafka.value.deserializer", "kafka.enable.auto.commit", "kafka.interceptor.classes",
-            "kafka.key.serializer", "kafka.value.serializer",
+            "kafka.key.deserializer", "kafka.value.deserializer", "kafka.enable.auto.commit",
+            "kafka.interceptor.classes", "kafka.key.serializer", "kafka.value.serializer",
         ),
         "Spark sets it itself: keys and values come as bytes, to be cast in a view. Leave it out.",
     ),
@@ -132,7 +130,7 @@ def check_delta(name: str, options: Mapping[str, str], where: Where) -> None:
 
 
 def check_start(name: str, source_format: str, start: object, where: Where) -> str | dict[str, Any]:
-    """Check where a source's first generation is to start, and give it as it is declared.
+    """Return the declared start of a source's first generation, after a check that it is valid.
 
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
@@ -157,12 +155,12 @@ def check_start(name: str, source_format: str, start: object, where: Where) -> s
 
 
 def check_no_echo(pipeline: Pipeline) -> None:
-    """Make sure that no flow reads the table that it writes: each of its batches would be its next one's
-    input, without end.
+    """Check that no flow reads the table that it writes.
 
-    :raises DeclarationError: one does.
+    :raises DeclarationError: a flow does.
     """
     for flow in pipeline.flows:
+        # Each of its batches would be input of a later one, without end.
         echo = next((source for source in pipeline.sources_of(flow) if source.table == flow.target), None)
         if echo is not None:
             raise DeclarationError(
@@ -179,7 +177,7 @@ def _starts_well(source_format: str, kind: str, rest: str) -> bool:
 
 
 def moment_ms(text: str) -> int | None:
-    """Give an ISO 8601 moment with a time zone in epoch milliseconds; None if it is none, or lies before
+    """Return an ISO 8601 time with a time zone in epoch milliseconds; None if it is not one, or before
     1970.
     """
     try:

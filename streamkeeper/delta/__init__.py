@@ -1,3 +1,1 @@
-"""What a Delta table's log says, read without a JVM.
-
-Knows no flow: history, versions, summaries and copies of files."""
+"""Log of a Delta table, read without a JVM: history, versions, summaries, copies of files. Knows no flows."""

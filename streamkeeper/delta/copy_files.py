@@ -1,9 +1,9 @@
-"""What makes up a copy of one version of a Delta table, and copying it. No JVM is started.
+"""Copies of one version of a Delta table: its files and one commit, without a JVM.
 
 A version is its active files, their deletion vectors, and one commit that names them: protocol, metadata,
-domains, transactions, files. All names in it are relative, so the same bytes in another folder under that
-commit are the same table: schema, partitions or clustering, properties, constraints, comments, generated and
-identity columns and all. Until the commit is written, last, there is no table there.
+domains, transactions, files. All names in the commit are relative. So the same bytes in another folder under
+that commit are the same table: schema, partitions or clustering, properties, constraints, comments, generated
+and identity columns. The commit is written last; until then there is no table.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ THREADS = 4
 TELL_EVERY = 5.0
 """Seconds between two reports of progress."""
 _IN_HAND = 1000
-"""Files that are handed to the threads at once."""
+"""Files handed to the threads at once."""
 
 FEATURES = frozenset(
     {
@@ -56,8 +56,8 @@ FEATURES = frozenset(
         "variantShredding-preview",
     }
 )
-"""Table features whose tables are whole with their files and one commit. Of others, such as a catalog's
-commits, that is not known.
+"""Table features under which the files and one commit are the whole table. For others, such as a catalog's
+commits, this is unknown.
 """
 
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -65,14 +65,14 @@ _B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-
 _FROM_Z85 = str.maketrans(_Z85, _B85)
 _UUID_TEXT = 20
 """Characters of a UUID in Z85, at the end of a relative deletion vector's name; a folder's name may come
-before them.
+first.
 """
 
 
 @dataclass(frozen=True)
 class CopiedFile:
-    """A file of a version, by its name below the table's folder. ``size`` in bytes; None where the log does
-    not say it.
+    """File of a version, by its name below the table's folder. ``size`` in bytes; None if the log does not
+    have it.
     """
 
     name: str
@@ -81,7 +81,7 @@ class CopiedFile:
 
 @dataclass(frozen=True)
 class Copied:
-    """How far a copy is. ``found`` are files that were there already, whole."""
+    """Progress of a copy: files and bytes so far. ``found`` of these files were there already, whole."""
 
     files: int
     bytes: int
@@ -89,7 +89,11 @@ class Copied:
 
 
 class Progress:
-    """Tells how far a copy is, every few seconds. ``tell`` gets numbers by name."""
+    """Reports of a copy's progress, one every :data:`TELL_EVERY` seconds.
+
+    :param tell: called with ``files``, ``of`` (in total) and ``bytes``.
+    :param check: called before each report.
+    """
 
     def __init__(
         self,
@@ -103,7 +107,7 @@ class Progress:
         self._files = self._bytes = self._found = 0
 
     def add(self, size: int, found: bool) -> None:
-        """Count one file."""
+        """Count one file of ``size`` bytes."""
         self._files, self._bytes, self._found = self._files + 1, self._bytes + size, self._found + found
         if self._monotonic() - self._told >= TELL_EVERY:
             self._told = self._monotonic()
@@ -111,14 +115,14 @@ class Progress:
             self._tell(files=self._files, of=self._total, bytes=self._bytes)
 
     def so_far(self) -> Copied:
-        """Give what was counted."""
+        """Return the counts so far."""
         return Copied(self._files, self._bytes, self._found)
 
 
 def check_copyable(table: str, protocol: dict[str, Any]) -> None:
-    """Make sure that a table is whole with its files and one commit.
+    """Check that a table's files and one commit are the whole table.
 
-    :raises RequestError: it uses a feature of which that is not known.
+    :raises RequestError: the table uses a feature for which this is unknown.
     """
     used = {*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())}
     unknown = sorted(used - FEATURES)
@@ -131,10 +135,9 @@ def check_copyable(table: str, protocol: dict[str, Any]) -> None:
 
 
 def files_of(commit: Iterable[str]) -> Iterator[CopiedFile]:
-    """Give every file that the actions of a commit name, each once: data files, and the files of deletion
-    vectors.
+    """Yield every file that a commit's actions name, each once: data files, and files of deletion vectors.
 
-    :raises RequestError: one lies outside of the table's folder, as those of a shallow clone do.
+    :raises RequestError: a file lies outside of the table's folder, as in a shallow clone.
     """
     vectors: set[str] = set()
     for line in commit:
@@ -151,13 +154,12 @@ def files_of(commit: Iterable[str]) -> Iterator[CopiedFile]:
 def copy_files(
     source: Storage, target: Storage, files: Iterable[CopiedFile], progress: Progress, share: bool = False
 ) -> Copied:
-    """Copy files under their own names. One that is there with the right size is left: each comes whole or
-    not at all, and never changes.
+    """Copy files under their own names; a file that is there with the right size is skipped.
 
-    :param share: copy no byte where the storage can let both have a file.
-    :raises RecoveryError: a file is not there any more; what was copied stays, and a copy begun again goes on
-        from it.
-    :raises StorageError: one cannot be read or written.
+    :param share: share files without copying bytes, if the storages can.
+    :raises RecoveryError: a file is missing or of another size. Copied files stay, and a second run continues
+        from them.
+    :raises StorageError: a file cannot be read or written.
     """
     pending = iter(files)
     with ThreadPoolExecutor(THREADS) as pool:
@@ -169,6 +171,7 @@ def copy_files(
 
 def _copy_file(source: Storage, target: Storage, file: CopiedFile, share: bool) -> tuple[int, bool]:
     size = source.size(file.name) if file.size is None else file.size
+    # A file is copied whole or not at all, and never changes.
     if size is not None and target.size(file.name) == size:
         return size, True
     there = source.size(file.name)
@@ -193,8 +196,8 @@ def _inside(name: str) -> str:
 
 
 def _vector_file(vector: dict[str, Any]) -> str | None:
-    """Give the file that a deletion vector lies in, below the table's folder; None where it lies in the log
-    itself.
+    """Return the file of a deletion vector, below the table's folder; None if there is no vector, or it is in
+    the log itself.
     """
     kind, place = vector.get("storageType"), str(vector.get("pathOrInlineDv", ""))
     if kind is None or kind == "i":

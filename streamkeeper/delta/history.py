@@ -1,9 +1,8 @@
-"""A Delta table as a source: what its log still holds, which commit was when, and what lies between two
-positions. No JVM.
+"""Delta table as a source, read without a JVM: retained commits, their times, the data between two positions.
 
-An offset of Spark's (FACTS-spark, "Checkpoint layout") with ``index`` -1 says that all before
-``reservoirVersion`` is done; with 0 and more, that files 0 to ``index`` of it are done too; with
-``isStartingVersion``, that the table as it was at that version is read first.
+In an offset of Spark's (FACTS-spark, "Checkpoint layout") ``index`` -1 means that everything before
+``reservoirVersion`` is done. An ``index`` from 0 on means that its files 0 to ``index`` are done too. With
+``isStartingVersion``, the table as of that version is read first.
 """
 
 from __future__ import annotations
@@ -24,18 +23,17 @@ _COMMIT = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\.")
 _LOG = "_delta_log"
 LOOKED_AT = 200
-"""Files of unread commits that are looked for."""
+"""Files of unread commits that are checked for existence."""
 BEFORE_ALL = -1
-"""The index of "nothing of this version yet", in an offset of source version 1."""
+"""Index of "nothing of this version yet", in an offset of source version 1."""
 
 
 @dataclass(frozen=True)
 class History:
-    """What a table's log holds: commits ``oldest`` to ``newest`` without a gap, and the versions that have a
+    """Content of a table's log: commits ``oldest`` to ``newest`` without a gap, and the versions with a
     checkpoint.
 
-    ``table_id`` tells a table from one that was made anew at its path; None where no file that is there names
-    it.
+    ``table_id`` differs after the table was replaced at its path; None if no remaining file names it.
     """
 
     path: str
@@ -45,13 +43,11 @@ class History:
     checkpoints: tuple[int, ...] = ()
 
     def holds_from(self, version: int) -> bool:
-        """Whether every commit from a version on is there; a version that is still to come counts as
-        there.
-        """
+        """Whether every commit from a version on exists; a version still to come counts as existing."""
         return self.oldest <= version <= self.newest + 1
 
     def holds_snapshot(self, version: int) -> bool:
-        """Whether the table as it was at a version can be put together."""
+        """Whether the table as of a version can be rebuilt."""
         if not 0 <= version <= self.newest:
             return False
         return version in self.checkpoints or any(
@@ -61,10 +57,11 @@ class History:
 
 @dataclass(frozen=True)
 class Commit:
-    """What one commit did to rows: ``files`` are what it added, in their order, with their rows (None:
-    unknown); the paths are relative to the table, or absolute. ``removes`` says that rows were changed or
-    deleted, ``has_feed`` that it wrote a change data feed of its own. ``bytes`` is the size of what it
-    added.
+    """Changes of rows by one commit.
+
+    ``files`` are the added files in their order, each with its rows (None: unknown); paths are relative to
+    the table, or absolute. ``removes``: rows were changed or deleted. ``has_feed``: it wrote a change data
+    feed of its own. ``bytes`` is the size of the added files.
     """
 
     version: int
@@ -76,8 +73,8 @@ class Commit:
 
 @dataclass(frozen=True)
 class Between:
-    """What lies between two positions: rows (None: unknown, ``why``), files, and the versions that changed
-    rows.
+    """Data between two positions: rows (None: unknown, for the reason ``why``), files, and the versions that
+    changed rows.
     """
 
     rows: int | None
@@ -87,9 +84,9 @@ class Between:
 
 
 def read_history(path: str) -> History | None:
-    """Look at a table's log; None where there is no table.
+    """Read the history of a table; None if there is no table.
 
-    :raises StorageError: it cannot be listed.
+    :raises StorageError: the log cannot be listed.
     """
     storage = open_storage(path)
     names = storage.names(_LOG)
@@ -105,7 +102,7 @@ def read_history(path: str) -> History | None:
 
 
 def require_history(path: str, source: str) -> History:
-    """Look at the log of a source's table.
+    """Read the history of a source's table.
 
     :raises SourceError: there is no table.
     """
@@ -119,7 +116,7 @@ def require_history(path: str, source: str) -> History:
 
 
 def offset_before(table_id: str, version: int) -> JsonObject:
-    """Give the offset after which a source reads a version and what follows."""
+    """Return the offset from which a source reads a version and all later ones."""
     return {
         "sourceVersion": 1,
         "reservoirId": table_id,
@@ -130,7 +127,7 @@ def offset_before(table_id: str, version: int) -> JsonObject:
 
 
 def is_gone(offset: JsonObject, history: History) -> str | None:
-    """Say why a source cannot go on from an offset; None if it can."""
+    """Return why a source cannot continue from an offset; None if it can."""
     version = int(offset["reservoirVersion"])
     if history.table_id is not None and offset["reservoirId"] != history.table_id:
         return (
@@ -158,24 +155,24 @@ def is_gone(offset: JsonObject, history: History) -> str | None:
 
 
 def next_held(offset: JsonObject, history: History) -> int:
-    """Give the version with which a source goes on where what follows its offset is gone: the next that is
-    held, or the one to come.
+    """Return the version at which a source continues after data loss: the next one still in the log, or the
+    one to come.
     """
     return min(history.newest + 1, max(history.oldest, int(offset["reservoirVersion"])))
 
 
 def version_at(history: History, moment_ms: int) -> int:
-    """Give the first version that was committed at a moment or later; the one still to come if there is none.
+    """Return the first version committed at a moment (epoch milliseconds) or later; the one to come if there
+    is none.
 
-    Times are those by which Delta goes: the commit's own where the table writes them (``inCommitTimestamp``),
-    else its file's, made to grow.
+    Times are Delta's own: that of the commit if the table writes them (``inCommitTimestamp``), otherwise that
+    of its file, made to increase.
 
     :raises SourceError: the commits of that time were cleaned up.
     """
     storage, last = open_storage(history.path), -1
-    own_times = (
-        _own_time(storage, history.newest) is not None
-    )  # else no commit has one: a table that begins to write them goes on
+    # A table that writes commit times never stops: without one in the newest commit, none has one.
+    own_times = _own_time(storage, history.newest) is not None
     for version in range(history.oldest, history.newest + 1):
         last = max(last + 1, _time_of(storage, version, own_times))
         if last >= moment_ms:
@@ -190,9 +187,9 @@ def version_at(history: History, moment_ms: int) -> int:
 
 
 def committed_at(history: History, version: int) -> int:
-    """Give when a version was committed, in epoch milliseconds.
+    """Return the time of a version's commit, in epoch milliseconds.
 
-    :raises SourceError: its commit was cleaned up.
+    :raises SourceError: the commit is not in the log.
     """
     if not history.oldest <= version <= history.newest:
         raise SourceError(
@@ -203,9 +200,9 @@ def committed_at(history: History, version: int) -> int:
 
 
 def between(history: History, start: JsonObject, end: JsonObject, skips_changes: bool = False) -> Between:
-    """Say what a source reads after one offset and up to another, from the log's own statistics.
+    """Return the data that a source reads after one offset and up to another, by the log's own statistics.
 
-    :param skips_changes: the source leaves out commits that change or delete rows.
+    :param skips_changes: the source skips commits that change or delete rows.
     """
     first, last = _place(start), _place(end)
     if first >= last:
@@ -237,9 +234,9 @@ def between(history: History, start: JsonObject, end: JsonObject, skips_changes:
 
 
 def commits(history: History, first: int, last: int) -> Iterator[Commit]:
-    """Read the commits of versions, one by one.
+    """Yield the commits of versions ``first`` to ``last``, one by one.
 
-    :raises SourceError: one is gone, or no commit.
+    :raises SourceError: a commit is missing or damaged.
     """
     storage = open_storage(history.path)
     for version in range(first, last + 1):
@@ -247,8 +244,8 @@ def commits(history: History, first: int, last: int) -> Iterator[Commit]:
 
 
 def vacuumed(offset: JsonObject, history: History) -> str | None:
-    """Say which files of commits that are yet to be read are gone, looking at the next :data:`LOOKED_AT`;
-    None if none is.
+    """Return which files of unread commits were removed, among the next :data:`LOOKED_AT`; None if none
+    was.
     """
     first = int(offset["reservoirVersion"]) + (1 if offset.get("isStartingVersion") else 0)
     gone = missing_files(history, first, LOOKED_AT) if history.holds_from(first) else []
@@ -261,15 +258,12 @@ def vacuumed(offset: JsonObject, history: History) -> str | None:
 
 
 def missing_files(history: History, first: int, limit: int) -> list[str]:
-    """Give files that commits from a version on added and that are not there any more, looking at ``limit``
-    files at most.
-    """
+    """Return missing files that were added by commits from a version on, checking at most ``limit`` files."""
     storage, looked = open_storage(history.path), 0
     gone: list[str] = []
     for commit in commits(history, first, history.newest):
-        if (
-            commit.removes or commit.has_feed
-        ):  # a source reads such commits by other files, leaves them out, or stops there
+        # A source reads such commits from other files, skips them, or stops there.
+        if commit.removes or commit.has_feed:
             continue
         for path, _ in commit.files:
             looked += 1
@@ -323,8 +317,9 @@ def _rows(add: JsonObject) -> int | None:
 
 
 def _own_time(storage: Storage, version: int) -> int | None:
-    """Give the time that a commit itself has; where it has one, Delta writes it with the first action."""
+    """Return a commit's own time in epoch milliseconds, or None."""
     first = next(_actions(storage, version), {})
+    # Delta writes the time with the first action.
     told = first.get("commitInfo", {}).get("inCommitTimestamp")
     return None if told is None else int(told)
 
@@ -343,15 +338,15 @@ def _time_of(storage: Storage, version: int, own_times: bool) -> int:
 
 
 def _table_id(storage: Storage, oldest: int, newest: int) -> str | None:
-    """Read a table's id: from the summary that Delta writes beside its newest commit, else from the newest
-    commit that names it.
+    """Return a table's id: from the summary that Delta writes beside its newest commit, otherwise from the
+    newest commit that has it.
     """
     summary = storage.read(f"{_LOG}/{newest:020d}.crc")
     if summary is not None:
         try:
             return str(json.loads(summary)["metadata"]["id"])
         except (ValueError, KeyError, TypeError):
-            pass  # the summary is a convenience of the writer's; the commits rule
+            pass  # writers need not write a valid summary; the commits count
     for version in range(newest, oldest - 1, -1):
         for action in _actions(storage, version):
             if "metaData" in action:

@@ -1,5 +1,5 @@
-"""Identity columns as a Delta table's schema keeps them: each with a mark, the last value that was given,
-which every append moves.
+"""Identity columns in a Delta table's schema. Each has a mark, the last value given, which every append
+moves.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ _STEP, _MARK = "delta.identity.step", "delta.identity.highWaterMark"
 
 
 def without_marks(schema: str) -> str:
-    """Give a schema, as it stands in the log, without how far its identity columns have counted; one that has
-    none as it is.
-    """
+    """Return a schema, as in the log, without the marks of its identity columns; unchanged if it has none."""
     if _STEP not in schema:
         return schema
     value = json.loads(schema)
@@ -23,10 +21,10 @@ def without_marks(schema: str) -> str:
 
 
 def with_later_marks(schema: str, other: str) -> str:
-    """Give a schema whose identity columns count on after what either of two tables has given, so that no
-    later value was given before.
+    """Return a schema whose identity columns continue after the last value of either of two tables, so that
+    no value repeats.
 
-    :param other: the schema of the other table; columns that it has not count on as they did.
+    :param other: the schema of the other table; columns that are missing there keep their mark.
     """
     if _STEP not in schema:
         return schema
@@ -39,5 +37,5 @@ def with_later_marks(schema: str, other: str) -> str:
 
 
 def _identities(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Give the metadata of the identity columns, by name; none is ever nested."""
+    """Return the metadata of the identity columns, by name; they are never nested."""
     return {field["name"]: field["metadata"] for field in schema["fields"] if _STEP in field["metadata"]}

@@ -1,10 +1,9 @@
-"""What a Delta table's own log says of a writer: its last transaction, and whether it is sealed. Pure Python:
-no JVM is started.
+"""Writers in a Delta table's log, read without a JVM: last transactions, seals, commits.
 
 Delta's streaming sink writes, with each batch, a ``txn`` action: the query's id and the batch's. A recovery
-*seals* a query id with one more ``txn``, of version 2^62: Delta then skips every later batch of that id, in
-silence. So the last real version is the highest below the seal, and it stays right even if a late batch came
-in between somebody's look and the seal.
+*seals* a query id with one more ``txn``, of version 2^62: Delta then skips every later batch of that id,
+silently. So the last real version is the highest below the seal. It stays right even if a late batch is
+written between reading the log and the seal.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from streamkeeper.errors import CheckpointError
 from streamkeeper.storage import Storage, open_storage
 
 SEAL = 2**62
-"""The transaction version that shuts a query id out: no batch id ever gets there."""
+"""Transaction version of a seal; no batch id is ever as high."""
 
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _LOG = "_delta_log"
@@ -32,12 +31,12 @@ _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?
 
 @dataclass(frozen=True)
 class Transactions:
-    """What the log's JSON files say of one writer.
+    """Transactions of one writer in the log's JSON files.
 
-    ``version`` is its last real transaction, or None where none was found; ``sealed_at`` the table version of
-    its seal, or None. ``complete`` says whether the answer is sure: a real version was found, or the log was
-    read back to its first commit. Where it is not, the older commits were cleaned up, and only Spark, by the
-    table's checkpoints, can tell.
+    ``version`` is its last real transaction, or None if none was found. ``sealed_at`` is the table version of
+    its seal, or None. ``complete`` is True if the answer is certain: a real version was found, or the log was
+    read back to its first commit. Otherwise the older commits were cleaned up, and only Spark can answer,
+    from the table's checkpoints.
     """
 
     version: int | None
@@ -46,31 +45,32 @@ class Transactions:
 
     @property
     def sealed(self) -> bool:
-        """Whether the writer is shut out."""
+        """Whether the writer is sealed."""
         return self.sealed_at is not None
 
 
 def exists(table_path: str) -> bool:
-    """Say whether there is a Delta table at a path or URL: whether its log has a commit or a checkpoint."""
+    """Return whether there is a Delta table at a path or URL: whether its log has a commit or a
+    checkpoint.
+    """
     return any(
         _COMMIT.fullmatch(name) or ".checkpoint" in name for name in open_storage(table_path).names(_LOG)
     )
 
 
 def latest_version(table_path: str) -> int | None:
-    """Give a table's newest version by its log's JSON files; None where there is no table."""
+    """Return a table's newest version by its log's JSON files; None if there is no table."""
     versions = _versions(open_storage(table_path))
     return versions[0] if versions else None
 
 
 def last_transaction(table_path: str, app_id: str, at_most: int | None = None) -> Transactions:
-    """Find a writer's last real transaction, newest commit first, and whether it is sealed.
+    """Return a writer's last real transaction and whether it is sealed, reading the newest commit first.
 
-    Reads no further back than the writer's last real transaction. A path without a table gives no version,
-    and is complete.
+    The log is read back to the last real transaction. A path without a table has no version, and is complete.
 
-    :param at_most: how many commits to read; without it, all that are there.
-    :raises CheckpointError: a commit of the log holds something else than JSON lines.
+    :param at_most: number of commits to read; all by default.
+    :raises CheckpointError: a commit of the log is not JSON lines.
     """
     storage = open_storage(table_path)
     versions = _versions(storage)
@@ -87,12 +87,13 @@ def last_transaction(table_path: str, app_id: str, at_most: int | None = None) -
 
 @dataclass(frozen=True)
 class LogCommit:
-    """What one commit of a table says of itself: ``operation`` and ``user_metadata`` as the writer gave them,
-    ``transactions`` by writer (a seal among them), and whether it changed what the table holds.
+    """One commit of a table.
 
-    ``removed`` and ``added`` are data files by their paths in the log, each with the descriptor of its
-    deletion vector or None. ``restored`` is the version that it put back, where it says so by its number.
-    ``rows`` are those of the files that it added, by their statistics; None where these do not say.
+    ``operation`` and ``user_metadata`` are the writer's. ``transactions`` are keyed by writer (a seal among
+    them). ``changes_data`` is True if it changed the table's content. ``removed`` and ``added`` are data
+    files by their paths in the log, each with its deletion vector's file or None. ``restored`` is the version
+    that a RESTORE went back to, if given by number. ``rows`` is the number of rows in the added files, by
+    their statistics; None if unknown.
     """
 
     version: int
@@ -106,21 +107,22 @@ class LogCommit:
     rows: int | None = 0
 
 
-def commits(table_path: str, at_once: int = 1) -> Iterator[LogCommit]:
-    """Give the commits whose JSON is still there, newest first, each read when it is asked for.
+def commits(table_path: str, at_once: int = 1, upto: int | None = None) -> Iterator[LogCommit]:
+    """Return the commits whose JSON is still there, newest first, each read when it is asked for.
 
     :param at_once: how many are read together, for whoever wants most of them.
+    :param upto: the newest version to read; without it the table's newest.
     :raises CheckpointError: a commit of the log holds something else than JSON lines.
     """
     storage = open_storage(table_path)
-    pending = iter(_versions(storage))
+    pending = (version for version in _versions(storage) if upto is None or version <= upto)
     with ThreadPoolExecutor(at_once) as pool:
         while group := list(islice(pending, at_once)):
             yield from pool.map(lambda version: _commit(storage, version), group)
 
 
 def versions(table_path: str) -> list[int]:
-    """Give the versions whose commits are still there as JSON, newest first."""
+    """Return the versions with JSON still in the log, newest first."""
     return _versions(open_storage(table_path))
 
 
@@ -156,8 +158,8 @@ def _commit(storage: Storage, version: int) -> LogCommit:
 
 
 def _rows(added: dict[str, Any]) -> int | None:
-    """Give how many rows a file has that a commit added, by its statistics and its deletion vector; None
-    where these do not say.
+    """Return the number of rows of an added file, by its statistics and its deletion vector; None if
+    unknown.
     """
     try:
         held = json.loads(added.get("stats") or "{}").get("numRecords")
@@ -169,14 +171,14 @@ def _rows(added: dict[str, Any]) -> int | None:
 
 
 def _restored(info: dict[str, Any]) -> int | None:
-    """Give the version that a RESTORE put back; None where it was asked for by a time."""
+    """Return the version of a RESTORE; None if it was given as a time."""
     told = (info.get("operationParameters") or {}).get("version")
     return None if told is None else int(told)
 
 
 def _vector(descriptor: Any) -> str | None:
-    """Give the name of the file that holds a deletion vector, relative to the table; None where there is
-    none, or it is in the log itself.
+    """Return the file of a deletion vector, relative to the table; None if there is none, or it is in the log
+    itself.
 
     Delta's protocol: storage type ``u`` is a prefix and a UUID of 20 characters in Z85; ``i`` is the vector
     itself, ``p`` an absolute path.
@@ -209,16 +211,14 @@ def _action(storage: Storage, version: int, line: bytes) -> dict[str, Any]:
 
 
 def _versions(storage: Storage) -> list[int]:
-    """Give the versions whose commits are still there as JSON, newest first."""
     matches = (_COMMIT.fullmatch(name) for name in storage.names(_LOG))
     return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
 def _transactions(storage: Storage, version: int, app_id: str) -> Iterator[int]:
-    """Give the versions of one writer's ``txn`` actions in one commit; commits that do not name it are not
-    parsed.
-    """
+    """Yield the versions of one writer's ``txn`` actions in one commit."""
     content = storage.read(f"{_LOG}/{version:020d}.json")
+    # Parsing is slow: commits without the writer's id are skipped as bytes.
     if content is None or app_id.encode() not in content:
         return
     for line in content.splitlines():

@@ -1,5 +1,6 @@
-"""How large a version of a table is, by the summary that Delta writes beside each commit. No JVM is started,
-and no file listed.
+"""Size, protocol and metadata of a table's version, from the summary that Delta writes beside each commit.
+
+No JVM is started, and no data file is listed.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from streamkeeper.storage import open_storage
 
 _APPEND_ONLY = "delta.appendOnly"
 _EXPLICIT = "delta.identity.allowExplicitInsert"
-"""Which an identity column says of itself in the schema: GENERATED ALWAYS is false, BY DEFAULT true. Other
-columns say nothing.
+"""Property of an identity column in the schema: false for GENERATED ALWAYS, true for BY DEFAULT. Other
+columns lack it.
 """
 MAPPED, UNMAPPED = "delta.columnMapping.mode", "none"
-"""Under which a table says how its columns are mapped, and what it is without."""
+"""Property with a table's column mapping, and its value for none."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a version of a table comes to: its active files and their bytes; ``protocol`` and ``metadata`` as
-    they stand in the log.
+    """Summary of a table's version: its active files and their bytes; ``protocol`` and ``metadata`` as in the
+    log.
 
-    ``deleted`` are the rows of these files that deletion vectors take away; None where the writer does not
-    say.
+    ``deleted`` is the number of rows that deletion vectors remove from these files; None if the writer does
+    not record it.
     """
 
     version: int
@@ -39,9 +40,7 @@ class Summary:
 
 
 def read_summary(path: str, version: int) -> Summary | None:
-    """Read a version's summary; None where there is none that can be read: it is a convenience of the
-    writer's.
-    """
+    """Read a version's summary; None if it is missing or unreadable, as writers need not write one."""
     content = open_storage(path).read(f"_delta_log/{version:020d}.crc")
     if content is None:
         return None
@@ -62,25 +61,23 @@ def read_summary(path: str, version: int) -> Summary | None:
 
 
 def newest_summary(path: str) -> Summary | None:
-    """Read the summary of a table's newest version; None where there is no table, or none that can be
-    read.
-    """
+    """Read the summary of a table's newest version; None if there is no table, or no readable summary."""
     version = delta_log.latest_version(path)
     return None if version is None else read_summary(path, version)
 
 
 def mapping_of(metadata: dict[str, Any]) -> str:
-    """Give how a table maps its columns, by its metadata as in the log: ``name``, ``id`` or
+    """Return a table's column mapping, from its metadata as in the log: ``name``, ``id`` or
     :data:`UNMAPPED`.
     """
     return str(metadata.get("configuration", {}).get(MAPPED, UNMAPPED))
 
 
 def check_rows_may_go(path: str, metadata: dict[str, Any] | None = None) -> None:
-    """Make sure that rows of a table can be removed or replaced.
+    """Check that rows of a table may be removed or replaced.
 
-    :param metadata: as in its log; that of its newest summary by default, if there is one.
-    :raises RequestError: they cannot; nothing was touched.
+    :param metadata: as in the log; that of the newest summary by default, if there is one.
+    :raises RequestError: the table is append-only; nothing was touched.
     """
     if metadata is None:
         summary = newest_summary(path)
@@ -93,10 +90,10 @@ def check_rows_may_go(path: str, metadata: dict[str, Any] | None = None) -> None
 
 
 def check_takes_backup_rows(path: str) -> None:
-    """Make sure that rows can be appended to a table with the values that they have in a backup, by its
-    newest summary, if there is one.
+    """Check that rows of a backup can be appended to a table with their values, by the newest summary, if
+    there is one.
 
-    :raises RequestError: a column takes no value but those that Delta gives; nothing was touched.
+    :raises RequestError: an identity column accepts only values that Delta generates; nothing was touched.
     """
     summary = newest_summary(path)
     schema = json.loads(summary.metadata.get("schemaString") or "{}") if summary is not None else {}
@@ -111,10 +108,11 @@ def check_takes_backup_rows(path: str) -> None:
 
 
 def check_may_become(path: str, present: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Make sure that Delta lets a table become, in one commit, what another is: a backup of it.
+    """Check that one commit of Delta can turn a table into another one, a backup of it.
 
-    :param present: the table's metadata as in its log, and ``wanted`` that of the other.
-    :raises RequestError: it does not; nothing was touched.
+    :param present: metadata of the table, as in its log.
+    :param wanted: metadata of the other.
+    :raises RequestError: Delta does not allow it; nothing was touched.
     """
     check_rows_may_go(path, present)
     has, gets = mapping_of(present), mapping_of(wanted)

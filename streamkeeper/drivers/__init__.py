@@ -1,3 +1,1 @@
-"""Drivers of flows: how they are submitted, watched, stopped and judged.
-
-Also what a failure means, and who is alerted."""
+"""Drivers of flows: submitting, watching, stopping and judging them; failure classes and alerts."""

@@ -1,15 +1,18 @@
-"""Alerts: what people are told of a flow, and how they are told once.
+"""Alerts about flows, and the files that make each one sent only once.
 
-{flow}/alerts/<kind>-<hash of the occasion>.json  that the occasion was told of, or is about to be: immutable
-{flow}/alerts/pending/<the same name>             the alert while a notifier has still to be told; removed
-when all were {flow}/alerts/open/<the same name>                a trouble that is not over: where the flow
-stood when it was found {flow}/alerts/told/<the same name>/<notifier>-<attempt>.json  an attempt is begun;
-``….sent`` and ``….failed`` say how it ended
+{flow}/alerts/<kind>-<hash of the occasion>.json  mark of an occasion that was reported, or is about to be:
+                                                  immutable
+{flow}/alerts/pending/<the same name>             the alert while a notifier must still be told; removed when
+                                                  all were
+{flow}/alerts/open/<the same name>                a trouble that is not over, with the flow's position when
+                                                  it was found
+{flow}/alerts/told/<the same name>/<notifier>-<attempt>.json  an attempt has begun; its ``….sent`` or
+                                                  ``….failed`` file is its end
 
-Who creates an attempt's file sends, so two tasks or two Airflows never send the same. The next attempt may be
-made once the last one is marked failed, or is as old as only a process that died leaves it: nobody can tell
-whether that one still sent, and an alert that comes twice is the smaller harm. Ages are differences of the
-storage's own times (:func:`storage_now`), so no two clocks are compared.
+The process that creates an attempt's file sends, so two tasks or two Airflows never send the same. The next
+attempt follows when the last one is marked failed, or is so old that its process must have died. Whether that
+one still sent is unknown; a duplicate alert is the smaller harm. Ages are differences of the storage's own
+times (:func:`storage_now`), so no two clocks are compared.
 """
 
 from __future__ import annotations
@@ -29,15 +32,15 @@ from streamkeeper.storage import Storage, read_json, to_json
 from streamkeeper.times import now
 
 SENDING_SECONDS = 600.0
-"""Age after which an attempt without an end is one whose process died."""
+"""Seconds without an end after which the process of an attempt counts as dead."""
 FIRST_PAUSE, LONGEST_PAUSE = 30.0, 3600.0
-"""Seconds between a failed attempt and the next, doubled each time."""
+"""Seconds between a failed attempt and the next: the first pause, doubled each time up to the longest."""
 MOST_ATTEMPTS = 30
-"""Then a notifier is given up for this alert; it is about a day."""
+"""Attempts after which a notifier is given up for this alert; about a day."""
 
 
 class AlertKind(Enum):
-    """What an alert is about; the value is part of file names."""
+    """Subjects of alerts; the value is part of file names."""
 
     PARKED = "parked"
     CRASH_LOOP = "crash-loop"
@@ -66,10 +69,9 @@ _SUBJECTS = {
 
 @dataclass(frozen=True)
 class Alert:
-    """What people are told. ``flow`` is ``pipeline.flow``; ``occasion`` is what happened, such that it
-    happens once.
+    """One alert. ``flow`` is ``pipeline.flow``; ``occasion`` identifies the event, which happens only once.
 
-    ``generation`` and ``batch`` are where the flow stood: its last commit, None where it had none.
+    ``generation`` and ``batch`` are the flow's position: its last commit, None if it had none.
     """
 
     kind: AlertKind
@@ -83,16 +85,16 @@ class Alert:
 
     @property
     def subject(self) -> str:
-        """One line."""
+        """Subject in one line."""
         return f"{self.flow} {_SUBJECTS[self.kind]}"
 
     @property
     def name(self) -> str:
-        """The file name that stands for the occasion."""
+        """File name of the occasion."""
         return f"{self.kind.value}-{hashlib.sha256(self.occasion.encode()).hexdigest()[:16]}.json"
 
     def for_templates(self) -> AlertInWords:
-        """Give the alert as the arguments of a notifier may name it."""
+        """Return the alert with the fields that a notifier's arguments may use."""
         body = f"<pre>{html.escape(self.text)}</pre>"
         if self.link:
             body += f'<p><a href="{html.escape(self.link)}">{html.escape(self.link)}</a></p>'
@@ -103,8 +105,8 @@ class Alert:
 
 @dataclass(frozen=True)
 class AlertInWords:
-    """What ``alert`` is in a notifier's arguments: ``{{ alert.subject }}``, ``{{ alert.text }}``, … ``html``
-    is text and link, escaped.
+    """Fields of ``alert`` in a notifier's arguments: ``{{ alert.subject }}``, ``{{ alert.text }}``, …
+    ``html`` is text and link, escaped.
     """
 
     subject: str
@@ -117,8 +119,9 @@ class AlertInWords:
 
 
 def storage_now(storage: Storage) -> float:
-    """Give the time by the storage's own clock, in seconds since the epoch: that of a file that is written
-    for it.
+    """Return the time by the storage's own clock, in seconds since the epoch: that of a file written now.
+
+    :raises StorageError: the written file is missing.
     """
     storage.overwrite(CLOCK, to_json({"at": now()}))
     written = storage.modified(CLOCK)
@@ -131,13 +134,11 @@ def storage_now(storage: Storage) -> float:
 
 
 def record(home: FlowHome, alert: Alert) -> bool:
-    """Write an alert down before anyone is told; False if its occasion was told of before.
-
-    What is pending comes first, so that an alert is never lost where this process ends in between.
-    """
+    """Record an alert before any notifier is told; return False if its occasion was recorded before."""
     if home.storage.read(home.alert(alert.name)) is not None:
         return False
     content = to_json({**asdict(alert), "kind": alert.kind.value})
+    # Pending first: if this process ends in between, the alert is not lost.
     home.storage.create(home.alert(f"pending/{alert.name}"), content)
     if alert.kind in TROUBLES:
         home.storage.create(home.alert(f"open/{alert.name}"), content)
@@ -145,7 +146,7 @@ def record(home: FlowHome, alert: Alert) -> bool:
 
 
 def pending(home: FlowHome) -> list[Alert]:
-    """Read the alerts of which a notifier has still to be told."""
+    """Read the alerts that a notifier must still be told."""
     return _read_all(home, "pending")
 
 
@@ -155,23 +156,23 @@ def open_troubles(home: FlowHome) -> list[Alert]:
 
 
 def close_trouble(home: FlowHome, alert: Alert) -> None:
-    """Say that a trouble is over."""
+    """Record that a trouble is over."""
     home.storage.remove(home.alert(f"open/{alert.name}"))
 
 
 def settle(home: FlowHome, alert: Alert) -> None:
-    """Say that every notifier was told."""
+    """Record that every notifier was told."""
     home.storage.remove(home.alert(f"pending/{alert.name}"))
 
 
 def notifier_key(notifier: Notifier) -> str:
-    """Give what tells notifiers apart; with other arguments it is another one."""
+    """Return the key of a notifier; with other arguments it is another notifier."""
     plain = json.dumps([notifier.classpath, dict(notifier.arguments)], sort_keys=True)
     return hashlib.sha256(plain.encode()).hexdigest()[:12]
 
 
 class Step(Enum):
-    """What is to be done about one alert and one notifier."""
+    """Next step for one alert and one notifier."""
 
     SEND = "send"
     WAIT = "wait"
@@ -181,26 +182,28 @@ class Step(Enum):
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt to tell one notifier of one alert, or why there is none now. ``number`` counts from 1."""
+    """One attempt to send an alert to a notifier, or the reason why there is none now. ``number`` counts from
+    1.
+    """
 
     step: Step
     file: str = ""
     number: int = 0
 
     def sent(self, home: FlowHome) -> None:
-        """Say that the notifier was told."""
+        """Record that the notifier was told."""
         home.storage.create(f"{self.file}.sent", to_json({"at": now()}))
 
     def failed(self, home: FlowHome, error: str) -> None:
-        """Say that it could not be told, and why."""
+        """Record that the notifier could not be told, and why."""
         home.storage.create(f"{self.file}.failed", to_json({"at": now(), "error": error}))
 
 
 def attempt(home: FlowHome, alert: Alert, key: str, clock: Callable[[], float] | None = None) -> Attempt:
-    """Claim the next attempt to tell a notifier of an alert; at most one process gets it.
+    """Claim the next attempt to send an alert to a notifier; at most one process gets it.
 
-    :param key: the notifier's, of :func:`notifier_key`.
-    :param clock: gives the storage's time.
+    :param key: the notifier's, from :func:`notifier_key`.
+    :param clock: returns the storage's time.
     """
     folder = home.alert(f"told/{alert.name.removesuffix('.json')}")
     names = [name for name in home.storage.names(folder) if name.startswith(f"{key}-")]

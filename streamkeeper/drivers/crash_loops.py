@@ -1,8 +1,8 @@
-"""Crash loops: drivers of a flow that fail again and again, and commit nothing between.
+"""Crash loops: drivers of a flow that fail repeatedly without a commit in between.
 
 The supervising task writes each failure of a driver into one file beside the flow's checkpoint, with the
-position that the flow had: a try of the task remembers nothing of the one before, and a driver that cannot
-even take its lease leaves nothing. A committed batch ends the count.
+flow's position. The task itself cannot count: a try knows nothing of the one before, and a driver that cannot
+even take its lease leaves no trace. A committed batch resets the count.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.storage import read_json, to_json
 
 FAILURES = 5
-"""That many failures without a committed batch between them …"""
+"""Failures without a committed batch in between …"""
 WINDOW = 30 * 60.0
-"""… within that many seconds are a crash loop."""
+"""… that are a crash loop if they come within that many seconds."""
 
 
 @dataclass(frozen=True)
 class Failures:
     """Failures of a flow's drivers at one position.
 
-    ``position`` is generation and last committed batch. ``since`` is when the first came, and ``times`` are
-    the newest, oldest first, in seconds since the epoch by the supervising task's clock. ``looping`` is
-    whether it is a crash loop: once it is, it stays one until a batch is committed or a window goes by
-    without a failure.
+    ``position`` is generation and last committed batch. ``since`` is the time of the first failure, and
+    ``times`` are those of the newest ones, oldest first, in seconds since the epoch by the supervising task's
+    clock. ``looping`` is whether it is a crash loop. It stays one until a batch is committed, or a whole
+    :data:`WINDOW` passes without a failure.
     """
 
     position: str
@@ -39,7 +39,7 @@ class Failures:
 
     @property
     def occasion(self) -> str:
-        """Name this row of failures, for an alert that is told once."""
+        """Identifier of this series of failures, for an alert that is sent once."""
         return (
             f"{self.position}, since"
             f" {datetime.fromtimestamp(self.since, timezone.utc).isoformat(timespec='seconds')}"
@@ -47,7 +47,7 @@ class Failures:
 
 
 def note(home: FlowHome, now: float | None = None) -> Failures:
-    """Write down that a driver of the flow failed just now; give all failures that count.
+    """Record a failure of the flow's driver now; return all failures that count.
 
     :raises StorageError: the state folder cannot be read or written.
     """
@@ -68,9 +68,9 @@ def note(home: FlowHome, now: float | None = None) -> Failures:
 
 
 def read(home: FlowHome) -> Failures | None:
-    """Read the failures that were written down last; None if there never was one.
+    """Read the recorded failures; None if there never was one.
 
-    :raises StorageError: the file holds something else.
+    :raises StorageError: the file is damaged.
     """
     value = read_json(home.storage, home.failures)
     if value is None:

@@ -1,8 +1,8 @@
-"""What a failure means: retry it, or park the flow until a recovery. One table says so, after FACTS-spark
+"""Classes of failures: retry, or park the flow until a recovery. One table decides, after FACTS-spark
 ("Telling failures apart").
 
-A Spark failure is a chain of causes; the first with an error condition that is not the generic
-``STREAM_FAILED`` names it. Some have none: those are told by their message.
+A Spark failure is a chain of causes. Its name is the first error condition other than the generic
+``STREAM_FAILED``. Failures without a condition are identified by their message.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any
 
 
 class FailureClass(Enum):
-    """What a failure asks for."""
+    """What a failure needs."""
 
     NEEDS_RECOVERY = "needs recovery"
-    """A restart fails again: the checkpoint and the flow do not fit. The flow is parked."""
+    """A restart fails again: the checkpoint does not fit the flow. The flow is parked."""
     NEEDS_CORRECTION = "needs correction"
-    """What was declared, or the software, must be corrected first; no recovery helps. The flow is parked."""
+    """The declaration or the software must be corrected first; no recovery helps. The flow is parked."""
     RESTART = "restart at once"
     """The next start is expected to succeed."""
     TRANSIENT = "transient"
-    """Retried, for ever."""
+    """Retried, forever."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """One link of a failure's chain: class name, Spark error condition and SQLSTATE where it has them,
-    message.
+    """One link of a failure's chain: class name, message, and Spark's error condition and SQLSTATE if it has
+    them.
     """
 
     type: str
@@ -41,8 +41,8 @@ class Cause:
 
 @dataclass(frozen=True)
 class Rule:
-    """One row of the table: a condition (exactly, or ``PREFIX.*``) or a pattern of the message, and what it
-    means.
+    """One row of the table: a condition (exact, or ``PREFIX.*``) or a pattern of the message, and its
+    meaning.
     """
 
     condition: str | None
@@ -54,7 +54,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Failure:
-    """A classed failure, in words for the user. ``recovery`` names the DAG that fits, or None."""
+    """Classified failure, described for the user. ``recovery`` names the DAG that helps, or None."""
 
     classed: FailureClass
     condition: str | None
@@ -291,18 +291,18 @@ RULES: tuple[Rule, ...] = (
         _RESET,
     ),
 )
-"""The first rule that fits decides. What no rule fits is transient, unless it is the declaration's own
-fault.
+"""Rules in order of precedence: the first that fits decides. A failure without a rule is transient, unless
+the declaration is at fault.
 """
 
 _NOT_SPARKS_FAULT = ("AnalysisException", "ParseException", "DeclarationError")
 
 
 def classify(causes: Sequence[Cause]) -> Failure:
-    """Class a failure by its chain of causes, outermost first.
+    """Return the class of a failure from its chain of causes, outermost first.
 
-    A condition anywhere in the chain weighs more than a message. An ``AnalysisException`` that no rule knows
-    is the declaration's fault.
+    A condition anywhere in the chain weighs more than a message. An ``AnalysisException`` without a rule is
+    the declaration's fault, as are a ``ParseException`` and a ``DeclarationError``.
     """
     for rules in ([rule for rule in RULES if rule.condition], [rule for rule in RULES if not rule.condition]):
         for cause in causes:
@@ -354,7 +354,7 @@ def _fits(rule: Rule, cause: Cause) -> bool:
 
 
 def describe(flow: str, failure: Failure, retried: bool = False) -> str:
-    """Say what broke in the words of the user's flow, with its SQLSTATE, and what fits.
+    """Return what failed and what helps, in terms of the user's flow, with the SQLSTATE.
 
     :param retried: the flow declares that it is retried rather than parked.
     """

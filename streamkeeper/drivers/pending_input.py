@@ -1,14 +1,14 @@
-"""Whether input waits for a flow: something that its sources have and its last commit had not. No JVM,
-nothing is changed.
+"""Pending input of a flow: data that its sources have and its last commit had not. No JVM, nothing is
+changed.
 
-Files: Spark takes the oldest first, so what is younger than all that the newest entries of the files log name
-was surely not read, and is looked up in the whole log only then. A late file with an older time is not seen
-to wait: that keeps a look cheap, and files that Spark ignores for their age (``maxFileAge``) from alarming
-anybody. The rate source has rows as long as time goes by.
+Files: Spark reads the oldest first. So a file younger than all in the newest entries of the files log was
+surely not read, and only such files are looked up in the whole log. A late file with an older time is not
+found. That keeps the check cheap, and files that Spark ignores for their age (``maxFileAge``) cause no alert.
+The rate source has rows as long as time passes.
 
-Kafka: the brokers are asked, for some seconds at most. While they do not answer, nobody can read: that counts
-as input that waits. A Delta table's log says whether commits with rows came after the position. A source that
-became another kind under its old name cannot be read at all: that counts, too.
+Kafka: the brokers are asked, for some seconds at most. While they do not answer, no driver can read: that
+counts as pending input. A Delta table's log shows whether commits with rows follow the position. A source
+that became another kind under its old name cannot be read at all: that counts, too.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import Offsets, records_between
 
 ENOUGH = 1000
-"""Files that may wait until the listing of a folder ends early."""
+"""Pending files after which the listing of a folder ends early."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """Whether input waits, and which, in words. What could not be found out from here is said, too, and does
-    not count.
+    """Whether there is pending input, described in ``said``. Input that could not be checked is described,
+    too, but does not count.
     """
 
     there: bool
@@ -45,7 +45,7 @@ class Waiting:
 
 
 def what_waits(home: FlowHome, flow: Flow) -> Waiting:
-    """Look whether a flow has anything to read.
+    """Return whether a flow has anything to read.
 
     :param flow: with its sources opened (:mod:`streamkeeper.manifest.environment`).
     :raises CheckpointError: its checkpoint's newest entries cannot be read.
@@ -61,9 +61,8 @@ def what_waits(home: FlowHome, flow: Flow) -> Waiting:
             return Waiting(True, f"batch {planned[-1]} is planned and not committed")
         ends = checkpoint.offsets(last).sources if last is not None else {}
     for index, source in enumerate(flow.pipeline.sources_of(flow.declaration)):
-        key = (
-            source.name if source.name in ends or str(index) not in ends else str(index)
-        )  # version 1 of the offset log has no names
+        # Version 1 of the offset log has no names.
+        key = source.name if source.name in ends or str(index) not in ends else str(index)
         found = _waits_in(source, checkpoint, key, ends.get(key))
         if found.there:
             return found
@@ -118,7 +117,7 @@ def _unread_files(source: Source, checkpoint: Checkpoint, key: str, upto: int) -
 
 
 def _unread_records(source: Source, position: Any) -> Waiting:
-    """Ask how many records come after a position; one that nobody knows is the beginning."""
+    """Return the number of records after a position; an unknown position counts as the beginning."""
     try:
         topics = kafka_client.look_at(source)
     except NotAskable as error:

@@ -1,15 +1,14 @@
-"""Judging whether a flow makes progress: by its checkpoint and its sources, never by the state of a task. No
-JVM, nothing is changed.
+"""Progress of a flow, judged by its checkpoint and its sources, never by the state of a task. No JVM, nothing
+is changed.
 
-A flow is silent while no batch is committed; that alone is no trouble, since a flow without new input may be
-idle for ever. So a look asks, only while nothing was committed since the last look, whether input waits; the
+A flow is silent while no batch is committed. That alone is no trouble: a flow without new input may be idle
+forever. So only if nothing was committed since the last look does the monitor check for pending input. The
 clock runs from the first look that found some. It is the storage's own clock
 (:func:`streamkeeper.drivers.alerts.storage_now`). A hold stops the clock: a flow that must not run is not
 late.
 
-What a look found is kept (:class:`Note`), for the next. A big folder is listed rarely: after a listing of t
-seconds the next one comes
-:data:`DUTY` times t later, at the earliest.
+The result of a look is kept for the next (:class:`Note`). A big folder is listed rarely: after a listing of t
+seconds the next one comes :data:`DUTY` times t later, at the earliest.
 """
 
 from __future__ import annotations
@@ -32,18 +31,17 @@ from streamkeeper.storage import read_json, to_json
 from streamkeeper.times import describe_age
 
 DUTY = 50.0
-"""A flow's sources are looked at for a fiftieth of the time at most."""
+"""Ratio of pause to listing: a flow's sources are listed for a fiftieth of the time at most."""
 LOOK_SECONDS = 60.0
-"""How often the monitor looks."""
+"""Seconds between two looks of the monitor."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """A flow's last commit: its newest generation that began, and the batch. A seed that stands for what was
-    before is no batch of it.
+    """Position of a flow's last commit: its newest begun generation, and the batch. A seed batch does not
+    count.
 
-    ``rebuilt`` says how far the state of a generation is that has not begun yet, while one is rebuilt from
-    history.
+    ``rebuilt`` is the progress of a state rebuilt from history for a generation that has not begun yet.
     """
 
     generation: int | None = None
@@ -63,10 +61,10 @@ class Position:
 
 @dataclass(frozen=True)
 class Note:
-    """What the last look found. Times are the storage's, in seconds: ``since`` when input was first seen to
-    wait, None if none did.
+    """Result of the last look. Times are the storage's, in seconds: ``since`` is when pending input was first
+    found, None if there is none.
 
-    ``next_listing`` is when the sources may be looked at again; ``late`` is whether input waited too long.
+    ``next_listing`` is when the sources may be listed again; ``late`` is whether input waited too long.
     """
 
     position: Position
@@ -76,7 +74,7 @@ class Note:
 
 
 class State(Enum):
-    """What a look makes of a flow."""
+    """Verdict of a look."""
 
     NEVER_STARTED = "never started"
     HELD = "held"
@@ -90,7 +88,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Seen:
-    """What is known of a flow at one look. ``waiting`` is None where the sources were not looked at."""
+    """Facts of one look at a flow. ``waiting`` is None if the sources were not listed."""
 
     position: Position
     started: bool
@@ -100,10 +98,10 @@ class Seen:
 
 
 def judge(seen: Seen, before: Note | None, now: float, allowed: float | None) -> tuple[State, Note]:
-    """Judge one look: pure.
+    """Return the verdict of one look, and the note to keep. A pure function.
 
     :param now: the storage's time, in seconds.
-    :param allowed: seconds that input may wait without a commit; None: for ever.
+    :param allowed: seconds that input may wait without a commit; None for no limit.
     """
     fresh = Note(seen.position)
     if not seen.started:
@@ -120,7 +118,7 @@ def judge(seen: Seen, before: Note | None, now: float, allowed: float | None) ->
 def _judge_silence(
     waiting: Waiting | None, before: Note, now: float, allowed: float | None
 ) -> tuple[State, Note]:
-    """Judge a flow that committed nothing since the last look."""
+    """Return the verdict of a flow that committed nothing since the last look."""
     if waiting is None and before.since is None:
         return State.IDLE, before
     if waiting is not None and not waiting.there:
@@ -131,8 +129,8 @@ def _judge_silence(
 
 
 def needs_listing(position: Position, before: Note | None, now: float, allowed: float | None) -> bool:
-    """Say whether the sources must be looked at: while it is not known that input waits, and once more before
-    people are told.
+    """Return whether the sources must be listed: while pending input is not known, and once more before an
+    alert.
     """
     if before is None or before.position != position or now < before.next_listing:
         return False
@@ -141,8 +139,8 @@ def needs_listing(position: Position, before: Note | None, now: float, allowed: 
 
 @dataclass(frozen=True)
 class Look:
-    """One look at one flow, for people. ``age`` is seconds since the last commit, ``silent`` since input was
-    first seen to wait.
+    """One look at one flow, for people. ``age`` is seconds since the last commit, ``silent`` since pending
+    input was first found.
     """
 
     flow: str
@@ -154,7 +152,7 @@ class Look:
     driver: str
 
     def to_json(self) -> dict[str, object]:
-        """Give the look as a JSON object."""
+        """Return the look as a JSON object."""
         return {**asdict(self), "state": self.state.value, "position": str(self.position)}
 
     def __str__(self) -> str:
@@ -165,11 +163,11 @@ class Look:
 
 
 def look(home: FlowHome, flow: Flow, now: float, *, monotonic: Callable[[], float] = time.monotonic) -> Look:
-    """Look at one flow, judge it, and keep what was found.
+    """Judge the progress of one flow, and keep the result.
 
     :param flow: with its sources opened as far as this process can.
     :param now: the storage's time, in seconds.
-    :raises StreamkeeperError: something of the flow, or a source, cannot be read.
+    :raises StreamkeeperError: a file of the flow, or a source, cannot be read.
     """
     allowed = flow.pipeline.no_progress_after
     before, found = _read_note(home), position(home)
@@ -188,13 +186,13 @@ def look(home: FlowHome, flow: Flow, now: float, *, monotonic: Callable[[], floa
         home.storage.overwrite(home.progress, to_json(asdict(note)))
     silent = now - note.since if note.since is not None else None
     said = waiting.said if waiting is not None else "input waits" if silent is not None else ""
-    age = None if found.batch is None else _age(home, now)  # the seed of a generation is no commit of it
+    age = None if found.batch is None else _age(home, now)  # a generation's seed is no commit of it
     return Look(flow.full_name, state, found, age, silent, said, driver)
 
 
 def position(home: FlowHome) -> Position:
-    """Read where a flow stands by its newest checkpoint, and by its driver's heartbeat how far a state is
-    that is rebuilt for the next.
+    """Read a flow's position from its newest checkpoint, and the progress of a rebuilt state from its
+    driver's heartbeat.
 
     :raises StorageError: a generation's files are damaged.
     """
@@ -208,7 +206,7 @@ def position(home: FlowHome) -> Position:
 
 
 def is_over(trouble: Alert, present: Position) -> bool:
-    """Say whether a flow committed a batch since a trouble was told of."""
+    """Return whether a flow committed a batch since the alert about a trouble."""
     if present.generation is None or present.batch is None:
         return False
     if trouble.generation is None or present.generation > trouble.generation:
@@ -219,7 +217,9 @@ def is_over(trouble: Alert, present: Position) -> bool:
 
 
 def _started(home: FlowHome) -> bool:
-    """Say whether anybody ever tried to run the flow: one whose DAG was never switched on is no trouble."""
+    """Return whether there ever was an attempt to run the flow. A DAG that was never switched on is no
+    trouble.
+    """
     return bool(home.epochs()) or home.storage.read(home.supervisor) is not None
 
 

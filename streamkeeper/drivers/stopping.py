@@ -1,9 +1,9 @@
 """Stopping a held flow's driver: by its hold, then by SIGTERM, then by SIGKILL.
 
-A hold is what stops a driver: it ends its batch and leaves. Only one that has not by a deadline is signalled,
-and only where its lease proves that the very process is on this host: same boot, same pid namespace, same pid
-with the same start time. The signal goes through a pidfd that was opened before that proof, so it never
-reaches a process that got the pid later.
+A hold makes a driver end its batch and leave. A driver still there at a deadline is signalled, but only if
+its lease proves that the very process is on this host: same boot, same pid namespace, same pid with the same
+start time. The signal goes through a pidfd opened before that proof. So it never reaches a process that got
+the pid later.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Lease, Life, process_started
 
 KILL_AFTER = 60.0
-"""Seconds that a driver gets between SIGTERM and SIGKILL, unless told otherwise."""
+"""Seconds between SIGTERM and SIGKILL by default."""
 DYING = 30.0
-"""Seconds that the system gets to end a killed process."""
+"""Seconds for the system to end a killed process."""
 AT_ONCE = 16
-"""Flows that are waited for at once."""
+"""Flows waited for at the same time."""
 
 
 class By(Enum):
-    """What ended a driver."""
+    """How a driver ended."""
 
     ABSENCE = "had no driver"
     HOLD = "stopped in good order"
@@ -40,8 +40,8 @@ class By(Enum):
 
 @dataclass(frozen=True)
 class Stop:
-    """How a flow came to stand still: ``flow`` is its full name, ``epoch`` that of its last driver (None if
-    there never was one).
+    """Result of stopping a flow: ``flow`` is its full name, ``epoch`` that of its last driver (None if there
+    never was one).
     """
 
     flow: str
@@ -61,13 +61,13 @@ def stop(
 ) -> Stop:
     """Wait until a held flow has no driver; after ``deadline`` seconds end it by force.
 
-    :param deadline: seconds for a stop in good order; None waits for as long as it takes, and signals nobody.
+    :param deadline: seconds for a stop in good order; None waits without limit, and sends no signal.
     :param kill_after: seconds between SIGTERM and SIGKILL.
     :param term: seconds without a heartbeat after which a driver on another host counts as gone.
-    :param say: told of each signal.
-    :raises StreamkeeperError: nothing holds the flow, so a driver that is ended would be started again.
-    :raises LeaseHeld: the driver is beyond the deadline, and on another host, or not this user's; the message
-        says where to go.
+    :param say: called with each signal.
+    :raises StreamkeeperError: nothing holds the flow, so an ended driver would be started again.
+    :raises LeaseHeld: the driver is past the deadline, and on another host, or another user's; the message
+        names the host.
     """
     _check_held(home)
     before = leases.current(home)
@@ -93,8 +93,7 @@ def stop_all(
     term: float = 60.0,
     say: Callable[[str], None] = lambda words: None,
 ) -> list[Stop]:
-    """Stop several held flows at once, as :func:`stop` does; give how each came to stand still, in the order
-    asked for.
+    """Stop several held flows at once, as :func:`stop` does; return the results in the order of ``homes``.
 
     :raises StreamkeeperError: some of them could not be stopped; each is named, and the others were stopped.
     """
@@ -125,8 +124,8 @@ def _check_held(home: FlowHome) -> None:
 
 
 def _signal(home: FlowHome, number: signal.Signals, waited: float, say: Callable[[str], None]) -> None:
-    """Signal the driver that has the lease: itself by SIGTERM, its whole process group by SIGKILL; nobody if
-    it is gone by now.
+    """Signal the driver that has the lease: only itself by SIGTERM, its whole process group by SIGKILL; none
+    if it is gone.
     """
     lease = leases.current(home)
     if lease is None:
@@ -162,10 +161,9 @@ def _signal(home: FlowHome, number: signal.Signals, waited: float, say: Callable
 
 
 def _kill_group(pid: int) -> None:
-    """Kill the group of a driver, so with the JVM that ``spark-submit`` started it from; never the one that
-    this process is in itself.
-    """
+    """Kill the process group of a driver, and so the JVM from which ``spark-submit`` started it."""
     group = os.getpgid(pid)
+    # Never the group of this process itself.
     if group != os.getpgrp():
         os.killpg(group, signal.SIGKILL)
 

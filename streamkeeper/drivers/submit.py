@@ -1,5 +1,5 @@
-"""How every job is submitted, a flow's driver, a step of a recovery and ``tidy_tables``: Spark's settings,
-the command, the environment.
+"""How every job is submitted, a flow's driver and a step of a recovery: Spark's settings, the command, the
+environment.
 
 Nothing here starts anything or imports Spark.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,25 +17,24 @@ from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.declare.model import AnyFlow, Pipeline
 from streamkeeper.declare.shared_driver import FAIR, common_conf, job_conf
 from streamkeeper.errors import DeclarationError
-from streamkeeper.manifest.manifest import Flow, read_manifest
+from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import DEFAULT_MASTER, PROJECT, Settings
 from streamkeeper.user_environment import environment
 
 JOB = PROJECT / "spark_jobs" / "run_flow.py"
-"""The application that spark-submit runs."""
+"""Application of a flow's driver, for spark-submit."""
 
 RECOVERY_JOB = PROJECT / "spark_jobs" / "run_recovery.py"
-"""The application that carries out one step of a recovery."""
-
-TIDYING_JOB = PROJECT / "spark_jobs" / "run_tidying.py"
-"""The application that tidies tables."""
+"""Application of one step of a recovery."""
 
 LOG_VARIABLE = "STREAMKEEPER_DRIVER_LOG"
-"""Tells a driver which file its output goes to, so that its lease can say so to whoever attaches to it."""
+"""Variable with the file of a driver's output. The driver's lease passes it on to processes that attach to
+the driver.
+"""
 
 SUPERVISED_VARIABLE = "STREAMKEEPER_SUPERVISED"
-"""Where this is ``1`` a driver stops by itself when its supervisor's heartbeat
-(streamkeeper.drivers.supervision) stays away.
+"""Variable that is ``1`` for a supervised driver: without its supervisor's heartbeat it stops by itself
+(streamkeeper.drivers.supervision).
 """
 
 OURS: Mapping[str, str] = {
@@ -43,7 +42,7 @@ OURS: Mapping[str, str] = {
     "spark.sql.streaming.offsetLog.formatVersion": "2",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-"""Settings that positions by source name, and Delta, depend on. A flow that sets one of them is refused."""
+"""Settings on which positions by source name, and Delta, depend. A flow that sets one of them is refused."""
 
 _DELTA = "io.delta.sql.DeltaSparkSessionExtension"
 _REFUSED = (
@@ -56,11 +55,11 @@ _LOCAL = re.compile(r"local(?:\[([0-9]+|\*)(?:,[0-9]+)?\])?")
 
 
 def spark_settings(settings: Settings, flow: AnyFlow, master: str = DEFAULT_MASTER) -> dict[str, str]:
-    """Give the ``--conf`` values of the application of a flow that has one for itself, by name.
+    """Return the ``--conf`` values, by name, of the application of a flow with a driver of its own.
 
-    On ``local`` masters the jars go on the class path as they are, and shuffles, snapshots of Delta tables
-    and addresses suit one machine; elsewhere the jars are shipped to the executors. What the flow declares as
-    ``spark_conf`` comes after the defaults.
+    On ``local`` masters the jars are put on the class path as they are, and shuffles, snapshots of Delta
+    tables and addresses suit one machine. Elsewhere the jars are shipped to the executors. The flow's
+    ``spark_conf`` overrides the defaults.
 
     :raises DeclarationError: the flow sets what Streamkeeper must set itself.
     """
@@ -69,17 +68,17 @@ def spark_settings(settings: Settings, flow: AnyFlow, master: str = DEFAULT_MAST
 
 
 def shared_settings(settings: Settings, pipeline: Pipeline, master: str = DEFAULT_MASTER) -> dict[str, str]:
-    """Give the ``--conf`` values of the application that all flows of a pipeline share: what they declare
-    alike, and FAIR scheduling.
+    """Return the ``--conf`` values of the application that all flows of a pipeline share: settings that all
+    declare alike, and FAIR scheduling.
     """
     common = {name: value for name, value in common_conf(pipeline.flows).items() if name not in _REFUSED}
     return {**_application(settings, common, master), **FAIR}
 
 
 def application_settings(settings: Settings, flow: Flow, master: str = DEFAULT_MASTER) -> dict[str, str]:
-    """Give the ``--conf`` values of the application that a flow runs in, its own or its pipeline's.
+    """Return the ``--conf`` values of a flow's application, its own or its pipeline's.
 
-    :raises DeclarationError: the flow has an application for itself, and sets what Streamkeeper must set
+    :raises DeclarationError: the flow has an application of its own, and sets what Streamkeeper must set
         itself.
     """
     if flow.pipeline.shared_driver:
@@ -90,8 +89,8 @@ def application_settings(settings: Settings, flow: Flow, master: str = DEFAULT_M
 def job_settings(
     settings: Settings, flows: Sequence[AnyFlow], master: str = DEFAULT_MASTER
 ) -> dict[str, str]:
-    """Return the ``--conf`` values of an application that runs no flow, but works on the tables or
-    checkpoints of some.
+    """Return the ``--conf`` values of an application that runs no flow, but works on tables or checkpoints of
+    some.
     """
     return _application(
         settings, {name: value for name, value in job_conf(flows).items() if name not in _REFUSED}, master
@@ -99,9 +98,9 @@ def job_settings(
 
 
 def check_allowed(flow: AnyFlow) -> None:
-    """Make sure that a flow leaves Streamkeeper's own settings alone.
+    """Check that a flow does not set Streamkeeper's own settings.
 
-    :raises DeclarationError: it does not.
+    :raises DeclarationError: it does.
     """
     refused = sorted(set(flow.spark_conf) & set(_REFUSED))
     if refused:
@@ -112,18 +111,17 @@ def check_allowed(flow: AnyFlow) -> None:
 
 
 def application_name(flows: Sequence[Flow]) -> str:
-    """Give the name that the application of some flows of one pipeline has in Spark: the flow's, or the
-    pipeline's where it is shared.
+    """Return the name in Spark of the application of some flows of one pipeline: the flow's, or the
+    pipeline's if it is shared.
     """
     return flows[0].pipeline.name if flows[0].pipeline.shared_driver else flows[0].full_name
 
 
 @dataclass(frozen=True)
 class Submission:
-    """What a job is submitted with, of whatever kind and by whomever: the command line, or Airflow by its
-    connection.
+    """Parts of a job's submission, of any kind, for the command line or Airflow's connection.
 
-    ``conf`` suits ``master``; ``environment`` is all of it.
+    ``conf`` suits ``master``; ``environment`` is the whole environment.
     """
 
     name: str
@@ -137,14 +135,15 @@ class Submission:
         """Return the whole command, ``spark-submit`` first."""
         confs = [part for name, value in self.conf.items() for part in ("--conf", f"{name}={value}")]
         return [
-            spark_submit(), "--master", self.master, "--name", self.name, *confs, str(self.application), *self.arguments,
+            spark_submit(), "--master", self.master, "--name", self.name, *confs,
+            str(self.application), *self.arguments,
         ]  # fmt: skip
 
 
 def driver(
     settings: Settings, flows: Sequence[Flow], master: str = DEFAULT_MASTER, available_now: bool = False
 ) -> Submission:
-    """Return the submission of a flow's driver, or of the one that flows of a pipeline share.
+    """Return the submission of a flow's driver, or of a pipeline's shared one.
 
     :raises DeclarationError: the flow sets what Streamkeeper must set itself.
     """
@@ -153,23 +152,6 @@ def driver(
     )
     conf = application_settings(settings, flows[0], master)
     return Submission(application_name(flows), JOB, tuple(asked), conf, master, environment(settings))
-
-
-def tidying(
-    settings: Settings, plan: str, tables: Collection[tuple[str, str]], master: str = DEFAULT_MASTER
-) -> Submission:
-    """Return the submission of the job that carries out a plan of ``tidy_tables``. It has the ``spark_conf``
-    of the tables' flows.
-
-    :param tables: what the plan names: pipeline and table.
-    """
-    flows = [
-        flow.declaration
-        for flow in read_manifest(settings).flows()
-        if (flow.pipeline.name, flow.declaration.target) in tables
-    ]
-    conf = job_settings(settings, flows, master)
-    return Submission("tidy_tables", TIDYING_JOB, ("--plan", plan), conf, master, environment(settings))
 
 
 def command(
@@ -183,7 +165,7 @@ def command(
 
 
 def spark_submit() -> str:
-    """Give the ``spark-submit`` of this Python's own environment, or the one that the path has."""
+    """Return the ``spark-submit`` of this Python's own environment, or the one on the path."""
     beside = Path(sys.executable).parent / "spark-submit"
     return str(beside) if beside.exists() else "spark-submit"
 
@@ -209,10 +191,9 @@ def _application(settings: Settings, declared: Mapping[str, str], master: str) -
 
 
 def partitions(master: str) -> int | None:
-    """Return in how many partitions a flow's shuffles and state lie where it declares nothing: as many as a
-    local master has cores.
+    """Return the default number of partitions of a flow's shuffles and state: the cores of a local master.
 
-    None on a cluster: there Spark's default holds, or what its ``spark-defaults.conf`` says.
+    None on a cluster: there Spark's default holds, or that of its ``spark-defaults.conf``.
     """
     local = _LOCAL.fullmatch(master)
     if local is None:
@@ -221,8 +202,8 @@ def partitions(master: str) -> int | None:
 
 
 def why_partitions(flow: AnyFlow, master: str, number: str, stateful: bool) -> str:
-    """Say in how many partitions a new generation of a flow shuffles and keeps state, who chose that, and
-    whether it stays.
+    """Return a sentence with the partitions of a new generation's shuffles and state, their origin, and
+    whether the number is fixed.
     """
     if flow.spark_conf.get(PARTITIONS) == number:
         why = "as declared"
@@ -243,12 +224,10 @@ def why_partitions(flow: AnyFlow, master: str, number: str, stateful: bool) -> s
 
 
 def _on_one_machine(cores: int) -> dict[str, str]:
-    """Suit one machine: Spark's 200 shuffle partitions and Delta's 50 snapshot partitions are for clusters;
-    here they cost seconds.
-
-    So do the 10,000 tasks in which VACUUM looks through a table's folders, however few there are.
-    """
+    """Return settings that suit one machine."""
     return {
+        # Spark's 200 shuffle partitions and Delta's 50 snapshot partitions are for clusters; here they cost
+        # seconds. So do the 10,000 tasks with which VACUUM lists a table's folders, however few there are.
         PARTITIONS: str(cores),
         "spark.databricks.delta.snapshotPartitions": str(cores),
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),

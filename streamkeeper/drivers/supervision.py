@@ -1,9 +1,9 @@
-"""The heartbeat of the task that watches a flow's driver, and how the driver finds out that nobody does.
+"""Heartbeat of the task that supervises a flow's driver, and the driver's check of it.
 
-The task overwrites one file with a changing count. A driver that was started for a task
-(``submit.SUPERVISED_VARIABLE``) stops by itself when that file stays as it is for too long *by the driver's
-own monotonic clock*: clocks of two machines are never compared, and a task that is late, retried or moved to
-another machine starts the wait anew with its first beat.
+The task overwrites one file with a changing count. A supervised driver (``submit.SUPERVISED_VARIABLE``) stops
+by itself when that file does not change for too long *by the driver's own monotonic clock*. Clocks of two
+machines are never compared. A task that is late, retried or moved to another machine restarts the wait with
+its first beat.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Supervisor:
 
 
 def beat(home: FlowHome, count: int, by: str) -> None:
-    """Say that somebody watches the flow's driver; any change of ``count`` or ``by`` will do."""
+    """Write a beat of the flow's supervisor. It counts if ``count`` or ``by`` has changed."""
     home.storage.overwrite(home.supervisor, to_json(asdict(Supervisor(count, by, now()))))
 
 
 def read(home: FlowHome) -> Supervisor | None:
     """Read the last beat; None if there never was one.
 
-    :raises StorageError: the file holds something else.
+    :raises StorageError: the file is damaged.
     """
     value = read_json(home.storage, home.supervisor)
     if value is None:
@@ -54,12 +54,9 @@ def read(home: FlowHome) -> Supervisor | None:
 
 
 class Absence:
-    """Measures how long a supervisor has been silent, for one driver.
+    """Measurement of a supervisor's silence, for one driver.
 
-    Only time in which the driver looked counts, so that a machine that slept, with driver and supervisor on
-    it, orphans nobody.
-
-    :param timeout: seconds of silence after which nobody watches any more.
+    :param timeout: seconds of silence after which the driver counts as unsupervised.
     """
 
     def __init__(
@@ -71,8 +68,8 @@ class Absence:
         self._last = home.storage.read(home.supervisor)
 
     def look(self) -> str | None:
-        """Say in words that nobody watches any more, or give None. Reads at most a dozen times in the
-        timeout.
+        """Return as text that the driver is unsupervised, or None. The file is read at most a dozen times in
+        the timeout.
         """
         passed = self._monotonic() - self._looked
         if passed < self._between:
@@ -82,6 +79,8 @@ class Absence:
         if seen != self._last:
             self._last, self._silent = seen, 0.0
             return None
+        # Only time in which the driver looked counts: a machine that slept, with driver and supervisor on it,
+        # must not stop the driver.
         self._silent += min(passed, 2 * self._between)
         if self._silent < self._timeout:
             return None
@@ -92,8 +91,6 @@ class Absence:
 
 
 def absence(home: FlowHome, timeout: float, environment: Mapping[str, str] | None = None) -> Absence | None:
-    """Give what measures the supervisor's silence, for a driver that was started for one; None for any
-    other.
-    """
+    """Return the measurement of the supervisor's silence for a supervised driver; None for any other."""
     env = os.environ if environment is None else environment
     return Absence(home, timeout) if env.get(SUPERVISED_VARIABLE) == "1" else None

@@ -1,3 +1,3 @@
-"""What is kept of each flow beside its checkpoint.
-
-Generations, leases, holds, the ledger, and the position that a flow has reached."""
+"""State of each flow beside its checkpoint: generations, leases, holds, the ledger, and the position
+reached.
+"""

@@ -1,10 +1,9 @@
-"""The checkpoint of a query that was none of ours, read as if it were one of a flow's. Nothing of it is ever
-changed.
+"""Checkpoint of an adopted query, read as if it were one of a flow's, and never changed.
 
-Spark tells the sources of such a query apart by their order: ``0``, ``1``, … in offset log v1, and in v2
-where they have no names. A flow's sources have names. Here each is found under the name that the flow gives
-it, and the offset log reads as v2 with these names, so that whoever copies it file by file gets a checkpoint
-that the flow's query goes on with.
+Spark identifies the sources of such a query by their order: ``0``, ``1``, … in offset log v1, and in v2 if
+they have no names. A flow's sources have names. Here each source is found under the flow's name for it, and
+the offset log is returned as v2 with these names. So a copy of it, file by file, is a checkpoint from which
+the flow's query continues.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 @dataclass(frozen=True)
 class AdoptedCheckpoint(Checkpoint):
-    """A checkpoint whose sources go by other names than in its files: ``names`` gives the flow's name of
-    each, by the checkpoint's own.
+    """Checkpoint whose sources have other names than in its files.
+
+    ``names_by_key`` maps the checkpoint's own name of each source to the flow's.
     """
 
     names_by_key: Mapping[str, str] = field(default_factory=dict)
@@ -40,7 +40,9 @@ class AdoptedCheckpoint(Checkpoint):
         return super().name(name)
 
     def read(self, name: str) -> bytes:
-        """Read a file of the checkpoint; one of the offset log as v2, by the flow's names of the sources."""
+        """Read a file of the checkpoint; one of the offset log as v2, with the flow's names of the
+        sources.
+        """
         content = super().read(name)
         if not name.startswith("offsets/"):
             return content
@@ -66,8 +68,8 @@ class AdoptedCheckpoint(Checkpoint):
 
 
 def normal_place(place: str) -> str:
-    """Give a path or URL of a checkpoint as it is kept: without ``file:`` and a ``/`` at the end, ``s3://``
-    for ``s3a://``.
+    """Return a checkpoint's path or URL in its normal form: without ``file:`` and a ``/`` at the end,
+    ``s3://`` for ``s3a://``.
     """
     plain = place.strip()
     if plain.startswith("file:"):
@@ -78,9 +80,9 @@ def normal_place(place: str) -> str:
 
 
 def open_adopted(start: StartAt) -> AdoptedCheckpoint:
-    """Open the checkpoint that a generation adopts, by its decision.
+    """Return the checkpoint that a generation adopts, by its decision.
 
-    :raises CheckpointError: there is none any more, or it is another query's by now.
+    :raises CheckpointError: it is missing now, or belongs to another query.
     """
     assert start.checkpoint is not None and start.query_id is not None, "a decision to adopt says what"
     checkpoint = AdoptedCheckpoint(open_storage(start.checkpoint), "", start.sources or {})
@@ -98,10 +100,9 @@ def open_adopted(start: StartAt) -> AdoptedCheckpoint:
 def standing_of(
     checkpoint: Checkpoint, query_id: str, last_commit: int | None, sink: Transactions
 ) -> Standing:
-    """Give where the query of a checkpoint stands that was none of ours, as of a generation 0.
+    """Return the position of an adopted query, as of a generation 0.
 
-    Where the table's log does not know the query, nothing can be said of what the table has: the checkpoint
-    rules.
+    If the table's log does not know the query, the table's content is unknown, and the checkpoint counts.
     """
     nobody = Generation(0, None, StartAt(EARLIEST), REBUILT, query_id, "none of ours", "somebody", "", "")
     start = Start(0, checkpoint.path(), None, {}, {}, (), None, 0, "")

@@ -1,10 +1,9 @@
-"""Backfills: rows that are read once more, from elsewhere or from long ago, through a flow's own views into
-its table, while it runs on.
+"""Backfills: rows read again, or from elsewhere, through a flow's own views into its table, while it runs.
 
-A backfill is a flow of its own for as long as it takes: declared by :func:`derive` from the flow that it is
-for, run once, with a lease, a checkpoint and a query id of its own. So its chunks are micro-batches, a
-backfill that was killed goes on where it was, and each chunk is in the table once. Changes by key and
-sequence (AUTO CDC) never overwrite newer rows, whatever their order of arrival.
+A backfill is a flow of its own for as long as it takes: derived from the flow that it is for, run once, with
+a lease, a checkpoint and a query id of its own. So its chunks are micro-batches, a killed backfill resumes
+where it was, and each chunk is in the table once. Changes by key and sequence (AUTO CDC) never overwrite
+newer rows, whatever their order of arrival.
 """
 
 from __future__ import annotations
@@ -24,37 +23,37 @@ if TYPE_CHECKING:
 
 HISTORY, FILES, TABLE, BACKUP = "history", "files", "table", "backup"
 READS = (HISTORY, FILES, TABLE, BACKUP)
-"""What a backfill may read: what the flow's own source still has; other files like those of the source; a
-Delta table with the source's columns; a backup of the flow's target, whose rows are the target's already and
-go through no view.
+"""Input of a backfill: data retained by the flow's own source; other files like those of the source; a Delta
+table with the source's columns; or a backup of the flow's target. Rows of a backup are the target's already
+and pass through no view.
 """
 
 CHUNK_FILES, CHUNK_RECORDS = 100, 1_000_000
-"""How much one chunk reads unless it is said: files of a files or Delta source, records of a Kafka source."""
+"""Default size of a chunk: files of a files or Delta source, records of a Kafka source."""
 
 _MARK = "__backfill_"
 _GLOB, _NO_FILE = "pathGlobFilter", "_"
-"""What lets a files source give no file: Spark hides names that begin with ``_``."""
+"""Option and pattern that match no file: Spark hides names that begin with ``_``."""
 
 
 def name_of(flow: str, recovery: str) -> str:
-    """Give the name of a backfill's own flow: that of its flow, a mark that no one else uses, and the end of
-    the recovery's id.
+    """Return the name of a backfill's own flow: its flow's name, a mark that no other name has, and the end
+    of the recovery's id.
     """
     return f"{flow[:80]}{_MARK}{_mark_of(recovery)}"
 
 
 def is_backfill(name: str) -> bool:
-    """Say whether a flow's name is a backfill's."""
+    """Return whether a flow's name is a backfill's."""
     return _MARK in name
 
 
 def unfinished(storage: Storage, pipeline: str, table: str, but: str) -> list[FlowHome]:
-    """Give where the backfills of a table are kept that have not come to their end, abandoned ones too: a
-    chunk of theirs may come late.
+    """Return the files of a table's unfinished backfills, abandoned ones too.
 
     :param but: the id of a recovery whose own backfill is left out.
     """
+    # Abandoned backfills count: a chunk of theirs may still be written.
     homes = [
         home
         for home in kept_flows(storage, pipeline)
@@ -80,20 +79,20 @@ def _mark_of(recovery: str) -> str:
 
 
 def is_silent(source: Source) -> bool:
-    """Say whether a source is one that a backfill reads nothing of."""
+    """Return whether a backfill reads nothing of a source."""
     return source.option(_GLOB) == _NO_FILE
 
 
 SEQUENCE, KIND = "backup__sequence", "backup__kind"
 """Columns of a backup's changes that are not stored: the parts of a row's sequence (``backup__sequence0``,
-…), and what kind it is.
+…), and its kind.
 """
 
 
 def check_backup_fits(flow: Flow) -> None:
-    """Make sure that a backup of a flow's target can be applied by the flow's semantics.
+    """Check that the semantics of a flow allow a backfill from a backup of its target.
 
-    :raises RequestError: its rows do not say which changes they come from.
+    :raises RequestError: the rows of the backup do not show which changes they come from.
     """
     declared = flow.declaration
     if isinstance(declared, AppendFlow):

@@ -1,32 +1,41 @@
-"""Where everything of a flow is kept, below the state folder. DESIGN names each file; this module alone
-spells them.
+"""Names of all files of a flow in the state folder. No other module spells them.
 
 {state}/{pipeline}/{flow}/
-  generations/000007.json        what was decided: immutable (streamkeeper.flows.generations)
-  generations/000007.start.json  what it became: immutable, written by the driver that began the generation
-  generations/000007.done.json   that a once flow has read all there was; immutable
-  generations/000007.over.json   its last commit when the first driver came to shut it out: immutable
-  generations/000001.adopted.json  what the query had committed whose checkpoint it adopts, before it was shut
-  out: immutable generations/000007.gone.json   that its checkpoint was removed, written before it is:
-  immutable (streamkeeper.recover.steps.clean_up) checkpoints/000007-000042/     Spark's alone; made by the
-  driver of lease epoch 42 lease/000042.json              immutable, the highest epoch holds
-  (streamkeeper.flows.leases) lease/000042.left.json         that its holder left it in good order
-  lease/000042.failed.json       the failure that its holder ended with, for its supervisor to say
-  heartbeats/000042              overwritten by that epoch's driver alone supervisor
-  overwritten by the task that watches the driver (streamkeeper.drivers.supervision) failures
-  overwritten by that task: failures of drivers since the last batch (streamkeeper.drivers.crash_loops)
-  holds/<owner>.json             while any is there the flow must not run (streamkeeper.flows.holds) alerts/
-  what people were told of the flow, and what not yet (streamkeeper.drivers.alerts) progress.json
-  overwritten by the monitor: what its last look found (streamkeeper.drivers.progress)
-{state}/ledger/names/            which names flows and pipelines have had; a folder keeps the first
-(streamkeeper.manifest.names) {state}/tables/<table>.json      which pipeline a table belongs to (streamkeeper.tables.owners)
-{state}/manifests/clock          overwritten by who must know the storage's own time
-{state}/{pipeline}/ledger/<recovery>/  one immutable file an event (streamkeeper.flows.ledger)
-{state}/{pipeline}/tables/<table>/lock/recovery.json  one recovery at a time a table
-{state}/{pipeline}/tables/<table>/turn/000042.json       the writers' turn: the highest has it
-(streamkeeper.tables.writers_turn) {state}/{pipeline}/tables/<table>/turn/000042.back.json  that it was given
-back {state}/{pipeline}/tables/<table>/vacuums/<id>.json      that a VACUUM is under way; it removes that
-itself (streamkeeper.tables.running_vacuums)
+  generations/000007.json          decision: immutable (streamkeeper.flows.generations)
+  generations/000007.start.json    how it began: immutable, by the driver that began it
+  generations/000007.replay-000042.json  steps of the history that its state is rebuilt from, by epoch 42
+  generations/000007.done.json     a once flow has read all there was: immutable
+  generations/000007.over.json     last commit when the first driver came to seal it: immutable
+  generations/000001.adopted.json  last commit of the adopted query, recorded before it is sealed: immutable
+  generations/000007.gone.json     its checkpoint is removed, written before: immutable
+                                   (streamkeeper.recover.steps.clean_up)
+  checkpoints/000007-000042/       Spark's alone; made by the driver of lease epoch 42
+  lease/000042.json                immutable, the highest epoch holds (streamkeeper.flows.leases)
+  lease/000042.left.json           its holder left it in good order
+  lease/000042.failed.json         failure that its holder ended with, for its supervisor
+  heartbeats/000042                overwritten by that epoch's driver alone
+  supervisor                       overwritten by the task that watches the driver
+                                   (streamkeeper.drivers.supervision)
+  failures                         overwritten by that task: failures of drivers since the last batch
+                                   (streamkeeper.drivers.crash_loops)
+  holds/<owner>.json               the flow must not run while any is there (streamkeeper.flows.holds)
+  alerts/                          what people were told of the flow, and what not yet
+                                   (streamkeeper.drivers.alerts)
+  progress.json                    overwritten by the monitor: what its last look found
+                                   (streamkeeper.drivers.progress)
+{state}/{pipeline}/ledger/<recovery>/       one immutable file an event (streamkeeper.flows.ledger)
+{state}/{pipeline}/tables/<table>/
+  lock/recovery.json               one recovery at a time a table (streamkeeper.tables.recovery_lock)
+  turn/000042.json                 writers' turn: the highest has it (streamkeeper.tables.writers_turn)
+  turn/000042.back.json            it was given back
+  vacuums/<id>.json                a VACUUM is under way, and removes this itself
+                                   (streamkeeper.tables.running_vacuums)
+  backups/<id>.json                entry of a backup (streamkeeper.tables.backups)
+{state}/tables/<table>.json        pipeline that a table belongs to (streamkeeper.tables.owners)
+{state}/ledger/names/              names that flows and pipelines have had; a folder keeps the first
+                                   (streamkeeper.manifest.names)
+{state}/manifests/                 what the pipeline files declare (streamkeeper.manifest.manifest)
+{state}/manifests/clock            overwritten by who must know the storage's own time
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Generations: the numbered lives of a flow's checkpoint.
 
-A generation is *decided* by one immutable file and *begun* by another. The decision says where it is to start
-("after the last processed batch of generation 6"); the driver that begins it shuts the old generation out of
-the sink, finds the position that this became, makes the checkpoint, and writes the start. Until the start is
-written nothing of the generation is in the sink, so a driver that dies before may be followed by another that
-begins anew, in a checkpoint folder of its own.
+A generation is *decided* by one immutable file and *begun* by another. The decision has the start ("after the
+last processed batch of generation 6"). The driver that begins the generation seals the old one in the sink,
+resolves the start to a position, creates the checkpoint, and writes the start file. Until then nothing of the
+generation is in the sink. So if the driver dies before, another one can begin again, in a checkpoint folder
+of its own.
 
-No recovery ever edits or removes an earlier generation.
+No recovery ever edits an earlier generation. Only ``clean_up`` removes any, once nothing needs it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ OFFSETS = "offsets"
 GENERATION = "generation"
 BATCH = "batch"
 BESIDE = "beside"
-"""Where a table that was built beside stands: such a generation is begun by its recovery, and by no
-driver.
+"""Mode of the start after a table that was built beside. Its recovery begins such a generation; no driver
+does.
 """
 ADOPTED = "adopted"
 MODES = (AFTER_LAST, EARLIEST, LATEST, TIMESTAMP, OFFSETS, GENERATION)
@@ -38,24 +38,26 @@ MODES = (AFTER_LAST, EARLIEST, LATEST, TIMESTAMP, OFFSETS, GENERATION)
 REBUILT = "rebuilt"
 EMPTY = "empty"
 STATES = (REBUILT, EMPTY)
-"""What a reset may ask for."""
+"""States that a reset may request."""
 COPIED = "copied"
-"""The checkpoint before it, copied as far as its last batch, state and all: the same query goes on under
-another id.
+"""State of a generation whose checkpoint is copied from the one before, up to its last batch, state included.
+The same query continues under another id.
 """
 
 
 @dataclass(frozen=True)
 class StartAt:
-    """Where a generation is to start reading.
+    """Start of a generation: where it begins to read.
 
     ``mode`` is one of :data:`MODES`, ``batch``, ``beside`` or ``adopted``. ``timestamp_ms`` (epoch
-    milliseconds) belongs to ``timestamp``; ``offsets`` (by source name: that source's offset as Spark writes
-    it, such as ``{"logOffset": 7}``) to ``offsets``. ``generation`` (asked for, never decided) means after
-    the last batch of one; ``batch`` is after one batch of one. With ``offsets`` it is the one of whose batch
-    a backup has kept them; without it a person gave them, as offsets of the one before. ``adopted`` goes on
-    where a query stood that was none of ours: ``checkpoint`` is where its checkpoint is (path or URL),
-    ``query_id`` its id, ``sources`` give the name that each source of that checkpoint has here.
+    milliseconds) belongs to ``timestamp``. ``offsets`` belongs to ``offsets``, by source name: that source's
+    offset as Spark writes it, such as ``{"logOffset": 7}``. ``generation`` (requested, never decided) means
+    after the last batch of one; ``batch`` is after one batch of one.
+
+    With mode ``offsets``, ``generation`` is the one whose offsets a backup kept, as of ``batch``. Without it
+    a person gave them, as offsets of the generation before. ``adopted`` continues after a query from outside:
+    ``checkpoint`` is the path or URL of its checkpoint, ``query_id`` its id, and ``sources`` maps each source
+    of that checkpoint to its name here.
     """
 
     mode: str
@@ -70,8 +72,8 @@ class StartAt:
 
 @dataclass(frozen=True)
 class Restart:
-    """What is asked of a flow's next generation: where it starts, and what becomes of its state
-    (:data:`REBUILT`, :data:`EMPTY`, :data:`COPIED`).
+    """Start and state of a flow's next generation; ``state`` is :data:`REBUILT`, :data:`EMPTY` or
+    :data:`COPIED`.
     """
 
     start: StartAt
@@ -80,12 +82,12 @@ class Restart:
 
 @dataclass(frozen=True)
 class Generation:
-    """What was decided: immutable once written.
+    """Decision of a generation, immutable once written.
 
     ``previous`` is the generation whose position (and, for ``rebuilt``, history) it starts from; None for a
-    flow's first. ``state`` says what a stateful query starts with: ``rebuilt`` from history with the sink
-    muted, ``empty``, or ``copied``. ``schemas`` are the schemas of sources that declare none, by source name,
-    as far as they were inferred before.
+    flow's first. ``state`` is the initial state of a stateful query: ``rebuilt`` from history with the sink
+    muted, ``empty``, or ``copied``. ``schemas`` are by source name: schemas inferred earlier for sources that
+    declare none.
     """
 
     number: int
@@ -105,12 +107,12 @@ class Generation:
 
 @dataclass(frozen=True)
 class Start:
-    """How a generation began: written once, by the driver that began it.
+    """Start file of a generation: written once, by the driver that began it.
 
     ``checkpoint`` is the name of its checkpoint folder in the state storage. ``seed_batch`` is the batch id
-    that stands for everything before the generation, or None where it began from nothing. ``positions`` are
-    the offsets after which it reads, by source name. ``evidence`` says how they were found: the last
-    committed batch of the old checkpoint, the sink's last, and which of them ruled.
+    that stands for everything before the generation, or None if it began from nothing. ``positions`` are the
+    offsets after which it reads, by source name. ``evidence`` tells how they were found: the last committed
+    batch of the old checkpoint, the sink's last, and which of the two counted.
     """
 
     number: int
@@ -127,15 +129,15 @@ class Start:
 
 
 def latest(home: FlowHome) -> Generation | None:
-    """Read the highest generation: the one that runs or will; None if the flow never had one."""
+    """Read the highest generation, the one that runs or will run next; None if the flow never had one."""
     numbers = home.generations()
     return read(home, numbers[-1]) if numbers else None
 
 
 def read(home: FlowHome, number: int) -> Generation | None:
-    """Read one generation's decision.
+    """Read the decision of a generation; None if there is none.
 
-    :raises StorageError: it is there, and written by a newer Streamkeeper, or damaged.
+    :raises StorageError: the file is damaged, or written by a newer Streamkeeper.
     """
     value = read_json(home.storage, home.generation(number))
     if value is None:
@@ -152,9 +154,9 @@ def read(home: FlowHome, number: int) -> Generation | None:
 
 
 def read_start(home: FlowHome, number: int) -> Start | None:
-    """Read how a generation began; None if no driver began it yet.
+    """Read the start file of a generation; None if no driver began it yet.
 
-    :raises StorageError: it is there, and written by a newer Streamkeeper, or damaged.
+    :raises StorageError: the file is damaged, or written by a newer Streamkeeper.
     """
     value = read_json(home.storage, home.start(number))
     if value is None:
@@ -170,13 +172,13 @@ def read_start(home: FlowHome, number: int) -> Start | None:
 
 
 def query_id_of(home: FlowHome, number: int) -> str:
-    """Give the query id of a generation, whether its decision is still there or not."""
+    """Return the query id of a generation, even if its decision is gone."""
     decided = read(home, number)
     return home.query_id(number) if decided is None else decided.query_id
 
 
 def first(home: FlowHome, fingerprint: str) -> Generation:
-    """Give the decision of a flow's first generation: all that the sources still have."""
+    """Return the decision of a flow's first generation: all data that the sources still have."""
     return Generation(
         number=1,
         previous=None,
@@ -191,8 +193,8 @@ def first(home: FlowHome, fingerprint: str) -> Generation:
 
 
 def after_takeover(home: FlowHome, before: Generation, fingerprint: str, why: str) -> Generation:
-    """Give the decision of a driver that cannot go on with a generation, because another driver of it may
-    still be there.
+    """Return the decision of a driver that takes over while another driver of the generation may still be
+    alive.
     """
     start = read_start(home, before.number)
     return Generation(
@@ -210,8 +212,7 @@ def after_takeover(home: FlowHome, before: Generation, fingerprint: str, why: st
 
 
 def decide(home: FlowHome, generation: Generation) -> Generation:
-    """Write a decision, unless the very same one is there already; a rerun of the recovery that wrote it
-    finds it so.
+    """Write a decision, and return it; return the existing one if the same recovery wrote it before.
 
     :raises RecoveryError: another decision has the number.
     """
@@ -228,9 +229,7 @@ def decide(home: FlowHome, generation: Generation) -> Generation:
 
 
 def begin(home: FlowHome, start: Start) -> Start:
-    """Write how a generation began, and give the start that holds: an earlier one, if another driver was
-    faster.
-    """
+    """Write the start file of a generation; return the existing one if another driver was first."""
     if home.storage.create(home.start(start.number), to_json(asdict(start))):
         return start
     found = read_start(home, start.number)
@@ -239,12 +238,11 @@ def begin(home: FlowHome, start: Start) -> Start:
 
 
 def end(home: FlowHome, number: int, last_commit: int | None) -> int | None:
-    """Write what a generation's checkpoint had committed *before* it was shut out of the sink, and give what
-    holds: the first that was written.
-
-    Once it is shut out, a driver of it that was thought gone may still commit batches to its checkpoint that
-    the sink skipped in silence. Those were never written; whoever follows must not count them as done.
+    """Write the last commit of a generation's checkpoint, *before* the generation is sealed. Return the first
+    one written.
     """
+    # After the seal, a driver that was thought gone may still commit batches to its checkpoint that the sink
+    # skips silently. They were never written, so the next generation must not count them.
     if home.storage.create(
         home.over(number), to_json({"last_commit": last_commit, "at": now(), "format": FORMAT})
     ):
@@ -253,10 +251,10 @@ def end(home: FlowHome, number: int, last_commit: int | None) -> int | None:
 
 
 def committed(home: FlowHome, number: int, last_commit: int | None) -> int | None:
-    """Give the last commit of a generation that can be believed: ``last_commit``, its checkpoint's, unless it
-    was shut out since.
+    """Return the last valid commit of a generation: the one recorded before its seal, otherwise
+    ``last_commit``, its checkpoint's.
 
-    :raises StorageError: what was written when it was shut out is damaged.
+    :raises StorageError: the record is damaged.
     """
     return _last_commit(home, home.over(number), last_commit)
 
@@ -271,8 +269,8 @@ def _last_commit(home: FlowHome, name: str, otherwise: int | None) -> int | None
 
 
 def end_adopted(home: FlowHome, number: int, last_commit: int | None) -> int | None:
-    """As :func:`end`, of the query whose checkpoint a generation adopts: it is shut out before the generation
-    begins.
+    """Write and return as :func:`end`, for the query whose checkpoint a generation adopts: it is sealed
+    before the generation begins.
     """
     name = home.adopted(number)
     home.storage.create(name, to_json({"last_commit": last_commit, "at": now(), "format": FORMAT}))
@@ -280,26 +278,25 @@ def end_adopted(home: FlowHome, number: int, last_commit: int | None) -> int | N
 
 
 def is_over(home: FlowHome, number: int) -> bool:
-    """Say whether a generation was shut out of its table, or is about to be: then no driver may write in it
-    any more.
+    """Return whether a generation was sealed in its table, or is about to be: then no driver may write in
+    it.
     """
     return home.storage.read(home.over(number)) is not None
 
 
 def retire(home: FlowHome, number: int, recovery: str) -> None:
-    """Write that a generation's checkpoint is removed, before it is: what is left of it by a kill counts as
-    nothing then.
-    """
+    """Record that a generation's checkpoint is about to be removed."""
+    # Recorded first: after a kill, the rest of a half-removed checkpoint no longer counts.
     home.storage.create(home.gone(number), to_json({"recovery": recovery, "at": now(), "format": FORMAT}))
 
 
 def is_gone(home: FlowHome, number: int) -> bool:
-    """Say whether a generation's checkpoint was removed, or may be half removed."""
+    """Return whether a generation's checkpoint was removed, perhaps only in part."""
     return home.storage.read(home.gone(number)) is not None
 
 
 def finish(home: FlowHome, number: int, last_commit: int | None) -> None:
-    """Write that a once flow has read all there was in a generation; it is not run again until there is a
+    """Record that a once flow has read all its input in a generation. It does not run again until there is a
     next one.
     """
     home.storage.create(
@@ -308,7 +305,7 @@ def finish(home: FlowHome, number: int, last_commit: int | None) -> None:
 
 
 def finished(home: FlowHome) -> int | None:
-    """Give the newest generation if a once flow is done in it; else None.
+    """Return the newest generation if a once flow is done in it; otherwise None.
 
     :raises StorageError: the state folder cannot be read.
     """
@@ -317,7 +314,7 @@ def finished(home: FlowHome) -> int | None:
 
 
 def with_number(generation: Generation, home: FlowHome, number: int) -> Generation:
-    """Give the decision under another number, with the query id that belongs to it."""
+    """Return the decision under another number, with the query id of that number."""
     return replace(generation, number=number, query_id=home.query_id(number))
 
 

@@ -1,6 +1,6 @@
-"""Holds: while any is there, the flow must not run. Each owner puts and removes only its own.
+"""Holds: a flow with any hold must not run. Each owner puts and removes only its own.
 
-Owners are ``park`` (the driver, after a failure that a restart cannot mend), ``person-<name>`` and
+Owners are ``park`` (the driver, after a failure that a restart cannot fix), ``person-<name>`` and
 ``recovery-<id>``.
 """
 
@@ -20,15 +20,17 @@ from streamkeeper.times import now
 
 PARK = "park"
 PERSON = "person-"
-"""What the owners of persons' holds begin with."""
+"""Prefix of the owners of persons' holds."""
 _AT_ONCE = 16
-"""How many flows are looked at together: a look at an object store is a round trip."""
+"""Flows checked together: each check of an object store is a round trip."""
 _OWNER = re.compile(r"park|(person|recovery)-[A-Za-z0-9][A-Za-z0-9_.+-]{0,150}")
 
 
 @dataclass(frozen=True)
 class Hold:
-    """One hold. ``details`` of a park say what failed: see :class:`streamkeeper.drivers.failures.Failure`."""
+    """One hold. ``details`` of a park hold describe the failure: see
+    :class:`streamkeeper.drivers.failures.Failure`.
+    """
 
     owner: str
     reason: str
@@ -38,11 +40,8 @@ class Hold:
 
 
 def person(name: str) -> str:
-    """Give the owner of a person's hold.
-
-    A name that cannot be in a file name is changed, and gets a hash of itself, so that two persons never
-    share a hold.
-    """
+    """Return the owner of a person's hold: the name, or a valid file name made from it."""
+    # A changed name gets a hash of the original, so that two persons never share a hold.
     plain = re.sub(r"[^A-Za-z0-9_.+-]", "_", name).lstrip("_.+-")[:100] or "someone"
     return (
         f"{PERSON}{plain}"
@@ -52,12 +51,12 @@ def person(name: str) -> str:
 
 
 def recovery(recovery_id: str) -> str:
-    """Give the owner of a recovery's hold."""
+    """Return the owner of a recovery's hold."""
     return f"recovery-{recovery_id}"
 
 
 def put(home: FlowHome, owner: str, reason: str, by: str, details: dict[str, Any] | None = None) -> Hold:
-    """Put a hold; an earlier one of the same owner is overwritten.
+    """Put a hold; an earlier one of the same owner is replaced.
 
     :raises RequestError: the owner is not one of the three kinds, or a person's reason is too long.
     """
@@ -70,7 +69,7 @@ def put(home: FlowHome, owner: str, reason: str, by: str, details: dict[str, Any
 
 
 def release(home: FlowHome, owner: str) -> bool:
-    """Remove one owner's hold; give whether there was one.
+    """Remove one owner's hold; return whether there was one.
 
     :raises RequestError: the owner is not one of the three kinds.
     """
@@ -81,7 +80,7 @@ def release(home: FlowHome, owner: str) -> bool:
 
 
 def all_of(home: FlowHome) -> list[Hold]:
-    """Read every hold of a flow, in the order of their owners' names.
+    """Read every hold of a flow, sorted by owner.
 
     :raises StorageError: one of them cannot be read, so the flow must not run.
     """
@@ -90,12 +89,12 @@ def all_of(home: FlowHome) -> list[Hold]:
 
 
 def parked(home: FlowHome) -> Hold | None:
-    """Read the park hold, or None if the flow is not parked."""
+    """Read the park hold; None if the flow is not parked."""
     return _read(home, PARK)
 
 
 def parked_flows(storage: Storage, names: Sequence[str]) -> tuple[str, ...]:
-    """Return which of some flows are parked, by their full names; none where that cannot be looked at."""
+    """Return the parked flows among some, all by full name; empty if the storage cannot be read."""
 
     def is_parked(name: str) -> bool:
         pipeline, _, flow = name.partition(".")

@@ -1,10 +1,10 @@
-"""Leases: at most one driver a flow.
+"""Leases: at most one driver for each flow.
 
-Each driver claims the next *epoch* by creating its file; the highest epoch holds. A holder is proven dead
-where that can be proven: on the same boot of the same host, in the same pid namespace, when no process has
-its pid and start time. Else it counts as alive until its heartbeat has stayed unchanged for the lease's term
-by the *observer's own* monotonic clock: clocks of two machines are never compared. What makes a wrong guess
-harmless is not the lease but the sink's log (see DESIGN: the seal).
+Each driver claims the next *epoch* by creating its file; the highest epoch holds. A holder is proven dead if
+no process has its pid and start time, on the same boot of the same host, in the same pid namespace. Elsewhere
+it counts as alive until its heartbeat has not changed for the lease's term by the *observer's own* monotonic
+clock: clocks of two machines are never compared. A wrong guess is harmless not because of the lease but
+because of the sink's log (see DESIGN: the seal).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from streamkeeper.storage import read_json, to_json
 from streamkeeper.times import now
 
 LEFT, DEAD, SILENT = "left", "dead", "silent"
-"""What a lease's ``took_over`` says of the epoch before it."""
+"""Values of a lease's ``took_over``: how the epoch before it ended."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process on one boot of one host. ``started`` is its start time in clock ticks since boot, which
-    tells reused pids apart.
+    """One process on one boot of one host. ``started`` is its start time in clock ticks since boot; it
+    distinguishes reused pids.
     """
 
     host: str
@@ -41,13 +41,13 @@ class Process:
 
     @classmethod
     def current(cls) -> Process:
-        """Describe this process."""
+        """Return this process."""
         pid = os.getpid()
         return cls(socket.gethostname(), _boot_id(), _pid_namespace(), pid, process_started(pid) or 0)
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """Describe another process of this pid namespace; None where it cannot be seen from here."""
+        """Return another process of this pid namespace; None if it is not visible."""
         started = process_started(pid)
         return (
             None if started is None else cls(socket.gethostname(), _boot_id(), _pid_namespace(), pid, started)
@@ -55,19 +55,16 @@ class Process:
 
 
 SILENT_SECONDS = 86400.0
-"""After how long without a beat a driver that cannot be seen from here is not taken for alive any more where
-its files are removed.
-"""
+"""Seconds without a heartbeat after which an invisible driver no longer protects its files from removal."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """One epoch of a flow's lease. ``log`` is the file that the driver's output goes to, if its supervisor
-    gave one.
+    """One epoch of a flow's lease. ``log`` is the file of the driver's output, if its supervisor named one.
 
-    ``took_over`` says of the epoch before why it counts as gone: it ``left``, it is proven ``dead``, or it
-    was ``silent`` for the term, which proves nothing; None for a flow's first. ``unproven`` is the newest
-    epoch of all that was taken over without proof: its driver may come back, and so may no other.
+    ``took_over`` is the reason why the epoch before counts as gone: it ``left``, it is proven ``dead``, or it
+    was ``silent`` for the term, which proves nothing; None for a flow's first. ``unproven`` is the newest of
+    the epochs taken over without proof: its driver may still be alive, and those of newer epochs not.
     """
 
     epoch: int
@@ -82,11 +79,12 @@ class Lease:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """What a driver says of itself. ``count`` changes with every heartbeat.
+    """Heartbeat of a driver. ``count`` changes with every heartbeat.
 
-    ``phase`` is ``starting``, ``seeding``, ``rebuilding`` (state, from history: ``details`` say how far),
-    ``running`` or ``stopping``. ``triggers`` counts the looks for new data that ended well: a committed
-    batch, or nothing new. ``batch`` is the last committed batch, ``rows`` what this driver has read in all.
+    ``phase`` is ``starting``, ``seeding``, ``rebuilding`` (state, from history: ``details`` have the
+    progress), ``running`` or ``stopping``. ``triggers`` counts the triggers that ended well: with a committed
+    batch, or without new data. ``batch`` is the last committed batch, ``rows`` the number of rows that this
+    driver has read.
     """
 
     epoch: int
@@ -102,7 +100,7 @@ class Heartbeat:
 
 
 class Life(Enum):
-    """What an observer can say of a lease's holder at once."""
+    """Answers about a lease's holder that need no waiting."""
 
     LEFT = "left in good order"
     DEAD = "proven dead"
@@ -113,8 +111,8 @@ class Life(Enum):
 def current(home: FlowHome, known: int | None = None) -> Lease | None:
     """Read the lease that holds: the highest epoch; None if there never was one.
 
-    :param known: an epoch that is known to have been there. The search then starts from it, since epochs are
-        only ever created in turn: whoever looks often lists no folder that grows with every retry.
+    :param known: an epoch that is known to exist, from which the search starts. Frequent callers then need
+        not list a folder that grows with every retry.
     """
     lease = read(home, known) if known is not None else None
     if lease is None:
@@ -126,9 +124,9 @@ def current(home: FlowHome, known: int | None = None) -> Lease | None:
 
 
 def read(home: FlowHome, epoch: int) -> Lease | None:
-    """Read one epoch's lease.
+    """Read the lease of one epoch; None if there is none.
 
-    :raises StorageError: it is there, and damaged.
+    :raises StorageError: the file is damaged.
     """
     value = read_json(home.storage, home.lease(epoch))
     if value is None:
@@ -151,13 +149,13 @@ def read(home: FlowHome, epoch: int) -> Lease | None:
 
 
 def _known(of: type[Any], value: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what a newer release may have added."""
+    """Return the fields that this release knows; a newer one may have added some."""
     names = {item.name for item in fields(of)}
     return {name: item for name, item in value.items() if name in names}
 
 
 def life(home: FlowHome, lease: Lease) -> Life:
-    """Say what can be said of a holder at once, without waiting."""
+    """Return what is known of a holder without waiting."""
     if home.storage.read(home.left(lease.epoch)) is not None:
         return Life.LEFT
     match runs_here(lease):
@@ -168,8 +166,8 @@ def life(home: FlowHome, lease: Lease) -> Life:
 
 
 def may_run(home: FlowHome) -> bool:
-    """Say whether a driver of a flow may be alive; one that cannot be seen from here is, if it beat within a
-    day.
+    """Return whether a driver of a flow may be alive. One that is not visible counts if it beat within
+    :data:`SILENT_SECONDS`.
     """
     lease = current(home)
     if lease is None:
@@ -185,15 +183,15 @@ def may_run(home: FlowHome) -> bool:
 
 
 def runs_here(lease: Lease) -> bool | None:
-    """Say whether a holder's process runs on this host; None where that cannot be seen from here. The store
-    is not asked.
+    """Return whether a holder's process runs on this host; None if it is not visible from here. Storage is
+    not read.
     """
     return is_running(lease.process)
 
 
 def is_running(holder: Process) -> bool | None:
-    """Say whether a process runs; None where that cannot be seen from here: on another host or boot, or in
-    another pid namespace.
+    """Return whether a process runs; None if that is not visible: on another host or boot, or in another pid
+    namespace.
     """
     here = (_boot_id(), _pid_namespace())
     if _UNTOLD in here or (holder.boot_id, holder.pid_namespace) != here:
@@ -205,7 +203,10 @@ def is_running(holder: Process) -> bool | None:
 
 
 def read_heartbeat(home: FlowHome, epoch: int) -> Heartbeat | None:
-    """Read the last heartbeat of an epoch's driver; None if it gave none yet."""
+    """Read the last heartbeat of an epoch's driver; None if there is none yet.
+
+    :raises StorageError: the file is damaged.
+    """
     value = read_json(home.storage, home.heartbeat(epoch))
     try:
         return Heartbeat(**_known(Heartbeat, value)) if value else None
@@ -227,11 +228,10 @@ def acquire(
 ) -> Lease:
     """Claim the next epoch for this process.
 
-    Where the present holder can be proven neither dead nor alive, this waits until its heartbeat changes
-    (then it is alive) or has not changed for ``term`` seconds (then the epoch is taken over).
+    If the current holder can be proven neither dead nor alive, this waits. Either its heartbeat changes, and
+    it is alive, or the heartbeat has not changed for ``term`` seconds, and the epoch is taken over.
 
-    How the holder was found gone is written into the lease, and the newest holder that could not be proven so
-    stays in every later one.
+    The lease records how the holder ended. The newest holder without proof stays in every later lease.
 
     :raises LeaseHeld: the holder is alive, or another driver claimed the epoch first.
     """
@@ -249,12 +249,11 @@ def acquire(
 
 
 def check(home: FlowHome, lease: Lease) -> None:
-    """Make sure that a lease still holds.
+    """Check that a lease still holds.
 
-    Epochs are only ever created in turn, so one look for the next is enough, however many there were.
-
-    :raises LeaseLost: the next epoch is there.
+    :raises LeaseLost: the next epoch exists.
     """
+    # Epochs are created in sequence, so the next one is enough to check, however many follow.
     if home.storage.read(home.lease(lease.epoch + 1)) is not None:
         raise LeaseLost(
             f"The lease of {home.full_name} went from epoch {lease.epoch} to {lease.epoch + 1}: another"
@@ -263,17 +262,17 @@ def check(home: FlowHome, lease: Lease) -> None:
 
 
 def beat(home: FlowHome, heartbeat: Heartbeat) -> None:
-    """Write a heartbeat; only the driver of its epoch may."""
+    """Write a heartbeat; only the driver of its epoch may do so."""
     home.storage.overwrite(home.heartbeat(heartbeat.epoch), to_json(asdict(heartbeat)))
 
 
 def leave(home: FlowHome, lease: Lease, why: str) -> None:
-    """Say that the driver stopped in good order, so that the next need not wait."""
+    """Record that the driver stopped in good order, so that the next one need not wait."""
     home.storage.create(home.left(lease.epoch), to_json({"epoch": lease.epoch, "why": why, "at": now()}))
 
 
 def why_left(home: FlowHome, lease: Lease) -> str | None:
-    """Give why a driver left, as it said itself; None if it has not left, or what it wrote cannot be read."""
+    """Return why a driver left, in its own words; None if it has not left, or the record cannot be read."""
     try:
         said = read_json(home.storage, home.left(lease.epoch))
     except StorageError:
@@ -282,18 +281,15 @@ def why_left(home: FlowHome, lease: Lease) -> str | None:
 
 
 def note_failure(home: FlowHome, lease: Lease, failure: dict[str, Any]) -> None:
-    """Write down by which failure a driver ends that says no more itself, for its supervisor to tell
-    people.
-    """
+    """Record the failure that ends a driver without another record, for its supervisor to report."""
     home.storage.create(home.failed(lease.epoch), to_json({**failure, "epoch": lease.epoch, "at": now()}))
 
 
 def failure_of(home: FlowHome, epoch: int) -> dict[str, Any] | None:
-    """Read the failure that an epoch's driver wrote down; None if it wrote none.
+    """Read the failure that an epoch's driver recorded; None if there is none.
 
     Its fields are those of :class:`streamkeeper.drivers.failures.Failure`, with ``fingerprint``,
-    ``generation``, ``stateful`` and ``operators`` as a park hold's details have them, and ``epoch`` and
-    ``at``.
+    ``generation``, ``stateful`` and ``operators`` as in a park hold's details, and ``epoch`` and ``at``.
     """
     return read_json(home.storage, home.failed(epoch))
 
@@ -306,8 +302,10 @@ def wait_until_gone(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Lease | None:
-    """Wait until no driver of the flow is alive; give the lease that is past, or None if there never was one.
+    """Wait until no driver of the flow is alive; return the last lease, or None if there never was one.
 
+    :param timeout: seconds to wait at most.
+    :param term: seconds without a changed heartbeat after which an invisible driver counts as gone.
     :raises LeaseHeld: a driver is still there after ``timeout`` seconds.
     """
     since = monotonic()
@@ -337,16 +335,16 @@ def wait_until_gone(
 
 
 def describe(lease: Lease) -> str:
-    """Say in words who holds a lease."""
+    """Return the holder of a lease as text."""
     return f"epoch {lease.epoch}, pid {lease.process.pid} on {lease.process.host}, since {lease.at}"
 
 
 def _check_gone(
     home: FlowHome, holder: Lease, term: float, monotonic: Callable[[], float], sleep: Callable[[float], None]
 ) -> str:
-    """Give how a holder is gone: :data:`LEFT`, :data:`DEAD` or :data:`SILENT`.
+    """Return how a holder ended: :data:`LEFT`, :data:`DEAD` or :data:`SILENT`.
 
-    :raises LeaseHeld: it is not.
+    :raises LeaseHeld: it is alive.
     """
     said = f"The flow {home.full_name} has a driver: {describe(holder)}."
     state = life(home, holder)
@@ -372,8 +370,8 @@ def _check_gone(
 
 
 def _hidden(pid: int) -> bool:
-    """Tell whether a process is there whose ``/proc`` entry this user may not see (a mount with ``hidepid``),
-    zombies left out.
+    """Return whether a process exists whose ``/proc`` entry this user may not see (a mount with ``hidepid``);
+    zombies excluded.
     """
     if Path(f"/proc/{pid}").exists():
         return False
@@ -387,8 +385,8 @@ def _hidden(pid: int) -> bool:
 
 
 _UNTOLD = "unknown"
-"""Stands where a system without ``/proc`` does not tell its boot or its pid namespace: then no process is
-proven dead or alive.
+"""Placeholder for the boot or pid namespace on a system without ``/proc``: then no process is proven dead or
+alive.
 """
 
 
@@ -407,8 +405,8 @@ def _pid_namespace() -> str:
 
 
 def process_started(pid: int) -> int | None:
-    """Give a process's start time in clock ticks since boot, or None if it is gone or a zombie (proc(5),
-    stat, fields 3 and 22).
+    """Return a process's start time in clock ticks since boot; None if it is gone or a zombie (proc(5), stat,
+    fields 3 and 22).
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()

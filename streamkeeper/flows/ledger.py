@@ -17,9 +17,9 @@ from streamkeeper.storage import Storage, read_json, to_json
 from streamkeeper.times import now
 
 PLANNED = "planned"
-"""The event that has the plan."""
+"""Event with the plan."""
 ENDED, GIVEN_UP = "ended", "given_up"
-"""The events that end a recovery: after its last step, and before that."""
+"""Events that end a recovery: after its last step, and before that."""
 OVER = (ENDED, GIVEN_UP)
 
 _FILE = re.compile(r"([0-9]{4,})-([a-z_.]+)\.json")
@@ -27,7 +27,7 @@ _FILE = re.compile(r"([0-9]{4,})-([a-z_.]+)\.json")
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened in a recovery."""
+    """One event of a recovery."""
 
     number: int
     event: str
@@ -37,15 +37,15 @@ class Event:
 
 @dataclass(frozen=True)
 class Ledger:
-    """What was written down about one recovery."""
+    """All events of one recovery."""
 
     storage: Storage
     folder: str
 
     def record(self, event: str, evidence: dict[str, Any]) -> Event:
-        """Append an event; secrets in its evidence are taken out.
+        """Append an event, with secrets removed from its evidence.
 
-        Different events that are written at the same moment may share a number; the same event never does.
+        Different events written at the same moment may share a number; the same event never does.
         """
         number = max((found.number for found in self._names()), default=0) + 1
         while True:
@@ -58,16 +58,16 @@ class Ledger:
             number += 1
 
     def find(self, event: str) -> Event | None:
-        """Give the newest event of a name, or None."""
+        """Return the newest event of a name, or None."""
         named = [found for found in self._names() if found.event == event]
         return self._read(named[-1]) if named else None
 
     def end(self) -> Event | None:
-        """Give the event with which the recovery was over, or None."""
+        """Return the event that ended the recovery, or None."""
         return next((found for event in OVER if (found := self.find(event)) is not None), None)
 
     def events(self) -> list[Event]:
-        """Give all events, in the order in which they were written."""
+        """Return all events in the order of writing."""
         return [self._read(found) for found in self._names()]
 
     def _names(self) -> list[Event]:
@@ -86,18 +86,18 @@ class Ledger:
 
 
 def open(storage: Storage, pipeline: str, recovery: str) -> Ledger:
-    """Open the ledger of a recovery, which may be empty yet."""
+    """Return the ledger of a recovery; it may still be empty."""
     return Ledger(storage, f"{ledgers_folder(storage, pipeline)}/{recovery}")
 
 
 def pipeline_of(storage: Storage, recovery: str) -> str | None:
-    """Find the pipeline that a recovery belongs to, declared or not; None if there is no such recovery."""
+    """Return the pipeline of a recovery, declared or not; None if there is no such recovery."""
     names = (name for name in kept_pipelines(storage) if recovery in recoveries(storage, name))
     return next((name for name in names if _is_one(storage, name, recovery)), None)
 
 
 def not_over(storage: Storage) -> list[str]:
-    """Give the ids of all recoveries of all pipelines that have neither ended nor been given up."""
+    """Return the ids of the recoveries of all pipelines that have neither ended nor been given up."""
     found = ((name, recovery) for name in kept_pipelines(storage) for recovery in recoveries(storage, name))
     return [
         recovery
@@ -107,12 +107,12 @@ def not_over(storage: Storage) -> list[str]:
 
 
 def _is_one(storage: Storage, pipeline: str, recovery: str) -> bool:
-    """Tell a recovery's folder from what else somebody left beside it."""
+    """Return whether a folder is a recovery's, and not some other folder beside them."""
     return any(
         _FILE.fullmatch(name) for name in storage.names(f"{ledgers_folder(storage, pipeline)}/{recovery}")
     )
 
 
 def recoveries(storage: Storage, pipeline: str) -> list[str]:
-    """Give the ids of all recoveries of a pipeline, sorted."""
+    """Return the ids of all recoveries of a pipeline, sorted."""
     return storage.names(ledgers_folder(storage, pipeline))

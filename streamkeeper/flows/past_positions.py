@@ -1,7 +1,7 @@
-"""Places in a flow's past that a generation can begin after: one batch of one of its generations.
+"""Past positions of a flow: a batch of one of its generations, after which a new generation can begin.
 
-A place is found by its batch, by a time, or as a generation's end. What Spark has removed since
-(``minBatchesToRetain``) cannot be had, and the message says what can.
+A position is found by its batch, by a time, or as a generation's end. Batches that Spark removed since
+(``minBatchesToRetain``) are not available, and the error lists those that are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OTHER_WAYS = (
 
 @dataclass(frozen=True)
 class Place:
-    """After ``batch`` of a generation. ``found_by`` says how it was found."""
+    """Position after ``batch`` of a generation. ``found_by`` is how it was found, as text."""
 
     generation: Generation
     start: Start
@@ -36,37 +36,35 @@ class Place:
 
     @property
     def start_at(self) -> StartAt:
-        """The start of a generation that begins there."""
+        """Start of a generation that begins there."""
         return StartAt(BATCH, generation=self.generation.number, batch=self.batch)
 
     @property
     def standing(self) -> Standing:
-        """The generation as it stood when this batch was its last, and in the sink."""
+        """Position of the generation when this batch was its last, and in the sink."""
         return Standing(self.generation, self.start, self.checkpoint, self.batch, self.batch, sealed=True)
 
     @property
     def version(self) -> int:
-        """The version of the state that belongs to it; one less where the batch is to be run again, because
-        only the sink committed it.
-        """
+        """Version of its state; one less if only the sink committed the batch, which then runs again."""
         return self.batch + 1 if self.batch in self.checkpoint.commit_batches() else self.batch
 
     def lacking_state(self) -> str | None:
-        """Say which file is missing of what a copy of its state needs; None if none is, or there is no
+        """Return the first file missing for a copy of its state; None if none is missing, or there is no
         state.
         """
         return missing_state(self.checkpoint, self.version)
 
     def offsets(self) -> OffsetEntry:
-        """Read up to where its batch reads.
+        """Read the end position of its batch in each source.
 
         :raises CheckpointError: the file is cut off or garbage.
         """
         return self.checkpoint.offsets(self.batch)
 
     def positions(self) -> dict[str, Any]:
-        """Read up to where its batch reads, by the name of the source; in a log without names by the order in
-        which they began.
+        """Read the end position of its batch by source name; in a log without names, by the order in which
+        sources began.
 
         :raises CheckpointError: the file is cut off or garbage.
         """
@@ -81,10 +79,10 @@ class Place:
 
 
 def at_batch(home: FlowHome, table_path: str, number: int, batch: int) -> Place:
-    """Find a batch of a generation.
+    """Return the position after a batch of a generation.
 
-    :param table_path: where the flow's table is: its log says which batch was the last.
-    :raises RequestError: the generation, or the batch, is not there, or not any more.
+    :param table_path: the flow's table; its log has the last batch.
+    :raises RequestError: the generation, or the batch, does not exist, or not any more.
     :raises CheckpointError: the generation's checkpoint, or the table's log, cannot be read.
     """
     found = _standing(home, table_path, number)
@@ -111,7 +109,7 @@ def at_batch(home: FlowHome, table_path: str, number: int, batch: int) -> Place:
 
 
 def at_end(home: FlowHome, table_path: str, number: int) -> Place:
-    """Find the last batch of a generation that is in the table, and as such was never undone.
+    """Return the position after the last batch of a generation that is in the table and was never undone.
 
     :raises RequestError: there is no such generation, or it committed nothing.
     :raises CheckpointError: its checkpoint, or the table's log, cannot be read.
@@ -129,13 +127,13 @@ def at_end(home: FlowHome, table_path: str, number: int) -> Place:
 
 
 def at_moment(home: FlowHome, table_path: str, moment_ms: int) -> Place:
-    """Find the last batch that was committed at a moment (epoch milliseconds) or before, in whatever
-    generation that was.
+    """Return the position after the last batch committed at a time (epoch milliseconds) or before, in any
+    generation.
 
-    Times are those of the files in which the checkpoints keep their commits, by their storage's clock; a
-    generation's beginning counts by the time in its start.
+    Times are those of the checkpoints' commit files, by their storage's clock. A generation's beginning has
+    the time in its start file.
 
-    :raises RequestError: nothing was committed yet then, or what was cannot be had any more.
+    :raises RequestError: nothing was committed yet at that time, or it is not available any more.
     :raises CheckpointError: a checkpoint, or the table's log, cannot be read.
     """
     told = datetime.fromtimestamp(moment_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
@@ -173,18 +171,19 @@ def at_moment(home: FlowHome, table_path: str, moment_ms: int) -> Place:
 
 
 def begun(home: FlowHome) -> list[int]:
-    """Give the numbers of the generations that began and whose checkpoint is still there, lowest first."""
+    """Return the generations that began and still have their checkpoint, ascending."""
     found = ((number, generations.read_start(home, number)) for number in home.generations())
     return [number for number, start in found if start is not None and _is_there(home, number, start)]
 
 
 def state_from(place: Place, fingerprint: str, wanted: str) -> tuple[str, str]:
-    """Decide with what state a query begins at a place, and say why: ``copied`` where the very state is
-    there, for the very declaration.
+    """Return the state with which a query begins at a position, and the reason.
 
-    :param fingerprint: the flow's declaration as it is now.
-    :param wanted: ``empty`` where someone asked for that; else the state is copied, or rebuilt from history
-        to be the same.
+    It is ``copied`` only if that very state still exists, and the declaration has not changed since.
+
+    :param fingerprint: fingerprint of the flow's current declaration.
+    :param wanted: ``empty`` if that was requested. Any other value: the state is copied, or rebuilt from
+        history to be the same.
     """
     if wanted == EMPTY:
         return EMPTY, "as asked for"
@@ -233,7 +232,7 @@ def _is_there(home: FlowHome, number: int, start: Start) -> bool:
 
 
 def _offer(home: FlowHome, found: Standing) -> str:
-    """Say which batches of a generation can be had, and what else there is."""
+    """Return a sentence with the available batches of a generation, and the alternatives."""
     least = -1 if found.start.seed_batch is None else found.start.seed_batch
     most = -1 if found.batch is None else found.batch
     there = [batch for batch in found.checkpoint.offset_batches() if least <= batch <= most]

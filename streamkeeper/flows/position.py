@@ -1,4 +1,4 @@
-"""Where a flow really stands: the last batch of its generation, from the checkpoint and from the sink.
+"""Committed position of a flow: the last batch of its generation, from the checkpoint and from the sink.
 
 The last committed batch N of the checkpoint is in the sink. Batch N+1 may be too, since a driver can die
 after the sink's commit and before the checkpoint's. So the position is ``offsets[max(last commit, last
@@ -20,9 +20,7 @@ from streamkeeper.flows.generations import Generation, Start
 
 @dataclass(frozen=True)
 class Standing:
-    """Where one generation stands. ``batch`` is None where no batch is committed anywhere; ``ruled_by`` is
-    ``checkpoint`` or ``sink``.
-    """
+    """Committed position of one generation, from its checkpoint and the sink's log."""
 
     generation: Generation
     start: Start
@@ -31,33 +29,33 @@ class Standing:
     last_transaction: int | None
     sealed: bool
     sink_known: bool = True
-    """Whether the sink's log reaches back far enough to know its last transaction; where not, the driver asks
+    """Whether the sink's log reaches back far enough for the last transaction; otherwise the driver asks
     Spark before it seals.
     """
 
     @property
     def batch(self) -> int | None:
-        """The last batch that is in the sink for sure."""
+        """Last batch that is certainly in the sink; None if none is committed anywhere."""
         known = [batch for batch in (self.last_commit, self.last_transaction) if batch is not None]
         return max(known) if known else None
 
     @property
     def ruled_by(self) -> str:
-        """Which of the two knew the last batch."""
+        """Which of the two has the last batch: ``checkpoint`` or ``sink``."""
         return "sink" if self.batch != self.last_commit else "checkpoint"
 
     @property
     def is_older_copy(self) -> bool:
-        """Whether the sink has batches that this checkpoint never planned: then nobody knows which rows they
-        brought.
+        """Whether the sink has batches that this checkpoint never planned: then the rows of these are
+        unknown.
         """
         planned = max((*self.checkpoint.offset_batches(), *self.checkpoint.commit_batches()), default=-1)
         return self.last_transaction is not None and self.last_transaction > planned
 
     @property
     def missing_in_sink(self) -> str | None:
-        """Say which batches the checkpoint committed and the sink has not; None if it has all, or cannot
-        tell.
+        """Batches, as text, that the checkpoint committed but the sink lacks; None if it lacks none, or that
+        is unknown.
         """
         first = 0 if self.start.seed_batch is None else self.start.seed_batch + 1
         if self.last_transaction is not None:
@@ -67,7 +65,7 @@ class Standing:
         return f"batch {first}" if first == self.last_commit else f"batches {first} to {self.last_commit}"
 
     def offsets(self) -> OffsetEntry | None:
-        """Read the offsets after which the next generation starts, or None if the generation never committed.
+        """Read the offsets after which the next generation starts; None if the generation never committed.
 
         :raises CheckpointError: the batch is in the sink, but its offsets cannot be read; or the checkpoint
             lost its batches.
@@ -85,7 +83,7 @@ class Standing:
             ) from error
 
     def _check_never_committed(self) -> None:
-        """Tell a generation that never committed from one whose checkpoint was emptied.
+        """Check that the generation never committed, rather than lost its batches.
 
         :raises CheckpointError: it must have committed.
         """
@@ -103,7 +101,7 @@ class Standing:
             )
 
     def evidence(self) -> dict[str, Any]:
-        """Give what was read, for the ledger."""
+        """Return the facts read, for the ledger."""
         return {
             "generation": self.generation.number,
             "last_commit": self.last_commit,
@@ -116,7 +114,7 @@ class Standing:
 
 
 def last_begun(home: FlowHome) -> tuple[Generation, Start] | None:
-    """Give the newest generation that a driver began, with its start; None if there is none."""
+    """Return the newest generation that a driver began, with its start file; None if there is none."""
     for number in reversed(home.generations()):
         start = generations.read_start(home, number)
         if start is not None:
@@ -127,7 +125,7 @@ def last_begun(home: FlowHome) -> tuple[Generation, Start] | None:
 
 
 def look(home: FlowHome, table_path: str, generation: Generation, start: Start) -> Standing:
-    """Look where a generation stands; nothing is changed.
+    """Return the position of a generation; nothing is changed.
 
     :raises CheckpointError: its checkpoint cannot be listed, or the sink's log cannot be read.
     """

@@ -1,8 +1,8 @@
-"""``streamkeeper rename``: another name for a flow or a pipeline, which keeps its generations, its tables and
-its history.
+"""``streamkeeper rename``: a new name for a flow or a pipeline, which keeps its generations, tables and
+history.
 
-One file says so (streamkeeper.manifest.names); nothing else is written, and nothing is moved. So a rename that was
-killed was made or was not, and asking for it again does what is left.
+The rename is one new file (streamkeeper.manifest.names); nothing else is written or moved. So a killed rename
+was either made or not, and running it again completes it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from streamkeeper.storage import Storage, open_storage
 
 @dataclass(frozen=True)
 class Renamed:
-    """What a rename did: the flows that have other names now, with the numbers of their newest generations;
-    none where it was done before.
+    """Result of a rename: the renamed flows with the numbers of their newest generations; none if it was done
+    before.
     """
 
     old: str
@@ -32,9 +32,9 @@ class Renamed:
 
 
 def rename(settings: Settings, old: str, new: str, by: str) -> Renamed:
-    """Give a flow (``pipeline.flow``) or a pipeline another name.
+    """Rename a flow (``pipeline.flow``) or a pipeline.
 
-    :raises RequestError: the names do not fit, nothing is kept under the old one, or something is under the
+    :raises RequestError: a name is not valid, nothing is kept under the old one, or something is under the
         new one.
     :raises LeaseHeld: a driver of a flow may be alive.
     :raises RecoveryError: a recovery of the pipeline is not over.
@@ -85,7 +85,7 @@ def _present(known: Names, name: str) -> str:
 
 
 def _homes(storage: Storage, known: Names, old: str) -> list[FlowHome]:
-    """Return where the flows are kept that get another name.
+    """Return the files of the flows to rename.
 
     :raises RequestError: nothing is kept under the old name.
     """
@@ -107,7 +107,7 @@ def _homes(storage: Storage, known: Names, old: str) -> list[FlowHome]:
 
 
 def _check_free(storage: Storage, known: Names, old: str, new: str) -> None:
-    """Make sure that nothing else has, or had, the new name."""
+    """Check that nothing else has, or had, the new name."""
     pipeline, _, flow = new.partition(".")
     if flow:
         mine = FlowHome(storage, pipeline, old.partition(".")[2]).root
@@ -126,7 +126,7 @@ def _check_free(storage: Storage, known: Names, old: str, new: str) -> None:
 
 
 def _check_quiet(storage: Storage, pipeline: str, homes: list[FlowHome]) -> None:
-    """Make sure that nobody works under the old name."""
+    """Check that no driver and no recovery works under the old name."""
     for home in homes:
         if leases.may_run(home):
             lease = leases.current(home)

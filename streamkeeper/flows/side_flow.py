@@ -1,4 +1,4 @@
-"""A flow beside a flow: the same declaration under another name, whose generations build a table beside."""
+"""Side flow: a flow's declaration under another name, whose generations build a table beside its own."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _FOLDER = "beside-"
 
 
 _LEFT_OUT = frozenset(("cleansource", "sourcearchivedir"))
-"""Options of a source that remove or move what was read: the present flows may not have read it yet."""
+"""Options of a source that remove or move files once read: the current flows may not have read them yet."""
 
 
 def mark_of(recovery_id: str) -> str:
-    """Give the mark by which all that a recovery builds is known."""
+    """Return the mark in all names that a recovery builds."""
     return recovery_id[-8:]
 
 
 def name_of(name: str, recovery_id: str) -> str:
-    """Give what a table or a flow is called beside."""
+    """Return the side name of a table or a flow."""
     return f"{name}{_MARK}{mark_of(recovery_id)}"
 
 
 def is_beside(flow: str) -> bool:
-    """Say whether a flow's name is that of one that builds a table beside another."""
+    """Return whether a flow's name is a side flow's."""
     return _MARK in flow
 
 
 @dataclass(frozen=True)
 class SideHome(FlowHome):
-    """Where a flow that builds beside is kept. ``owner`` is the declared flow, among whose checkpoints its
-    own lie; ``mark`` the mark.
+    """Files of a side flow. ``owner`` is the declared flow, whose checkpoints folder also holds those of the
+    side flow; ``mark`` is the recovery's mark.
     """
 
     owner: str
@@ -50,20 +50,20 @@ class SideHome(FlowHome):
 
 
 def side_home(home: FlowHome, recovery_id: str) -> SideHome:
-    """Give where the flow is kept that builds beside for a declared one."""
+    """Return the files of the side flow of a declared flow."""
     return SideHome(
         home.storage, home.pipeline, name_of(home.flow, recovery_id), home.flow, mark_of(recovery_id)
     )
 
 
 def derive(settings: Settings, pipeline: Pipeline, table: str, recovery_id: str) -> list[Flow]:
-    """Give the flows that build a table beside: those that write it, with the same sources, views and
-    semantics, into another table.
+    """Return the side flows of a table: those that write it, with the same sources, views and semantics, into
+    another table.
 
-    They read their sources from the beginning, wherever those are declared to start, as a full refresh does,
-    and remove nothing there.
+    As in a full refresh, they read their sources from the beginning, whatever start these declare. They
+    remove nothing there.
 
-    :param pipeline: imported, with its functions.
+    :param pipeline: as imported, with its functions.
     """
     name = name_of(table, recovery_id)
     tables = tuple(replace(item, name=name) for item in pipeline.tables if item.name == table)

@@ -1,5 +1,5 @@
-"""What each flow is doing, found by looking: at its holds, its lease, its checkpoint. Nothing is changed, no
-JVM is started.
+"""Status of each flow, from its holds, its lease and its checkpoint. Nothing is changed, no JVM is
+started.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from streamkeeper.storage import Storage
 from streamkeeper.times import describe_age
 
 SILENT_SECONDS = 300.0
-"""After that much silence a driver on another host or boot is shown as down."""
+"""Seconds of silence after which a driver on another host or boot is shown as down."""
 
 
 @dataclass(frozen=True)
 class FlowStatus:
-    """One flow, as ``streamkeeper flows`` shows it.
+    """Status of one flow, as in ``streamkeeper flows``.
 
-    ``state`` is one of ``declared`` (never started), ``done`` (a once flow that has read all there was),
+    ``state`` is one of ``declared`` (never started), ``done`` (a once flow that has read all its input),
     ``starting``, ``running``, ``stopping`` (held, its driver still ends its batch), ``held``, ``parked``,
     ``stopped`` (its last driver ended in good order, as with ``--available-now``, and none was started
     since), ``down`` (its last driver did not: its supervisor retries, or there is none). ``age`` is seconds
@@ -42,12 +42,12 @@ class FlowStatus:
     detail: str
 
     def to_json(self) -> dict[str, Any]:
-        """Give the status as a JSON object."""
+        """Return the status as a JSON object."""
         return asdict(self)
 
 
 def look(storage: Storage, flow: Flow) -> FlowStatus:
-    """Look at one flow."""
+    """Return the status of one flow."""
     home = FlowHome(storage, flow.pipeline.name, flow.name)
     newest, begun, lease = generations.latest(home), last_begun(home), leases.current(home)
     batch, age = _last_batch(storage, begun[1].checkpoint) if begun else (None, None)
@@ -104,25 +104,24 @@ def _state(home: FlowHome, flow: Flow) -> tuple[str, str]:
 
 
 def _far_away(home: FlowHome, lease: Lease, state: str) -> tuple[str, str]:
-    """Say what can be said of a driver on another host or boot. For people only: it compares two clocks, and
-    nothing is decided by it.
-    """
+    """Return state and description of a driver on another host or boot."""
     written = home.storage.modified(home.heartbeat(lease.epoch)) or home.storage.modified(
         home.lease(lease.epoch)
     )
+    # For people only: this compares the clocks of two machines, and nothing is decided by it.
     silent = max(0.0, time.time() - written) if written is not None else 0.0
     detail = f"{leases.describe(lease)}; on another host or boot, last heartbeat {describe_age(silent)} ago"
     return ("down" if silent > SILENT_SECONDS else state), detail
 
 
 REBUILDING = "rebuilding"
-"""The phase of a driver that rebuilds a state from history; its heartbeat's details then have ``rebuild``:
-step, of, rows, epoch.
+"""Phase of a driver that rebuilds a state from history; its heartbeat's details then have ``rebuild``: step,
+of, rows, epoch.
 """
 
 
 def how_far(home: FlowHome, first: int = 0) -> str | None:
-    """Say how far the flow's present driver is with rebuilding a state; None where it rebuilds none.
+    """Return as text how far the flow's current driver has rebuilt a state; None if it rebuilds none.
 
     :param first: the lowest generation that counts.
     """
@@ -131,7 +130,7 @@ def how_far(home: FlowHome, first: int = 0) -> str | None:
 
 
 def told_by(beat: Heartbeat | None, first: int = 0) -> str | None:
-    """As :func:`how_far`, by a heartbeat that was read already."""
+    """Return as :func:`how_far`, from a heartbeat that was read already."""
     if beat is None or beat.phase != REBUILDING or beat.generation < first or "rebuild" not in beat.details:
         return None
     told = beat.details["rebuild"]

@@ -1,3 +1,4 @@
-"""What all pipeline files declare, read in a process of its own.
+"""Declarations of all pipeline files, imported in a process of their own.
 
-Airflow, the command line and drivers read this instead of user code."""
+Airflow, the command line and drivers read the manifest instead of user code.
+"""

@@ -1,8 +1,7 @@
-"""A source as it is declared, made into one that can be opened here and now: the environment filled in, the
-table's name made a path.
+"""Sources ready to open: the environment filled into their options, the table's name turned into a path.
 
-What is declared is kept in the manifest, for all to read. So ``{env:NAME}`` stays there as it is, and each
-process that opens a source fills in what its own environment holds.
+Declarations are kept in the manifest, which everybody may read. So ``{env:NAME}`` stays as it is there, and
+each process that opens a source fills in its own environment.
 """
 
 from __future__ import annotations
@@ -19,11 +18,10 @@ from streamkeeper.user_environment import PLACEHOLDER, variables_in, why_refused
 
 
 def opened(source: Source, settings: Settings, environment: Mapping[str, str] | None = None) -> Source:
-    """Give a source with its options filled in from ``environment`` (``os.environ`` by default), and the path
-    of its table.
+    """Return a source with its options filled in from ``environment`` (``os.environ`` by default), and its
+    table's path.
 
-    :raises SettingsError: an environment variable that it names is not set, or is none that pipelines may
-        see.
+    :raises SettingsError: an environment variable in its options is not set, or pipelines may not see it.
     """
     refused = why_refused(variables(source), settings.pipeline_env)
     if refused is not None:
@@ -43,8 +41,9 @@ def opened(source: Source, settings: Settings, environment: Mapping[str, str] | 
 
 
 def opened_if_possible(source: Source, settings: Settings) -> Source:
-    """Give a source opened as far as this process can: with ``{env:NAME}`` left in its options where one may
-    not be seen, or is not set.
+    """Return a source opened as far as this process can.
+
+    ``{env:NAME}`` stays in its options if a variable is not set, or pipelines may not see it.
     """
     try:
         return opened(source, settings)
@@ -55,10 +54,11 @@ def opened_if_possible(source: Source, settings: Settings) -> Source:
 
 
 def opened_flow(flow: Flow, settings: Settings, how: Callable[[Source, Settings], Source] = opened) -> Flow:
-    """Give a flow with the sources that it reads opened; the other sources of its file stay as they are.
+    """Return a flow with the sources that it reads opened; the other sources of its file stay as they are.
 
     :param how: :func:`opened`, or :func:`opened_if_possible`.
-    :raises SettingsError: an environment variable that one of them names is not set.
+    :raises SettingsError: an environment variable in the options of one is not set, or pipelines may not see
+        it.
     """
     pipeline = flow.pipeline
     read = {source.name: how(source, settings) for source in pipeline.sources_of(flow.declaration)}
@@ -71,5 +71,5 @@ def opened_flow(flow: Flow, settings: Settings, how: Callable[[Source, Settings]
 
 
 def variables(source: Source) -> tuple[str, ...]:
-    """Give the environment variables that a source's options name, each once, in their order."""
+    """Return the environment variables in a source's options, each once, in order of appearance."""
     return variables_in(source.options.values())

@@ -1,9 +1,9 @@
-"""Importing all pipeline files in a process of its own, which may end or hang at any of them: the others are
-imported all the same.
+"""Import of all pipeline files in a process of its own; a file that ends or hangs it does not affect the
+others.
 
-The process gets the files by standard input, and answers with a line of JSON for each, in their order. Where
-no line comes, the file that it is at has ended it, or takes too long: that file gets an error, and another
-process goes on with the next.
+The process gets the files on standard input, and answers with one line of JSON for each, in their order. If
+no line comes, the current file has ended the process or takes too long. That file gets an error, and another
+process continues with the next.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.user_environment import environment
 
 BUILD_SECONDS = 25.0
-"""How long all of it may take; Airflow gives a DAG file 30 s to import."""
+"""Seconds that the whole import may take; Airflow allows a DAG file 30 s."""
 IMPORT_SECONDS, FILE_SECONDS = 20.0, 8.0
-"""How long all imports in it may take together, and one at most."""
+"""Seconds that all imports may take together, and one at most."""
 
 _READY = "ready"
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What came of one pipeline file: a pipeline without its code, with its flows' fingerprints and
-    likenesses by full name; or why there is none.
+    """Result of importing one pipeline file.
+
+    ``pipeline`` is without its code; ``fingerprints`` and ``likenesses`` are those of its flows by full name.
+    Without a pipeline, ``error`` or ``left_out`` holds the reason.
     """
 
     pipeline: Pipeline | None = None
@@ -51,20 +53,20 @@ class Imported:
 
 
 def import_here(files: Iterable[Path], data: str) -> Iterator[Imported]:
-    """Import files in this process, one after the other. This runs user code: call it in a process made for
-    it.
+    """Import files in this process, one after the other. This runs user code: call it in a process of its
+    own.
 
-    :param data: what ``{data}`` stands for in paths.
+    :param data: replaces ``{data}`` in paths.
     """
     for file in files:
         yield _import(file, data)
 
 
 def import_elsewhere(settings: Settings, files: Sequence[Path]) -> Iterator[Imported]:
-    """Import files in another process; yield what came of each, in their order. What they print goes to
+    """Import files in another process, and yield the result of each, in their order. Their output goes to
     standard error.
 
-    :raises StreamkeeperError: the process cannot be started, or all of it takes too long.
+    :raises StreamkeeperError: the process cannot be started, or the whole import takes too long.
     """
     end, deadline = (time.monotonic() + seconds for seconds in (BUILD_SECONDS, IMPORT_SECONDS))
     pending = list(files)
@@ -92,21 +94,24 @@ def import_elsewhere(settings: Settings, files: Sequence[Path]) -> Iterator[Impo
                     del pending[0]
                     break
                 else:
-                    break  # perhaps one before it left a thread that ended the process: it is tried again, alone
+                    # An earlier file may have left a thread that ended the process, so this one is tried
+                    # again, as the first of a new process.
+                    break
                 first = False
                 del pending[0]
 
 
 class _Process:
-    """The process that imports, as a context; it and all that it started is gone at the end."""
+    """Importing process, as a context. At the end it is killed with all that it started."""
 
     def __init__(self, settings: Settings, files: Sequence[Path]) -> None:
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed where this context ends
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "streamkeeper.manifest.import_all"],
                 env=environment(settings),
-                cwd=PROJECT,  # the first place that -m imports from: never a folder of the user's
+                # -m imports from here first, so it must never be a folder of the user's.
+                cwd=PROJECT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,
@@ -132,7 +137,7 @@ class _Process:
         self._said.close()
 
     def answer(self, seconds: float) -> Any:
-        """Return the next line's value; None where none came in time, and False where the process ended."""
+        """Return the value of the next line; None if none came in time, False if the process ended."""
         try:
             return self._answers.get(timeout=max(0.0, seconds))
         except queue.Empty:
@@ -168,9 +173,8 @@ def _import(file: Path, data: str) -> Imported:
     try:
         pipeline = load_pipeline(file, data)
         plain = without_code(pipeline)
-        json.dumps(
-            pipeline_to_json(plain), ensure_ascii=False
-        ).encode()  # what is no text, or no JSON, is this file's fault
+        # A value that is not JSON or not UTF-8 must fail here, as this file's error.
+        json.dumps(pipeline_to_json(plain), ensure_ascii=False).encode()
         named = {f"{pipeline.name}.{flow.name}": flow for flow in pipeline.flows}
         return Imported(
             plain,
@@ -217,7 +221,7 @@ def _too_long(settings: Settings) -> StreamkeeperError:
 
 
 def _text(said: str) -> str:
-    """Return what can be written as UTF-8: a message may quote what is no text."""
+    """Return a text that can be written as UTF-8: a message may quote bytes that are not text."""
     return said.encode(errors="backslashreplace").decode()
 
 
@@ -232,16 +236,15 @@ def _from_json(value: dict[str, Any]) -> Imported:
 
 
 def _serve() -> None:
-    """Answer for each file that standard input names; whatever else is printed meanwhile, by whomever, goes
-    to standard error.
-    """
+    """Answer for each file named on standard input."""
     with os.fdopen(os.dup(1), "w") as answers:
+        # All other output of user code goes to standard error.
         os.dup2(2, 1)
         asked = json.load(sys.stdin)
         print(json.dumps(_READY), file=answers, flush=True)
         for found in import_here(map(Path, asked["files"]), asked["data"]):
             print(json.dumps(_to_json(found)), file=answers, flush=True)
-    os._exit(0)  # no thread that a file left behind is waited for
+    os._exit(0)  # without waiting for threads that a file left behind
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Importing a pipeline file. Only the driver and the manifest's own process do this; everything else reads
-the manifest.
+"""Import of a pipeline file. Only the driver and the manifest's own process do this; others read the
+manifest.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _DECLARING = (
 
 
 def load_pipeline(file: Path, data: str) -> Pipeline:
-    """Import one pipeline file and give what it declares, functions included; what it prints goes to standard
+    """Import one pipeline file, and return its declarations, functions included. Its output goes to standard
     error.
 
-    Neither the file nor the modules beside it stay in ``sys.modules``: the next pipeline file imports a
-    shared module anew, with its declarations, and Spark's cloudpickle ships their functions by value, since
+    Neither the file nor the modules beside it stay in ``sys.modules``. So the next pipeline file imports a
+    shared module again, with its declarations. And Spark's cloudpickle ships their functions by value, since
     no executor could import them.
 
-    :param data: what ``{data}`` stands for in paths.
-    :raises DeclarationError: the file's name is no pipeline name, it raises, or it declares something that is
-        not allowed.
+    :param data: replaces ``{data}`` in paths.
+    :raises DeclarationError: the file's name is not a pipeline name, it raises, or it declares something that
+        is not allowed.
     """
     name = check_name("pipeline", file.stem, Where(file.name, 1))
     if name.lower() in OUR_FOLDERS:
@@ -73,7 +73,7 @@ def load_pipeline(file: Path, data: str) -> Pipeline:
         return registry.finish(_shared_code(file))
     except (DeclarationError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # a class of the user's own, too: it is the file that is wrong
+    except BaseException as error:  # whatever class of the user's own it is, the file is at fault
         raise DeclarationError(blame(file, error)) from error
     finally:
         with contextlib.suppress(ValueError):
@@ -82,10 +82,11 @@ def load_pipeline(file: Path, data: str) -> Pipeline:
 
 
 def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
-    """Give 16 hex digits that change when what the flow does may have changed, and only then.
+    """Return 16 hex digits that change if, and only if, the flow may do something else.
 
-    In it: the flow, the sources and views that it reads (their functions as syntax trees), its table, the
-    file's other code, and the modules beside the file. Not in it: lines, comments, other flows of the file.
+    They depend on the flow, the sources and views that it reads (their functions as syntax trees), its table,
+    the file's other code, and the modules beside the file. They do not depend on line numbers, comments or
+    other flows of the file.
     """
     plain = pipeline_to_json(without_code(pipeline))
     names = {item.name for item in pipeline.inputs(flow)}
@@ -114,10 +115,9 @@ def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
 
 
 def likeness(pipeline: Pipeline, flow: AnyFlow) -> str:
-    """Return 16 hex digits that a flow has in common with one that differs from it in its name alone, its
-    function's included.
+    """Return 16 hex digits that do not depend on the name of the flow or of its function.
 
-    :param pipeline: as it was imported, functions included.
+    :param pipeline: as imported, functions included.
     """
     alike: AnyFlow = replace(flow, name="")
     if isinstance(alike, AppendFlow):
@@ -127,7 +127,7 @@ def likeness(pipeline: Pipeline, flow: AnyFlow) -> str:
 
 
 def blame(file: Path, error: BaseException) -> str:
-    """Say in one sentence which line of the pipeline file raised what."""
+    """Return one sentence with the error and the line of the pipeline file that raised it."""
     lines = [
         frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)
     ]
@@ -138,7 +138,7 @@ def blame(file: Path, error: BaseException) -> str:
     )
     try:
         said = f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - a user's error may raise where it is asked for its words
+    except Exception:  # noqa: BLE001 - str() of a user's error may raise, too
         said = type(error).__name__
     return (
         f"{file.name}, line {line}: the file raises {said}. Correct it, or run `streamkeeper check` again"
@@ -149,9 +149,8 @@ def blame(file: Path, error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _no_bytecode() -> Iterator[None]:
-    """Keep Python from writing ``__pycache__``: what it keeps there for a file is taken for that file as long
-    as size and second fit.
-    """
+    """Keep Python from writing ``__pycache__`` inside the ``with`` block."""
+    # Python takes cached bytecode for a file if only its size and second fit.
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         yield
@@ -160,7 +159,7 @@ def _no_bytecode() -> Iterator[None]:
 
 
 def _forget(before: set[str], folder: Path) -> None:
-    """Take the modules of a folder that were imported since ``before`` out of ``sys.modules``."""
+    """Remove the modules of a folder that were imported since ``before`` from ``sys.modules``."""
     for name, module in list(sys.modules.items()):
         origin = getattr(module, "__file__", None)
         if name not in before and origin is not None and Path(origin).is_relative_to(folder):
@@ -168,8 +167,8 @@ def _forget(before: set[str], folder: Path) -> None:
 
 
 def _shared_code(file: Path) -> str:
-    """Hash the code that any function of the file may use: all of it but declarations, and the modules beside
-    it.
+    """Return a hash of the code that any function of the file may use: all but declarations, and the modules
+    beside it.
     """
     tree = ast.parse(file.read_bytes())
     used = set().union(*(_used(node) for node in tree.body)) if tree.body else set()
@@ -185,7 +184,7 @@ def _shared_code(file: Path) -> str:
 
 
 def _imported_beside(tree: ast.Module, folder: Path) -> list[Path]:
-    """Find the modules and packages in the pipelines folder that a file imports."""
+    """Return the modules and packages in the pipelines folder that a file imports."""
     names: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -202,7 +201,7 @@ def _imported_beside(tree: ast.Module, folder: Path) -> list[Path]:
 
 
 def _used(statement: ast.stmt) -> set[str]:
-    """Give the names that a statement uses, without the parameters of the functions in it."""
+    """Return the names that a statement uses, without the parameters of functions in it."""
     nodes = list(ast.walk(statement))
     return {node.id for node in nodes if isinstance(node, ast.Name)} - {
         node.arg for node in nodes if isinstance(node, ast.arg)
@@ -210,8 +209,8 @@ def _used(statement: ast.stmt) -> set[str]:
 
 
 def _is_declaration(node: ast.stmt, used: set[str]) -> bool:
-    """Tell what the declarations themselves hold from other code: docstrings, declaring calls, decorated
-    functions that no other calls.
+    """Return whether a statement is part of a declaration: a docstring, a declaring call, or a decorated
+    function that no other code calls.
     """
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant) or called(node.value) in _DECLARING

@@ -1,10 +1,10 @@
-"""The manifest: what all pipeline files declare, as JSON. DAGs, forms and pages read it and never import user
-code.
+"""Manifest: the declarations of all pipeline files, as JSON. DAGs, forms and pages read it and never import
+user code.
 
-It is written by ``streamkeeper check``, and by whoever needs it first, of what another process imported
-(streamkeeper.manifest.import_all). It lies at ``{state}/manifests/<hash of the pipeline files>.json``. A pipeline file
-that raises, exits, crashes or hangs costs nobody else's flows: its own are kept as they were last declared,
-with the error beside them.
+It is written by ``streamkeeper check``, or by the first process that needs it. Another process imports the
+files (streamkeeper.manifest.import_all). The path is ``{state}/manifests/<hash of the pipeline files>.json``.
+A pipeline file that raises, exits, crashes or hangs does not affect other files' flows. Its own flows keep
+their last declaration, with the error beside them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from streamkeeper.user_environment import as_user_code_sees_it, is_allowed
 FORMAT = 5
 SETTLE = "streamkeeper.tables.claims:settle"
 CHECK_SCHEDULES = "streamkeeper.recover.plans.schedules:check_schedules"
-"""Checks of a whole manifest, by name: they need what stands above this package."""
+"""Checks of a whole manifest, by name: they need packages above this one."""
 FOLDER = "(all)"
-"""Stands among a manifest's errors for all pipelines: the files cannot be looked at now, so all are as they
-were last declared.
+"""Key among a manifest's errors for all pipelines: the files cannot be read now, so all keep their last
+declaration.
 """
 
 _ASKED_FOR = re.compile(rb"\bonly_where_set\(\s*[\"']([A-Za-z_][A-Za-z0-9_]*)[\"']")
@@ -42,7 +42,7 @@ _ASKED_FOR = re.compile(rb"\bonly_where_set\(\s*[\"']([A-Za-z_][A-Za-z0-9_]*)[\"
 
 @dataclass(frozen=True)
 class Flow:
-    """A flow as the manifest knows it."""
+    """Flow in the manifest."""
 
     pipeline: Pipeline
     declaration: AnyFlow
@@ -55,14 +55,12 @@ class Flow:
 
     @property
     def full_name(self) -> str:
-        """``pipeline.flow``, the name that the command line and the forms show."""
+        """``pipeline.flow``, as the command line and the forms show it."""
         return f"{self.pipeline.name}.{self.name}"
 
     @property
     def dag_id(self) -> str:
-        """The id of the DAG that supervises the flow: its own, or that of all flows of its pipeline where
-        they share a driver.
-        """
+        """Id of the DAG that supervises the flow: its own, or the pipeline's if its flows share a driver."""
         if self.pipeline.shared_driver:
             return f"flows__{self.pipeline.name}"
         return f"flow__{self.pipeline.name}__{self.name}"
@@ -70,11 +68,11 @@ class Flow:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All pipelines that could be read, and what is wrong with the others.
+    """All pipelines that could be read, and the errors of the others.
 
     ``errors`` maps a pipeline's name to the message of its file; such a pipeline may still be among
-    ``pipelines``, as it was last declared. ``left_out`` maps a pipeline that is not offered in this
-    environment to the reason. ``fingerprints`` and ``likenesses`` are the flows', by full name
+    ``pipelines``, with its last declaration. ``left_out`` maps a pipeline that is not offered in this
+    environment to the reason. ``fingerprints`` and ``likenesses`` are those of the flows, by full name
     (streamkeeper.manifest.import_file).
     """
 
@@ -86,17 +84,17 @@ class Manifest:
     likenesses: dict[str, str] = field(default_factory=dict)
 
     def flows(self) -> Iterator[Flow]:
-        """Give every flow, pipeline by pipeline."""
+        """Yield every flow, pipeline by pipeline."""
         for pipeline in self.pipelines:
             for flow in pipeline.flows:
                 yield Flow(pipeline, flow, self.fingerprints[f"{pipeline.name}.{flow.name}"])
 
     def pipeline(self, name: str) -> Pipeline | None:
-        """Give a pipeline by name."""
+        """Return a pipeline by name, or None."""
         return next((pipeline for pipeline in self.pipelines if pipeline.name == name), None)
 
     def writers(self, pipeline: str, table: str) -> list[Flow]:
-        """Give the flows of a pipeline that write one of its tables."""
+        """Return the flows of a pipeline that write one of its tables."""
         return [
             flow
             for flow in self.flows()
@@ -104,7 +102,7 @@ class Manifest:
         ]
 
     def find(self, name: str) -> Flow:
-        """Find a flow by ``pipeline.flow``, or by the flow's own name where only one pipeline has it.
+        """Return a flow by ``pipeline.flow``, or by its own name if only one pipeline has it.
 
         :raises RequestError: no flow has the name, or several have.
         """
@@ -127,10 +125,12 @@ class Manifest:
 
 
 def files_key(settings: Settings) -> str:
-    """Hash the names and bytes of the pipeline files, where they say their data is, which variables they may
-    see and find set, and how often a flow or a pipeline was renamed.
+    """Return a hash of all that a manifest depends on.
 
-    :raises SettingsError: the pipelines folder is not there.
+    It covers names and bytes of the pipeline files, the data folder, the variables that pipelines may see,
+    whether those of ``only_where_set`` are set, the number of renames, and the release.
+
+    :raises SettingsError: the pipelines folder does not exist.
     """
     renamed = names.read(open_storage(settings.state)).number
     seen = f"{settings.data} {settings.pipeline_env} {renamed}"
@@ -146,14 +146,13 @@ def files_key(settings: Settings) -> str:
 
 
 def read_manifest(settings: Settings) -> Manifest:
-    """Give the manifest of the pipeline files as they are now; make it anew, in another process, where their
-    hash is new.
+    """Return the manifest of the current pipeline files, made anew in another process if their hash is new.
 
-    Where they cannot be looked at now, all flows are as they were last declared, with the error under
-    :data:`FOLDER`: what runs goes on.
+    If they cannot be read now, all flows keep their last declaration, with the error under :data:`FOLDER`:
+    what runs continues.
 
     :raises StorageError: the state folder cannot be read.
-    :raises StreamkeeperError: the files cannot be looked at, and never could.
+    :raises StreamkeeperError: the files cannot be read, and there is no earlier manifest.
     """
     storage = open_storage(settings.state)
     try:
@@ -179,14 +178,13 @@ def make_manifest(settings: Settings) -> Manifest:
 def write_manifest(
     settings: Settings, imported: Callable[[Sequence[Path]], Iterator[Imported]] | None = None
 ) -> Manifest:
-    """Write the manifest of what comes of importing every pipeline file.
+    """Write the manifest from an import of every pipeline file.
 
-    :param imported: imports files and yields what came of each; by default in this process, which runs user
+    :param imported: imports files and yields the result of each; by default in this process, which runs user
         code.
-    :raises SettingsError: the pipelines folder is not there.
+    :raises SettingsError: the pipelines folder does not exist.
     :raises StorageError: the state folder cannot be written.
-    :raises StreamkeeperError: a pipeline file changed while it was read, or the files cannot be imported at
-        all.
+    :raises StreamkeeperError: a pipeline file changed meanwhile, or the files cannot be imported at all.
     """
     storage = open_storage(settings.state)
     key = files_key(settings)
@@ -205,10 +203,9 @@ def write_manifest(
             built.add(file, results[file])
         else:
             built.pass_over(file, readable=content is not None)
+    # Otherwise the manifest of one set of files would stay under the hash of another.
     if files_key(settings) != key:
-        raise _changed_meanwhile(
-            key
-        )  # else the manifest of one set of files would be found under the hash of another, for ever
+        raise _changed_meanwhile(key)
 
     manifest: Manifest = resolve_name(SETTLE)(
         settings, built.finish(key), before, {file.stem for file in contents}
@@ -219,8 +216,8 @@ def write_manifest(
 
 
 class _Building:
-    """A manifest in the making. ``before`` is the last one: a pipeline file that cannot be read keeps what it
-    declared there.
+    """Builder of a manifest. A pipeline file that cannot be read keeps its declaration from ``before``, the
+    last one.
     """
 
     def __init__(self, before: Manifest | None) -> None:
@@ -232,7 +229,7 @@ class _Building:
         self.likenesses: dict[str, str] = {}
 
     def add(self, file: Path, found: Imported) -> None:
-        """Take what came of importing a pipeline file, or note what is wrong with it."""
+        """Add the result of importing a pipeline file, or its error."""
         if found.left_out is not None:
             self.left_out[file.stem] = found.left_out
             return
@@ -251,13 +248,12 @@ class _Building:
         self.likenesses |= found.likenesses
 
     def pass_over(self, file: Path, *, readable: bool) -> None:
-        """Take a file that declares nothing for a helper module, unless it was a pipeline before: then it was
-        perhaps saved half-way.
-        """
+        """Treat a file without declarations as a helper module, unless it was a pipeline before."""
         if not readable:
             self.errors[file.stem] = (
                 f"{file.name}, line 1: the file cannot be read. Check its owner and mode."
             )
+        # A pipeline file without declarations was perhaps saved half-way.
         elif self.before is not None and self.before.pipeline(file.stem) is not None:
             self.errors[file.stem] = (
                 f"{file.name}, line 1: the file declared flows and does not speak of streamkeeper any more."
@@ -267,7 +263,7 @@ class _Building:
             self._keep_last(file.stem)
 
     def finish(self, key: str) -> Manifest:
-        """Give the manifest."""
+        """Return the manifest."""
         return Manifest(
             key, tuple(self.pipelines), self.errors, self.fingerprints, self.left_out, self.likenesses
         )
@@ -281,7 +277,7 @@ class _Building:
 
 
 def of_pipeline(marks: dict[str, str], pipeline: str) -> dict[str, str]:
-    """Give those of the marks, by full name, that flows of a pipeline have."""
+    """Return the marks, by full name, of a pipeline's flows."""
     return {name: mark for name, mark in marks.items() if name.partition(".")[0] == pipeline}
 
 
@@ -293,7 +289,8 @@ def _changed_meanwhile(key: str) -> StreamkeeperError:
 
 
 def _declares(content: bytes) -> bool:
-    """Tell a pipeline file from a helper module beside it: only the former speaks of ``streamkeeper``."""
+    """Return whether a file may be a pipeline file rather than a helper module."""
+    # Every declaration needs an import from streamkeeper.
     return b"streamkeeper" in content
 
 
@@ -305,7 +302,7 @@ _LATEST = "manifests/latest.json"
 
 
 def _latest(storage: Storage) -> Manifest | None:
-    """Return the manifest that was written last; None where there is none that this release can read."""
+    """Return the manifest that was written last; None if there is none that this release can read."""
     try:
         pointer = read_json(storage, _LATEST) or {}
     except StorageError:
@@ -314,9 +311,7 @@ def _latest(storage: Storage) -> Manifest | None:
 
 
 def _read(storage: Storage, name: str) -> Manifest | None:
-    """Return a manifest; None where it is not there, or damaged: it is made of the files, and can be made
-    anew.
-    """
+    """Return a manifest; None if it is missing or damaged, as it can be made again from the files."""
     content = storage.read(name)
     try:
         return None if content is None else _from_json(json.loads(content))

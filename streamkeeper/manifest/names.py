@@ -1,11 +1,10 @@
-"""The names that flows and pipelines have had, and the folders in which they are kept: a rename moves no
-file.
+"""Names that flows and pipelines have had, and their folders: a rename moves no file.
 
-{state}/ledger/names/000001.json  all renames so far, the newest last; immutable, the highest number holds
+{state}/ledger/names/000001.json  all renames so far, the newest last; immutable, the highest number counts
 
-A flow is kept in the folder of its first name for ever, and its query ids are made of that: they stay what
-they are. What was written down under an earlier name (a backup, a ledger, a turn) is found under the present
-one. So a name that was had once is never another's.
+A flow stays in the folder of its first name. Its query ids are made from that, so they do not change. Records
+under an earlier name (a backup, a ledger, a turn) are found under the current one. So a name is never reused
+for another flow or pipeline.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ _NUMBERED = re.compile(r"([0-9]{6,})\.json")
 
 @dataclass(frozen=True)
 class Names:
-    """All renames. ``pipelines`` maps a folder to the later names of its pipeline, ``flows``
-    ``folder/folder`` to those of its flow; the last is the present one.
+    """All renames. ``pipelines`` maps a folder to the later names of its pipeline, ``flows`` maps
+    ``folder/folder`` to those of its flow; the last one is current.
     """
 
     pipelines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -49,23 +48,21 @@ class Names:
         return next(kept, f"{below}/{flow}")
 
     def pipeline_in(self, folder: str) -> str:
-        """Return the present name of the pipeline that is kept in a folder."""
+        """Return the current name of the pipeline in a folder."""
         return self.pipelines.get(folder, (folder,))[-1]
 
     def flow_in(self, folder: str) -> str:
-        """Return the present name, without its pipeline's, of the flow that is kept in a folder below the
-        state folder.
-        """
+        """Return the current name, without its pipeline's, of the flow in a folder below the state folder."""
         return self.flows.get(folder, (folder.rpartition("/")[2],))[-1]
 
     def present(self, full_name: str) -> str:
-        """Return the present full name of a flow by any that it ever had."""
+        """Return the current full name of a flow by any that it ever had."""
         pipeline, _, flow = full_name.partition(".")
         folder = self.flow_folder(pipeline, flow)
         return f"{self.pipeline_in(folder.partition('/')[0])}.{self.flow_in(folder)}"
 
     def renamed(self, old: str, new: str) -> Names:
-        """Return the names after a rename: of a flow where they are full names, else of a pipeline."""
+        """Return the names after a rename: of a flow if they are full names, otherwise of a pipeline."""
         if "." not in old:
             folder = self.folder(old)
             return replace(self, pipelines={**self.pipelines, folder: (*self.pipelines.get(folder, ()), new)})
@@ -88,10 +85,9 @@ def read(storage: Storage) -> Names:
 
 
 def write(storage: Storage, names: Names, **why: Any) -> bool:
-    """Write the names after one more rename; return False, and change nothing, where another rename was
-    faster.
+    """Write the names after one more rename. Return False, without a change, if another rename was first.
 
-    :param why: what is noted of the rename besides.
+    :param why: further facts to record about the rename.
     """
     value = {"pipelines": names.pipelines, "flows": names.flows, "at": now(), "format": FORMAT, **why}
     return storage.create(_file(names.number + 1), to_json(value))

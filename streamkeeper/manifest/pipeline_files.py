@@ -1,10 +1,10 @@
-"""The files in the pipelines folder: the one way to list and to read them, for drivers, DAG files, the
-monitor and commands.
+"""Files in the pipelines folder: the one way to list and read them, for drivers, DAG files, the monitor and
+commands.
 
-Those are regular files, and links to such, whose names end in ``.py``, in folders too. A name that starts
-with a dot counts nowhere: editors and checkouts keep their own under such names. A folder named ``x.py``, a
-FIFO, a link that leads nowhere or to itself is no file. One that vanishes while it is looked at was not
-there: whoever compares two looks sees a change.
+They are regular files, and links to such, with names that end in ``.py``, in subfolders too. Names that start
+with a dot are skipped: editors and checkouts use them. A folder named ``x.py``, a FIFO, and a broken or
+circular link are skipped as well. A file that vanishes while it is read counts as missing; a comparison of
+two signatures shows the change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Signature = tuple[tuple[str, int, int], ...]
 def listed(folder: Path) -> list[Path]:
     """Return every Python file in a folder and in those below it, sorted.
 
-    :raises SettingsError: the folder itself is not there, or cannot be listed.
+    :raises SettingsError: the folder itself does not exist, or cannot be listed.
     """
     try:
         paths = sorted(folder.iterdir())
@@ -38,8 +38,8 @@ def listed(folder: Path) -> list[Path]:
 
 
 def pipelines(folder: Path) -> list[Path]:
-    """Return the files that may declare a pipeline: those right in the folder whose names do not start with
-    an underscore, sorted.
+    """Return the files that may declare a pipeline: those right in the folder without a leading underscore,
+    sorted.
 
     :raises SettingsError: as :func:`listed`.
     """
@@ -47,18 +47,18 @@ def pipelines(folder: Path) -> list[Path]:
 
 
 def content(file: Path) -> bytes | None:
-    """Return a file's bytes; None where it vanished, is no regular file any more, or may not be read."""
+    """Return a file's bytes; None if it vanished, is no regular file any more, or may not be read."""
     try:
-        with os.fdopen(
-            os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb"
-        ) as opened:  # a FIFO that took its place would be waited for
+        # Without O_NONBLOCK, opening a FIFO that replaced the file would wait for a writer.
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
             return opened.read() if stat.S_ISREG(os.fstat(opened.fileno()).st_mode) else None
     except OSError:
         return None
 
 
 def signature(folder: Path) -> Signature:
-    """Return names, times and sizes of all files: another one says that a file changed, came or went.
+    """Return names, times (ns) and sizes (bytes) of all files; it differs after a file changed, was added or
+    removed.
 
     :raises SettingsError: as :func:`listed`.
     """
@@ -67,7 +67,7 @@ def signature(folder: Path) -> Signature:
 
 
 def _below(path: Path) -> Iterator[Path]:
-    """Yield a Python file itself, and those of a folder; links to folders are not followed."""
+    """Yield a Python file itself, or those in a folder; links to folders are not followed."""
     if path.name.startswith(".") or path.name == "__pycache__":
         return
     if path.is_dir() and not path.is_symlink():

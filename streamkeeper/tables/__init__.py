@@ -1,3 +1,1 @@
-"""What is known of the tables that flows write.
-
-Past versions, backups, readers, other writers, and whose turn it is to write."""
+"""Tables that flows write: past versions, backups, readers, other writers, and the writers' turn."""

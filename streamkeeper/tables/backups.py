@@ -1,11 +1,12 @@
-"""The catalog of backups: which durable copies of tables there are, what they hold, and which may go.
+"""Catalog of backups: the durable copies of tables, their content, and their retention.
 
-{state}/{pipeline}/tables/<table>/backups/<id>.json           immutable, written last, when the copy was
-verified: it alone makes a backup {state}/{pipeline}/tables/<table>/backups/<id>.removed.json   that somebody
-began to remove it: it is listed no more {backups}/{pipeline}/<table>/<id>/target/                     the
-copy: a Delta table by itself {backups}/{pipeline}/<table>/<id>/tombstones/                 that of an AUTO
-CDC table's tombstones {backups}/{pipeline}/<table>/<id>/target.commit               the commit that will make
-the copied files a table
+{state}/{pipeline}/tables/<table>/backups/<id>.json          entry: immutable, written last, after the copy
+                                                             was verified; it alone makes a backup
+{state}/{pipeline}/tables/<table>/backups/<id>.removed.json  mark of a removal that has begun: from then on
+                                                             the backup is not listed
+{backups}/{pipeline}/<table>/<id>/target/                    copy of the table: a Delta table by itself
+{backups}/{pipeline}/<table>/<id>/tombstones/                copy of an AUTO CDC table's tombstones
+{backups}/{pipeline}/<table>/<id>/target.commit              commit that turns the copied files into a table
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from streamkeeper.tables.flows_at_version import FlowAt
 FORMAT = 1
 TARGET, TOMBSTONES = "target", "tombstones"
 PIN, COPY, VERIFY, ENTER = "pin", "copy", "verify", "enter"
-"""The steps that make a backup."""
+"""Steps that make a backup."""
 NEWEST = "newest"
-"""What may be given in place of a backup's id."""
+"""Value allowed in place of a backup's id."""
 
 _ENTRY, _REMOVED = ".json", ".removed.json"
 
 
 @dataclass(frozen=True)
 class Checksum:
-    """What all rows of a table come to, in whatever order: their number, and sum and exclusive or of a 64-bit
-    hash of each.
+    """Checksum of all rows of a table in any order: their number, and sum and exclusive or of a 64-bit hash
+    of each.
     """
 
     rows: int
@@ -46,7 +47,7 @@ class Checksum:
 
 @dataclass(frozen=True)
 class TableBackup:
-    """The copy of one table of a unit: ``what`` is ``target`` or ``tombstones``; ``bytes`` those of its
+    """Copy of one table in a backup: ``what`` is ``target`` or ``tombstones``; ``bytes`` are those of its
     active files.
     """
 
@@ -63,10 +64,10 @@ class TableBackup:
 
 @dataclass(frozen=True)
 class Backup:
-    """A whole backup. ``flows`` say where each flow that writes the table stood in it.
+    """One complete backup. ``flows`` has the position of each flow that writes the table, as of the copy.
 
-    ``kept_days`` and ``keep_last`` are its retention: it may go once it is older than the one, and as many
-    newer ones as the other are there.
+    ``kept_days`` and ``keep_last`` are its retention: it expires when it is older than the one and there are
+    as many newer backups as the other.
     """
 
     id: str
@@ -83,17 +84,17 @@ class Backup:
 
     @property
     def bytes(self) -> int:
-        """What its files take, without their logs."""
+        """Bytes of its files, without their logs."""
         return sum(table.bytes for table in self.tables)
 
     @property
     def target(self) -> TableBackup:
-        """The copy of the table itself."""
+        """Copy of the table itself."""
         return next(table for table in self.tables if table.what == TARGET)
 
     def expires(self) -> datetime | None:
-        """Give the moment from which its age keeps it no longer; None where age says nothing, or it is kept
-        for longer than years have numbers.
+        """Return the time at which its age expires; None without ``kept_days``, or if the time is beyond the
+        calendar.
         """
         if self.kept_days is None:
             return None
@@ -105,7 +106,7 @@ class Backup:
 
 @dataclass(frozen=True)
 class Expired:
-    """A backup that may go, and why."""
+    """Backup that may be removed, and the reason."""
 
     pipeline: str
     table: str
@@ -115,17 +116,21 @@ class Expired:
 
 
 def folder(settings: Settings, pipeline: str, table: str, backup: str) -> str:
-    """Give the folder or URL of a backup's copies."""
-    return f"{settings.backups_path}/{names.read(open_storage(settings.state)).folder(pipeline)}/{table}/{backup}"
+    """Return the folder or URL of a backup's copies."""
+    known = names.read(open_storage(settings.state))
+    return f"{settings.backups_path}/{known.folder(pipeline)}/{table}/{backup}"
 
 
 def commit_file(what: str) -> str:
-    """Give the name, in a backup's folder, of the commit that makes a table of the files copied."""
+    """Return the name, in a backup's folder, of the commit that turns the copied files into a table."""
     return f"{what}.commit"
 
 
 def enter(storage: Storage, backup: Backup) -> Backup:
-    """Write a backup's entry, which makes it one, and give the entry that holds: the first."""
+    """Write the entry that makes a backup complete; return the first entry written.
+
+    :raises RecoveryError: the backup was removed meanwhile.
+    """
     storage.create(_name(storage, backup.pipeline, backup.table, backup.id), to_json(asdict(backup)))
     found = _read(storage, backup.pipeline, backup.table, backup.id)
     if found is None:
@@ -137,7 +142,7 @@ def enter(storage: Storage, backup: Backup) -> Backup:
 
 
 def find(storage: Storage, pipeline: str, table: str, backup: str) -> Backup:
-    """Find a backup of a table by its id, or the newest.
+    """Return a backup of a table by its id, or the newest.
 
     :raises RequestError: there is none.
     """
@@ -153,7 +158,7 @@ def find(storage: Storage, pipeline: str, table: str, backup: str) -> Backup:
 
 
 def listed(storage: Storage, pipeline: str, table: str) -> list[Backup]:
-    """Give the whole backups of a table, oldest first.
+    """Return the complete backups of a table, oldest first.
 
     :raises StorageError: an entry is damaged, or was written by a newer Streamkeeper.
     """
@@ -166,17 +171,18 @@ def listed(storage: Storage, pipeline: str, table: str) -> list[Backup]:
 
 
 def every(storage: Storage) -> Iterator[Backup]:
-    """Give all whole backups, of declared pipelines and others, table by table."""
+    """Yield all complete backups, of declared and other pipelines, table by table."""
     for pipeline in kept_pipelines(storage):
         for table in storage.names(tables_folder(storage, pipeline)):
             yield from listed(storage, pipeline, table)
 
 
 def expired(settings: Settings, now: datetime | None = None) -> list[Expired]:
-    """Give the backups that may go: past their retention, or half removed already. The newest of a table
-    stays, and one that an open recovery needs.
+    """Return the backups that may be removed: past their retention, or half removed already.
 
-    :param now: the present by default.
+    The newest backup of a table is kept, and any that an open recovery needs.
+
+    :param now: the current time by default.
     """
     storage, moment = open_storage(settings.state), now or datetime.now(timezone.utc)
     found: list[Expired] = []
@@ -195,11 +201,10 @@ def expired(settings: Settings, now: datetime | None = None) -> list[Expired]:
 
 
 def remove(settings: Settings, pipeline: str, table: str, backup: str, *, unfinished: bool = False) -> None:
-    """Remove a backup: it is listed no more from the first moment on; killed anywhere, its removal goes on
-    when it is run again.
+    """Remove a backup. It is not listed from the start on; a killed removal continues when it is run again.
 
-    :param unfinished: it was seen without an entry.
-    :raises RecoveryError: an open recovery needs it, or it got its entry since; nothing was removed.
+    :param unfinished: the caller saw it without an entry.
+    :raises RecoveryError: an open recovery needs it, or it got its entry meanwhile; nothing was removed.
     """
     storage = open_storage(settings.state)
     entry = _read(storage, pipeline, table, backup)
@@ -223,12 +228,11 @@ def remove(settings: Settings, pipeline: str, table: str, backup: str, *, unfini
 
 @dataclass(frozen=True)
 class LeftOver:
-    """Copies that no entry names. ``unfinished`` are those whose recovery is over: what a backup that was
-    given up left, and
-    :func:`remove` takes.
+    """Copies without an entry.
 
-    ``strange`` are the places of those that nothing in the state folder knows: another environment's, or
-    those of a state that was lost. Nobody but a person can say whether they are of use, so they stay.
+    ``unfinished`` are the rest of backups whose recovery is over; :func:`remove` takes them. ``strange`` are
+    the places of copies that the state folder does not know: those of another environment, or of a lost
+    state. Only a person can decide whether they are of use, so they are kept.
     """
 
     unfinished: tuple[Expired, ...]
@@ -236,7 +240,7 @@ class LeftOver:
 
 
 def left_over(settings: Settings) -> LeftOver:
-    """Look for copies that no entry names, and that no recovery makes."""
+    """Return the copies without an entry that no recovery is making."""
     state = open_storage(settings.state)
     unfinished, strange = [], []
     for pipeline, table, name in _without_entry(settings, state):
@@ -251,11 +255,10 @@ def left_over(settings: Settings) -> LeftOver:
 
 
 def _without_entry(settings: Settings, state: Storage) -> Iterator[tuple[str, str, str]]:
-    """Give pipeline, table and name of each copy without an entry. Copies are listed before entries: one that
-    is finished meanwhile has its entry then.
-    """
+    """Yield pipeline, table and name of each copy without an entry."""
     copies, known = open_storage(settings.backups_path), names.read(state)
     tables = [(known.pipeline_in(place), table) for place in copies.names() for table in copies.names(place)]
+    # Copies are listed before entries: a copy finished meanwhile has its entry by then.
     there = [
         (pipeline, table, name)
         for pipeline, table in tables
@@ -272,7 +275,7 @@ def _without_entry(settings: Settings, state: Storage) -> Iterator[tuple[str, st
 
 
 def needed_by(storage: Storage, backup: Backup) -> list[str]:
-    """Give the open recoveries whose plans name a backup."""
+    """Return the open recoveries whose plans name a backup."""
     ids = ledger.recoveries(storage, backup.pipeline)
     return [
         found
@@ -282,8 +285,8 @@ def needed_by(storage: Storage, backup: Backup) -> list[str]:
 
 
 def needed_generations(storage: Storage) -> dict[str, set[int]]:
-    """Give the generations that a restore would go on from, by ``pipeline.flow``: what clean-up keeps as long
-    as the backup is there.
+    """Return the generations that a restore may start from, by ``pipeline.flow``: clean-up keeps them while
+    the backup exists.
     """
     found: dict[str, set[int]] = {}
     for backup in every(storage):
@@ -294,17 +297,17 @@ def needed_generations(storage: Storage) -> dict[str, set[int]]:
 
 
 def to_value(backup: Backup) -> dict[str, Any]:
-    """Give a backup as a JSON object."""
+    """Return a backup as a JSON object."""
     return {**asdict(backup), "bytes": backup.bytes}
 
 
 def checksum_of(value: dict[str, Any]) -> Checksum:
-    """Read a checksum back from JSON."""
+    """Return a checksum from its JSON object."""
     return Checksum(int(value["rows"]), str(value["sum"]), int(value["xor"]))
 
 
 def flows_of(values: Iterable[dict[str, Any]]) -> tuple[FlowAt, ...]:
-    """Read where flows stood back from JSON."""
+    """Return the positions of flows from their JSON objects."""
     return tuple(FlowAt(**value) for value in values)
 
 
@@ -324,14 +327,14 @@ def _why_expired(entry: Backup, newer: int, moment: datetime) -> str | None:
 
 
 def _names(storage: Storage, backup: Backup, recovery: str) -> bool:
-    """Whether a recovery's plan names the backup, by its id."""
+    """Return whether a recovery's plan contains the backup's id."""
     planned = ledger.open(storage, backup.pipeline, recovery).find("planned")
     return planned is not None and f'"{backup.id}"' in to_json(planned.evidence).decode()
 
 
 def _is_open(storage: Storage, pipeline: str, recovery: str) -> bool:
-    """Whether a recovery was approved or begun, and neither ended nor given up. One that was only planned
-    needs nothing.
+    """Return whether a recovery was approved or begun, and neither ended nor given up. A mere plan needs no
+    backup.
     """
     events = {event.event for event in ledger.open(storage, pipeline, recovery).events()}
     return any(

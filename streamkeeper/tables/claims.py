@@ -1,8 +1,8 @@
-"""What pipelines may not declare, whatever their files say: names that others had, tables that others have,
-and what was only renamed.
+"""Claims of pipelines that are refused whatever their files declare: former names of others, tables of
+others, and mere renames.
 
-Such a pipeline is as it was last declared, with the error beside it, and one that never was has no flows. So
-who had a table keeps it.
+A refused pipeline keeps its last declaration, with the error beside it; without one it has no flows. So the
+owner of a table keeps it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from streamkeeper.tables import owners
 
 
 def settle(settings: Settings, read: Manifest, before: Manifest | None, files: Collection[str]) -> Manifest:
-    """Return the manifest of what was read from the pipeline files, without what may not be declared.
+    """Return the manifest of the imported pipeline files without refused claims.
 
     :param before: the last manifest.
-    :param files: the names, without their ends, of the pipeline files that are there.
+    :param files: the names of the existing pipeline files, without suffix.
     """
     storage = open_storage(settings.state)
     around = _Around(settings, storage, names.read(storage), read, before or Manifest("", (), {}, {}), files)
@@ -38,7 +38,7 @@ def settle(settings: Settings, read: Manifest, before: Manifest | None, files: C
     refused: set[str] = set()
     for pipeline in read.pipelines:
         if pipeline.name in read.errors:
-            continue  # it is as it was last declared
+            continue  # it has its last declaration
         wrong = next((said for check in checks if (said := check(pipeline)) is not None), None)
         if wrong is not None:
             errors[pipeline.name] = wrong
@@ -64,8 +64,10 @@ def settle(settings: Settings, read: Manifest, before: Manifest | None, files: C
 
 @dataclass
 class _Around:
-    """What one look at the pipelines is made with. ``gone`` are pipelines whose file is gone while another
-    declares what they declared, and what is said of them: they stay as they were.
+    """Checks of one import, with their input.
+
+    ``gone`` maps a pipeline whose file is gone, while another file declares the same, to its error: it keeps
+    its last declaration.
     """
 
     settings: Settings
@@ -79,7 +81,9 @@ class _Around:
         self.gone: dict[str, str] = {}
 
     def taken_name(self, pipeline: Pipeline) -> str | None:
-        """Say that the pipeline, or a flow of it, has a name that another had before it was renamed."""
+        """Return the error of a pipeline with a former name of another, or with such a flow; None if there is
+        none.
+        """
         present = self.known.pipeline_in(self.known.folder(pipeline.name))
         if present != pipeline.name:
             return (
@@ -98,7 +102,7 @@ class _Around:
         return None
 
     def renamed_flow(self, pipeline: Pipeline) -> str | None:
-        """Say that a flow of the pipeline is one that is not declared any more, under another name."""
+        """Return the error of a pipeline with a flow that was only renamed; None if there is none."""
         last = self.before.pipeline(pipeline.name)
         gone = [flow.name for flow in last.flows if pipeline.flow(flow.name) is None] if last else []
         for flow in (flow for flow in pipeline.flows if last is not None and last.flow(flow.name) is None):
@@ -121,8 +125,9 @@ class _Around:
         return None
 
     def renamed_file(self, pipeline: Pipeline) -> str | None:
-        """Say that the file declares what a pipeline declared whose own file is gone; that one stays as it
-        was.
+        """Return the error of a file that was only renamed; None if it was not.
+
+        It declares the same as a pipeline whose own file is gone. That pipeline keeps its last declaration.
         """
         if self.before.pipeline(pipeline.name) is not None or owners.has_run(self.storage, pipeline.name):
             return None
@@ -151,7 +156,9 @@ class _Around:
         return None
 
     def taken_table(self, pipeline: Pipeline) -> str | None:
-        """Say that a table belongs to another pipeline, which keeps it."""
+        """Return the error of a pipeline with a table of another pipeline, which keeps it; None if there is
+        none.
+        """
         last = self.before.pipeline(pipeline.name)
         for table in pipeline.tables:
             claimants = [other.name for other in self.read.pipelines if other.table(table.name) is not None]
@@ -173,8 +180,10 @@ class _Around:
         return None
 
     def _keeper(self, table: str, claimants: list[str]) -> str:
-        """Return which of the pipelines that declare a table keeps it: whose it is, who had it last, whose
-        rows it holds, or who began first; the alphabet decides where none ever ran.
+        """Return which of the pipelines that declare a table keeps it.
+
+        In this order: the owner, the last one to declare it, the one whose rows it holds, the one that began
+        first. If none ever ran, the first by name.
         """
         if len(claimants) == 1:
             return claimants[0]

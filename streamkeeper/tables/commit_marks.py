@@ -1,4 +1,4 @@
-"""The mark by which a full refresh finds the tables that it has emptied."""
+"""Mark of a full refresh in the log of each table that it has emptied."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from streamkeeper.tables import past_versions
 
 
 def app_id(recovery_id: str) -> str:
-    """Give the ``txnAppId`` under which a recovery empties its tables: the same commit is never made
+    """Return the ``txnAppId`` under which a recovery empties its tables: the same commit is never made
     twice.
     """
     return f"{recovery_id}{past_versions.EMPTIED}"
 
 
 def is_emptied(path: str, recovery_id: str) -> bool:
-    """Say whether a recovery has emptied the table at a path, by the table's own log."""
+    """Return whether a recovery has emptied the table at a path, by the table's own log."""
     return delta_log.last_transaction(path, app_id(recovery_id)).version is not None

@@ -1,39 +1,41 @@
-"""Which batches a version of a table holds: versions and batches meet in the ``txn`` actions of its log. No
-JVM is started.
+"""Where each flow that writes a table stood at a version of it, and what putting that version back undoes. By
+the log alone, no JVM.
+
+A flow stood after its newest transaction up to the version. Where its query id was sealed up to there, its
+next generation had taken over, and stood where it began until it committed something of its own: perhaps
+further back, as after a restore. But a recovery that changes all of the table seals first, and changes the
+table afterwards: in between the flow still stood after its last batch, since the table held that.
 
 Restoring a version does not take the ``txn`` actions of later versions back (FACTS-spark, "Delta sink"), so
-what a flow had done by a version is read from the log as far as that version, and the flow goes on under a
-new query id.
+the log is read from that version back, and the flow goes on under a new query id.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.delta import history as delta_history
+from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.log import SEAL, Transactions
 from streamkeeper.errors import CheckpointError, RecoveryError, RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import AFTER_LAST, Start
-from streamkeeper.storage import open_storage, read_json
-from streamkeeper.tables.past_versions import changed_after, taken_over
-
-_LOG = "_delta_log"
+from streamkeeper.flows.generations import AFTER_LAST, Generation, Start
+from streamkeeper.storage import read_json
+from streamkeeper.tables.past_versions import TOMBSTONES_OF, changed_by, writers_of
 
 
 @dataclass(frozen=True)
 class FlowAt:
     """What one flow had done by a version of its table.
 
-    After ``batch`` of ``generation`` it goes on; ``batch`` is None where it had written nothing yet.
-    ``offsets`` are that batch's, by source name, as Spark writes them, with its watermark. ``done`` says that
-    a once flow had read all there was.
+    After ``batch`` of ``generation`` it goes on; both are None where it had written nothing yet. ``offsets``
+    are that batch's, by source name, as Spark writes them, with its watermark, where they were asked for.
+    ``done`` says that a once flow had read all there was.
     """
 
     flow: str
@@ -54,40 +56,100 @@ class WritersAt:
     """
 
     def __init__(self, path: str, version: int) -> None:
-        history = delta_history.read_history(path)
-        if history is None or not history.oldest <= version <= history.newest:
-            held = (
-                "there is no table"
-                if history is None
-                else f"its log holds commits {history.oldest} to {history.newest}"
-            )
+        held = delta_log.versions(path)
+        if version not in held:
+            found = f"its log holds commits {held[-1]} to {held[0]}" if held else "there is no table"
             raise RequestError(
-                f"What the table at {path} held at version {version} cannot be told: {held}. Choose a version"
-                " that is held."
+                f"What the table at {path} held at version {version} cannot be told: {found}. Choose a"
+                " version that is held."
             )
-        self._path, self._version, self._next, self._oldest = path, version, version, history.oldest
+        self._commits = delta_log.commits(path, upto=version)
+        self._reached = version + 1
         self._found: dict[str, int] = {}
         self._sealed: dict[str, int] = {}
 
     def __call__(self, app_id: str) -> Transactions:
-        while app_id not in self._found and self._next >= self._oldest:
-            for writer, last in _transactions(self._path, self._next):
+        while app_id not in self._found and (commit := next(self._commits, None)) is not None:
+            if commit.version != self._reached - 1:  # one is lacking: what lies before tells nothing sure
+                break
+            self._reached = commit.version
+            for writer, last in commit.transactions.items():
                 if last == SEAL:
-                    self._sealed.setdefault(writer, self._next)
+                    self._sealed.setdefault(writer, commit.version)
                 else:
                     self._found.setdefault(writer, last)
-            self._next -= 1
-        complete = self._oldest == 0 or app_id in self._found
+        complete = self._reached == 0 or app_id in self._found
         return Transactions(self._found.get(app_id), self._sealed.get(app_id), complete)
 
-    @cached_property
-    def changed_later(self) -> frozenset[str]:
-        """The recoveries that changed all of the table after the version."""
-        return changed_after(self._path, self._version)
+
+class _Untold(CheckpointError):
+    """The log does not reach back far enough to tell where a flow stood."""
+
+
+@dataclass(frozen=True)
+class PastVersion:
+    """A version of a table that can be put back, and what that undoes.
+
+    ``flows`` say where all stood that write the table, by their full names; None where the log does not reach
+    back far enough to tell. ``undone`` counts the batches of each after the version, and is 1 where it
+    committed none and a recovery moved it with the table since. ``strangers`` are commits after it that
+    changed rows and are neither a flow's nor a recovery's, in words. ``changed_later`` are the recoveries
+    that changed all of the table after it.
+    """
+
+    table: str
+    path: str
+    version: int
+    newest: int
+    flows: Mapping[str, FlowAt | None]
+    undone: Mapping[str, int]
+    strangers: tuple[str, ...]
+    changed_later: frozenset[str]
+    wrote: WritersAt
+
+    def flow_at(self, home: FlowHome) -> FlowAt:
+        """Return what a flow had done by the version, with offsets (:func:`flow_at`)."""
+        return flow_at(home, self.wrote, self.changed_later)
+
+
+def look_back(table: str, path: str, version: int, homes: Iterable[FlowHome]) -> PastVersion:
+    """Look where the flows that write a table stood at a version, and what came after it.
+
+    A flow whose next generation had taken over and has not begun to this day counts as after its last batch.
+
+    :param homes: of all flows that write the table, declared or not.
+    :raises CheckpointError: the log is damaged.
+    :raises RequestError: the commit of the version is not in the log any more.
+    """
+    homes = sorted(homes, key=lambda home: home.full_name)
+    flow_of = {writer: home.full_name for home in homes for writer in writers_of(home)}
+    undone = Counter({home.full_name: 0 for home in homes})
+    strangers: list[str] = []
+    changed: set[str] = set()
+    newest = version
+    for commit in takewhile(lambda commit: commit.version > version, delta_log.commits(path)):
+        newest = max(newest, commit.version)
+        recovery = changed_by(commit)
+        changed |= {recovery} if recovery is not None else set()
+        ours = {app: batch for app, batch in commit.transactions.items() if app in flow_of}
+        undone.update(flow_of[app] for app, batch in ours.items() if batch < SEAL)
+        if not ours and recovery is None and commit.changes_data and commit.operation != "OPTIMIZE":
+            strangers.append(f"version {commit.version} ({commit.operation or 'unknown'})")
+    wrote = WritersAt(path, version)
+    flows: dict[str, FlowAt | None] = {}
+    for home in homes:
+        undone[home.full_name] = undone[home.full_name] or int(_was_moved(home, changed))
+        try:
+            flows[home.full_name] = _stood(home, wrote, changed, strict=False)
+        except _Untold:
+            flows[home.full_name] = None
+    return PastVersion(
+        table, path, version, newest, flows, undone, tuple(strangers), frozenset(changed), wrote
+    )
 
 
 def query_ids(home: FlowHome) -> dict[int, str]:
-    """Give the query id of each generation of a flow that a driver began, by its number, lowest first."""
+    """Return the query id of each generation of a flow that a driver began, by its number, lowest first."""
     begun = (number for number in home.generations() if generations.read_start(home, number) is not None)
     decided = ((number, generations.read(home, number)) for number in begun)
     return {number: generation.query_id for number, generation in decided if generation is not None}
@@ -96,12 +158,7 @@ def query_ids(home: FlowHome) -> dict[int, str]:
 def flow_at(
     home: FlowHome, wrote: Callable[[str], Transactions], changed_later: Collection[str] = ()
 ) -> FlowAt:
-    """Say what a flow had done by a version.
-
-    The newest generation that had committed by then rules. Where it was sealed by then the next one had taken
-    over, and stood where it began: perhaps further back, as after a restore. But a recovery seals first, and
-    changes the table afterwards: in between the flow still stood after its last batch, since the table held
-    that.
+    """Return what a flow had done by a version, with the offsets of its last batch.
 
     :param wrote: gives what a query id had committed by that version.
     :param changed_later: the recoveries that changed all of the table after it; none where it is the newest.
@@ -110,64 +167,117 @@ def flow_at(
     :raises RecoveryError: the generation that takes over has not begun yet, and where it begins is not known
         before.
     """
+    return _with_offsets(home, _stood(home, wrote, changed_later, strict=True))
+
+
+def tombstones_version(past: PastVersion, tombstones: str, homes: Iterable[FlowHome]) -> int | None:
+    """Find the version of an AUTO CDC table's tombstones that belongs to a version of the table; None where
+    there are no tombstones yet.
+
+    Tombstones are written before their batch's rows, in turns. So it is the one after the newest commit of a
+    batch that the table had. What lies before that commit and is of a batch that the table had not is of one
+    that was left half done: its changes come again, and do no harm. Batches of others that were done
+    meanwhile do not come again.
+
+    :raises RequestError: the log of the tombstones does not reach back that far.
+    """
+    homes = tuple(homes)
+    allowed = {home.full_name: _last_batch(past.flows[home.full_name]) for home in homes}
+    done = _changed_by_then(past, {home: allowed[home.full_name][0] for home in homes})
+    writers = {
+        f"{writer}{TOMBSTONES_OF}": (home.full_name, number)
+        for home in homes
+        for writer, number in writers_of(home).items()
+    }
+    found = oldest = None
+    for commit in delta_log.commits(tombstones):
+        oldest = commit.version
+        found = commit.version if found is None else found
+        recovery = changed_by(commit)
+        if recovery in done:
+            break
+        batches = [
+            (writers[app], batch)
+            for app, batch in commit.transactions.items()
+            if app in writers and batch < SEAL
+        ]
+        if recovery is None and any((number, batch) <= allowed[flow] for (flow, number), batch in batches):
+            break
+        if recovery is not None or batches:
+            found = commit.version - 1
+    if found is not None and oldest is not None and found < oldest:
+        raise RequestError(
+            f"The log of {tombstones} starts at version {oldest} now; what belongs to version {past.version}"
+            f" of {past.table} lies before. Keep the target as it is, or put a backup back with"
+            " restore_table."
+        )
+    return found
+
+
+def _stood(
+    home: FlowHome, wrote: Callable[[str], Transactions], changed_later: Collection[str], strict: bool
+) -> FlowAt:
+    """Return where a flow stood, without offsets.
+
+    The newest generation that had committed or was followed by then rules.
+
+    :param strict: whether a generation must have begun that had taken over elsewhere than after the last
+        batch; else the flow counts as after that batch.
+    """
     newer: int | None = None
     unsure: int | None = None
     for number, query_id in reversed(query_ids(home).items()):
         last = wrote(query_id)
-        if last.sealed and (followed := _followed(home, number, changed_later)) is not None:
-            return followed
+        following = _taken_over(home, number, changed_later) if last.sealed else None
+        if following is not None and generations.read_start(home, following.number) is not None:
+            return _where_begun(home, following.number)
+        if strict and following is not None and following.start.mode != AFTER_LAST:
+            raise RecoveryError(
+                f"Generation {following.number} of {home.full_name} is decided ({following.start.mode}) and"
+                " no driver began it yet, so it is not known where the flow stands. Let the flow run, then"
+                " back the table up again."
+            )
         if last.version is not None:
-            start = _started(home, number)
-            found = _after(home, start, last.version, query_id)
-            return replace(found, done=_was_done(home, number, last))
+            done = _was_done(home, number, last.version)
+            return FlowAt(home.full_name, number, last.version, query_id, done=done)
         # A generation commits only after those before it were sealed. So where one of those was not sealed
         # yet, or its seal is in the log, the log tells all that this one had committed.
         unsure = number if unsure is None and not last.complete else unsure
         newer = number
     if unsure is not None:
-        raise CheckpointError(
+        raise _Untold(
             f"The log of the table that {home.full_name} writes does not reach back far enough to tell what"
             f" its generation {unsure} had written by that version. Choose a newer version, or a backup."
         )
     return FlowAt(home.full_name, None, None, None) if newer is None else _where_begun(home, newer)
 
 
-def _followed(home: FlowHome, number: int, changed_later: Collection[str]) -> FlowAt | None:
-    """Say where a flow stood one of whose generations was sealed; None where that was still after the last
-    batch of that one.
+def _taken_over(home: FlowHome, number: int, changed_later: Collection[str]) -> Generation | None:
+    """Return the generation that had taken over from a sealed one by a version; None where the sealed one
+    still ruled.
 
-    :raises RecoveryError: where the next begins is found when it begins.
+    That is the first that began afterwards, or the last that was decided. One whose recovery changed all of
+    the table has not taken over before that: the sealed one ruled on until then.
     """
-    following = taken_over(home, number, changed_later)
-    if following is None:
-        return None
-    if generations.read_start(home, following.number) is not None:
-        return _where_begun(home, following.number)
-    if following.start.mode == AFTER_LAST:
-        return None
-    raise RecoveryError(
-        f"Generation {following.number} of {home.full_name} is decided ({following.start.mode}) and no driver"
-        " began it yet, so it is not known where the flow stands. Let the flow run, then back the table up"
-        " again."
-    )
+    found: Generation | None = None
+    for later in (item for item in home.generations() if item > number):
+        decided = generations.read(home, later)
+        if decided is None:
+            continue
+        if decided.recovery in changed_later:
+            break
+        found = decided
+        if generations.read_start(home, later) is not None:
+            break
+    return found
 
 
 def _where_begun(home: FlowHome, number: int) -> FlowAt:
-    """Say what a flow had done whose generation had begun, and written nothing."""
+    """Return what a flow had done whose generation had begun, and written nothing."""
     start, decided = _started(home, number), generations.read(home, number)
     if start.seed_batch is None or decided is None:
         return FlowAt(home.full_name, None, None, None)
-    return _after(home, start, start.seed_batch, decided.query_id)
-
-
-def _transactions(path: str, number: int) -> Iterator[tuple[str, int]]:
-    content = open_storage(path).read(f"{_LOG}/{number:020d}.json") or b""
-    for line in content.splitlines():
-        if b'"txn"' not in line:
-            continue
-        action = json.loads(line).get("txn")
-        if action:
-            yield action["appId"], int(action["version"])
+    return FlowAt(home.full_name, number, start.seed_batch, decided.query_id)
 
 
 def _started(home: FlowHome, number: int) -> Start:
@@ -176,20 +286,57 @@ def _started(home: FlowHome, number: int) -> Start:
     return start
 
 
-def _after(home: FlowHome, start: Start, batch: int, query_id: str) -> FlowAt:
-    """Read where a batch ended. An old log without the names of sources has them in the order of the start's
-    positions.
+def _with_offsets(home: FlowHome, stood: FlowAt) -> FlowAt:
+    """Add up to where the batch read. An old log without the names of sources has them in the order of the
+    start's positions.
     """
-    entry = Checkpoint(home.storage, start.checkpoint).offsets(batch)
+    if stood.generation is None or stood.batch is None:
+        return stood
+    start = _started(home, stood.generation)
+    entry = Checkpoint(home.storage, start.checkpoint).offsets(stood.batch)
     names, offsets = list(start.positions), dict(entry.sources)
     if entry.version == 1 and len(names) == len(entry.sources):
         offsets = dict(zip(names, entry.sources.values(), strict=True))
-    return FlowAt(home.full_name, start.number, batch, query_id, offsets, watermark_ms=entry.watermark_ms)
+    return replace(stood, offsets=offsets, watermark_ms=entry.watermark_ms)
 
 
-def _was_done(home: FlowHome, number: int, last: Transactions) -> bool:
-    """Whether a once flow had read all there was in a generation, by its batch that the version holds
-    last.
-    """
+def _was_done(home: FlowHome, number: int, batch: int) -> bool:
+    """Return whether a once flow had read all there was in a generation with a batch."""
     value = read_json(home.storage, home.done(number))
-    return value is not None and value["last_commit"] == last.version
+    return value is not None and value["last_commit"] == batch
+
+
+def _was_moved(home: FlowHome, changed: Collection[str]) -> bool:
+    """Return whether a recovery that changed all of a table let a flow go on elsewhere than where it was."""
+    decided = (generations.read(home, number) for number in home.generations())
+    return any(
+        item is not None and item.recovery in changed and item.start.mode != AFTER_LAST for item in decided
+    )
+
+
+def _last_batch(stood: FlowAt | None) -> tuple[int, int]:
+    """Return the generation and batch up to which a flow's rows were in the table: none, where that is not
+    known.
+    """
+    if stood is None or stood.generation is None or stood.batch is None:
+        return (0, -1)
+    return stood.generation, stood.batch
+
+
+def _changed_by_then(past: PastVersion, stood: Mapping[FlowHome, int]) -> set[str]:
+    """Return the recoveries that had changed a table and its tombstones by a version of the table.
+
+    One that found the table as it wanted it made no commit there; that it was done is told by the generations
+    that it decided.
+
+    :param stood: the generation of each flow at that version.
+    """
+    changed = {changed_by(commit) for commit in delta_log.commits(past.path, upto=past.version)}
+    decided = (
+        generations.read(home, item)
+        for home, number in stood.items()
+        for item in home.generations()
+        if item <= number
+    )
+    begun = {item.recovery for item in decided if item is not None}
+    return {item for item in (begun - past.changed_later) | changed if item is not None}

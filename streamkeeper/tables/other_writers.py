@@ -1,5 +1,5 @@
-"""Who else brought or changed rows that a table holds: what its declared flows would not bring again from
-their sources.
+"""Other writers of a table: rows and changes that its declared flows could not produce again from their
+sources.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from streamkeeper.storage import Storage, open_storage
 from streamkeeper.tables.past_versions import EMPTIED, PUT_BACK, PUT_IN_PLACE, changed_by, writers_of
 
 COMMITS = 10_000
-"""How many commits are looked at, the newest: each is a file to read, twice a recovery, and the second time
-the flows stand still.
+"""Most commits to read, newest first. Each is a file, read twice in a recovery, the second time while the
+flows are stopped.
 """
 BACKFILL = "backfill"
 _AT_ONCE = 16
 _LISTED = 5
 _DELETES = ("DELETE", "TRUNCATE")
 _COPIED = "BACKUP"
-"""The operation of the commit that makes a table of a copy's files."""
+"""Operation of the commit that turns a copy's files into a table."""
 
 
 @dataclass(frozen=True)
 class Strangers:
-    """``found`` are those who changed rows that a table holds, in words: backfills, flows that are not
-    declared, and single commits.
+    """Other writers of the rows in a table.
 
-    ``deleted`` are commits that only took rows away. ``unknown`` says what could not be looked at; None where
-    everything was that the table holds.
+    ``found`` describes those who added or changed rows: backfills, flows that are not declared, and single
+    commits. ``deleted`` are commits that only deleted rows. ``unknown`` is the part that could not be
+    checked; None if everything in the table was.
     """
 
     found: tuple[str, ...] = ()
@@ -50,10 +50,10 @@ class Strangers:
 
 
 def look(settings: Settings, pipeline: str, writers: Sequence[Flow], path: str) -> Strangers:
-    """Look who else changed rows of a table, back to the newest commit that emptied it or put one in its
-    place that its flows had built.
+    """List writers other than the table's flows, back to the last commit that emptied or replaced the table.
 
-    A backfill that read what the source still has is none: the flow reads that again.
+    A replacement counts only if the table's flows had built it. A backfill of data that the source still has
+    is not listed: the flow reads that again.
 
     :param writers: the declared flows of the table.
     :raises CheckpointError: the log is damaged.
@@ -92,7 +92,7 @@ def look(settings: Settings, pipeline: str, writers: Sequence[Flow], path: str) 
 
 
 def _held(path: str) -> Iterator[LogCommit]:
-    """Give the commits, newest first, but for those that a RESTORE undid."""
+    """Yield the commits, newest first, without those that a RESTORE undid."""
     upto: int | None = None
     for number, commit in enumerate(delta_log.commits(path, _AT_ONCE)):
         if number == COMMITS:
@@ -103,10 +103,10 @@ def _held(path: str) -> Iterator[LogCommit]:
 
 
 def _is_all_of_flows(commit: LogCommit, seen: Collection[str]) -> bool:
-    """Say whether a commit left no row in a table that others had brought, and none of those came back from a
-    backup that was made first.
+    """Return whether a commit removed all rows of other writers, and none came back from a backup made
+    before.
 
-    :param seen: who committed later.
+    :param seen: later writers.
     """
     recovery = changed_by(commit)
     if recovery is None or not any(
@@ -117,7 +117,7 @@ def _is_all_of_flows(commit: LogCommit, seen: Collection[str]) -> bool:
 
 
 def _unknown_before(commit: LogCommit) -> str | None:
-    """Say why nothing can be told of what lies before a commit and is in the table; None where it can."""
+    """Return why the log does not tell the writers of what a commit restored; None if it does."""
     if (commit.version == 0 and commit.operation == _COPIED) or any(
         writer.endswith(PUT_BACK) for writer in commit.transactions
     ):
@@ -129,7 +129,7 @@ def _unknown_before(commit: LogCommit) -> str | None:
 
 
 def _unread(path: str) -> str | None:
-    """Say how far back nobody looked; None where the log was read to its first commit."""
+    """Return where the log was not read; None if it was read to its first commit."""
     versions = delta_log.versions(path)
     if len(versions) > COMMITS:
         return f"looked at are the newest {COMMITS:,} commits of its log"
@@ -137,16 +137,16 @@ def _unread(path: str) -> str | None:
 
 
 def _adopted(home: FlowHome) -> Iterator[str]:
-    """Give the ids of the queries whose checkpoints a flow has adopted: their rows were read from its
-    sources, too.
+    """Yield the ids of the queries whose checkpoints a flow has adopted: their rows are from its sources,
+    too.
     """
     decided = (generations.read(home, number) for number in home.generations())
     return (item.start.query_id for item in decided if item is not None and item.start.query_id is not None)
 
 
 def _named(storage: Storage, pipeline: str, declared: list[str]) -> dict[str, str]:
-    """Give who commits under which id: flows of the pipeline that do not write the table as it is declared,
-    and backfills.
+    """Return the writers by query id: backfills, and flows of the pipeline that are not declared for the
+    table.
     """
     backfills = (home for home in kept_flows(storage, pipeline) if is_backfill(home.flow))
     return {
@@ -180,7 +180,7 @@ def _in_words(storage: Storage, pipeline: str, flows: set[str], seen: Mapping[st
 
 
 def _planned(storage: Storage, pipeline: str, name: str) -> Iterator[Event]:
-    """Give the plans of the recoveries whose backfill a flow is."""
+    """Yield the plans of the recoveries whose backfill a flow is."""
     for recovery in ledger.recoveries(storage, pipeline):
         planned = (
             ledger.open(storage, pipeline, recovery).find("planned")
@@ -192,7 +192,7 @@ def _planned(storage: Storage, pipeline: str, name: str) -> Iterator[Event]:
 
 
 def _comes_again(planned: dict[str, Any], flows: Collection[str], known: Names) -> bool:
-    """Say whether a backfill costs nothing: its flow reads the rows again, or they were the table's own
+    """Return whether a backfill loses nothing: its flow reads the rows again, or they were in the table
     before a recovery emptied it.
     """
     if planned["recovery"] != BACKFILL:
@@ -201,10 +201,9 @@ def _comes_again(planned: dict[str, Any], flows: Collection[str], known: Names) 
 
 
 def undeclared(storage: Storage, pipeline: str, declared: Collection[str]) -> Iterator[FlowHome]:
-    """Give the flows of a pipeline that something is kept of, but those that are named and those that
-    recoveries made for themselves.
+    """Yield a pipeline's stored flows that are not among ``declared``, without flows made by recoveries.
 
-    :param declared: their names within the pipeline.
+    :param declared: names of flows within the pipeline.
     """
     homes = (home for home in kept_flows(storage, pipeline) if home.flow not in declared)
     return (home for home in homes if not is_backfill(home.flow) and not is_beside(home.flow))

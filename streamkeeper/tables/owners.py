@@ -1,8 +1,7 @@
-"""Whom a table belongs to: one pipeline, for as long as the table is there.
+"""Owner of a table: one pipeline, for as long as the table exists.
 
-{state}/tables/<table>.json  the folder of the pipeline that has it: created by the first of its drivers or
-recoveries, immutable while the
-                             table is there; one that was dropped may be another's
+{state}/tables/<table>.json  folder of the owning pipeline: created by the first of its drivers or recoveries,
+                             immutable while the table exists; a dropped table may get another owner
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from streamkeeper.times import now
 
 
 def owner(storage: Storage, table: str) -> str | None:
-    """Return the present name of the pipeline that has a table; None where none has it yet."""
+    """Return the current name of the pipeline that owns a table; None if none does yet."""
     value = read_json(storage, table_owner(table))
     return names.read(storage).pipeline_in(str(value["pipeline"])) if value else None
 
 
 def first(storage: Storage, pipeline: str, table: str) -> str:
-    """Return the pipeline that has a table: this one from now on, where none had it."""
+    """Return the owner of a table: this pipeline from now on, if there was none."""
     found = owner(storage, table)
     if found is None and storage.create(table_owner(table), _note(storage, pipeline)):
         return pipeline
@@ -36,10 +35,10 @@ def first(storage: Storage, pipeline: str, table: str) -> str:
 
 
 def ensure(settings: Settings, home: FlowHome, table: str, where: Where) -> None:
-    """Make sure that a flow may write a table: it is its pipeline's, and no other's rows are in it where the
-    flow is to begin.
+    """Make a flow's pipeline the owner of a table; a flow yet to begin must find no rows of another pipeline
+    in it.
 
-    :raises DeclarationError: it may not; nothing was touched.
+    :raises DeclarationError: another pipeline owns the table, or wrote to it; nothing was touched.
     :raises CheckpointError: the table's log is damaged.
     """
     if all(generations.read_start(home, number) is None for number in home.generations()):
@@ -50,9 +49,9 @@ def ensure(settings: Settings, home: FlowHome, table: str, where: Where) -> None
 
 
 def claim(settings: Settings, pipeline: str, table: str) -> None:
-    """Let a pipeline have a table, or find that it has it.
+    """Make a pipeline the owner of a table, unless it is already.
 
-    :raises DeclarationError: another pipeline has it.
+    :raises DeclarationError: another pipeline owns it.
     """
     storage = open_storage(settings.state)
     other = first(storage, pipeline, table)
@@ -64,10 +63,10 @@ def claim(settings: Settings, pipeline: str, table: str) -> None:
 
 
 def written_by_another(settings: Settings, pipeline: str, table: str) -> str | None:
-    """Return the pipeline, another than this, whose flows committed to a table, as far as its log's commits
-    are there; else None.
+    """Return another pipeline whose flows committed to a table, as far as its log goes back; None if there is
+    none.
 
-    What lies before a commit that emptied the table, or put another in its place, is no part of it any more.
+    Commits before one that emptied or replaced the table do not count: their rows are gone.
 
     :raises CheckpointError: the log is damaged.
     """
@@ -89,10 +88,10 @@ def written_by_another(settings: Settings, pipeline: str, table: str) -> str | N
 
 
 def foreign(settings: Settings, pipeline: str, table: str) -> str | None:
-    """Return the pipeline, another than this, that has a table which is there, by what is kept of it and by
-    its log; else None.
+    """Return another pipeline that has an existing table, as its owner or by the table's log; None if there
+    is none.
 
-    A log that cannot be read from here tells nothing; the driver looks again before it begins.
+    An unreadable log counts as none; the driver checks again before it begins.
     """
     storage = open_storage(settings.state)
     found = owner(storage, table)
@@ -100,26 +99,28 @@ def foreign(settings: Settings, pipeline: str, table: str) -> str | None:
         if found == pipeline or not delta_log.exists(settings.table_path(table)):
             return None
         return found or written_by_another(settings, pipeline, table)
-    except Exception:  # noqa: BLE001 - whatever is wrong with a table, who reads declarations goes on
+    except Exception:  # noqa: BLE001 - a table's error must not stop the reading of declarations
         return found
 
 
 def has_run(storage: Storage, pipeline: str) -> bool:
-    """Say whether any flow of a pipeline ever had a generation."""
+    """Return whether any flow of a pipeline ever had a generation."""
     return any(home.generations() for home in kept_flows(storage, pipeline))
 
 
 def began(storage: Storage, pipeline: str) -> str | None:
-    """Return when the first generation of a pipeline's flows was decided; None where it never ran."""
+    """Return the time at which the first generation of a pipeline's flows was decided; None if it never
+    ran.
+    """
     first = ((home, numbers[0]) for home in kept_flows(storage, pipeline) if (numbers := home.generations()))
     decided = (generations.read(home, number) for home, number in first)
     return min((item.at for item in decided if item is not None), default=None)
 
 
 def refusal(table: str, pipeline: str, other: str, where: str = "") -> str:
-    """Say that a table is another pipeline's, and what can be done.
+    """Return the error for a table of another pipeline, with what to do.
 
-    :param where: where that one declares it.
+    :param where: the line with that one's declaration.
     """
     return (
         f"{table} belongs to the pipeline {other} already{where}, which keeps it; {pipeline} would read"

@@ -1,5 +1,5 @@
-"""Who else has to do with a table that is emptied or put back: flows that read it as a stream, and who wrote
-it and is no flow of it.
+"""Streaming readers of a table: what removed rows mean for each, and the oldest version that each still
+needs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from streamkeeper.storage import Storage
 
 
 def readers(settings: Settings, manifest: Manifest, path: str) -> Iterator[tuple[Flow, Source]]:
-    """Give every flow that reads the table at a path or URL as a Delta source, with that source."""
+    """Yield every flow that reads the table at a path or URL as a Delta source, with that source."""
     for flow in manifest.flows():
         for declared in flow.pipeline.sources_of(flow.declaration):
             source = opened_if_possible(declared, settings)
@@ -49,8 +49,8 @@ def readers(settings: Settings, manifest: Manifest, path: str) -> Iterator[tuple
 
 
 def what_it_feels(source: Source) -> str:
-    """Say what becomes of a reader when rows of its table are removed and written again, by how it reads
-    them.
+    """Return what happens to a reader when rows of its table are removed and written again, by the options of
+    its source.
     """
     options = {name.lower(): value.lower() for name, value in source.options.items()}
     if "true" in (options.get("readchangefeed"), options.get("readchangedata")):
@@ -67,24 +67,30 @@ def what_it_feels(source: Source) -> str:
 
 
 def what_readers_feel(settings: Settings, manifest: Manifest, path: str) -> list[str]:
-    """Give what each flow that reads a table will feel, in words."""
+    """Return one sentence for each reader of a table: what happens to it when rows are removed and written
+    again.
+    """
     return [f"{flow.full_name} {what_it_feels(source)}" for flow, source in readers(settings, manifest, path)]
 
 
 @dataclass(frozen=True)
 class Need:
-    """A version whose files a reader still needs, and those after it; ``why`` says who and why."""
+    """Version whose files, and all later ones, a reader still needs; ``why`` names the reader and the
+    reason.
+    """
 
     version: int
     why: str
 
 
 def needs_of(storage: Storage, flow: Flow, source: Source, history: History) -> Iterator[Need]:
-    """Give what a flow still needs of the table that it reads as ``source``: nothing where it is up to date,
-    has not begun, or stands in a source of another kind, from which it cannot go on.
+    """Yield the versions that a flow still needs of the table behind ``source``.
 
-    :raises CheckpointError: where it stands, or is to begin, cannot be known.
-    :raises SourceError: the commits of the moment that it is to begin at were cleaned up.
+    There is none if the flow is up to date or has not begun. There is none either if its position is that of
+    another kind of source: it cannot continue from that.
+
+    :raises CheckpointError: its position, or the start of its next generation, cannot be determined.
+    :raises SourceError: the commits at the time of that start were cleaned up.
     """
     reader = _Reader(FlowHome(storage, flow.pipeline.name, flow.name), flow, source, history)
     begun, newest = last_begun(reader.home), generations.latest(reader.home)
@@ -101,7 +107,7 @@ def needs_of(storage: Storage, flow: Flow, source: Source, history: History) -> 
 
 @dataclass(frozen=True)
 class _Reader:
-    """A flow that reads a table, and the source by which it does."""
+    """Reader of a table, and the source by which it reads."""
 
     home: FlowHome
     flow: Flow
@@ -109,8 +115,8 @@ class _Reader:
     history: History
 
     def version(self, offset: Any) -> int | None:
-        """Give the version that is read next after an offset, or was being read; None where nothing that is
-        there already is needed.
+        """Return the version to be read next after an offset, or being read; None if it needs no existing
+        version.
         """
         if offset is None or misfit_of(self.source.format, offset) is not None:
             return None
@@ -118,27 +124,27 @@ class _Reader:
         return found if found <= self.history.newest else None
 
     def stands(self, start: Start) -> Any:
-        """Give the offset at which a generation that was begun stands, the table's first snapshot included:
-        its first batch may be under way for long, and without a commit it alone says which one it reads.
-        """
+        """Return the offset of a begun generation, including one within the table's first snapshot."""
         checkpoint = Checkpoint(self.home.storage, start.checkpoint)
         last = generations.committed(self.home, start.number, checkpoint.last_commit())
         if last is None:
+            # The first batch may run for long. Until its commit, only its offset shows which snapshot it
+            # reads.
             last = next(iter(checkpoint.offset_batches()), None)
         return None if last is None else self._offset(checkpoint, last)
 
     def begins(self, decided: Generation) -> int | None:
-        """Give the version at which a generation begins that is decided and not begun; None where it needs
-        nothing that is there already.
+        """Return the starting version of a pending generation; None if it needs no existing version.
 
-        :raises CheckpointError: that cannot be known from here.
+        :raises CheckpointError: it cannot be determined from here.
         """
         start = decided.start
         match start.mode:
+            # Both read only the table at the time when the generation begins, or later commits.
             case mode if mode in (
                 EARLIEST,
                 LATEST,
-            ):  # the table as it is when the generation begins, or what comes then
+            ):
                 return None
             case mode if mode == TIMESTAMP and start.timestamp_ms is not None:
                 return version_at(self.history, start.timestamp_ms)
@@ -159,7 +165,7 @@ class _Reader:
                 )
 
     def _after(self, number: int) -> int | None:
-        """Give the version that follows a generation; one that never began is where it was to begin."""
+        """Return the version after a generation; for one that never began, its starting version."""
         begun = generations.read_start(self.home, number)
         if begun is not None:
             return self.version(self.stands(begun))
@@ -179,7 +185,9 @@ class _Reader:
         return Checkpoint(self.home.storage, start.checkpoint)
 
     def _offset(self, checkpoint: Checkpoint, batch: int) -> Any:
-        """Read where a batch ends in the source: by its name, or in a log without names by its number."""
+        """Read the end offset of a batch in the source: by its name, or in a log without names by its
+        number.
+        """
         offsets = checkpoint.offsets(batch).sources
         order = str(
             [source.name for source in self.flow.pipeline.sources_of(self.flow.declaration)].index(

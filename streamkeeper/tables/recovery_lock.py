@@ -1,4 +1,4 @@
-"""The table's lock: one recovery at a time a table."""
+"""Lock of a table: one recovery of it at a time."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from streamkeeper.times import now
 
 
 def holder(storage: Storage, pipeline: str, table: str) -> str | None:
-    """Give the id of the recovery that has the table's lock, or None."""
+    """Return the id of the recovery that has the table's lock, or None."""
     value = read_json(storage, table_lock(storage, pipeline, table))
     return str(value["recovery"]) if value else None
 
 
 def tables(storage: Storage, pipeline: str) -> list[str]:
-    """Give the tables of a pipeline that have, or had, a lock."""
+    """Return the tables of a pipeline that have, or had, a lock."""
     return storage.names(tables_folder(storage, pipeline))
 
 
 def take(storage: Storage, pipeline: str, table: str, recovery: str) -> None:
     """Take the table's lock for a recovery, which may have it already.
 
-    :raises TableLocked: another recovery has it, or the table is another pipeline's.
+    :raises TableLocked: another recovery has it, or another pipeline owns the table.
     """
     owner = owners.first(storage, pipeline, table)
     if owner != pipeline:
@@ -41,7 +41,7 @@ def take(storage: Storage, pipeline: str, table: str, recovery: str) -> None:
 
 
 def check_free(storage: Storage, pipeline: str, table: str, recovery: str) -> None:
-    """Make sure that no other recovery has the table's lock.
+    """Check that no other recovery has the table's lock.
 
     :raises TableLocked: another recovery has it.
     """

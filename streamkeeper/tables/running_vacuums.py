@@ -1,7 +1,8 @@
-"""VACUUMs that are under way: each notes itself, so that nobody brings files back that it may still take.
+"""Running VACUUMs: each leaves a note, so that no recovery restores files that a VACUUM may still remove.
 
-A VACUUM first lists what nothing names, and then takes it, which may last. It notes itself before it looks
-for a recovery's lock; a recovery has the lock before it looks for notes. So one of the two sees the other.
+A VACUUM first lists unreferenced files and then removes them, which may take long. It leaves its note before
+it checks for a recovery's lock; a recovery takes the lock before it checks for notes. So at least one of the
+two sees the other.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from streamkeeper.storage import Storage, read_json, to_json
 from streamkeeper.times import now
 
 POLL = 1.0
-"""Seconds between two looks at a VACUUM that is waited for."""
+"""Seconds between two checks for a VACUUM that is waited for."""
 
 
 @contextmanager
 def noted(storage: Storage, pipeline: str, table: str, jvm: Process | None) -> Iterator[None]:
-    """Note that a VACUUM of this process, and of the JVM that carries it out, is under way while the block
-    runs.
+    """Note a running VACUUM inside the ``with`` block: that of this process, and of the JVM that carries it
+    out.
     """
     name = f"{vacuums_folder(storage, pipeline, table)}/{uuid.uuid4().hex}.json"
     processes = [asdict(process) for process in (Process.current(), jvm) if process is not None]
@@ -37,10 +38,10 @@ def noted(storage: Storage, pipeline: str, table: str, jvm: Process | None) -> I
 
 
 def under_way(storage: Storage, pipeline: str, table: str) -> str | None:
-    """Describe a VACUUM of a table that is known to be under way; None if none is. Notes of those that are
-    proven gone are removed.
+    """Return a description of a table's running VACUUM; None if none is known. Notes of those proven gone are
+    removed.
 
-    One whose processes cannot be seen from here, on another host, is not known to be.
+    A VACUUM whose processes are not visible from here, on another host, counts as not known.
     """
     folder = vacuums_folder(storage, pipeline, table)
     for name in (f"{folder}/{file}" for file in storage.names(folder)):
@@ -60,10 +61,10 @@ def under_way(storage: Storage, pipeline: str, table: str) -> str | None:
 def wait_until_gone(
     storage: Storage, pipeline: str, table: str, check: Callable[[], None], say: Callable[[str], None]
 ) -> None:
-    """Wait until no VACUUM of a table is known to be under way.
+    """Wait until no VACUUM of a table is known to be running.
 
-    :param check: called before each look; raises where the waiting is to end.
-    :param say: told once what is waited for.
+    :param check: called before each check for notes; raises to end the wait.
+    :param say: called once with what is waited for.
     """
     told = False
     while True:

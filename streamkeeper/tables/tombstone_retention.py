@@ -1,11 +1,9 @@
-"""What an AUTO CDC table may forget of its deletes and truncates, by where the flows that write it stand. No
-JVM, nothing is changed.
+"""Retention of an AUTO CDC table's tombstones, by the positions of its flows. No JVM, nothing is changed.
 
-A retention says how late a change may come to its source. A flow reads it later than that where it stood
-still meanwhile, or went back. So the longest that a flow committed nothing counts on top, which gives it as
-long as the retention to read what waited. And nothing is forgotten while a flow may read what is older than
-anybody can tell: one that never committed, one that runs once and is not done, one that went back less than
-the retention ago.
+The retention is how late a change may arrive at its source. A flow that was stopped meanwhile, or was
+rewound, reads it even later. So the longest pause in a flow's commits is added, which gives it as long as the
+retention to read what waited. And nothing is removed while a flow may read changes of unknown age: one that
+never committed, one that runs once and is not done, one that was rewound less than the retention ago.
 """
 
 from __future__ import annotations
@@ -24,16 +22,17 @@ from streamkeeper.storage import Storage
 from streamkeeper.times import describe_age
 
 LOOKED_AT = 100
-"""So many of each generation's newest commits are looked at: as many as Spark keeps."""
+"""Newest commits of each generation that are read: as many as Spark keeps."""
 SAID = 3600.0
-"""Seconds from which on a pause is worth a word."""
+"""Seconds from which on a pause is mentioned."""
 _ONWARD = (AFTER_LAST, LATEST, ADOPTED)
 
 
 @dataclass(frozen=True)
 class Forgets:
-    """What a table may forget: what it learned of before a moment (epoch seconds); None: nothing. ``why``
-    says why it is less than the retention alone would let it, or None.
+    """Tombstones that may be removed: those learned before a time (epoch seconds); None for none.
+
+    ``why`` is the reason why these are fewer than the retention alone allows, or None.
     """
 
     before: float | None
@@ -41,11 +40,12 @@ class Forgets:
 
 
 def forgets(storage: Storage, writers: Iterable[Flow], retention: float, now: float) -> Forgets:
-    """Say what a table may forget.
+    """Return which tombstones of a table may be removed.
 
     :param writers: the flows that are declared to write it. One that runs once and is done does not count.
-    :param retention: in seconds, as ``now``.
-    :raises StorageError: something of a flow cannot be read.
+    :param retention: in seconds.
+    :param now: in epoch seconds.
+    :raises StorageError: a file of a flow cannot be read.
     """
     all_homes = [(FlowHome(storage, flow.pipeline.name, flow.name), flow) for flow in writers]
     homes = [
@@ -77,10 +77,9 @@ def forgets(storage: Storage, writers: Iterable[Flow], retention: float, now: fl
 
 
 def _reads_what_is_older(home: FlowHome, flow: Flow, since: float, is_old: bool) -> str | None:
-    """Say why a flow may read changes that are older than where it stood; None if it goes onward.
+    """Return why a flow may read changes older than its position; None if it may not.
 
-    :param is_old: the table has flows that wrote it before ``since``: what one that was added to them reads
-        first may be older.
+    :param is_old: flows wrote the table before ``since``, so a flow added later may first read older changes.
     """
     if flow.declaration.once:
         return f"{flow.full_name}, which writes it, runs once and is not done"
@@ -107,10 +106,8 @@ def _what_it_did(decided: Generation, begun: bool) -> str:
 
 
 def _longest_pause(home: FlowHome, now: float) -> float | None:
-    """Give the longest that a flow committed no batch, up to now, as far back as its checkpoints tell; None
-    if they tell of no commit.
-
-    What a generation began with is no batch of its own.
+    """Return the longest time in seconds without a batch of a flow, up to now, as far back as its checkpoints
+    reach; None without a commit.
     """
     moments: list[float] = []
     for number in home.generations():
@@ -118,6 +115,7 @@ def _longest_pause(home: FlowHome, now: float) -> float | None:
         if start is None or generations.is_gone(home, number):
             continue
         checkpoint = Checkpoint(home.storage, start.checkpoint)
+        # The batch that a generation began with is not one of its own.
         own = [
             batch
             for batch in checkpoint.commit_batches()

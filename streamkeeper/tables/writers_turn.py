@@ -1,11 +1,11 @@
-"""The writers' turn on a table: flows that write one table by AUTO CDC take turns, one batch each.
+"""Writers' turn on a table: flows that write one table by AUTO CDC take turns, one batch each.
 
-Turns are numbered, as leases are: whoever creates the next file, if absent, has the turn, and the highest
-number holds until it is given back. So a turn that somebody else was given meanwhile is never taken or given
-back by mistake. Files before the last two are removed.
+Turns are numbered like leases. The flow that creates the next file, if absent, has the turn; the highest
+number counts until it is given back. So a turn that another flow got meanwhile is never taken or given back
+by mistake. Files before the last two are removed.
 
-A holder that is proven gone is displaced at once. One that cannot be proven gone may still have a batch under
-way, which knows nothing of the deletes of the next holder: it is first shut out of the table for good
+A holder that is proven gone is displaced at once. One without proof may still have a batch under way that
+knows nothing of the next holder's deletes. It is first sealed out of the table for good
 (docs/decisions/0013).
 """
 
@@ -24,20 +24,20 @@ from streamkeeper.flows.leases import Process
 from streamkeeper.storage import read_json, to_json
 
 POLL = 0.1
-"""Seconds between two looks at a turn that somebody else has. A flow that gives it back plans its next batch
-before it asks again, which takes longer: so nobody waits for ever.
+"""Seconds between two checks of a turn that another flow has. A flow that gives it back takes longer to plan
+its next batch, so no flow waits forever.
 """
 TELL_AFTER = 30.0
-"""Seconds of waiting after which it is said whom for."""
+"""Seconds of waiting after which the holder is reported."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who has a turn: a flow's driver, by its lease's epoch and its processes.
+    """Holder of a turn: a flow's driver, with its lease's epoch and its processes.
 
-    ``process`` is the driver's own and ``jvm`` the one that commits to the table, None where it cannot be
-    seen. ``query_id`` is that of the generation that writes; None where nothing is written but the table
-    itself is made, which Delta alone keeps in order.
+    ``process`` is the driver's own and ``jvm`` the one that commits to the table, None if it is not visible.
+    ``query_id`` is that of the writing generation. It is None if only the table itself is created, which
+    Delta alone serializes.
     """
 
     flow: str
@@ -50,7 +50,7 @@ class Holder:
 
 
 class Gone(Enum):
-    """What can be said at once of a holder that has not given its turn back."""
+    """Answers about a holder that has not given its turn back; they need no waiting."""
 
     PROVEN = "gone: its driver left, or both its processes are dead"
     NO = "there: one of its processes is alive"
@@ -58,14 +58,14 @@ class Gone(Enum):
 
 
 class WritersTurn:
-    """One flow's way to the turn on its table; call it for a context in which the flow has it.
+    """A flow's access to the turn on its table; calling it returns a context in which the flow has the turn.
 
-    :param check: called when the turn was got, and again before it is given back; raises where the flow may
+    :param check: called when the turn was taken, and again before it is given back; raises if the flow may
         not write any more.
-    :param shut_out: called with a holder that was silent for ``term`` seconds and is not proven gone; it
-        returns once whatever that holder still sends will be refused.
-    :param wait: waits so many seconds; raises where the waiting is to end.
-    :param say: told whom is waited for, where that takes long.
+    :param shut_out: called with a holder that was silent for ``term`` seconds and is not proven gone. When it
+        returns, any later write of that holder is refused.
+    :param wait: waits for a number of seconds; raises to end the wait.
+    :param say: called with the holder if the wait takes long.
     """
 
     def __init__(
@@ -100,7 +100,8 @@ class WritersTurn:
             try:
                 yield
             finally:
-                self._check()  # a batch that was shut out may end in an error of the table's: it is told as what it is
+                # A batch that was sealed out may end in an error of the table's; the check names the cause.
+                self._check()
         finally:
             self._give_back(number)
 
@@ -114,7 +115,7 @@ class WritersTurn:
             newest = numbers[-1] if numbers else 0
             holder = read(self._turns, newest)
             if holder is not None and _same(holder, self._me):
-                self._give_back(newest)  # it was meant to be, and the storage refused
+                self._give_back(newest)  # an earlier attempt failed in the storage
             elif holder is None or self._may_displace(newest, holder):
                 if self._create(newest):
                     return newest + 1
@@ -123,14 +124,12 @@ class WritersTurn:
                 self._wait(POLL)
 
     def _create(self, before: int) -> bool:
-        """Create the next turn; give whether it is really the next.
-
-        Who was slow may create a number that was there already and is removed by now. Then the one before it
-        was removed, too: numbers go lowest first, and only when two higher ones are there.
-        """
+        """Create the next turn; return whether it is really the next."""
         number = before + 1
         if not self._turns.storage.create(self._turns.turn(number), to_json(asdict(self._me))):
             return False
+        # A slow process may create a number that existed and was removed. Then the one before it was removed,
+        # too: numbers go lowest first, and only when there are two higher ones.
         there = self._turns.numbers()
         if there[-1] != number or (before and before not in there):
             self._turns.storage.remove(self._turns.turn(number))
@@ -142,8 +141,8 @@ class WritersTurn:
         return True
 
     def _may_displace(self, number: int, holder: Holder) -> bool:
-        """Say whether a turn that was not given back is free now; one of a silent holder is, once that was
-        shut out.
+        """Return whether a turn that was not given back is free now. That of a silent holder is, once the
+        holder is sealed out.
         """
         match gone(self._turns, holder):
             case Gone.PROVEN:
@@ -154,7 +153,7 @@ class WritersTurn:
                 return self._is_silent(number, holder) and self._without(holder)
 
     def _is_silent(self, number: int, holder: Holder) -> bool:
-        """Say whether a holder's heart has not beaten for the term, by this process's own clock."""
+        """Return whether a holder's heartbeat has not changed for the term, by this process's own clock."""
         beat = leases.read_heartbeat(_home(self._turns, holder), holder.epoch)
         seen = (number, beat.count if beat else None)
         if seen != self._watched:
@@ -176,7 +175,7 @@ class WritersTurn:
 
 
 def read(turns: TableTurns, number: int) -> Holder | None:
-    """Give who has a turn; None if it was given back, or there is none.
+    """Return the holder of a turn; None if it was given back, or there is none.
 
     :raises StorageError: its file is damaged.
     """
@@ -195,13 +194,11 @@ def read(turns: TableTurns, number: int) -> Holder | None:
 
 
 def gone(turns: TableTurns, holder: Holder) -> Gone:
-    """Say what can be said of a holder at once, without waiting.
-
-    A driver's own process may be dead while its JVM still ends a commit: only both together are proof.
-    """
+    """Return what is known of a holder without waiting."""
     home = _home(turns, holder)
     if home.storage.read(home.left(holder.epoch)) is not None:
         return Gone.PROVEN
+    # A driver's own process may be dead while its JVM still ends a commit: only both together are proof.
     running = [
         None if process is None else leases.is_running(process) for process in (holder.process, holder.jvm)
     ]
@@ -211,7 +208,7 @@ def gone(turns: TableTurns, holder: Holder) -> Gone:
 
 
 def describe(holder: Holder) -> str:
-    """Say in words who has a turn."""
+    """Return the holder of a turn as text."""
     return (
         f"the flow {holder.flow} (epoch {holder.epoch}, pid {holder.process.pid} on {holder.process.host},"
         f" since {holder.at})"

@@ -136,7 +136,7 @@ def test_the_steps_of_a_reset_follow_one_another(bag: DagBag) -> None:
     assert dag.task_dict["give_up"].trigger_rule == "all_done"
 
 
-def test_a_once_flow_is_run_again_between_the_release_and_the_look_for_progress_which_waits_for_no_skipped_task(
+def test_a_once_flow_is_run_again_between_release_and_progress_which_waits_for_no_skipped_task(
     bag: DagBag,
 ) -> None:
     tasks = bag.dags["reset_checkpoint"].task_dict
@@ -197,12 +197,28 @@ def test_a_declared_schedule_has_a_dag_that_triggers_its_recovery_with_nobody_as
     ), "who is switched on later waits for its time"
 
 
+@pytest.mark.parametrize("name", ["clean_up", "tidy_tables"])
+def test_what_is_done_daily_is_triggered_for_each_pipeline_that_does_not_schedule_it_itself(
+    name: str, project: Path
+) -> None:
+    (project / "pipelines" / "first.py").open("a").write(f'\ndp.schedule("{name}", cron="@weekly")\n')
+    bag = DagBag(str(PROJECT / "dags"))
+    assert bag.import_errors == {}
+    [trigger] = bag.dags[f"{name}_daily"].tasks
+    assert (trigger.trigger_dag_id, trigger.conf) == (
+        name,
+        {"pipeline": "second", "approval": False, "reason": "daily"},
+    )
+    own = bag.dags[f"schedule__first__{name}"].task_dict["trigger"].conf
+    assert own == {"reason": "scheduled: @weekly", "pipeline": "first", "approval": False}
+
+
 @pytest.mark.parametrize(
     ("dag_id", "hours", "minutes"),
     [
         ("clean_up_daily", 0, 0),
         ("remove_driver_logs", 0, 0),
-        ("tidy_tables", 3, 30),
+        ("tidy_tables_daily", 3, 30),
         ("schedule__first__reset_checkpoint__first_flow", 4, 30),
     ],
 )
@@ -268,7 +284,7 @@ def test_a_parked_flow_stands_first_and_is_chosen_where_a_recovery_ends_its_park
     assert not dags["adopt"].params.get_param("flow").has_value, "a flow that is parked has begun"
 
 
-@pytest.mark.parametrize("name", [*sorted(KINDS), "hold_flows", "release_flows", "tidy_tables"])
+@pytest.mark.parametrize("name", [*sorted(KINDS), "hold_flows", "release_flows"])
 def test_no_form_has_code_marks_which_airflow_draws_over_the_lines_beside_them(
     name: str, bag: DagBag
 ) -> None:

@@ -164,7 +164,7 @@ def test_a_park_holds_the_declaration_that_failed_and_no_other(home: FlowHome) -
     assert len(blocking(settings, FLOW)) == 2
 
 
-def test_a_park_stays_while_the_pipeline_file_raises_since_its_fingerprint_is_the_one_that_failed_or_an_older_one(
+def test_a_park_stays_while_the_pipeline_file_raises_since_no_newer_fingerprint_is_known(
     home: FlowHome, project: Path
 ) -> None:
     settings = Settings.from_environment()

@@ -67,9 +67,7 @@ def test_chance_spreads_a_delay_and_never_makes_it_longer(monkeypatch: pytest.Mo
     assert waits[-1] > LONGEST_DELAY * (1 - JITTER)
 
 
-def test_wrong_settings_are_tried_again_at_the_cap_since_a_failed_run_would_be_followed_by_the_next_at_once() -> (
-    None
-):
+def test_wrong_settings_are_tried_again_at_the_cap_since_the_next_run_would_follow_at_once() -> None:
     decision = AfterHealth().evaluate(WrongSettings("no"), 1, 2)
     assert decision.action is RetryAction.RETRY
     assert decision.retry_delay is not None

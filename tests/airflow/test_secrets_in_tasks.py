@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from streamkeeper_airflow.recovery import tasks
 from streamkeeper_airflow.recovery.tasks import PlanRecovery, RecoveryStep
 
@@ -64,7 +64,7 @@ def chain(error: BaseException | None) -> str:
 def test_a_value_that_does_not_fit_is_told_without_the_secret_in_it(
     values: dict[str, Any], project: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.DEBUG), pytest.raises(AirflowFailException) as failed:
+    with caplog.at_level(logging.DEBUG), pytest.raises(AirflowSkipException) as failed:
         PlanRecovery(task_id="plan", of="backfill").execute(context(values))
     assert project.is_dir() and SECRET not in chain(failed.value) + caplog.text
 

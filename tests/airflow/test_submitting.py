@@ -15,12 +15,10 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
 from streamkeeper_airflow.flow import submit as submitting
 from streamkeeper_airflow.recovery.tasks import SparkStep
-from streamkeeper_airflow.recovery.tidying import TidyTables
 
 from streamkeeper.drivers import submit
 from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.recover import engine
-from streamkeeper.recover.kinds import tidy_tables
 from streamkeeper.settings import Settings
 from tests.recorder import Recorder
 
@@ -121,17 +119,6 @@ def a_step(project: Path) -> None:
         SparkStep(of="full_refresh", task_id="empty_tables").execute(handing_on(plan=plan))
 
 
-def a_tidying(project: Path) -> None:
-    plan = tidy_tables.to_text(
-        [
-            tidy_tables.TableTidy(
-                "first", "first_clean", (str(project / "warehouse" / "first_clean"),), False, None
-            )
-        ]
-    )
-    TidyTables(task_id="tidy", plan_task_id="plan").execute(handing_on(plan=plan))
-
-
 def handing_on(**xcoms: Any) -> Context:
     return cast("Context", {"ti": SimpleNamespace(xcom_pull=lambda task_ids: xcoms[task_ids])})
 
@@ -139,7 +126,6 @@ def handing_on(**xcoms: Any) -> Context:
 JOBS: dict[str, tuple[Callable[[Path], None], Path, str]] = {
     "a flow's driver": (a_driver, submit.JOB, "first.first_flow"),
     "a step of a recovery": (a_step, submit.RECOVERY_JOB, "r1 empty_tables"),
-    "tidy_tables": (a_tidying, submit.TIDYING_JOB, "tidy_tables"),
 }
 
 
@@ -191,18 +177,17 @@ def test_every_job_is_submitted_with_what_suits_the_connections_master_and_with_
     assert Settings.from_environment(call.environment) == Settings.from_environment()
 
 
-@pytest.mark.parametrize("job", [a_step, a_tidying])
-def test_a_job_is_not_submitted_where_a_driver_would_not_be(
-    job: Callable[[Path], None], project: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+def test_a_step_is_not_submitted_where_a_driver_would_not_be(
+    project: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(AirflowFailException, match="no connection 'streamkeeper_spark'"):
-        job(project)
+        a_step(project)
     monkeypatch.setenv(
         "AIRFLOW_CONN_STREAMKEEPER_SPARK",
         '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}',
     )
     with pytest.raises(AirflowFailException, match=r"deploy mode cluster.*Set it to client"):
-        job(project)
+        a_step(project)
     assert recorder.calls == []
 
 

@@ -1,7 +1,8 @@
-"""``tidy_tables``: its form, its plan, and the command of its job."""
+"""``tidy_tables`` in Airflow: one run after another, nobody asked, and the command of its job."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,77 +10,95 @@ from typing import Any, cast
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from streamkeeper_airflow.recovery.tidying import PlanTidying, TidyTables
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from streamkeeper_airflow.recovery.approvals import PlanApproval
+from streamkeeper_airflow.recovery.tasks import PlanRecovery, SparkStep
 
-from streamkeeper.drivers.submit import TIDYING_JOB
-from streamkeeper.recover.kinds import tidy_tables
-from streamkeeper.settings import PROJECT
+from streamkeeper.drivers.submit import RECOVERY_JOB
+from streamkeeper.flows import ledger
+from streamkeeper.recover import engine
+from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.storage import open_storage
 from tests.recorder import Recorder
 
-pytestmark = pytest.mark.usefixtures("project")
+OF = "tidy_tables"
 
 
-def run_of(**values: Any) -> Context:
-    run = SimpleNamespace(conf=values, triggering_user_name="ann", run_type="manual")
-    return cast("Context", {"params": {}, "dag_run": run, "ti": SimpleNamespace()})
+class Run:
+    """A run of the DAG that the nightly one triggered; its tasks hand on what they give."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {"pipeline": "first", "approval": False, "reason": "daily"}
+        self.handed_on: dict[str, Any] = {}
+
+    def xcom_pull(self, task_ids: str) -> Any:
+        return self.handed_on.get(task_ids)
+
+    def execute(self, task: Any) -> Any:
+        run = SimpleNamespace(
+            dag_id=OF, run_id="r1", conf=self.values, run_type="operator_triggered", triggering_user_name=None
+        )
+        ti = SimpleNamespace(xcom_pull=self.xcom_pull, try_number=1, max_tries=2)
+        context = cast("Context", {"params": {}, "dag_run": run, "ti": ti})
+        self.handed_on[task.task_id] = task.execute(context)
+        return self.handed_on[task.task_id]
 
 
-def make_table(project: Path, name: str) -> None:
-    log = project / "warehouse" / name / "_delta_log"
+@pytest.fixture
+def planned(project: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run whose plan is made, of a table that is there, and approved by nobody but the run itself."""
+    monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
+    log = project / "warehouse" / "first_clean" / "_delta_log"
     log.mkdir(parents=True)
     (log / f"{0:020d}.json").write_text('{"metaData":{"id":"t"}}\n')
+    run = Run()
+    run.execute(PlanRecovery(task_id="plan", of=OF))
+    run.execute(PlanApproval(task_id="approve"))
+    return run
 
 
-def test_the_dag_runs_by_itself_once_a_day_and_by_its_form() -> None:
+def step() -> SparkStep:
+    return SparkStep(task_id="tidy", of=OF, patient=True)
+
+
+def test_one_run_follows_another_and_is_tried_again_after_minutes(project: Path) -> None:
     bag = DagBag(str(PROJECT / "dags"))
     assert bag.import_errors == {}
-    dag = bag.dags["tidy_tables"]
-    assert [task.task_id for task in dag.topological_sort()] == ["plan", "tidy"]
-    assert (dag.max_active_runs, dag.catchup) == (1, False)
-    assert dag.params.get_param("tables").schema["items"]["enum"] == [
-        "first.first_clean",
-        "second.second_clean",
-    ]
-    dag.params.validate()
-    assert {task.pool for task in dag.tasks} == {"default_pool"}
+    dag = bag.dags[OF]
+    assert [task.task_id for task in dag.topological_sort()] == ["plan", "approve", "tidy"]
+    assert (dag.max_active_runs, type(dag.timetable).__name__) == (1, "NullTimetable")
+    assert (dag.task_dict["tidy"].retries, dag.task_dict["tidy"].retry_delay) == (2, timedelta(minutes=5))
+    assert dag.params.get_param("approval").value is False
 
 
-def test_the_plan_names_what_is_tidied_and_what_is_left_alone(project: Path) -> None:
-    make_table(project, "first_clean")
-    found = tidy_tables.from_text(PlanTidying(task_id="plan").execute(run_of()))
-    assert [(tidy.table, tidy.left_alone) for tidy in found] == [
-        ("first_clean", None),
-        ("second_clean", "there is no table yet"),
-    ]
-
-
-def test_only_the_plan(project: Path) -> None:
-    make_table(project, "first_clean")
-    with pytest.raises(AirflowSkipException, match="Only the plan"):
-        PlanTidying(task_id="plan").execute(run_of(dry_run=True))
-
-
-def test_without_any_table_nothing_is_started() -> None:
-    with pytest.raises(AirflowSkipException, match="no table to tidy"):
-        PlanTidying(task_id="plan").execute(run_of())
-
-
-def test_a_bad_value_fails_at_once_in_words() -> None:
-    with pytest.raises(AirflowFailException, match="nothing was touched"):
-        PlanTidying(task_id="plan").execute(run_of(retention_hours=1))
-
-
-def test_the_job_is_submitted_on_the_flows_connection_with_the_plan(
-    project: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+def test_the_job_is_a_step_like_any_other_and_is_told_nothing_of_the_plan(
+    planned: Run, recorder: Recorder
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
-    make_table(project, "first_clean")
-    plan = PlanTidying(task_id="plan").execute(run_of())
-    handed_on = cast("Context", {"ti": SimpleNamespace(xcom_pull=lambda task_ids: {"plan": plan}[task_ids])})
-    TidyTables(task_id="tidy", plan_task_id="plan").execute(handed_on)
+    with pytest.raises(AirflowException, match="the ledger has no end of tidy"):
+        planned.execute(step())
     [submitted] = recorder.calls
+    recovery = planned.handed_on["plan"]["recovery"]
     assert submitted.option("--master") == "local[2]"
-    assert submitted.arguments[-3:] == [str(TIDYING_JOB), "--plan", plan]
-    assert submitted.conf["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension"
-    assert submitted.environment["STREAMKEEPER_STATE"] == str(project / "state")
+    assert submitted.arguments[-7:] == [
+        str(RECOVERY_JOB), "--pipeline", "first", "--recovery", recovery, "--step", "tidy",
+    ]  # fmt: skip
+    found = engine.read_plan(Settings.from_environment(), "first", recovery).details["tables"]
+    assert [(item["table"], item["left_alone"]) for item in found] == [("first_clean", None)]
+
+
+def test_a_table_that_failed_is_tried_again(planned: Run, recorder: Recorder) -> None:
+    storage = open_storage(Settings.from_environment().state)
+    book = ledger.open(storage, "first", planned.handed_on["plan"]["recovery"])
+    book.record("tidy.failed", {"error": "RecoveryError: first_clean could not be tidied"})
+    Recorder(recorder.program, code=1)
+    with pytest.raises(Exception, match="could not be tidied") as failed:
+        planned.execute(step())
+    assert not isinstance(failed.value, AirflowFailException)
+
+
+def test_where_there_is_no_table_yet_no_job_is_started(project: Path, recorder: Recorder) -> None:
+    run = Run()
+    run.execute(PlanRecovery(task_id="plan", of=OF))
+    run.execute(PlanApproval(task_id="approve"))
+    assert run.execute(step()) == {"tables": [], "left": {"first_clean": "there is no table yet"}}
+    assert recorder.calls == []

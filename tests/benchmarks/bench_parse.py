@@ -41,7 +41,9 @@ FLOW = """
 dp.create_streaming_table("%(name)s_%(number)d")
 
 
-@dp.append_flow(name="flow_%(number)d", target="%(name)s_%(number)d", sources=["distinct"], trigger="10 seconds")
+@dp.append_flow(
+    name="flow_%(number)d", target="%(name)s_%(number)d", sources=["distinct"], trigger="10 seconds"
+)
 def flow_%(number)d(rows):
     return rows
 """

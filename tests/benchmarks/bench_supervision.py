@@ -6,7 +6,7 @@ five.
    SparkSubmitOperator with ``retry_delay=0`` in the same Airflow.
 2. Memory of the task process that supervises, beyond that of the stock operator's task (aim: none).
 3. Requests a minute to the store for heartbeat, holds and supervision of one flow that runs, with the default
-settings.
+   settings.
 """
 
 from __future__ import annotations

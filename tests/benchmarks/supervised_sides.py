@@ -42,9 +42,11 @@ from datetime import datetime, timedelta, timezone
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG
 
-with DAG("stock", schedule="@continuous", start_date=datetime(2020, 1, 1, tzinfo=timezone.utc), max_active_runs=1, catchup=False):
+LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
+with DAG("stock", schedule="@continuous", start_date=LONG_AGO, max_active_runs=1, catchup=False):
     SparkSubmitOperator(
-        task_id="run", conn_id="streamkeeper_spark", application={application!r}, application_args={arguments!r}, conf={conf!r},
+        task_id="run", conn_id="streamkeeper_spark",
+        application={application!r}, application_args={arguments!r}, conf={conf!r},
         env_vars={variables!r}, retries=1_000_000, retry_delay=timedelta(0), pool="streaming_flows",
     )
 """

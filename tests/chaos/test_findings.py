@@ -34,12 +34,36 @@ def commit(version: int, *transactions: tuple[str, int], added: int = 1) -> Comm
 @pytest.mark.parametrize(
     ("commits", "said"),
     [
-        pytest.param([commit(1, (FIRST, 1)), commit(2, (FIRST, 1))], ["batch 1 of generation 1 a second"], id="twice"),
-        pytest.param([commit(1, (FIRST, 2)), commit(2, (FIRST, 1))], ["batch 1 of generation 1 after batch 2"], id="out of order"),
-        pytest.param([commit(1, (FIRST, SEAL), added=0), commit(2, (FIRST, 1))], ["after the generation was sealed"], id="after the seal"),
-        pytest.param([commit(1, (FIRST, SEAL), added=0), commit(2, (FIRST, SEAL), added=0)], ["the seal a second time"], id="sealed twice"),
-        pytest.param([commit(1, (FIRST, 0)), commit(2)], ["added 1 files without a transaction"], id="no transaction"),
-        pytest.param([commit(1, ("another", 0))], ["written by another, which is no generation"], id="stranger"),
+        pytest.param(
+            [commit(1, (FIRST, 1)), commit(2, (FIRST, 1))],
+            ["batch 1 of generation 1 a second"],
+            id="twice",
+        ),
+        pytest.param(
+            [commit(1, (FIRST, 2)), commit(2, (FIRST, 1))],
+            ["batch 1 of generation 1 after batch 2"],
+            id="out of order",
+        ),
+        pytest.param(
+            [commit(1, (FIRST, SEAL), added=0), commit(2, (FIRST, 1))],
+            ["after the generation was sealed"],
+            id="after the seal",
+        ),
+        pytest.param(
+            [commit(1, (FIRST, SEAL), added=0), commit(2, (FIRST, SEAL), added=0)],
+            ["the seal a second time"],
+            id="sealed twice",
+        ),
+        pytest.param(
+            [commit(1, (FIRST, 0)), commit(2)],
+            ["added 1 files without a transaction"],
+            id="no transaction",
+        ),
+        pytest.param(
+            [commit(1, ("another", 0))],
+            ["written by another, which is no generation"],
+            id="stranger",
+        ),
         pytest.param(
             [commit(1, (FIRST, 3)), commit(2, (FIRST, 3)), commit(3, (FIRST, 2))],
             ["version 2 of the table commits batch 3", "version 3 of the table commits batch 2"],

@@ -1,4 +1,6 @@
-"""Which package may import which (docs/architecture.md): read from the code's syntax, so lazy imports count."""
+"""Which package may import which (docs/architecture.md): read from the code's syntax, lazy imports
+included.
+"""
 
 from __future__ import annotations
 

@@ -25,18 +25,21 @@ from tests.worlds.small_world import World
 
 SECRET = "hunter2-hunter2"
 SECRETS = (
-    "password", "PASSWORD", "db_password", "kafka.ssl.keystore.password", "ssl.key.password", "token", "accessToken", "oauth.token",
-    "client_secret", "clientSecret", "kafka.sasl.jaas.config", "fs.s3a.secret.key", "fs.s3a.access.key", "aws_secret_access_key",
-    "aws_access_key_id", "fs.azure.account.key", "private_key", "api-key", "apiKey", "credentials", "spark.ssl.keytab", "Authorization",
-    "fs.azure.account.key.lake.dfs.core.windows.net", "fs.azure.account.oauth2.client.secret.lake.dfs.core.windows.net",
+    "password", "PASSWORD", "db_password", "kafka.ssl.keystore.password", "ssl.key.password", "token",
+    "accessToken", "oauth.token", "client_secret", "clientSecret", "kafka.sasl.jaas.config",
+    "fs.s3a.secret.key", "fs.s3a.access.key", "aws_secret_access_key", "aws_access_key_id",
+    "fs.azure.account.key", "private_key", "api-key", "apiKey", "credentials", "spark.ssl.keytab",
+    "Authorization", "fs.azure.account.key.lake.dfs.core.windows.net",
+    "fs.azure.account.oauth2.client.secret.lake.dfs.core.windows.net",
     "fs.azure.sas.raw.lake.blob.core.windows.net", "fs.azure.sas.fixed.token.lake.dfs.core.windows.net",
-    "passwords", "db_passwords", "pass", "smtp.pass", "fernet_key", "AIRFLOW__CORE__FERNET_KEY", "webhook_url", "slack_webhook",
-    "spark.hadoop.fs.s3a.bucket.raw.secret.key", "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net",
+    "passwords", "db_passwords", "pass", "smtp.pass", "fernet_key", "AIRFLOW__CORE__FERNET_KEY",
+    "webhook_url", "slack_webhook", "spark.hadoop.fs.s3a.bucket.raw.secret.key",
+    "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net",
 )  # fmt: skip
 PLAIN = (
-    "password_resets", "tokens_raw", "secretary", "path", "subscribe", "key", "keys", "event_key", "logOffset", "maxFilesPerTrigger",
-    "kafka.bootstrap.servers", "compass", "partition.key", "keyspace", "sequence",
-    "fs.azure.account.auth.type.lake.dfs.core.windows.net", "fs.s3a.bucket.raw.endpoint",
+    "password_resets", "tokens_raw", "secretary", "path", "subscribe", "key", "keys", "event_key",
+    "logOffset", "maxFilesPerTrigger", "kafka.bootstrap.servers", "compass", "partition.key", "keyspace",
+    "sequence", "fs.azure.account.auth.type.lake.dfs.core.windows.net", "fs.s3a.bucket.raw.endpoint",
 )  # fmt: skip
 
 

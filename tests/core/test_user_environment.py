@@ -57,8 +57,9 @@ def test_check_lets_a_pipeline_file_see_what_drivers_will_let_it_see(
 
 
 GIVEN = {
-    "PATH": "/usr/bin", "HOME": "/home/ada", "LC_ALL": "C.UTF-8", "TZ": "UTC", "TMPDIR": "/scratch", "JAVA_HOME": "/jdk",
-    "SPARK_CONF_DIR": "/conf", "HADOOP_CONF_DIR": "/hadoop", "PYTHONPATH": "/mine", "SSL_CERT_FILE": "/ca.pem",
+    "PATH": "/usr/bin", "HOME": "/home/ada", "LC_ALL": "C.UTF-8", "TZ": "UTC", "TMPDIR": "/scratch",
+    "JAVA_HOME": "/jdk", "SPARK_CONF_DIR": "/conf", "HADOOP_CONF_DIR": "/hadoop", "PYTHONPATH": "/mine",
+    "SSL_CERT_FILE": "/ca.pem",
 }  # fmt: skip
 
 

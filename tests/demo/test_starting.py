@@ -129,7 +129,8 @@ import os, signal, subprocess, sys
 from pathlib import Path
 from demo.lock import MARK, DemoLock
 with DemoLock(Path({str(tmp_path)!r})) as lock:
-    child = subprocess.Popen(["sleep", "600"], env={{**os.environ, MARK: lock.owner.mark}}, stdout=subprocess.DEVNULL)
+    child = subprocess.Popen(["sleep", "600"], env={{**os.environ, MARK: lock.owner.mark}}, \
+stdout=subprocess.DEVNULL)
     print(child.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """

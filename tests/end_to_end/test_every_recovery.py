@@ -33,6 +33,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "full_refresh_beside": {"table": TABLE, "behind": 3},
     "backfill": {"flow": FLOW, "accept": ["repeats"], "chunk": 5},
     "clean_up": {"pipeline": NAME, "keep_days": 7},
+    "tidy_tables": {"pipeline": NAME, "tables": [TABLE]},
 }
 """Values that fit, for each recovery; what only the running flow can tell is added by the test."""
 BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -64,6 +65,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"keep_days": 0, "forget_flows": "clean_events"},
         ["keep_days is 0", "from 1 to 36,500", "which the pipeline declares"],
     ),
+    "tidy_tables": ({"retention_hours": 24}, ["retention_hours is 24", "168 or more"]),
 }
 """Values that Airflow's form lets through, for each recovery, and what the plan says of them: field, value,
 what is allowed.
@@ -79,6 +81,7 @@ OUTSIDE: dict[str, dict[str, Any]] = {
     "adopt": {"old_job_is_stopped": "perhaps", "flow": FLOW, "checkpoint": "/a/folder"},
     "backfill": {"read": "everything"},
     "clean_up": {"keep_days": "soon"},
+    "tidy_tables": {"vacuum": "perhaps"},
 }
 """Values that Airflow itself refuses by the form, for each recovery."""
 SET_APART = {"adopt": "tests/end_to_end/test_adoption.py"}

@@ -20,7 +20,14 @@ from streamkeeper import pipelines as dp
 
 dp.create_source("members_snapshot", format="json", path="{data}/members", schema="id INT, name STRING")
 dp.create_streaming_table("members", table_properties={"delta.enableDeletionVectors": False})
-dp.create_auto_cdc_flow(name="members_snapshot", target="members", source="members_snapshot", keys=["id"], sequence_by=0, once=True)
+dp.create_auto_cdc_flow(
+    name="members_snapshot",
+    target="members",
+    source="members_snapshot",
+    keys=["id"],
+    sequence_by=0,
+    once=True,
+)
 """
 
 

@@ -37,16 +37,27 @@ dp.configure_pipeline(
     shared_driver=True,
     no_progress_after="5 seconds",
     notifiers=[
-        dp.notifier("airflow.providers.smtp.notifications.smtp.SmtpNotifier", to="ops@example.org", from_email="streams@example.org"),
+        dp.notifier(
+            "airflow.providers.smtp.notifications.smtp.SmtpNotifier",
+            to="ops@example.org",
+            from_email="streams@example.org",
+        ),
         dp.notifier(
             "airflow.providers.http.notifications.http.HttpNotifier",
             http_conn_id="chat",
             endpoint="streams",
-            json={"kind": "{{ alert.kind }}", "flow": "{{ alert.flow }}", "text": "{{ alert.text }}", "link": "{{ alert.link }}"},
+            json={
+                "kind": "{{ alert.kind }}",
+                "flow": "{{ alert.flow }}",
+                "text": "{{ alert.text }}",
+                "link": "{{ alert.link }}",
+            },
         ),
     ],
 )
-dp.create_source("numbers", format="json", path="{data}/numbers", schema="n INT", options={"maxFilesPerTrigger": 5})
+dp.create_source(
+    "numbers", format="json", path="{data}/numbers", schema="n INT", options={"maxFilesPerTrigger": 5}
+)
 dp.create_streaming_table("left_numbers")
 dp.create_streaming_table("right_numbers")
 
@@ -262,7 +273,7 @@ def look_now(world: World) -> None:
 def test_small_files_of_a_table_are_put_together_while_its_flow_runs(pair: Pair) -> None:
     path = pair.world.settings.table_path("right_numbers")
     before = DeltaTable(path).get_add_actions().num_rows
-    run = pair.world.api.trigger("tidy_tables", {"tables": ["pair.right_numbers"]})
+    run = pair.world.api.trigger("tidy_tables", {"pipeline": "pair", "tables": ["pair.right_numbers"]})
     assert pair.world.api.wait_for_run("tidy_tables", run, ENDING) == "success"
     assert DeltaTable(path).get_add_actions().num_rows < before
     pair.produce(8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from tools.waiting import wait_until
 
 RESET = "reset_checkpoint"
 STARTING, ENDING = 420.0, 420.0
+PARSING = 30.0
+"""Seconds between two requests to parse all DAG files."""
 """Seconds: a driver's start and a recovery's tasks take well under a minute on a machine that is not busy,
 and minutes on one that is.
 """
@@ -92,6 +95,8 @@ class World:
         forgets who asked for it.
         """
 
+        asked = [time.monotonic()]
+
         def look() -> bool | None:
             try:
                 forms = [str(self.api.read(f"/dags/{name}/details")["params"]) for name in KINDS]
@@ -101,7 +106,10 @@ class World:
                 forms = [""]
             if all(f"'{self.pipeline}" in form for form in forms):
                 return True
-            self.api.parse_again()
+            # Each request puts all files in front of the queue again, so many of them starve the last ones.
+            if time.monotonic() - asked[-1] > PARSING:
+                asked.append(time.monotonic())
+                self.api.parse_again()
             return None
 
         wait_until(look, STARTING, f"every form offers {self.pipeline}", interval=2.0)

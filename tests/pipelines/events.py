@@ -18,7 +18,7 @@ def distinct_events(events):
     return (
         events
         .where("event_id IS NOT NULL")
-        .dropDuplicates(["event_id"])  # remove this line, and the checkpoint no longer fits the flow: see README
+        .dropDuplicates(["event_id"])  # remove this line, and the checkpoint fits no longer
     )  # fmt: skip
 
 

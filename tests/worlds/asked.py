@@ -16,6 +16,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "full_refresh_beside": {"table": TABLE, "accept": ["loss"]},
     "backfill": {"flow": FLOW, "accept": ["repeats"]},
     "clean_up": {"pipeline": "events"},
+    "tidy_tables": {"pipeline": "events"},
 }
 """What is asked of each kind: all of them of the same table."""
 

@@ -31,11 +31,11 @@ TABLE = Table("customers", None, {}, (), Where("customers.py", 1))
 
 
 _TARGET_COMMITS = (
-    "replacing._merge",
-    "newest.merging",
-    "newest.append",
-    "by_value.merging",
-    "history.merging",
+    "replace_rows._merge",
+    "scd1.merging",
+    "scd1.append",
+    "scd1_by_value.merging",
+    "scd2.merging",
 )
 """What a batch calls last before the one commit of its target, each in the module that calls it."""
 

@@ -41,7 +41,8 @@ PIPELINE = """
 from pyspark.sql import functions as F
 from streamkeeper import pipelines as dp
 
-dp.create_source("events_raw", format="json", path="{{data}}/events", {schema}options={{"maxFilesPerTrigger": {files}}})
+dp.create_source("events_raw", format="json", path="{{data}}/events", \
+{schema}options={{"maxFilesPerTrigger": {files}}})
 {more}
 
 @dp.temporary_view(sources=["events_raw"])

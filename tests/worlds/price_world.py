@@ -23,7 +23,7 @@ from streamkeeper.recover import engine
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import Plan
 from tests.worlds.backup_world import Recoverer
-from tests.worlds.flow_world import FIRST_FILE, NAME, Flowbed, pipeline
+from tests.worlds.flow_world import FIRST_FILE, NAME, SCHEMA, Flowbed, pipeline
 
 Event = Mapping[str, Any]
 Found = Counter[tuple[Any, ...]]
@@ -35,12 +35,20 @@ _WINDOW = (
     f'{_MARKED}.groupBy(F.{{}}("event_time", "10 seconds").alias("w")).agg(F.min("n").alias("first"),'
     ' F.count("*").alias("many"))'
 )
+_AGAIN = """
+dp.create_source(
+    "events_again", format="json", path="{{data}}/events", schema="{schema}",
+    options={{"maxFilesPerTrigger": {files}}},
+)
+"""
 _JOIN = """
     left = events.withWatermark("event_time", "10 seconds").select("n", F.col("event_time").alias("at"))
-    right = events.where("n % 2 = 0").withWatermark("event_time", "10 seconds")
+    right = again.where("n % 2 = 0").withWatermark("event_time", "10 seconds")
     right = right.select(F.col("n").alias("other"), F.col("event_time").alias("until"))
-    events = left.join(right, F.expr("other = n + 3 AND until BETWEEN at AND at + INTERVAL 5 SECONDS"), "{}").select("n", "other")
+    near = F.expr("other = n + 3 AND until BETWEEN at AND at + INTERVAL 5 SECONDS")
+    return left.join(right, near, "{}").select("n", "other")
 """
+"""A stream that is joined with itself: each of its two sides is a source of its own."""
 _TIMERS = """
     from pyspark.sql import Row
     from pyspark.sql.streaming import StatefulProcessor
@@ -62,7 +70,8 @@ _TIMERS = """
         def close(self):
             pass
 
-    keyed = events.withWatermark("event_time", "10 seconds").groupBy(F.expr("n DIV 10").cast("int").alias("tens"))
+    keyed = events.withWatermark("event_time", "10 seconds").groupBy(\
+F.expr("n DIV 10").cast("int").alias("tens"))
     return keyed.transformWithState(Late(), "first INT, many INT", "Append", "EventTime")
 """
 """Counts the events of ten seconds, and writes the count when a timer says that they are over."""
@@ -102,9 +111,15 @@ def _of_view(view: str) -> Callable[[int], str]:
 
 def _joined(how: str) -> Callable[[int], str]:
     def text(files: int) -> str:
-        return pipeline(view="", files=files).replace(
-            "    return events\n\ndp.create", f"{_JOIN.format(how)}    return events\n\ndp.create"
+        declared = pipeline(
+            view="",
+            files=files,
+            more=_AGAIN.format(schema=SCHEMA, files=files),
+            sources=("distinct_events", "events_again"),
+            parameters="events, again",
         )
+        before, _, _ = declared.rpartition("    return ")
+        return before + _JOIN.format(how)[1:]
 
     return text
 
@@ -318,11 +333,15 @@ class Priced:
         values: dict[str, Any] = {"flow": NAME, "start": recovery}
         more: dict[str, dict[str, Any]] = {
             "timestamp": {"timestamp": self._moment()},
-            "offsets": {"offsets": {"events_raw": {"logOffset": self.random.randint(-1, 1)}}},
+            "offsets": {"offsets": self._offsets()},
             "generation": {"generation": 1},
             "empty": {"start": "after-last", "state": "empty"},
         }
         return {**values, **more.get(recovery, {})}
+
+    def _offsets(self) -> dict[str, Any]:
+        offset = {"logOffset": self.random.randint(-1, 1)}
+        return {name: offset for name in ("events_raw", "events_again") if name in self.query.text(1)}
 
     def _moment(self) -> str:
         return datetime.fromtimestamp(FIRST_FILE + self.random.randint(1, 3), timezone.utc).isoformat()

@@ -41,9 +41,11 @@ def clean_events(raw):
 CHANGES = """
 from streamkeeper import pipelines as dp
 
-dp.create_source("events_raw", format="json", path="{data}/events", schema="event_id STRING, n INT", options={})
+dp.create_source("events_raw", format="json", path="{data}/events", \
+schema="event_id STRING, n INT", options={})
 dp.create_streaming_table("events")
-dp.create_auto_cdc_flow(name="clean_events", target="events", source="events_raw", keys=["event_id"], sequence_by="n"%s)
+dp.create_auto_cdc_flow(name="clean_events", target="events", source="events_raw", \
+keys=["event_id"], sequence_by="n"%s)
 """
 """The same flow, by AUTO CDC; ``CHANGES % ", once=True"`` runs once."""
 

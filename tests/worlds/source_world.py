@@ -26,12 +26,14 @@ KAFKA = """
 from pyspark.sql import functions as F
 from streamkeeper import pipelines as dp
 
-dp.create_source("raw", format="kafka", {parameters}options={{"kafka.bootstrap.servers": "{brokers}", {topics}, {options}}})
+dp.create_source("raw", format="kafka", {parameters}\
+options={{"kafka.bootstrap.servers": "{brokers}", {topics}, {options}}})
 {more}
 
 @dp.temporary_view(sources=["raw"])
 def parsed(raw):
-    return raw.select(F.from_json(F.col("value").cast("string"), "{schema}").alias("event")).select("event.*"){view}
+    return raw.select(F.from_json(F.col("value").cast("string"), "{schema}").alias("event"))\
+.select("event.*"){view}
 
 dp.create_streaming_table("events")
 

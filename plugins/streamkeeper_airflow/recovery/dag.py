@@ -14,6 +14,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, BaseOperator, TriggerRule, chain
 
 from streamkeeper.flows.holds import parked_flows
@@ -35,6 +36,7 @@ from streamkeeper_airflow.recovery.tasks import (
     UnaskedStep,
     run_again,
 )
+from streamkeeper_airflow.timetables import by_the_clock
 
 RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
 """Default retries of a recovery's tasks; a DAG file may set others."""
@@ -81,6 +83,35 @@ def recovery_dag(name: str, **more: Any) -> DAG:
             again = run_again(once_flows)
             by_name["approve"] >> once_flows
             release >> again >> verify
+    return dag
+
+
+def daily_dag(name: str, cron: str, **more: Any) -> DAG:
+    """Make the DAG that triggers a kind of recovery once a day, with the form's defaults and nobody asked,
+    for each pipeline that schedules none of that kind itself.
+
+    :param more: goes to :class:`airflow.sdk.DAG` as it is.
+    """
+    with DAG(
+        dag_id=f"{name}_daily",
+        dag_display_name=flow_doc.name_of_another(f"{kind(name).title}, daily"),
+        description=f"Triggers {name} for each pipeline.",
+        schedule=by_the_clock(cron),
+        catchup=False,
+        max_active_runs=1,
+        tags=["streamkeeper"],
+        **more,
+    ) as dag:
+        for pipeline in read_manifest(Settings.from_environment()).pipelines:
+            if any(schedule.recovery == name for schedule in pipeline.schedules):
+                continue  # with values of its own: dp.schedule("clean_up", …)
+            TriggerDagRunOperator(
+                task_id=pipeline.name,
+                trigger_dag_id=name,
+                trigger_run_id="{{ dag.dag_id }}__{{ run_id }}__{{ task.task_id }}",
+                conf={"pipeline": pipeline.name, "approval": False, "reason": "daily"},
+                skip_when_already_exists=True,
+            )
     return dag
 
 

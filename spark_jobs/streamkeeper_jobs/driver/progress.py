@@ -42,7 +42,14 @@ class Progress:
             self._line(query)
         elif self._is_idle(query):
             self._triggers += 1
+            if self._batch is None and progress is not None:
+                self._batch = self._committed_before(int(progress["batchId"]))
         self._job.watch.tell(batch=self._batch, triggers=self._triggers, rows=self._total)
+
+    def _committed_before(self, batch: int) -> int | None:
+        """Return the batch before one if this generation committed it; its seed is no batch of its own."""
+        first = 0 if self._start.seed_batch is None else self._start.seed_batch + 1
+        return batch - 1 if batch - 1 >= first else None
 
     def _is_idle(self, query: StreamingQuery) -> bool:
         """Return whether the query has looked for data, found none, and waits: its last trigger succeeded."""

@@ -1,5 +1,5 @@
-"""Carrying out a plan of streamkeeper.recover.kinds.tidy_tables: OPTIMIZE, in the writers' turn where they
-take turns, then VACUUM.
+"""The step ``tidy`` of streamkeeper.recover.kinds.tidy_tables: OPTIMIZE, in the writers' turn where they take
+turns, then VACUUM.
 
 Neither changes a row, and both may be repeated, or killed at any moment. Delta lets OPTIMIZE or a MERGE of
 the same files through, never both; the turn spares a busy flow's batches, and the compaction, from losing
@@ -20,10 +20,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from streamkeeper.delta import log as delta_log
-from streamkeeper.errors import StreamkeeperError, TableLocked
+from streamkeeper.errors import RecoveryError, StreamkeeperError, TableLocked
 from streamkeeper.flows.files import TableTurns
 from streamkeeper.flows.leases import Process
-from streamkeeper.recover.kinds.tidy_tables import TableTidy, property_hours, recovery_at_work
+from streamkeeper.recover.kinds.tidy_tables import (
+    TableTidy,
+    left_alone,
+    property_hours,
+    recovery_at_work,
+    tidies_of,
+)
+from streamkeeper.recover.plans.kind import Work
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.tables import running_vacuums
@@ -40,24 +47,26 @@ _NOBODY = "tables"
 """What stands for the flow of a turn that no flow has: no flow may be called so."""
 
 
-def tidy_all(spark: SparkSession, settings: Settings, tidies: tuple[TableTidy, ...]) -> bool:
-    """Tidy one table after the other; give whether all went well. What fails is said, and costs no other
-    table.
+def act(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Tidy the tables of the plan, one after the other. Doing it again finds nothing more to put together.
+
+    :raises RecoveryError: a table could not be tidied; the others were.
     """
-    well = True
-    for tidy in tidies:
-        if tidy.left_alone is not None:
-            say(tidy.describe())
-            continue
-        for path in tidy.paths:
-            if not delta_log.exists(path):
-                continue
+    done: list[dict[str, Any]] = []
+    failed: list[str] = []
+    for tidy in (tidy for tidy in tidies_of(work.plan) if tidy.left_alone is None):
+        for path in filter(delta_log.exists, tidy.paths(work.settings)):
+            work.check_stop()
             try:
-                say(json.dumps(_tidy(spark, settings, tidy, path)))
+                done.append(_tidy(spark, work.settings, tidy, path))
+                say(json.dumps(done[-1]))
             except (StreamkeeperError, PySparkException, Py4JError) as error:
-                well = False
-                say(f"{path} could not be tidied: {type(error).__name__}: {error}")
-    return well
+                said = f"{path} could not be tidied: {type(error).__name__}: {error}"
+                say(said)
+                failed.append(said.splitlines()[0])
+    if failed:
+        raise RecoveryError("\n".join([*failed, f"The others ({len(done)}) were tidied."]))
+    return {"tables": done, "left": left_alone(work.plan)}
 
 
 def _tidy(spark: SparkSession, settings: Settings, tidy: TableTidy, path: str) -> dict[str, Any]:
@@ -66,8 +75,8 @@ def _tidy(spark: SparkSession, settings: Settings, tidy: TableTidy, path: str) -
     """
     state = open_storage(settings.state)
     table = DeltaTable.forPath(spark, spark_url(path))
-    turn = turn_on(spark, settings, tidy.pipeline, tidy.table, "tidy_tables") if tidy.turn else nullcontext
-    with turn():
+    turn = turn_on(spark, settings, tidy.pipeline, tidy.table, "tidy_tables")
+    with turn() if tidy.tombstones else nullcontext():
         if (at_work := recovery_at_work(state, tidy)) is not None:  # the turn may have been long in coming
             return {"path": path, "left_alone": at_work}
         compacted = table.optimize().executeCompaction().select("metrics.*").first()

@@ -21,19 +21,20 @@ from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.adopted_checkpoint import AdoptedCheckpoint, normal_place, open_adopted, standing_of
 from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines
-from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, COPIED, EMPTY, StartAt
+from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, COPIED, EMPTY, Restart, StartAt
 from streamkeeper.flows.position import Standing
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import adopt_notes
 from streamkeeper.recover.plans.consent import refusals_of
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
-from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
+from streamkeeper.recover.plans.plan import CopyPlan, Plan, Refusal
 from streamkeeper.recover.requests.adopt import AdoptRequest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart.adopted_sources import match_sources
 from streamkeeper.recover.restart.adoption_rehearsal import check_still, remove_rehearsals
-from streamkeeper.recover.restart.flow_now import flow_home, is_safe_to_repeat
+from streamkeeper.recover.restart.flow_now import Present, flow_home, is_safe_to_repeat
+from streamkeeper.recover.restart.next_generation import next_plan
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.sources.cost import price_of
@@ -105,22 +106,14 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
         for source in flow.pipeline.sources_of(flow.declaration)
     )
     number = 1 if newest is None else newest + 1
-    planned = FlowPlan(
-        flow=flow.full_name,
-        target=flow.declaration.target,
-        generation=newest,
-        next_generation=number,
-        previous=None,
-        fingerprint=flow.fingerprint,
-        start=StartAt(ADOPTED, checkpoint=request.checkpoint, query_id=found.query_id, sources=found.names),
-        state=COPIED,
-        position={**found.standing.evidence(), "planned": found.planned, "offsets": entry.sources},
-        stateful=bool(found.operators),
-        operators_before=found.operators,
-        prices=prices,
-        notes=tuple(adopt_notes.notes(settings, flow, request, found)),
-        written_again=_written_again(flow, found),
-        once=flow.declaration.once,
+    safe, stateful = is_safe_to_repeat(flow, found.operators), bool(found.operators)
+    present = Present(number - 1, found.standing, entry.sources, found.operators, stateful, safe, None)
+    start = StartAt(ADOPTED, checkpoint=request.checkpoint, query_id=found.query_id, sources=found.names)
+    notes = tuple(adopt_notes.notes(settings, flow, request, found))
+    again = _written_again(flow, found)
+    planned = next_plan(flow, present, Restart(start, COPIED), prices, notes, again=again)
+    planned = replace(
+        planned, generation=newest, previous=None, position={**planned.position, "planned": found.planned}
     )
     refusals = (*_refusals(settings, flow, request, found), *refusals_of(prices, asked, False))
     return Plan(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
-from streamkeeper.amounts import NONE, REPEATS, Amount, SourcePrice, in_words
+from streamkeeper.amounts import NONE, Amount, SourcePrice, in_words
 from streamkeeper.declare.model import DELTA, KAFKA, Pipeline, Source, Table
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_rows_may_go
@@ -22,14 +22,15 @@ from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import reset_checkpoint
-from streamkeeper.recover.plans.consent import price_of_others, price_of_readers, refusals_of
+from streamkeeper.recover.plans.consent import price_of_others, price_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
-from streamkeeper.recover.plans.plan import FlowPlan, Plan, Refusal
+from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.recover.requests.full_refresh import RefreshRequest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.flow_now import Present, flow_home, look_at
+from streamkeeper.recover.restart.next_generation import Planned, never_begun, plan_next
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.sources.cost import price_of
@@ -90,58 +91,24 @@ def plan(
     )
 
 
-def _plan_flow(
-    settings: Settings, flow: Flow, request: RefreshRequest
-) -> tuple[FlowPlan, tuple[Refusal, ...]]:
+def _plan_flow(settings: Settings, flow: Flow, request: RefreshRequest) -> Planned:
     """Plan the next generation of one flow. One that never began needs none: its first reads everything as it
     is.
     """
-    home, start = flow_home(settings, flow), StartAt(EARLIEST)
-    if last_begun(home) is None:
-        newest = generations.latest(home)
-        number = newest.number if newest else None
+    if last_begun(flow_home(settings, flow)) is None:
         note = "The flow never ran: its first generation will read everything."
-        return (
-            FlowPlan(
-                flow.full_name,
-                flow.declaration.target,
-                number,
-                None,
-                None,
-                flow.fingerprint,
-                start,
-                REBUILT,
-                notes=(note,),
-            ),
-            (),
-        )
+        return replace(never_begun(settings, flow, note), start=StartAt(EARLIEST)), ()
     present = look_at(settings, flow, strict=False)
-    asked = ResetRequest((flow.full_name,), start, REBUILT, request.accept)
+    asked = ResetRequest(
+        (flow.full_name,), StartAt(EARLIEST), REBUILT, request.accept, infer_schemas=request.infer_schemas
+    )
     sources = [opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration)]
     prices = tuple(_price(source, present, asked) for source in sources)
-    refused = (item for item in refusals_of(prices, asked, present.stateful) if item.price != REPEATS)
-    planned = FlowPlan(
-        flow=flow.full_name,
-        target=flow.declaration.target,
-        generation=present.newest,
-        next_generation=present.newest + 1,
-        previous=present.standing.generation.number,
-        fingerprint=flow.fingerprint,
-        start=start,
-        state=REBUILT,
-        position={**present.standing.evidence(), "offsets": present.position},
-        stateful=present.stateful,
-        operators_before=present.operators,
-        prices=prices,
-        notes=(
-            *(("It runs once, and is run again.",) if flow.declaration.once else ()),
-            *pinned_settings.changes(flow, present.standing),
-        ),
-        keeps_schemas=not request.infer_schemas,
-        once=flow.declaration.once,
-        failure=present.failure,
+    notes = (
+        *(("It runs once, and is run again.",) if flow.declaration.once else ()),
+        *pinned_settings.changes(flow, present.standing),
     )
-    return planned, tuple(replace(item, flow=flow.full_name) for item in refused)
+    return plan_next(flow, present, asked, prices, notes, free=True)
 
 
 def _price(source: Source, present: Present, asked: ResetRequest) -> SourcePrice:

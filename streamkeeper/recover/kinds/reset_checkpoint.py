@@ -8,19 +8,17 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from streamkeeper.amounts import REPEATS
 from streamkeeper.flows.generations import AFTER_LAST, EMPTY, GENERATION
 from streamkeeper.flows.past_positions import at_end
 from streamkeeper.flows.position import Standing
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
-from streamkeeper.recover.plans.consent import refusals_of
 from streamkeeper.recover.plans.kind import Kind
-from streamkeeper.recover.plans.plan import FlowPlan, Plan, Refusal
+from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.flow_now import flow_home, look_at
-from streamkeeper.recover.restart.next_generation import Way, plan_place
+from streamkeeper.recover.restart.next_generation import Planned, Way, plan_next, plan_place
 from streamkeeper.recover.restart.written_again import Beginning, written_again
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
@@ -59,7 +57,7 @@ def named(refusal: Refusal) -> Refusal:
     return replace(refusal, message=f"{refusal.flow}: {refusal.message}") if refusal.flow else refusal
 
 
-def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> tuple[FlowPlan, tuple[Refusal, ...]]:
+def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
     """Plan the next generation of one flow, and give the prices that the request does not accept.
 
     :param request: of this flow (:meth:`ResetRequest.of`).
@@ -79,43 +77,16 @@ def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> tuple[Fl
     sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
     prices = tuple(price_of(source, standing, position, request.restart, stateful) for source in sources)
     again = written_again(settings, flow, present, prices, Beginning(request.start, request.state))
-    refused = refusals_of(
-        prices, request, stateful, standing.missing_in_sink, target=flow.declaration.target, again=again
+    notes = (
+        *_notes(flow, standing, request, stateful, position, safe),
+        *((replay_steps.OWN_STATE,) if present.makes_its_state and request.state != EMPTY else ()),
+        *pinned_settings.changes(flow, standing),
     )
-    planned = FlowPlan(
-        flow=flow.full_name,
-        target=flow.declaration.target,
-        generation=present.newest,
-        next_generation=present.newest + 1,
-        previous=standing.generation.number,
-        fingerprint=flow.fingerprint,
-        start=request.start,
-        state=request.state,
-        position={**standing.evidence(), "offsets": position},
-        stateful=stateful,
-        operators_before=present.operators,
-        prices=prices,
-        notes=(
-            *_notes(flow, standing, request, stateful, position, safe),
-            *((replay_steps.OWN_STATE,) if present.makes_its_state and request.state != EMPTY else ()),
-            *pinned_settings.changes(flow, standing),
-        ),
-        keeps_schemas=not request.infer_schemas,
-        once=flow.declaration.once,
-        failure=present.failure,
-        written_again=again,
-    )
-    accepted = (
-        replace(refusal, flow=flow.full_name)
-        for refusal in refused
-        if not (safe and refusal.price == REPEATS)
-    )
-    return planned, tuple(accepted)
+    missing = standing.missing_in_sink
+    return plan_next(flow, present, request, prices, notes, free=safe, again=again, missing=missing)
 
 
-def _from_generation(
-    settings: Settings, flow: Flow, request: ResetRequest
-) -> tuple[FlowPlan, tuple[Refusal, ...]]:
+def _from_generation(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
     """Plan a generation that goes on after the last batch of an earlier one, with a copy of its checkpoint
     where that fits.
     """

@@ -32,9 +32,9 @@ from streamkeeper.recover.restart.next_generation import Way, held_meanwhile
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
-from streamkeeper.tables import backups, past_versions
+from streamkeeper.tables import backups, flows_at_version, past_versions
 from streamkeeper.tables.backups import NEWEST, TARGET, TOMBSTONES, Backup
-from streamkeeper.tables.flows_at_version import FlowAt, WritersAt, flow_at
+from streamkeeper.tables.flows_at_version import FlowAt
 from streamkeeper.tables.readers import what_readers_feel
 from streamkeeper.times import now
 
@@ -179,17 +179,12 @@ def _of_version(
             " backup."
         )
     homes = [FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name) for flow in writers]
-    wrote = WritersAt(path, version)
-    past = past_versions.look_back(table, path, version, homes)
-    untouched = {found.flow for found in past.flows if not found.known and not found.undone}
-    flows = {
-        home.full_name: flow_at(home, wrote, wrote.changed_later)
-        for home in homes
-        if home.full_name not in untouched
-    }
+    past = flows_at_version.look_back(table, path, version, homes)
+    untouched = {flow for flow, stood in past.flows.items() if stood is None and not past.undone[flow]}
+    flows = {home.full_name: past.flow_at(home) for home in homes if home.full_name not in untouched}
     versions = {TARGET: version}
     if TOMBSTONES in unit and delta_log.exists(unit[TOMBSTONES]):
-        found = past_versions.tombstones_version(past, unit[TOMBSTONES], homes)
+        found = flows_at_version.tombstones_version(past, unit[TOMBSTONES], homes)
         assert found is not None, "there is a table of tombstones"
         versions[TOMBSTONES] = found
     for what, number in versions.items():

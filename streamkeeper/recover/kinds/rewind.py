@@ -16,7 +16,7 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import past_positions
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import EARLIEST, OFFSETS, TIMESTAMP
+from streamkeeper.flows.generations import OFFSETS, TIMESTAMP
 from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.manifest import Flow, Manifest
@@ -37,8 +37,8 @@ from streamkeeper.recover.restart.next_generation import (
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.recover.steps.verify_files import verify_files
 from streamkeeper.settings import Settings
-from streamkeeper.tables import past_versions
-from streamkeeper.tables.past_versions import PastVersion, Stood
+from streamkeeper.tables import flows_at_version, past_versions
+from streamkeeper.tables.flows_at_version import FlowAt, PastVersion
 from streamkeeper.tables.readers import what_readers_feel
 from streamkeeper.times import now
 
@@ -118,7 +118,7 @@ def _planned(table: _Table, flow: Flow, request: RewindRequest) -> Parts:
     first = plan_place(table.settings, flow, place, way)
     if not way.restored:
         return [first], {"place": str(place), "put_back": []}, (), ()
-    past = past_versions.look_back(
+    past = flows_at_version.look_back(
         table.target, table.path, past_versions.version_after(place, table.path), table.homes
     )
     others, missing = _others(table, flow, past, request, way)
@@ -153,41 +153,34 @@ def _others(
     """
     planned: list[Planned] = []
     missing: list[Refusal] = []
-    stood = {item.flow: item for item in past.flows}
     for other in (item for item in table.flows if item.full_name != flow.full_name):
-        found = stood.get(other.full_name)
-        if found is None or not found.undone:  # one that the table's past does not know has never begun
+        stood, undone = past.flows[other.full_name], past.undone[other.full_name]
+        if not undone:
             planned.append((held_meanwhile(table.settings, other), ()))
         elif other.full_name not in request.along:
             said = (
-                f"It cannot be carried out: {other.full_name} wrote {found.undone:,} batches into"
+                f"It cannot be carried out: {other.full_name} wrote {undone:,} batches into"
                 f" {table.target} since version {past.version}, which putting it back would undo. Let it go"
                 f" back along (along: {other.full_name}), or keep the target."
             )
             missing.append(Refusal(None, said))
-        elif not found.known:
+        elif stood is None:
             said = (
                 f"It cannot be carried out: where {other.full_name} stood at version {past.version} is not in"
                 " the table's log any more."
             )
             missing.append(Refusal(None, said))
         else:
-            planned.append(_along(table, other, found, way))
+            planned.append(_along(table, other, stood, way))
     return planned, missing
 
 
-def _along(table: _Table, flow: Flow, stood: Stood, way: Way) -> Planned:
-    start, home = stood.start, flow_home(table.settings, flow)
-    if start.mode == EARLIEST:
+def _along(table: _Table, flow: Flow, stood: FlowAt, way: Way) -> Planned:
+    if stood.generation is None or stood.batch is None:
         return plan_beginning(table.settings, flow, way)
-    assert start.generation is not None, "a flow stood at its beginning or in a generation"
-    if start.batch is None:
-        return plan_place(
-            table.settings, flow, past_positions.at_end(home, table.path, start.generation), way
-        )
-    return plan_place(
-        table.settings, flow, past_positions.at_batch(home, table.path, start.generation, start.batch), way
-    )
+    home = flow_home(table.settings, flow)
+    place = past_positions.at_batch(home, table.path, stood.generation, stood.batch)
+    return plan_place(table.settings, flow, place, way)
 
 
 def _backs(table: _Table, past: PastVersion) -> Iterator[dict[str, Any]]:
@@ -195,7 +188,7 @@ def _backs(table: _Table, past: PastVersion) -> Iterator[dict[str, Any]]:
     needs.
     """
     if table.tombstones is not None:
-        version = past_versions.tombstones_version(past, table.tombstones, table.homes)
+        version = flows_at_version.tombstones_version(past, table.tombstones, table.homes)
         newest = delta_log.latest_version(table.tombstones)
         if version is not None and newest is not None:
             yield {"path": table.tombstones, "version": version, "newest": newest}
@@ -218,7 +211,7 @@ def _table_refusals(
 
 
 def _table_notes(past: PastVersion, backs: list[dict[str, Any]]) -> Iterator[str]:
-    undone = ", ".join(f"{item.undone:,} of {item.flow}" for item in past.flows if item.undone) or "none"
+    undone = ", ".join(f"{count:,} of {flow}" for flow, count in past.undone.items() if count) or "none"
     yield (
         f"The table {past.table} is put back from version {past.newest} to version {past.version}; batches"
         f" undone: {undone}."

@@ -1,31 +1,36 @@
-"""Keeping the files of tables in check: which tables are compacted and vacuumed, and how much of their past
-must stay.
+"""``tidy_tables``: which tables of a pipeline are compacted and vacuumed, and how much of their past must
+stay.
 
 A stream writes a file or more with every batch, and AUTO CDC rewrites some. ``tidy_tables`` puts small files
 together (OPTIMIZE) and removes those that no version within the retention needs (VACUUM). What must stay
 longer is found here, by looking: a flow that reads the table as a Delta source still needs the files of the
 version that it stands at, or is decided to begin at; a rewind or a restore, those of the retention.
 
-Nothing here changes anything; ``spark_jobs/run_tidying.py`` carries a plan out.
+No table is locked: no row changes, a kill leaves nothing to take back, and what a recovery works on is left
+for another day. Planning changes nothing; :mod:`streamkeeper_jobs.recover.tidy_tables` carries a plan out.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from streamkeeper.declare.model import Pipeline, Table
 from streamkeeper.delta import history as delta_history
-from streamkeeper.errors import RequestError, StreamkeeperError
+from streamkeeper.errors import StreamkeeperError
 from streamkeeper.manifest.manifest import Manifest
+from streamkeeper.recover.plans.kind import Kind, StepKind, Work
+from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.tidy_tables import TidyRequest
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.tables import recovery_lock
 from streamkeeper.tables.readers import Need, needs_of, readers
+from streamkeeper.times import now as in_words
 
+RECOVERY = "tidy_tables"
 MARGIN_HOURS = 24.0
 """What a reader gets on top of the age of the version that it stands at."""
 
@@ -35,20 +40,24 @@ _HOURS = {"hour": 1.0, "day": 24.0, "week": 168.0}
 
 @dataclass(frozen=True)
 class TableTidy:
-    """What is done to one table: to each of its ``paths``, the tombstones of an AUTO CDC table among them.
+    """What is done to one table.
 
-    ``retention_hours`` is None where nothing is vacuumed. ``turn`` says that writers take turns, so
-    compaction takes one too. With ``left_alone`` nothing is done, for that reason. ``notes`` say what was
-    found.
+    ``tombstones`` says that it is an AUTO CDC table: its tombstones are tidied along, and compaction takes
+    its turn among the writers. ``retention_hours`` is None where nothing is vacuumed. With ``left_alone``
+    nothing is done, for that reason. ``notes`` say what was found.
     """
 
     pipeline: str
     table: str
-    paths: tuple[str, ...]
-    turn: bool
+    tombstones: bool
     retention_hours: float | None
     notes: tuple[str, ...] = ()
     left_alone: str | None = None
+
+    def paths(self, settings: Settings) -> tuple[str, ...]:
+        """Return where the table lies, and where its tombstones do."""
+        path = settings.table_path(self.table)
+        return (path, settings.tombstones_path(self.table)) if self.tombstones else (path,)
 
     def describe(self) -> str:
         """Say the plan for this table in a line."""
@@ -74,41 +83,46 @@ class _Around:
 
 
 def plan(
-    settings: Settings, manifest: Manifest, request: TidyRequest, now: float | None = None
-) -> tuple[TableTidy, ...]:
+    settings: Settings,
+    manifest: Manifest,
+    request: TidyRequest,
+    recovery_id: str,
+    now: float | None = None,
+) -> Plan:
     """Plan what is done to each table that was asked for. A table that cannot be looked at is left alone,
     with the reason.
 
     :param now: epoch seconds; the present by default.
     """
     around = _Around(settings, open_storage(settings.state), manifest, time.time() if now is None else now)
-    asked = [(pipeline, table) for pipeline in manifest.pipelines for table in pipeline.tables]
-    return tuple(
+    pipeline = next(item for item in manifest.pipelines if item.name == request.pipeline)
+    tidies = [
         _plan(around, request, pipeline, table)
-        for pipeline, table in asked
+        for table in pipeline.tables
         if f"{pipeline.name}.{table.name}" in request.tables
+    ]
+    return Plan(
+        recovery=RECOVERY,
+        recovery_id=recovery_id,
+        pipeline=pipeline.name,
+        tables=(),
+        request=asdict(request),
+        flows=(),
+        steps=KIND.step_names,
+        details={"tables": [asdict(tidy) for tidy in tidies]},
+        notes=tuple(tidy.describe() for tidy in tidies),
+        at=in_words(),
     )
 
 
-def to_text(tidies: tuple[TableTidy, ...]) -> str:
-    """Give a plan as the JSON text that the Spark job takes."""
-    return json.dumps([asdict(tidy) for tidy in tidies])
+def tidies_of(plan: Plan) -> tuple[TableTidy, ...]:
+    """Read back from a plan what is done to each table."""
+    return tuple(TableTidy(**{**item, "notes": tuple(item["notes"])}) for item in plan.details["tables"])
 
 
-def from_text(text: str) -> tuple[TableTidy, ...]:
-    """Read what :func:`to_text` gave.
-
-    :raises RequestError: it is something else.
-    """
-    try:
-        return tuple(
-            TableTidy(**{**item, "paths": tuple(item["paths"]), "notes": tuple(item["notes"])})
-            for item in json.loads(text)
-        )
-    except (ValueError, TypeError, KeyError) as error:
-        raise RequestError(
-            f"This is no plan of tidy_tables: {error}. Give what its task `plan` gave."
-        ) from error
+def left_alone(plan: Plan) -> dict[str, str]:
+    """Return the tables that a plan leaves alone, and why."""
+    return {tidy.table: tidy.left_alone for tidy in tidies_of(plan) if tidy.left_alone is not None}
 
 
 def property_hours(duration: str) -> float | None:
@@ -121,25 +135,23 @@ def property_hours(duration: str) -> float | None:
 
 def _plan(around: _Around, request: TidyRequest, pipeline: Pipeline, table: Table) -> TableTidy:
     path = around.settings.table_path(table.name)
-    keeps_tombstones = pipeline.keeps_tombstones(table.name)
-    paths = (path, around.settings.tombstones_path(table.name)) if keeps_tombstones else (path,)
-    bare = TableTidy(pipeline.name, table.name, paths, keeps_tombstones, None)
+    bare = TableTidy(pipeline.name, table.name, pipeline.keeps_tombstones(table.name), None)
     try:
         at_work = recovery_at_work(around.storage, bare)
         history = delta_history.read_history(path)
         if at_work is not None:
-            return _left(bare, at_work)
+            return replace(bare, left_alone=at_work)
         if history is None:
-            return _left(bare, "there is no table yet")
+            return replace(bare, left_alone="there is no table yet")
         if not request.vacuum:
             return bare
         found = readers(around.settings, around.manifest, path)
         needs = [need for flow, source in found for need in needs_of(around.storage, flow, source, history)]
         hours = [_hours(around, history, need) for need in needs]
     except StreamkeeperError as error:
-        return _left(bare, f"what must stay cannot be known: {error}")
+        return replace(bare, left_alone=f"what must stay cannot be known: {error}")
     kept, notes = max([request.retention_hours, *hours]), tuple(need.why for need in needs)
-    return TableTidy(pipeline.name, table.name, paths, keeps_tombstones, kept, notes)
+    return replace(bare, retention_hours=kept, notes=notes)
 
 
 def recovery_at_work(storage: Storage, tidy: TableTidy) -> str | None:
@@ -148,13 +160,34 @@ def recovery_at_work(storage: Storage, tidy: TableTidy) -> str | None:
     return None if recovery is None else f"the recovery {recovery} works on it"
 
 
-def _left(tidy: TableTidy, why: str) -> TableTidy:
-    return TableTidy(tidy.pipeline, tidy.table, tidy.paths, tidy.turn, None, (), why)
-
-
 def _hours(around: _Around, history: delta_history.History, need: Need) -> float:
     """Give how many hours of the table's past a reader needs.
 
     :raises SourceError: the version that it needs is not in the log any more.
     """
     return (around.now - delta_history.committed_at(history, need.version) / 1000) / 3600 + MARGIN_HOURS
+
+
+def _nothing_to_tidy(work: Work) -> dict[str, Any] | None:
+    left = left_alone(work.plan)
+    return {"tables": [], "left": left} if len(left) == len(work.plan.details["tables"]) else None
+
+
+KIND = Kind(
+    name=RECOVERY,
+    title="Tidy tables",
+    description="OPTIMIZE and VACUUM; what running flows, their readers and a rewind need stays.",
+    request=TidyRequest,
+    plan=plan,
+    steps=(
+        StepKind(
+            "tidy",
+            "put small files together, in the writers' turn where there is one, and remove those that nobody"
+            " needs",
+            "spark",
+            "streamkeeper_jobs.recover.tidy_tables:act",
+            patient=True,
+            idle=_nothing_to_tidy,
+        ),
+    ),
+)

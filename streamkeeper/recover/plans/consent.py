@@ -77,8 +77,8 @@ def refusals_of(
             if not price.repeated.nothing
         ],
         amounts.MISSING_HISTORY: [
-            f"{price.source}:"
-            f" {amounts.in_words(price.gone)}{'' if stateful else ', and whether the query keeps state is not known'}"
+            f"{price.source}: {amounts.in_words(price.gone)}"
+            + ("" if stateful else ", and whether the query keeps state is not known")
             for price in counted
             if not price.gone.nothing and stateful is not False
         ],

@@ -25,17 +25,15 @@ BY = "the schedule"
 
 _APPROVAL = "approval"  # as in recover.requests.form, which imports the manifest, which imports this module
 
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-_FIELDS: tuple[tuple[str, int, int, Mapping[str, int]], ...] = (
-    ("minute", 0, 59, {}),
-    ("hour", 0, 23, {}),
-    ("day of month", 1, 31, {}),
-    ("month", 1, 12, {name: number for number, name in enumerate(_MONTHS, start=1)}),
-    ("day of week", 0, 7, {name: number for number, name in enumerate(_DAYS)}),
+_FIELDS: tuple[tuple[str, range, str], ...] = (
+    ("minute", range(60), ""),
+    ("hour", range(24), ""),
+    ("day of month", range(1, 32), ""),
+    ("month", range(1, 13), "jan feb mar apr may jun jul aug sep oct nov dec"),
+    ("day of week", range(8), "sun mon tue wed thu fri sat"),
 )
+"""The fields of a cron expression: what each is, its numbers, and the names of its first ones."""
 _TEMPLATE = ("{{", "{%", "{#")
-_PART = re.compile(r"(?P<first>\*|[0-9a-z]+)(?:-(?P<last>[0-9a-z]+))?(?:/(?P<step>[0-9]+))?")
 _LONGEST = {2: 29, 4: 30, 6: 30, 9: 30, 11: 30}
 
 
@@ -55,9 +53,16 @@ def check_cron(cron: object, where: Where) -> str:
             f"{where}: the schedule has cron {cron!r}. Give five fields (minute, hour, day of month, month,"
             f" day of week) such as '0 3 * * *', or one of {', '.join(PRESETS)}."
         )
-    values = [
-        _values(field, *known, cron=text, where=where) for field, known in zip(fields, _FIELDS, strict=True)
-    ]
+    values = []
+    for field, (what, numbers, names) in zip(fields, _FIELDS, strict=True):
+        try:
+            values.append(_values(field, what, numbers, names.split()))
+        except ValueError as why:
+            named = f", or {', '.join(names.split())}" if names else ""
+            raise DeclarationError(
+                f"{where}: the schedule has cron {cron!r}: {why}. Allowed are {numbers[0]} to"
+                f" {numbers[-1]}{named}, *, -, / and commas."
+            ) from None
     days, months = values[2], values[3]
     if fields[4] == "*" and all(min(days) > _LONGEST.get(month, 31) for month in months):
         raise DeclarationError(
@@ -67,36 +72,27 @@ def check_cron(cron: object, where: Where) -> str:
     return text
 
 
-def _values(
-    field: str, what: str, lowest: int, highest: int, names: Mapping[str, int], *, cron: str, where: Where
-) -> set[int]:
-    """Return the numbers that a field of a cron expression stands for."""
+def _values(field: str, what: str, numbers: range, names: list[str]) -> set[int]:
+    """Return the numbers that a field of a cron expression stands for.
 
-    def number(text: str) -> int:
-        found = names.get(text, int(text) if text.isdigit() else -1)
-        if not lowest <= found <= highest:
-            raise wrong(f"{text!r} is no {what}")
-        return found
-
-    def wrong(why: str) -> DeclarationError:
-        named = f", or {', '.join(names)}" if names else ""
-        allowed = f"{lowest} to {highest}{named}, *, -, / and commas"
-        return DeclarationError(f"{where}: the schedule has cron {cron!r}: {why}. Allowed are {allowed}.")
-
+    :raises ValueError: it stands for none; the message says what is wrong.
+    """
+    known = {str(number): number for number in numbers} | dict(zip(names, numbers, strict=False))
     found: set[int] = set()
     for part in field.split(","):
-        match = _PART.fullmatch(part)
-        if match is None or (match["first"] == "*" and match["last"]):
-            raise wrong(f"{part!r} is no {what}")
-        step = int(match["step"] or 1)
-        if step < 1:
-            raise wrong(f"the step of {part!r} is 0")
-        first = lowest if match["first"] == "*" else number(match["first"])
-        open_end = match["first"] == "*" or (match["step"] and not match["last"])
-        last = number(match["last"]) if match["last"] else highest if open_end else first
+        span, stepped, step = part.partition("/")
+        ends = span.split("-") if span != "*" else [str(numbers[0]), str(numbers[-1])]
+        if stepped and len(ends) == 1:
+            ends.append(str(numbers[-1]))
+        found_ends = [known.get(end.lstrip("0") or end[:1]) for end in ends]
+        first, last = found_ends[0], found_ends[-1]
+        if first is None or last is None or len(ends) > 2:
+            raise ValueError(f"{part!r} is no {what}")
         if last < first:
-            raise wrong(f"{part!r} ends before it begins")
-        found |= set(range(first, last + 1, step))
+            raise ValueError(f"{part!r} ends before it begins")
+        if stepped and not re.fullmatch(r"0*[1-9][0-9]?", step):
+            raise ValueError(f"the step of {part!r} is {step or 'missing'}, and must be from 1 to 99")
+        found.update(range(first, last + 1, int(step or 1)))
     return found
 
 
@@ -158,8 +154,10 @@ def dag_id(pipeline: Pipeline, schedule: Schedule) -> str:
 
 
 def conf_of(pipeline: Pipeline, schedule: Schedule) -> dict[str, Any]:
-    """Return the form's values with which a scheduled recovery is triggered: full names, without approval."""
-    values, names = dict(schedule.values), _naming(schedule.recovery)
+    """Give the form's values that a scheduled recovery is triggered with: names are whole, and nobody is
+    asked.
+    """
+    values, names = dict(schedule.values), _naming(schedule.recovery, "flow", "table")
     for key in names & values.keys():
         given = values[key]
         values[key] = (
@@ -167,7 +165,8 @@ def conf_of(pipeline: Pipeline, schedule: Schedule) -> dict[str, Any]:
         )
     if values.get("flows") and "flow" not in values and "flow" in names:
         values["flow"], *values["flows"] = values["flows"]
-    return {"reason": f"scheduled: {schedule.cron}", **values, _APPROVAL: False}
+    own = dict.fromkeys(_naming(schedule.recovery, "pipeline"), pipeline.name)
+    return {"reason": f"scheduled: {schedule.cron}", **own, **values, _APPROVAL: False}
 
 
 def check_schedules(pipeline: Pipeline, manifest: Manifest) -> None:
@@ -187,13 +186,13 @@ def check_schedules(pipeline: Pipeline, manifest: Manifest) -> None:
             ) from error
 
 
-def _naming(recovery: str) -> set[str]:
-    """Return the fields of a recovery's form that name declared flows or tables."""
+def _naming(recovery: str, *what: str) -> set[str]:
+    """Return the fields of a recovery's form that name what is declared of some sorts."""
     from streamkeeper.manifest.manifest import Manifest
     from streamkeeper.recover.plans.kind import kind
 
     form = kind(recovery).form(Manifest("", (), {}, {}))
-    return {field.name for field in form if field.names in ("flow", "table")}
+    return {field.name for field in form if field.names in what}
 
 
 def _whole(pipeline: Pipeline, name: Any) -> Any:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from streamkeeper.recover.requests.form import TABLE, Asking, FormField, Request, asked
+from streamkeeper.recover.requests.form import APPROVAL, PIPELINE, RUN, TABLE, Asking, Request, asked
 
 LEAST_HOURS = 168.0
 """Least retention in hours: a week, Delta's own default. Running queries need no older files."""
@@ -14,16 +14,22 @@ LEAST_HOURS = 168.0
 
 @dataclass(frozen=True)
 class TidyRequest(Request):
-    """A tidying as requested; every value was checked against the manifest.
+    """What was asked for; every value was checked against the manifest. ``tables`` are ``pipeline.table``.
 
-    ``tables`` are ``pipeline.table``.
+    The form asks nobody unless it is told to: no row changes.
     """
 
     refused = "No table was tidied"
-    run = ()
+    run = tuple(replace(field, default=False) if field.name == APPROVAL else field for field in RUN)
 
+    pipeline: str = asked("string", "Pipeline", "The pipeline whose tables are tidied.", names=PIPELINE)
     tables: tuple[str, ...] = asked(
-        "array", "Tables", "The tables to tidy. None: all.", [], many=True, names=TABLE
+        "array",
+        "Tables",
+        "The tables of the pipeline to tidy. None: all that it has.",
+        [],
+        many=True,
+        names=TABLE,
     )
     retention_hours: float = asked(
         "number",
@@ -38,10 +44,22 @@ class TidyRequest(Request):
     vacuum: bool = asked(
         "boolean", "Vacuum", "Also remove files that no version within the retention needs.", True
     )
-    dry_run: bool = asked("boolean", "Only plan", "Say what would be done, and end.", False)
+    reason: str = ""
+    by: str = "someone"
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
-        """Take all tables if none is named."""
-        tables: FormField = cls.form(asking.manifest)[0]
-        return {"tables": values["tables"] or tables.enum}
+        """Take all tables of the pipeline where none is named; refuse those of another."""
+        pipeline = values["pipeline"]
+        own = tuple(
+            f"{item.name}.{table.name}"
+            for item in asking.manifest.pipelines
+            if item.name == pipeline
+            for table in item.tables
+        )
+        if pipeline and (others := [name for name in values["tables"] if name not in own]):
+            asking.wrong.append(
+                f"tables names {', '.join(others)}, which {pipeline} has not. Allowed are"
+                f" {', '.join(own) or 'none'}; tidy tables of another pipeline in a run of their own."
+            )
+        return {"tables": values["tables"] or own}

@@ -42,8 +42,8 @@ def of_backup(copied: TableBackup, request: BackfillRequest) -> Reading:
 def of_source(source: Source, request: BackfillRequest) -> Reading:
     """Weigh what a backfill reads of a source.
 
-    :param source: as the backfill reads it (:func:`streamkeeper.recover.restart.backfill_source.raw_source`), opened as
-        far as this process can.
+    :param source: as the backfill reads it
+        (:func:`streamkeeper.recover.restart.backfill_source.raw_source`), opened as far as this process can.
     :raises RequestError: what is to be read is not there.
     """
     if source.reads_files:

@@ -178,8 +178,8 @@ _RAW = "__again"
 
 _LEFT_OUT = frozenset(
     (
-        "maxfilespertrigger", "maxbytespertrigger", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay",
-        "latestfirst", "maxfileage", "cleansource", "sourcearchivedir",
+        "maxfilespertrigger", "maxbytespertrigger", "maxoffsetspertrigger", "minoffsetspertrigger",
+        "maxtriggerdelay", "latestfirst", "maxfileage", "cleansource", "sourcearchivedir",
     )
 )  # fmt: skip
 """Options of a source that are its stream's alone: a backfill has chunks of its own, and neither skips,

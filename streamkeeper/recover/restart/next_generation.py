@@ -1,5 +1,5 @@
-"""Planning a flow's next generation after a place in its past: for ``rewind``, and for a reset from an
-earlier generation.
+"""The plan of what a recovery does with one flow: its next generation, as it is asked for or after a place in
+its past, or none where the flow is only held meanwhile.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from streamkeeper import amounts
 from streamkeeper.amounts import NONE, REPEATS, Amount, SourcePrice
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
-from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import BATCH, COPIED, EARLIEST, REBUILT, StartAt
+from streamkeeper.flows.generations import BATCH, COPIED, EARLIEST, REBUILT, Restart, StartAt
 from streamkeeper.flows.past_positions import Place, state_from
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.environment import opened_if_possible
@@ -63,7 +62,9 @@ def plan_place(settings: Settings, flow: Flow, place: Place, way: Way) -> Planne
         *((replay_steps.OWN_STATE,) if present.makes_its_state and state == REBUILT else ()),
         *(pinned_settings.changes(flow, place.standing) if state != COPIED else ()),
     )
-    return _planned(flow, present, begins, prices=prices, notes=notes, way=way, again=again)
+    asked = ResetRequest((flow.full_name,), begins.start, state=state, accept=way.accept)
+    free = present.is_safe_to_repeat and begins.start.mode == BATCH
+    return plan_next(flow, present, asked, prices, notes, free=free, again=again)
 
 
 def plan_beginning(settings: Settings, flow: Flow, way: Way) -> Planned:
@@ -83,20 +84,20 @@ def plan_beginning(settings: Settings, flow: Flow, way: Way) -> Planned:
             " were declared to start elsewhere than at their beginning. Where that was is not known any"
             " more: keep the target, or reset the flow by itself."
         )
-    request = ResetRequest((flow.full_name,), StartAt(EARLIEST))
+    asked = ResetRequest((flow.full_name,), StartAt(EARLIEST), REBUILT, way.accept)
     sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
     prices = tuple(
         _read_again(
-            price_of(source, present.standing, present.position, request.restart, present.stateful),
+            price_of(source, present.standing, present.position, asked.restart, present.stateful),
             way.restored,
         )
         for source in sources
     )
-    begins = Beginning(request.start, REBUILT, restored=way.restored)
+    begins = Beginning(asked.start, REBUILT, restored=way.restored)
     again = written_again(settings, flow, present, prices, begins)
     first = "It had written nothing yet at that version: it begins with all that its sources have."
     notes = (first, *_table_notes(flow, present, way, again))
-    return _planned(flow, present, begins, prices=prices, notes=notes, way=way, again=again)
+    return plan_next(flow, present, asked, prices, notes, free=present.is_safe_to_repeat, again=again)
 
 
 def held_meanwhile(settings: Settings, flow: Flow) -> FlowPlan:
@@ -107,7 +108,8 @@ def held_meanwhile(settings: Settings, flow: Flow) -> FlowPlan:
     know.
     """
     if last_begun(flow_home(settings, flow)) is None:
-        return _never_begun(flow_home(settings, flow), flow)
+        note = "It never began: it is held meanwhile, and begins afterwards as it would have."
+        return never_begun(settings, flow, note)
     present = look_at(settings, flow, strict=False)
     generation = present.standing.generation
     return FlowPlan(
@@ -126,8 +128,9 @@ def held_meanwhile(settings: Settings, flow: Flow) -> FlowPlan:
     )
 
 
-def _never_begun(home: FlowHome, flow: Flow) -> FlowPlan:
-    newest = generations.latest(home)
+def never_begun(settings: Settings, flow: Flow, note: str) -> FlowPlan:
+    """Return the plan of a flow that never began: it is held meanwhile, and gets no generation."""
+    newest = generations.latest(flow_home(settings, flow))
     return FlowPlan(
         flow=flow.full_name,
         target=flow.declaration.target,
@@ -137,47 +140,68 @@ def _never_begun(home: FlowHome, flow: Flow) -> FlowPlan:
         fingerprint=flow.fingerprint,
         start=newest.start if newest else StartAt(EARLIEST),
         state=REBUILT,
-        notes=("It never began: it is held meanwhile, and begins afterwards as it would have.",),
+        notes=(note,),
         once=flow.declaration.once,
     )
 
 
-def _planned(
+def next_plan(
     flow: Flow,
     present: Present,
-    begins: Beginning,
-    *,
+    restart: Restart,
     prices: tuple[SourcePrice, ...],
     notes: tuple[str, ...],
-    way: Way,
-    again: Amount | None,
-) -> Planned:
-    """Put a plan together. A copied state is no price: history is not looked at for it."""
-    start, state = begins.start, begins.state
-    asked = ResetRequest((flow.full_name,), start, state=state, accept=way.accept)
-    known = False if state == COPIED else present.stateful
-    refused = refusals_of(prices, asked, known, target=flow.declaration.target, again=again)
-    planned = FlowPlan(
+    *,
+    again: Amount | None = None,
+    keeps_schemas: bool = True,
+) -> FlowPlan:
+    """Return the plan of a flow's next generation.
+
+    :param again: the rows of its table that it writes a second time; None where that is not counted.
+    """
+    return FlowPlan(
         flow=flow.full_name,
         target=flow.declaration.target,
         generation=present.newest,
         next_generation=present.newest + 1,
         previous=present.standing.generation.number,
         fingerprint=flow.fingerprint,
-        start=start,
-        state=state,
+        start=restart.start,
+        state=restart.state,
         position={**present.standing.evidence(), "offsets": present.position},
         stateful=present.stateful,
         operators_before=present.operators,
         prices=prices,
         notes=notes,
+        keeps_schemas=keeps_schemas,
         once=flow.declaration.once,
         failure=present.failure,
         written_again=again,
     )
-    safe = present.is_safe_to_repeat and start.mode in (BATCH, EARLIEST)
+
+
+def plan_next(
+    flow: Flow,
+    present: Present,
+    asked: ResetRequest,
+    prices: tuple[SourcePrice, ...],
+    notes: tuple[str, ...],
+    *,
+    free: bool,
+    again: Amount | None = None,
+    missing: str | None = None,
+) -> Planned:
+    """Return the plan of a flow's next generation as it is asked for, and the prices that were not accepted.
+
+    :param free: whether rows that are read again cost nothing in the table.
+    :param missing: the batches that the checkpoint counts as done and the table has not, in words.
+    """
+    stateful = False if asked.state == COPIED else present.stateful  # history is not looked at for a copy
+    refused = refusals_of(prices, asked, stateful, missing, target=flow.declaration.target, again=again)
+    schemas = not asked.infer_schemas
+    planned = next_plan(flow, present, asked.restart, prices, notes, again=again, keeps_schemas=schemas)
     return planned, tuple(
-        replace(item, flow=flow.full_name) for item in refused if not (safe and item.price == REPEATS)
+        replace(item, flow=flow.full_name) for item in refused if not (free and item.price == REPEATS)
     )
 
 

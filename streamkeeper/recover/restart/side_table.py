@@ -1,15 +1,14 @@
-"""What a table that is built beside another is called, and where it is kept: names, the flows that write it,
-and their removal.
+"""Names and places of a table that is built beside another, the flows that write it, and their removal.
 
 While it is built it is a table of its own, next to the one whose place it will take, written by flows of its
 own: the declared ones under other names, with leases, turns and query ids of their own. Only their
 checkpoints lie where they will stay, in the folders of the declared flows, since those go on in them
 afterwards.
 
-{warehouse}/<table>__beside_<mark>                         the table; its tombstones beside it, as any table's
-{state}/{pipeline}/<flow>__beside_<mark>/                  leases, heartbeats and generations of a flow that
-writes it {state}/{pipeline}/<flow>/checkpoints/beside-<mark>-…      its checkpoints
-{state}/{pipeline}/tables/<table>__beside_<mark>/turn/     the turn of those flows
+{warehouse}/<table>__beside_<mark>                     the table; its tombstones beside it, as any table's
+{state}/{pipeline}/<flow>__beside_<mark>/              leases, heartbeats and generations of its flow
+{state}/{pipeline}/<flow>/checkpoints/beside-<mark>-…  checkpoints of that flow
+{state}/{pipeline}/tables/<table>__beside_<mark>/turn/ turn of those flows
 
 The mark is the end of the recovery's id.
 """

@@ -18,14 +18,17 @@ from streamkeeper.manifest.import_file import fingerprint
 from tests.worlds.pipelines import TAIL, load
 
 GOOD = """
-dp.create_source("raw", format="json", path="{data}/raw", schema="id INT", options={"maxFilesPerTrigger": 5, "multiLine": True})
-dp.create_streaming_table("t", comment="c", table_properties={"delta.appendOnly": True}, partition_cols=["day"])
+dp.create_source("raw", format="json", path="{data}/raw", schema="id INT", \
+options={"maxFilesPerTrigger": 5, "multiLine": True})
+dp.create_streaming_table("t", comment="c", table_properties={"delta.appendOnly": True}, \
+partition_cols=["day"])
 
 @dp.temporary_view(sources=["raw"])
 def seen(raw):
     return raw
 
-@dp.append_flow(name="f", target="t", sources=["seen"], trigger="2 seconds", spark_conf={"spark.sql.shuffle.partitions": 2})
+@dp.append_flow(name="f", target="t", sources=["seen"], trigger="2 seconds", \
+spark_conf={"spark.sql.shuffle.partitions": 2})
 def f(seen):
     return seen
 """
@@ -395,7 +398,8 @@ def test_a_table_that_would_forget_its_batches_is_refused() -> None:
 
 
 OPTIONS = """
-mail = dp.notifier("airflow.providers.smtp.notifications.smtp.SmtpNotifier", to="ops@example.org", subject="{{ alert.subject }}")
+mail = dp.notifier("airflow.providers.smtp.notifications.smtp.SmtpNotifier", \
+to="ops@example.org", subject="{{ alert.subject }}")
 dp.configure_pipeline(shared_driver=True, notifiers=[mail], no_progress_after="2 hours")
 """
 

@@ -36,10 +36,14 @@ FLOW = "events.clean_events"
 KAFKA = """
 from streamkeeper import pipelines as dp
 
-dp.create_source("orders_raw", format="kafka",
-                 options={"kafka.bootstrap.servers": "broker:1", "subscribe": "orders", "maxOffsetsPerTrigger": 7})
-dp.create_source("events_raw", format="json", path="{data}/events", schema="event_id STRING",
-                 options={"maxFilesPerTrigger": 3, "cleanSource": "delete", "latestFirst": True, "multiLine": True})
+dp.create_source(
+    "orders_raw", format="kafka",
+    options={"kafka.bootstrap.servers": "broker:1", "subscribe": "orders", "maxOffsetsPerTrigger": 7},
+)
+dp.create_source(
+    "events_raw", format="json", path="{data}/events", schema="event_id STRING",
+    options={"maxFilesPerTrigger": 3, "cleanSource": "delete", "latestFirst": True, "multiLine": True},
+)
 dp.create_streaming_table("events")
 
 @dp.append_flow(name="clean_events", target="events", sources=["orders_raw", "events_raw"])

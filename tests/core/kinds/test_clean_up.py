@@ -161,12 +161,13 @@ def test_what_is_decided_to_begin_from_an_earlier_one_keeps_it(stands: World) ->
 
 def test_what_a_recovery_names_that_is_not_over_stays(stands: World) -> None:
     evidence = {
-        "format": 2, "recovery": "rewind", "recovery_id": "w1", "pipeline": "events", "tables": ["events"], "request": {},
-        "steps": [], "copies": [], "notes": [], "refusals": [], "details": {}, "at": "",
+        "format": 2, "recovery": "rewind", "recovery_id": "w1", "pipeline": "events", "tables": ["events"],
+        "request": {}, "steps": [], "copies": [], "notes": [], "refusals": [], "details": {}, "at": "",
         "flows": [
             {
-                "flow": FLOW, "target": "events", "generation": 4, "next_generation": 5, "previous": 4, "fingerprint": "f",
-                "start": {"mode": "batch", "generation": 1, "batch": 0}, "state": "copied",
+                "flow": FLOW, "target": "events", "generation": 4, "next_generation": 5, "previous": 4,
+                "fingerprint": "f", "state": "copied",
+                "start": {"mode": "batch", "generation": 1, "batch": 0},
                 "operators_before": [], "prices": [], "notes": [],
             }
         ],

@@ -16,7 +16,7 @@ from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.backfill_flow import name_of
 from streamkeeper.flows.files import FlowHome, query_id
-from streamkeeper.flows.generations import StartAt
+from streamkeeper.flows.generations import EARLIEST, LATEST, StartAt
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.full_refresh import KIND
@@ -124,6 +124,16 @@ def test_all_flows_of_the_table_are_refreshed_together_and_one_that_never_ran_is
         "events.late_events": None,
     }
     assert found.tables == ("events",), "the flow of another table is left alone"
+
+
+def test_one_that_never_began_reads_everything_wherever_it_was_decided_to_begin(world: World) -> None:
+    world.processed(1)
+    world.home.storage.remove(world.home.start(1))
+    world.home.storage.remove(world.home.generation(1))
+    decided = generations.first(world.home, "f")
+    generations.decide(world.home, replace(decided, start=StartAt(LATEST)))
+    [flow] = plan(world).flows
+    assert (flow.generation, flow.next_generation, flow.start) == (1, None, StartAt(EARLIEST))
 
 
 def test_a_table_by_key_is_emptied_with_its_tombstones_and_a_once_flow_runs_again(world: World) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,15 +10,27 @@ from typing import Any
 import pytest
 
 from streamkeeper.checkpoint import CommitEntry, OffsetEntry, write_commit, write_offsets
+from streamkeeper.drivers import submit
 from streamkeeper.errors import RecoveryError, RequestError
-from streamkeeper.flows import generations
+from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.files import FlowHome, vacuums_folder
 from streamkeeper.flows.generations import Generation, Start, StartAt
 from streamkeeper.flows.leases import Process
 from streamkeeper.manifest.manifest import Manifest, read_manifest, write_manifest
-from streamkeeper.recover.kinds import tidy_tables
-from streamkeeper.recover.kinds.tidy_tables import MARGIN_HOURS, TableTidy, plan, property_hours
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds.tidy_tables import (
+    KIND,
+    MARGIN_HOURS,
+    TableTidy,
+    plan,
+    property_hours,
+    tidies_of,
+)
+from streamkeeper.recover.plans import explain, schedules
+from streamkeeper.recover.plans import plan as plans
+from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.requests.tidy_tables import LEAST_HOURS, TidyRequest
+from streamkeeper.recover.steps import submission
 from streamkeeper.storage import LocalStorage, to_json
 from streamkeeper.tables import recovery_lock, running_vacuums
 from tests.worlds.small_world import World
@@ -43,7 +54,6 @@ dp.create_source("changes", format="json", path="{data}/changes", schema="id INT
 dp.create_streaming_table("customers")
 dp.create_auto_cdc_flow(name="apply", target="customers", source="changes", keys=["id"], sequence_by="at")
 """
-ALL = ("copies.copied", "customers.customers", "events.events")
 
 
 @pytest.fixture
@@ -94,14 +104,16 @@ def let_the_reader_have(world: World, *offsets: Any, committed: int | None = Non
 
 
 def planned(world: World, manifest: Manifest, table: str, **request: Any) -> TableTidy:
-    [found] = plan(world.settings, manifest, TidyRequest((table,), **request), NOW)
+    asked = TidyRequest(table.partition(".")[0], (table,), **request)
+    [found] = tidies_of(plan(world.settings, manifest, asked, "r1", NOW))
     return found
 
 
 def test_a_table_is_tidied_with_the_retention_that_was_asked_for(world: World, manifest: Manifest) -> None:
     write_log(world, "events", [5.0])
     found = planned(world, manifest, "events.events", retention_hours=200.0)
-    assert found == TableTidy("events", "events", (str(world.root / "warehouse/events"),), False, 200.0)
+    assert found == TableTidy("events", "events", False, 200.0)
+    assert found.paths(world.settings) == (str(world.root / "warehouse/events"),)
     assert found.describe() == "events.events: small files are put together; files of the last 200 h stay."
 
 
@@ -110,11 +122,11 @@ def test_an_auto_cdc_table_is_tidied_with_its_tombstones_in_the_writers_turn(
 ) -> None:
     write_log(world, "customers", [5.0])
     found = planned(world, manifest, "customers.customers")
-    assert [Path(path).name for path in found.paths] == [
+    assert [Path(path).name for path in found.paths(world.settings)] == [
         "customers",
         Path(world.settings.tombstones_path("customers")).name,
     ]
-    assert found.turn
+    assert found.tombstones
 
 
 @pytest.mark.parametrize(
@@ -143,10 +155,8 @@ def test_a_reader_that_stands_in_another_kind_of_source_needs_nothing(
     """
     write_log(world, "events", [500.0, 400.0, 10.0])
     let_the_reader_have(world, {"logOffset": 3})
-    found = plan(world.settings, manifest, TidyRequest(ALL), NOW)
-    assert [
-        (tidy.table, tidy.retention_hours, tidy.left_alone) for tidy in found if tidy.table == "events"
-    ] == [("events", LEAST_HOURS, None)]
+    found = planned(world, manifest, "events.events")
+    assert (found.retention_hours, found.left_alone) == (LEAST_HOURS, None)
 
 
 @pytest.mark.parametrize(
@@ -236,22 +246,91 @@ def test_without_vacuum_nothing_of_the_past_is_looked_at(world: World, manifest:
     assert planned(world, manifest, "events.events", vacuum=False).retention_hours is None
 
 
-def test_a_plan_is_text_and_back(world: World, manifest: Manifest) -> None:
+def proposed(world: World, manifest: Manifest, **values: Any) -> Work:
+    """Let a tidying be planned and approved, of the pipeline ``events`` where nothing else is asked for."""
+    request = KIND.parse({"pipeline": "events", **values}, manifest, "ada")
+    made = engine.propose(world.settings, engine.plan(world.settings, KIND, request, "r1"))
+    engine.approve(world.settings, made.pipeline, "r1", "ada")
+    return Work(
+        world.settings, made, ledger.open(LocalStorage(world.settings.state), made.pipeline, "r1"), "tidy"
+    )
+
+
+def test_a_plan_says_what_is_done_to_each_table_and_comes_back_from_the_ledger_as_it_was(
+    world: World, manifest: Manifest
+) -> None:
     write_log(world, "events", [500.0, 400.0, 10.0])
     let_the_reader_stand_at(world, 1)
-    found = plan(world.settings, manifest, TidyRequest(ALL), NOW)
-    assert [f"{tidy.pipeline}.{tidy.table}" for tidy in found] == list(ALL)
-    assert tidy_tables.from_text(tidy_tables.to_text(found)) == found
+    made = plan(world.settings, manifest, TidyRequest("events", ("events.events",)), "r1", NOW)
+    assert (made.subject, made.tables, made.steps) == ("events", (), ("tidy",))
+    assert tidies_of(plans.kept(made)) == tidies_of(made)
+    assert (
+        "events.events: small files are put together; files of the last 424 h stay. copies.copy reads it and"
+        " stands at version 1."
+    ) in explain.as_text(made)
 
 
-@pytest.mark.parametrize("text", ["", "{}x", json.dumps([{"pipeline": "p"}]), "7"])
-def test_a_text_that_is_no_plan_is_refused(text: str) -> None:
-    with pytest.raises(RequestError, match="no plan of tidy_tables"):
-        tidy_tables.from_text(text)
+def test_a_plan_of_a_thousand_tables_is_handed_on_by_the_ledger_and_on_no_command_line(
+    world: World,
+) -> None:
+    """One argument of a command holds 128 KiB; a plan of 412 tables had more."""
+    tables = "".join(f'dp.create_streaming_table("t{number}")\n' for number in range(1_000))
+    world.declare(CUSTOMERS + tables, "many.py")
+    manifest = read_manifest(world.settings)
+    assert manifest.errors == {}
+    for number in range(1_000):
+        write_log(world, f"t{number}", [5.0])
+    work = proposed(world, manifest, pipeline="many")
+    assert len(work.plan.details["tables"]) == 1_001
+    command = submission.recovery_command(world.settings, "many", "r1", "tidy")
+    assert command[-7:] == [
+        str(submit.RECOVERY_JOB), "--pipeline", "many", "--recovery", "r1", "--step", "tidy",
+    ]  # fmt: skip
+    assert max(map(len, command)) < 4096
 
 
-def test_no_table_means_all(manifest: Manifest) -> None:
-    assert TidyRequest.parse({}, manifest, "ada") == TidyRequest(ALL)
+def test_where_every_table_is_left_alone_no_spark_is_started(world: World, manifest: Manifest) -> None:
+    proposed(world, manifest)
+    assert engine.without_spark(world.settings, "events", "r1", "tidy") == {
+        "tables": [],
+        "left": {"events": "there is no table yet"},
+    }
+    assert not engine.is_open(world.settings, "events", "r1")
+
+
+def test_a_tidying_locks_no_table_and_may_be_given_up_at_any_moment(world: World, manifest: Manifest) -> None:
+    write_log(world, "events", [5.0])
+    work = proposed(world, manifest)
+    work.book.record("tidy.started", {})
+    assert recovery_lock.holder(work.book.storage, "events", "events") is None
+    assert engine.give_up(world.settings, "events", "r1", "it was killed")
+    with pytest.raises(RecoveryError, match="was given up"):
+        work.check_stop()
+
+
+def test_no_table_means_all_of_the_pipeline(manifest: Manifest) -> None:
+    found = TidyRequest.parse({"pipeline": "events"}, manifest, "ada")
+    assert found == TidyRequest("events", ("events.events",), by="ada")
+
+
+def test_the_form_asks_nobody_unless_it_is_told_to(manifest: Manifest) -> None:
+    assert {field.name: field.default for field in KIND.form(manifest)}["approval"] is False
+
+
+def test_a_pipelines_own_schedule_tidies_its_tables_with_nobody_asked(world: World) -> None:
+    world.declare(
+        CUSTOMERS + 'dp.schedule("tidy_tables", tables=["customers"], cron="@weekly")\n', "customers.py"
+    )
+    manifest = read_manifest(world.settings)
+    [pipeline] = [item for item in manifest.pipelines if item.name == "customers"]
+    conf = schedules.conf_of(pipeline, pipeline.schedules[0])
+    assert conf == {
+        "reason": "scheduled: @weekly",
+        "pipeline": "customers",
+        "tables": ["customers.customers"],
+        "approval": False,
+    }
+    assert TidyRequest.parse(conf, manifest, "ada").tables == ("customers.customers",)
 
 
 @pytest.mark.parametrize(
@@ -259,8 +338,13 @@ def test_no_table_means_all(manifest: Manifest) -> None:
     [
         ({"tables": ["events.nothing"]}, "events.nothing"),
         (
+            {"tables": ["events.events", "copies.copied"]},
+            "tables names copies.copied, which events has not. Allowed are events.events",
+        ),
+        ({"pipeline": "nowhere"}, "pipeline is 'nowhere'; allowed are copies, customers, events"),
+        (
             {"table": "events.events"},
-            "Unknown: 'table'. Allowed are tables, retention_hours, vacuum, dry_run",
+            "Unknown: 'table'. Allowed are pipeline, tables, retention_hours, vacuum, approval, dry_run",
         ),
         ({"retention_hours": 24}, "a number of hours, 168 or more"),
         ({"retention_hours": float("nan")}, "retention_hours is nan; it must be a number that is finite"),
@@ -270,7 +354,7 @@ def test_no_table_means_all(manifest: Manifest) -> None:
 )
 def test_values_that_do_not_fit_are_refused(values: dict[str, Any], words: str, manifest: Manifest) -> None:
     with pytest.raises(RequestError, match="No table was tidied, and nothing was touched") as refused:
-        TidyRequest.parse(values, manifest, "ada")
+        TidyRequest.parse({"pipeline": "events", **values}, manifest, "ada")
     assert words in str(refused.value)
 
 

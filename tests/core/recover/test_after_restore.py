@@ -159,7 +159,7 @@ def test_a_source_table_that_is_not_there_leaves_a_loss_possible(world: World) -
     assert (refusal.price, "there is no Delta table at" in refusal.message) == (LOSS, True)
 
 
-def test_commits_that_were_cleaned_up_since_are_a_loss_and_no_state_can_be_rebuilt_up_to_where_the_rest_begins(
+def test_commits_that_were_cleaned_up_since_are_a_loss_and_no_state_is_rebuilt_up_to_the_rest(
     world: World, table: Table
 ) -> None:
     kept(world, DELTA, offset_before(ID, 1), offset_before(ID, 3))
@@ -198,7 +198,7 @@ def spark_removes_the_first_batch(world: World, start: Start) -> None:
         world.home.storage.remove(f"{start.checkpoint}/{name}")
 
 
-def test_a_state_that_is_still_there_without_the_batchs_offsets_is_rebuilt_and_what_its_history_lacks_is_asked_for(
+def test_a_state_without_its_batchs_offsets_is_rebuilt_and_what_its_history_lacks_is_asked_for(
     world: World,
 ) -> None:
     start = world.processed(3, operators=("dedupe",))

@@ -69,6 +69,14 @@ def test_the_table_of_a_scheduled_backfill_is_any_of_the_warehouse_and_not_its_o
     assert BackfillRequest.parse(conf, manifest, "ada").table == "archive"
 
 
+def test_the_pipeline_of_a_scheduled_clean_up_is_the_files_own(world: World) -> None:
+    world.declare(EVENTS + 'dp.schedule("clean_up", tombstone_days=90, cron="@daily")\n')
+    manifest = read_manifest(world.settings)
+    assert manifest.errors == {}
+    [pipeline] = manifest.pipelines
+    assert schedules.conf_of(pipeline, pipeline.schedules[0])["pipeline"] == "events"
+
+
 def test_a_schedule_changes_no_flow(world: World) -> None:
     before = world.flow.fingerprint
     world.declare(EVENTS + NIGHTLY)
@@ -161,6 +169,7 @@ GOOD = [
     "1,2,5-9/2 0-23 1-31 1-12 0-7",
     "30 2 29 2 *",
     "5/10 * * * sun",
+    "05 00 * * 00",
     "@daily",
     " @Weekly ",
 ]
@@ -187,6 +196,9 @@ MISFITS: dict[Any, str] = {
     "* * * mon *": "'mon' is no month",
     "9-5 * * * *": "'9-5' ends before it begins",
     "*/0 * * * *": "the step of '\\*/0' is 0",
+    "*/ * * * *": "the step of '\\*/' is missing",
+    "*/x * * * *": "the step of '\\*/x' is x",
+    "1-2-3 * * * *": "'1-2-3' is no minute",
     "*-5 * * * *": "'\\*-5' is no minute",
     "-1 * * * *": "'-1' is no minute",
     "1,,2 * * * *": "'' is no minute",

@@ -25,10 +25,10 @@ from tests.killing import Killed
 from tests.worlds.asked import ASKED, SET_APART
 from tests.worlds.small_world import World
 
-LOCKS_NONE = {"backup_table", "clean_up"}
-"""Kinds whose plan goes on beside others: a backup looks when it pins its versions, a clean-up leaves what is
-locked for another day.
-"""
+PATIENT = {"clean_up", "tidy_tables"}
+"""Kinds that leave what is locked for another day."""
+LOCKS_NONE = {"backup_table", *PATIENT}
+"""Kinds whose plan goes on beside others: a backup looks when it pins its versions."""
 LOCKING = sorted(set(ASKED) - LOCKS_NONE)
 FIRST = ("full_refresh", "backfill")
 """Kinds that come first: one that holds the flows and locks their table, one that only locks it."""
@@ -62,7 +62,7 @@ def kept(world: World) -> dict[str, str]:
     return {name: found for name, found in world.tree().items() if "/ledger/" not in name}
 
 
-@pytest.mark.parametrize("second", sorted(set(ASKED) - {"clean_up"}))
+@pytest.mark.parametrize("second", sorted(set(ASKED) - PATIENT))
 @pytest.mark.parametrize("first", FIRST)
 def test_who_comes_while_another_is_at_work_is_refused_in_the_plan(
     first: str, second: str, stands: World

@@ -36,7 +36,7 @@ from streamkeeper.recover.requests.restore_table import RestoreRequest
 from streamkeeper.storage import LocalStorage, open_storage, to_json
 from streamkeeper.tables import backups, past_versions, recovery_lock
 from streamkeeper.tables.backups import NEWEST, Checksum, LeftOver
-from streamkeeper.tables.flows_at_version import FlowAt, WritersAt, flow_at
+from streamkeeper.tables.flows_at_version import FlowAt, look_back
 from tests.worlds.backups import NOW, entry
 from tests.worlds.small_world import CHANGES, READER, World
 
@@ -327,8 +327,7 @@ def lose(world: World, before: int) -> None:
 
 
 def stood(world: World, version: int) -> FlowAt:
-    wrote = WritersAt(world.settings.table_path("events"), version)
-    return flow_at(world.home, wrote, wrote.changed_later)
+    return look_back("events", world.settings.table_path("events"), version, [world.home]).flow_at(world.home)
 
 
 def next_generation(

@@ -5,17 +5,18 @@ undo.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from streamkeeper.delta.log import SEAL
-from streamkeeper.errors import RequestError
+from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, past_positions
 from streamkeeper.flows.files import FlowHome, query_id
 from streamkeeper.flows.generations import (
+    ADOPTED,
     AFTER_LAST,
     BATCH,
     BESIDE,
@@ -29,7 +30,8 @@ from streamkeeper.flows.past_positions import Place
 from streamkeeper.recover.restart import side_table
 from streamkeeper.storage import LocalStorage
 from streamkeeper.tables import commit_marks as emptied
-from streamkeeper.tables import past_versions
+from streamkeeper.tables import flows_at_version, past_versions
+from streamkeeper.tables.flows_at_version import PastVersion
 
 NOW = "2026-11-21T10:00:00+00:00"
 
@@ -122,16 +124,25 @@ def log(tmp_path: Path) -> Log:
     return made
 
 
-def back(shop: Shop, log: Log, version: int) -> past_versions.PastVersion:
-    return past_versions.look_back("t", str(log.path), version, shop.homes)
+def back(shop: Shop, log: Log, version: int) -> PastVersion:
+    return flows_at_version.look_back("t", str(log.path), version, shop.homes)
 
 
-def stood(past: past_versions.PastVersion) -> dict[str, tuple[StartAt, int]]:
-    return {item.flow.removeprefix("shop."): (item.start, item.undone) for item in past.flows}
+Position = tuple[int | None, int | None]
+BEGINNING: Position = (None, None)
 
 
-def after(number: int, batch: int) -> StartAt:
-    return StartAt("batch", generation=number, batch=batch)
+def stood(past: PastVersion) -> dict[str, tuple[Position, int]]:
+    """Generation and batch after which each flow stood, and how many of its batches are undone."""
+    found = {flow: at for flow, at in past.flows.items() if at is not None}
+    return {
+        flow.removeprefix("shop."): ((at.generation, at.batch), past.undone[flow])
+        for flow, at in found.items()
+    }
+
+
+def after(number: int, batch: int) -> Position:
+    return number, batch
 
 
 @pytest.mark.parametrize(("batch", "version"), [(0, 1), (1, 3), (2, 5)])
@@ -194,13 +205,12 @@ def test_each_flow_stood_at_its_newest_commit_up_to_the_version(shop: Shop, log:
 
 
 def test_a_flow_that_had_written_nothing_yet_stood_at_its_beginning(shop: Shop, log: Log) -> None:
-    assert stood(back(shop, log, 1)) == {"a": (after(1, 0), 2), "b": (StartAt(EARLIEST), 2)}
+    assert stood(back(shop, log, 1)) == {"a": (after(1, 0), 2), "b": (BEGINNING, 2)}
 
 
 def test_where_the_log_does_not_reach_back_that_is_not_known(shop: Shop, log: Log) -> None:
     log.lose(1)
-    (found,) = [item for item in back(shop, log, 1).flows if item.flow == "shop.b"]
-    assert not found.known
+    assert back(shop, log, 1).flows["shop.b"] is None
 
 
 def test_a_flow_that_was_sealed_stood_where_its_next_generation_began(shop: Shop, log: Log) -> None:
@@ -210,6 +220,30 @@ def test_a_flow_that_was_sealed_stood_where_its_next_generation_began(shop: Shop
     log.batch("b", 2, 1)
     assert stood(back(shop, log, sealed - 1))["b"] == (after(1, 1), 1)
     assert stood(back(shop, log, third))["b"] == (after(2, 0), 1)
+
+
+def test_a_flow_whose_next_generation_has_not_begun_stood_after_its_last_batch_but_no_backup_says_so(
+    shop: Shop, log: Log
+) -> None:
+    log.seal("b", 1)
+    home = shop.home("b")
+    first = generations.read(home, 1)
+    assert first is not None
+    again = replace(first, previous=1, start=StartAt(EARLIEST), recovery="r2")
+    generations.decide(home, generations.with_number(again, home, 2))
+    past = back(shop, log, 6)
+    assert stood(past)["b"] == (after(1, 1), 0)
+    with pytest.raises(RecoveryError, match="no driver began it yet"):
+        past.flow_at(home)
+
+
+def test_a_generation_that_began_after_a_batch_of_its_own_and_wrote_nothing_yet_stood_there(
+    shop: Shop, log: Log
+) -> None:
+    """As one that adopted a checkpoint: nothing was sealed before it."""
+    shop.begin("c", 1, seed=4, mode=ADOPTED)
+    at = flows_at_version.look_back("t", str(log.path), 3, [shop.home("c")]).flows["shop.c"]
+    assert at is not None and (at.generation, at.batch) == (1, 4)
 
 
 def test_after_a_table_was_put_back_a_flow_stands_where_it_was_put_and_not_at_what_was_undone(
@@ -262,7 +296,7 @@ def test_until_a_recovery_changed_the_table_a_flow_that_it_sealed_stood_after_it
     shop.begin("b", 2, seed=0, mode=BATCH)
     assert stood(back(shop, log, sealed))["a"][0] == after(1, 2)
     assert stood(back(shop, log, sealed))["b"][0] == after(1, 1)
-    assert stood(back(shop, log, at)) == {"a": (StartAt(EARLIEST), 0), "b": (after(2, 0), 0)}
+    assert stood(back(shop, log, at)) == {"a": (BEGINNING, 0), "b": (after(2, 0), 0)}
 
 
 def test_a_flow_whose_rows_a_recovery_has_changed_goes_back_along_though_it_wrote_nothing_since(
@@ -303,12 +337,12 @@ def test_the_tombstones_go_back_to_those_of_batches_that_the_table_had(
     version: int, belongs: int, shop: Shop, log: Log, tombstones: Log
 ) -> None:
     past = back(shop, log, version)
-    assert past_versions.tombstones_version(past, str(tombstones.path), shop.homes) == belongs
+    assert flows_at_version.tombstones_version(past, str(tombstones.path), shop.homes) == belongs
 
 
 def test_tombstones_of_a_batch_that_never_reached_the_table_go(shop: Shop, log: Log, tombstones: Log) -> None:
     tombstones.batch("a", 1, 3, tombstones=True)
-    assert past_versions.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == 3
+    assert flows_at_version.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == 3
 
 
 def test_tombstones_of_a_batch_that_the_table_had_stay_though_a_batch_was_left_half_done_before_it(
@@ -324,7 +358,7 @@ def test_tombstones_of_a_batch_that_the_table_had_stay_though_a_batch_was_left_h
     log.batch("a", 1, 4)
 
     def belongs(to: int) -> int | None:
-        return past_versions.tombstones_version(back(shop, log, to), str(tombstones.path), shop.homes)
+        return flows_at_version.tombstones_version(back(shop, log, to), str(tombstones.path), shop.homes)
 
     assert [belongs(to) for to in (5, b2, a3)] == [3, of_b2, again]
 
@@ -334,12 +368,16 @@ def test_upkeep_of_tombstones_after_the_batches_that_the_table_had_stays(
 ) -> None:
     forgotten = tombstones.commit({"remove": {"path": "x", "dataChange": True}}, operation="DELETE")
     compacted = tombstones.commit({"remove": {"path": "y", "dataChange": False}}, operation="OPTIMIZE")
-    assert past_versions.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == compacted
+    assert (
+        flows_at_version.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == compacted
+    )
     tombstones.batch("a", 1, 3, tombstones=True)
     log.batch("a", 1, 3)
-    assert past_versions.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == compacted
     assert (
-        past_versions.tombstones_version(back(shop, log, 4), str(tombstones.path), shop.homes)
+        flows_at_version.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == compacted
+    )
+    assert (
+        flows_at_version.tombstones_version(back(shop, log, 4), str(tombstones.path), shop.homes)
         == forgotten - 2
     )
 
@@ -361,7 +399,7 @@ def test_tombstones_that_were_put_back_later_are_not_taken_for_those_of_then(
     log.batch("a", 2, 2)
 
     def belongs(to: int) -> int | None:
-        return past_versions.tombstones_version(back(shop, log, to), str(tombstones.path), shop.homes)
+        return flows_at_version.tombstones_version(back(shop, log, to), str(tombstones.path), shop.homes)
 
     assert [belongs(to) for to in (5, b2, b3)] == [ahead - 1, of_b2 + 1, of_b3], (
         "a seal changes no tombstones"
@@ -379,9 +417,10 @@ def test_tombstones_that_were_put_back_with_the_table_are_taken_from_there(
     third = tombstones.batch("a", 2, 2, tombstones=True)
     tombstones.batch("a", 2, 3, tombstones=True)
     assert (
-        past_versions.tombstones_version(back(shop, log, version), str(tombstones.path), shop.homes) == third
+        flows_at_version.tombstones_version(back(shop, log, version), str(tombstones.path), shop.homes)
+        == third
     )
-    assert past_versions.tombstones_version(back(shop, log, 3), str(tombstones.path), shop.homes) == 1
+    assert flows_at_version.tombstones_version(back(shop, log, 3), str(tombstones.path), shop.homes) == 1
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -402,7 +441,7 @@ def test_tombstones_from_before_a_recovery_changed_both_tables_are_those_of_then
     tombstones.batch("a", 2, 1, tombstones=True)
 
     def belongs(to: int) -> int | None:
-        return past_versions.tombstones_version(back(shop, log, to), str(tombstones.path), shop.homes)
+        return flows_at_version.tombstones_version(back(shop, log, to), str(tombstones.path), shop.homes)
 
     assert [belongs(to) for to in (4, 5, sealed, changed, version)] == [2, before, before, emptied, first]
 
@@ -417,8 +456,12 @@ def test_tombstones_that_are_put_in_place_with_batches_of_their_new_flows_are_ta
     shop.begin("a", 2, seed=None, mode=BESIDE)
     put, version = tombstones.count - 1, last
     log.batch("a", 2, 8)
-    assert past_versions.tombstones_version(back(shop, log, version), str(tombstones.path), shop.homes) == put
-    assert past_versions.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == put - 1
+    assert (
+        flows_at_version.tombstones_version(back(shop, log, version), str(tombstones.path), shop.homes) == put
+    )
+    assert (
+        flows_at_version.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == put - 1
+    )
 
 
 def test_tombstones_that_were_put_back_under_a_table_that_stayed_as_it_was_are_taken_from_there(
@@ -432,9 +475,12 @@ def test_tombstones_that_were_put_back_under_a_table_that_stayed_as_it_was_are_t
     third = tombstones.batch("a", 2, 3, tombstones=True)
     version = log.batch("a", 2, 3)
     assert (
-        past_versions.tombstones_version(back(shop, log, version), str(tombstones.path), shop.homes) == third
+        flows_at_version.tombstones_version(back(shop, log, version), str(tombstones.path), shop.homes)
+        == third
     )
-    assert past_versions.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == ahead - 1
+    assert (
+        flows_at_version.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == ahead - 1
+    )
 
 
 def test_tombstones_whose_log_does_not_reach_back_are_refused(shop: Shop, log: Log, tombstones: Log) -> None:
@@ -442,11 +488,11 @@ def test_tombstones_whose_log_does_not_reach_back_are_refused(shop: Shop, log: L
     with pytest.raises(
         RequestError, match="starts at version 2 now; what belongs to version 1 of t lies before"
     ):
-        past_versions.tombstones_version(back(shop, log, 1), str(tombstones.path), shop.homes)
+        flows_at_version.tombstones_version(back(shop, log, 1), str(tombstones.path), shop.homes)
 
 
 def test_a_table_without_tombstones_has_no_version_of_them(shop: Shop, log: Log, tmp_path: Path) -> None:
-    assert past_versions.tombstones_version(back(shop, log, 3), str(tmp_path / "none"), shop.homes) is None
+    assert flows_at_version.tombstones_version(back(shop, log, 3), str(tmp_path / "none"), shop.homes) is None
 
 
 # --- files that a version needs

@@ -33,7 +33,8 @@ from tests.worlds.flow_world import (
 
 Make = Callable[..., Flowbed]
 SLOW = """.where(F.expr('''CASE WHEN n >= 1000
-    THEN length(coalesce(reflect('java.lang.Thread', 'sleep', bigint(4000)), 'slept')) > 0 ELSE true END'''))"""
+    THEN length(coalesce(reflect('java.lang.Thread', 'sleep', bigint(4000)), 'slept')) > 0
+    ELSE true END'''))"""
 """Events from number 1000 on take four seconds each: time enough to catch a batch in its middle."""
 SLOW_DEDUPE = SLOW + '.dropDuplicates(["event_id"])'
 

@@ -33,13 +33,16 @@ LEFT, RIGHT = "events.left", "events.right"
 BOTH = [LEFT, RIGHT]
 DEDUPE = '.dropDuplicates(["event_id"])'
 SLOW = """.where(F.expr('''CASE WHEN n >= 1000
-    THEN length(coalesce(reflect('java.lang.Thread', 'sleep', bigint(3000)), 'slept')) > 0 ELSE true END'''))"""
+    THEN length(coalesce(reflect('java.lang.Thread', 'sleep', bigint(3000)), 'slept')) > 0
+    ELSE true END'''))"""
 """Events from number 1000 on take three seconds each: time enough to catch a batch in its middle."""
 
 FLOW = """
-dp.create_source("{name}_raw", format="json", path="{{data}}/{name}", schema="{schema}", options={{"maxFilesPerTrigger": 1}})
+dp.create_source("{name}_raw", format="json", path="{{data}}/{name}", schema="{schema}", \
+options={{"maxFilesPerTrigger": 1}})
 
-@dp.append_flow(name="{name}", target="{target}", sources=["{name}_raw"], trigger="200 milliseconds", spark_conf={conf})
+@dp.append_flow(name="{name}", target="{target}", sources=["{name}_raw"], trigger="200 milliseconds", \
+spark_conf={conf})
 def {name}(raw):
     return raw{view}
 """

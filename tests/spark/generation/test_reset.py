@@ -349,7 +349,8 @@ def test_windows_that_were_emitted_are_not_emitted_again_and_none_is_lost(make_b
 @pytest.mark.long
 def test_a_rate_source_goes_on_with_its_next_second(make_bed: Make) -> None:
     rate = """dp.create_source("ticks", format="rate", options={"rowsPerSecond": 5})"""
-    flow = """ticks.selectExpr("cast(value as string) event_id", "cast(value as int) user_id", "cast(value as int) n")"""
+    columns = ("cast(value as string) event_id", "cast(value as int) user_id", "cast(value as int) n")
+    flow = f"ticks.selectExpr{columns}"
     bed = make_bed(pipeline(more=rate, sources=["ticks"], parameters="ticks", flow=flow))
     run(bed)
     while not bed.rows():

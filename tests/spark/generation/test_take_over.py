@@ -36,7 +36,8 @@ STORES = {
     "RocksDB with ids": {PROVIDER: ROCKS, "spark.sql.streaming.stateStore.checkpointFormatVersion": "2"},
 }
 SLOW = """.where(F.expr('''CASE WHEN n >= 1000
-    THEN length(coalesce(reflect('java.lang.Thread', 'sleep', bigint(4000)), 'slept')) > 0 ELSE true END'''))"""
+    THEN length(coalesce(reflect('java.lang.Thread', 'sleep', bigint(4000)), 'slept')) > 0
+    ELSE true END'''))"""
 
 
 def first_of_each(events: list[dict[str, Any]]) -> list[Any]:

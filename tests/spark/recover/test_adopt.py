@@ -45,12 +45,14 @@ COUNTS = """
 from pyspark.sql import functions as F
 from streamkeeper import pipelines as dp
 
-dp.create_source("events_raw", format="json", path="{data}/events", schema="SCHEMA", options={"maxFilesPerTrigger": 1})
+dp.create_source("events_raw", format="json", path="{data}/events", schema="SCHEMA", \
+options={"maxFilesPerTrigger": 1})
 dp.create_streaming_table("events")
 
 @dp.append_flow(name="clean_events", target="events", sources=["events_raw"], trigger="200 milliseconds")
 def clean_events(events):
-    counted = events.withWatermark("event_time", "10 seconds").groupBy(F.window("event_time", "10 seconds")).count()
+    windows = events.withWatermark("event_time", "10 seconds").groupBy(F.window("event_time", "10 seconds"))
+    counted = windows.count()
     return counted.select(F.col("window.start").cast("string").alias("start"), "count")
 """.replace("SCHEMA", SCHEMA)
 

@@ -69,6 +69,10 @@ def of_a_table(bed: Flowbed, _: Recoverer) -> Values:
     return {"table": TABLE}
 
 
+def of_a_pipeline(bed: Flowbed, _: Recoverer) -> Values:
+    return {"pipeline": "events"}
+
+
 def to_an_earlier_batch(bed: Flowbed, _: Recoverer) -> Values:
     for _number in range(2):
         events_come(bed)
@@ -119,6 +123,7 @@ ARRANGED: dict[str, Callable[[Flowbed, Recoverer], Values]] = {
     "full_refresh_with_backup": filled_from_its_backup,
     "backfill": from_other_files,
     "clean_up": when_months_have_passed,
+    "tidy_tables": of_a_pipeline,
 }
 COMMIT = ("rewind", "restore_table", "full_refresh")
 """Kinds with steps of their own that commit to a table."""

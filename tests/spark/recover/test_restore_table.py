@@ -30,7 +30,8 @@ from tests.worlds.suites import long_after
 TABLE = "events.events"
 OTHER = """
 
-dp.create_source("more_raw", format="json", path="{data}/more", schema="event_id STRING, user_id INT, n INT, event_time TIMESTAMP")
+dp.create_source("more_raw", format="json", path="{data}/more", \
+schema="event_id STRING, user_id INT, n INT, event_time TIMESTAMP")
 
 @dp.append_flow(name="more_events", target="events", sources=["more_raw"], trigger="200 milliseconds")
 def more_events(raw):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,15 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from streamkeeper_jobs.recover import tidy_tables
-from streamkeeper_jobs.recover.tidy_tables import tidy_all
 from streamkeeper_jobs.sinks.writers_turn import jvm_process
 
+from streamkeeper.errors import RecoveryError
+from streamkeeper.flows import ledger
 from streamkeeper.flows.files import TableTurns
 from streamkeeper.flows.leases import Process
 from streamkeeper.recover.kinds.tidy_tables import TableTidy
+from streamkeeper.recover.plans.kind import Work
+from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock, running_vacuums
@@ -34,6 +36,15 @@ def settings(tmp_path: Path) -> Settings:
     )
 
 
+def tidy(spark: SparkSession, settings: Settings, *tidies: TableTidy) -> dict[str, Any]:
+    """Carry out the step of a recovery that does this to the tables of one pipeline."""
+    pipeline = tidies[0].pipeline
+    details = {"tables": [asdict(item) for item in tidies]}
+    plan = Plan("tidy_tables", "r0", pipeline, (), {}, (), ("tidy",), "then", details=details)
+    book = ledger.open(open_storage(settings.state), pipeline, "r0")
+    return tidy_tables.act(spark, Work(settings, plan, book, "tidy"))
+
+
 def write_small_files(spark: SparkSession, path: str, files: int, **properties: str) -> None:
     for number in range(files):
         writer = spark.range(number * 10, number * 10 + 10).coalesce(1).write.format("delta").mode("append")
@@ -44,51 +55,40 @@ def files_of(spark: SparkSession, path: str) -> int:
     return int(DeltaTable.forPath(spark, path).detail().collect()[0]["numFiles"])
 
 
-def said_of(capsys: pytest.CaptureFixture[str], path: str) -> dict[str, object]:
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
-    [found] = [line for line in lines if line["path"] == path]
-    return dict(found)
-
-
-def test_small_files_are_put_together_and_no_row_changes(
-    spark: SparkSession, settings: Settings, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_small_files_are_put_together_and_no_row_changes(spark: SparkSession, settings: Settings) -> None:
     path = settings.table_path("events")
     write_small_files(spark, path, 6)
     rows = sorted(row.id for row in spark.read.format("delta").load(path).collect())
-    assert tidy_all(spark, settings, (TableTidy("events", "events", (path,), False, 168.0),))
+    [found] = tidy(spark, settings, TableTidy("events", "events", False, 168.0))["tables"]
     assert files_of(spark, path) == 1
     assert sorted(row.id for row in spark.read.format("delta").load(path).collect()) == rows
-    found = said_of(capsys, path)
-    assert (found["files_added"], found["files_removed"], found["vacuumed"]) == (1, 6, 168.0)
+    assert found == {"path": path, "files_added": 1, "files_removed": 6, "vacuumed": 168.0}
+    [again] = tidy(spark, settings, TableTidy("events", "events", False, 168.0))["tables"]
+    assert again == {"path": path, "files_added": 0, "files_removed": 0, "vacuumed": 168.0}
     assert len(list(Path(path).glob("*.parquet"))) == 7, "the old files are younger than the retention"
 
 
 @pytest.mark.long
-def test_the_tables_own_longer_retention_rules(
-    spark: SparkSession, settings: Settings, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_tables_own_longer_retention_rules(spark: SparkSession, settings: Settings) -> None:
     path = settings.table_path("events")
     write_small_files(spark, path, 2)
     spark.sql(
         f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 30"
         " days')"
     )
-    assert tidy_all(spark, settings, (TableTidy("events", "events", (path,), False, 168.0),))
-    assert said_of(capsys, path)["vacuumed"] == 720.0
+    [found] = tidy(spark, settings, TableTidy("events", "events", False, 168.0))["tables"]
+    assert found["vacuumed"] == 720.0
 
 
 @pytest.mark.long
-def test_a_table_that_fails_costs_no_other(
-    spark: SparkSession, settings: Settings, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_that_fails_costs_no_other(spark: SparkSession, settings: Settings) -> None:
     broken, good = settings.table_path("broken"), settings.table_path("good")
     for path in (broken, good):
         write_small_files(spark, path, 2)
     (Path(broken) / "_delta_log" / f"{1:020d}.json").write_text("no commit\n")
-    tidies = tuple(TableTidy("p", Path(path).name, (path,), False, None) for path in (broken, good))
-    assert not tidy_all(spark, settings, tidies)
-    assert f"{broken} could not be tidied" in capsys.readouterr().out
+    tidies = (TableTidy("p", Path(path).name, False, None) for path in (broken, good))
+    with pytest.raises(RecoveryError, match=rf"(?s){broken} could not be tidied: .*The others \(1\) were"):
+        tidy(spark, settings, *tidies)
     assert files_of(spark, good) == 1
 
 
@@ -96,9 +96,8 @@ def test_a_table_that_fails_costs_no_other(
 def test_a_table_that_is_left_alone_is_not_touched(spark: SparkSession, settings: Settings) -> None:
     path = settings.table_path("events")
     write_small_files(spark, path, 2)
-    assert tidy_all(
-        spark, settings, (TableTidy("events", "events", (path,), False, None, (), "a recovery works on it"),)
-    )
+    left = TableTidy("events", "events", False, None, (), "a recovery works on it")
+    assert tidy(spark, settings, left) == {"tables": [], "left": {"events": "a recovery works on it"}}
     assert files_of(spark, path) == 2
 
 
@@ -106,7 +105,6 @@ def test_a_table_that_is_left_alone_is_not_touched(spark: SparkSession, settings
 def test_a_recovery_that_began_since_the_plan_has_the_table_to_itself(
     spark: SparkSession,
     settings: Settings,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     begins: str,
 ) -> None:
@@ -122,8 +120,7 @@ def test_a_recovery_that_began_since_the_plan_has_the_table_to_itself(
         recovery_lock.take(open_storage(settings.state), "events", "events", "r1")
     else:
         monkeypatch.setattr(tidy_tables, "_vacuum", begin)
-    assert tidy_all(spark, settings, (TableTidy("events", "events", (path,), False, 168.0),))
-    found = said_of(capsys, path)
+    [found] = tidy(spark, settings, TableTidy("events", "events", False, 168.0))["tables"]
     if begins == "before":
         assert found == {"path": path, "left_alone": "the recovery r1 works on it"}
         assert files_of(spark, path) == 3
@@ -143,25 +140,23 @@ def test_compaction_waits_for_its_turn_and_gives_it_back(spark: SparkSession, se
     turns = TableTurns(open_storage(settings.state), "customers", "customers")
     flow = Holder("apply", 1, 1, "query", Process.current(), jvm_process(spark), now())
     writer = WritersTurn(turns, flow, 60.0, check=lambda: None, shut_out=lambda holder: None, wait=time.sleep)
-    tidy = TableTidy("customers", "customers", (path,), True, None)
-    done: list[bool] = []
-    waiting = threading.Thread(target=lambda: done.append(tidy_all(spark, settings, (tidy,))))
+    keyed = TableTidy("customers", "customers", True, None)
+    done: list[dict[str, Any]] = []
+    waiting = threading.Thread(target=lambda: done.append(tidy(spark, settings, keyed)))
     with writer():
         waiting.start()
         waiting.join(3)
         assert waiting.is_alive(), "it waits while a batch is under way"
         assert files_of(spark, path) == 3
     waiting.join(120)
-    assert done == [True]
+    assert [found["path"] for found in done[0]["tables"]] == [path]
     assert files_of(spark, path) == 1
     last = turns.numbers()[-1]
     assert read(turns, last) is None, "the turn was given back"
 
 
 @pytest.mark.long
-def test_compaction_shuts_no_flow_out(
-    spark: SparkSession, settings: Settings, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compaction_shuts_no_flow_out(spark: SparkSession, settings: Settings) -> None:
     """A holder elsewhere that is silent cannot be proven gone: the flows deal with it, by sealing; tidying
     leaves the table.
     """
@@ -173,8 +168,8 @@ def test_compaction_shuts_no_flow_out(
     other = WritersTurn(turns, flow, 60.0, check=lambda: None, shut_out=lambda holder: None, wait=time.sleep)
     with other():
         short = replace(settings, lease_term=0.5, heartbeat_interval=0.1)
-        assert not tidy_all(spark, short, (TableTidy("customers", "customers", (path,), True, None),))
-    assert "cannot be proven gone" in capsys.readouterr().out
+        with pytest.raises(RecoveryError, match="cannot be proven gone"):
+            tidy(spark, short, TableTidy("customers", "customers", True, None))
     assert files_of(spark, path) == 2
 
 
@@ -212,6 +207,6 @@ def test_a_vacuum_is_noted_while_it_is_under_way(
         return real(table, hours)
 
     monkeypatch.setattr(DeltaTable, "vacuum", vacuum)
-    assert tidy_all(spark, settings, (TableTidy("events", "events", (path,), False, 168.0),))
+    tidy(spark, settings, TableTidy("events", "events", False, 168.0))
     assert [found is not None for found in seen] == [True]
     assert running_vacuums.under_way(state, "events", "events") is None
