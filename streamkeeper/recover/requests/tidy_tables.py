@@ -17,7 +17,7 @@ With less, VACUUM may remove files that a running query still reads.
 
 @dataclass(frozen=True)
 class TidyRequest(Request):
-    """A tidying as requested; all values were checked against the manifest. ``tables`` are ``pipeline.table``.
+    """A tidying as requested; all values are checked against the manifest. ``tables`` are ``pipeline.table``.
 
     By default the form asks for no approval: no row changes.
     """
