@@ -1,7 +1,8 @@
-"""The DAG ``tidy_tables``: puts small files of a pipeline's tables together and removes those that nobody
-needs any more. And ``tidy_tables_daily``, which triggers it with the form's defaults for each pipeline that
-schedules none itself. Nobody is asked, for no row changes; one run follows another, so that never two jobs
-compete for the machine.
+"""`tidy_tables` compacts small files of a pipeline's tables, and removes files that nothing needs any more.
+
+`tidy_tables_daily` triggers it with the form's defaults for each pipeline that schedules none itself. It then
+runs without approval, since no row changes. One run follows another, so that no two jobs compete for the
+machine.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ local checkpoint, as AUTO CDC uses them, pass their rows on.
 def open_session(settings: Settings, flow: Flow) -> SparkSession:
     """Open the session of a flow that has an application of its own.
 
-    Settings of spark-submit take precedence; all others come from
-    :func:`streamkeeper.drivers.submit.spark_settings`, so that a plain ``spark-submit run_flow.py`` or
+    Settings of spark-submit take precedence, except those that Streamkeeper must set itself; all others come
+    from :func:`streamkeeper.drivers.submit.spark_settings`. So a plain ``spark-submit run_flow.py`` or
     ``python run_flow.py`` runs the same flow.
 
     :raises DeclarationError: the flow sets what Streamkeeper must set itself.

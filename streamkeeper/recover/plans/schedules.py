@@ -154,9 +154,7 @@ def dag_id(pipeline: Pipeline, schedule: Schedule) -> str:
 
 
 def conf_of(pipeline: Pipeline, schedule: Schedule) -> dict[str, Any]:
-    """Give the form's values that a scheduled recovery is triggered with: names are whole, and nobody is
-    asked.
-    """
+    """Return the form's values with which a scheduled recovery is triggered: full names, without approval."""
     values, names = dict(schedule.values), _naming(schedule.recovery, "flow", "table")
     for key in names & values.keys():
         given = values[key]

@@ -9,14 +9,17 @@ from typing import Any
 from streamkeeper.recover.requests.form import APPROVAL, PIPELINE, RUN, TABLE, Asking, Request, asked
 
 LEAST_HOURS = 168.0
-"""Least retention in hours: a week, Delta's own default. Running queries need no older files."""
+"""Least retention in hours: a week, Delta's own default.
+
+With less, VACUUM may remove files that a running query still reads.
+"""
 
 
 @dataclass(frozen=True)
 class TidyRequest(Request):
-    """What was asked for; every value was checked against the manifest. ``tables`` are ``pipeline.table``.
+    """A tidying as requested; all values are checked against the manifest. ``tables`` are ``pipeline.table``.
 
-    The form asks nobody unless it is told to: no row changes.
+    By default the form asks for no approval: no row changes.
     """
 
     refused = "No table was tidied"
