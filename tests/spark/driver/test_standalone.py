@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from streamkeeper.drivers.exit_codes import Outcome
 
+from streamkeeper.exit_codes import Outcome
 from tests.oracle import first_per
 from tests.worlds.flow_world import Flowbed, pipeline
 from tests.worlds.standalone import Cluster, standalone
+from tools.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -42,7 +43,11 @@ def test_a_full_refresh_runs_its_step_and_the_driver_on_the_cluster_with_what_th
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     bed.holds(first_per(bed.events, ["event_id"]))
-    [step, driver] = cluster.finished()
+    [step, driver] = wait_until(
+        lambda: names if len(names := cluster.finished()) == 2 else None,
+        60,
+        "the master knows both as finished",
+    )
     assert (step.endswith(" empty_tables"), driver) == (True, "events.clean_events")
     assert (
         "Shuffles and state have 3 partitions (spark.sql.shuffle.partitions), as declared. The checkpoint"
