@@ -32,7 +32,8 @@ FLUSH = 80_000
 
 _MARKED = '.withWatermark("event_time", "10 seconds")'
 _WINDOW = (
-    f'{_MARKED}.groupBy(F.{{}}("event_time", "10 seconds").alias("w")).agg(F.min("n").alias("first"),'
+    f'{_MARKED}.groupBy(F.{{}}("event_time", "10 seconds").alias("w"), F.expr("n >= 0").alias("all"))'
+    '.agg(F.min("n").alias("first"),'
     ' F.count("*").alias("many"))'
 )
 _AGAIN = """
