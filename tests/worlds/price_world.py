@@ -58,21 +58,21 @@ _TIMERS = """
         def init(self, handle):
             self.handle, self.count = handle, handle.getValueState("count", "many INT")
 
-        def handleInputRows(self, key, rows, timers):
+        def handleInputRows(self, key, rows, timerValues):
             known = self.count.get()[0] if self.count.exists() else 0
             self.count.update((known + len(list(rows)),))
             self.handle.registerTimer(1_767_225_600_000 + (key[0] + 1) * 10_000)
             yield from ()
 
-        def handleExpiredTimer(self, key, timers, expired):
+        def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
             yield Row(first=key[0], many=self.count.get()[0])
             self.count.clear()
 
         def close(self):
             pass
 
-    keyed = events.withWatermark("event_time", "10 seconds").groupBy(\
-F.expr("n DIV 10").cast("int").alias("tens"))
+    tens = events.withColumn("tens", F.expr("n DIV 10").cast("int"))
+    keyed = tens.withWatermark("event_time", "10 seconds").groupBy("tens")
     return keyed.transformWithState(Late(), "first INT, many INT", "Append", "EventTime")
 """
 """Counts the events of ten seconds, and writes the count when a timer says that they are over."""
@@ -142,7 +142,7 @@ def _windows(events: Sequence[Event]) -> Iterable[tuple[Any, ...]]:
 def _sessions(events: Sequence[Event]) -> Iterable[tuple[Any, ...]]:
     found: list[list[int]] = []
     for number in sorted(event["n"] for event in events):
-        if found and number < found[-1][-1] + 10:
+        if found and number <= found[-1][-1] + 10:  # Spark merges windows that touch
             found[-1].append(number)
         else:
             found.append([number])
