@@ -36,7 +36,7 @@ def spark_step(bench: Bench, recovery: str, step: str) -> float:
     took.
     """
     began = time.time()
-    command = submission.recovery_command(bench.settings, "events", recovery, step)
+    command = submission.recovery_step(bench.settings, "events", recovery, step).command()
     done = subprocess.run(
         command,
         env={**os.environ, **submit.environment(bench.settings)},

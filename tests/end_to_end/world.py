@@ -29,11 +29,11 @@ from tools.waiting import wait_until
 
 RESET = "reset_checkpoint"
 STARTING, ENDING = 420.0, 420.0
-PARSING = 30.0
-"""Seconds between two requests to parse all DAG files."""
 """Seconds: a driver's start and a recovery's tasks take well under a minute on a machine that is not busy,
 and minutes on one that is.
 """
+PARSING = 30.0
+"""Seconds between two requests to parse all DAG files."""
 TOKEN_SECONDS = 60
 """How long the token of a task lasts in these tests."""
 

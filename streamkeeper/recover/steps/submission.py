@@ -21,13 +21,6 @@ def recovery_step(
     return Submission(f"{recovery} {step}", RECOVERY_JOB, asked, conf, master, environment(settings))
 
 
-def recovery_command(
-    settings: Settings, pipeline: str, recovery: str, step: str, master: str = DEFAULT_MASTER
-) -> list[str]:
-    """Return the command of :func:`recovery_step`; run it with :func:`environment`."""
-    return recovery_step(settings, pipeline, recovery, step, master).command()
-
-
 def _flows_of(settings: Settings, pipeline: str, recovery: str) -> list[AnyFlow]:
     """Return the flows of a recovery: those of its plan and of its tables, else all of the pipeline."""
     manifest, found = (

@@ -17,7 +17,6 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from streamkeeper.amounts import Amount
 from streamkeeper.checkpoint.files_log import plain_path
@@ -58,11 +57,6 @@ def iterate_files(source: Source) -> Iterator[SourceFile]:
     found = _remote_files(source.path) if remote else _local_files(plain_path(source.path))
     wanted = next((value for key, value in source.options.items() if key.lower() == "pathglobfilter"), None)
     return (file for file in found if wanted is None or _matches(file.path, wanted))
-
-
-def file_uri(path: str) -> str:
-    """Return a local path as Spark writes it into a files log."""
-    return path if "://" in path else "file://" + quote(path, safe="/:@!$&'()*+,;=~-._")
 
 
 def amount(source: Source, files: Iterable[SourceFile]) -> Amount:

@@ -282,7 +282,7 @@ def test_a_plan_of_a_thousand_tables_is_handed_on_by_the_ledger_and_on_no_comman
         write_log(world, f"t{number}", [5.0])
     work = proposed(world, manifest, pipeline="many")
     assert len(work.plan.details["tables"]) == 1_001
-    command = submission.recovery_command(world.settings, "many", "r1", "tidy")
+    command = submission.recovery_step(world.settings, "many", "r1", "tidy").command()
     assert command[-7:] == [
         str(submit.RECOVERY_JOB), "--pipeline", "many", "--recovery", "r1", "--step", "tidy",
     ]  # fmt: skip

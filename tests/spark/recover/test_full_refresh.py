@@ -205,7 +205,7 @@ def test_the_job_is_killed_at_its_start_and_run_again_and_what_is_done_is_found_
     assert bed.run() is Outcome.STOPPED
     approve(bed.settings, "events.events")
     carry_out(bed.settings, bed.spark, "events", "hold", "plan_again")
-    command = submission.recovery_command(bed.settings, "events", "r1", "empty_tables")
+    command = submission.recovery_step(bed.settings, "events", "r1", "empty_tables").command()
     environment = {**os.environ, **submit.environment(bed.settings)}
     book = ledger.open(bed.home.storage, "events", "r1")
     with (bed.root / "job.log").open("wb") as log:

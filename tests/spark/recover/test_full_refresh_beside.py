@@ -227,7 +227,7 @@ def test_the_job_is_killed_while_it_builds_and_what_is_given_up_leaves_nothing(
     at_work.plan(KIND, NAME, table="events.events")
     at_work.step(NAME, "lock")
     side = side_flow.side_home(bed.home, NAME)
-    command = submission.recovery_command(bed.settings, "events", NAME, "build")
+    command = submission.recovery_step(bed.settings, "events", NAME, "build").command()
     with (bed.root / "job.log").open("wb") as log:
         job = subprocess.Popen(
             command,
