@@ -71,6 +71,8 @@ bench: setup ## measure, and print all ratios in one table at the end; NAME=… 
 lock: $(LOCK_STAMP) ## make all lock files anew, after a change of requirements.in or tools/jars.py
 	@$(PY) -m uv pip compile --quiet --universal --python-version 3.10 --no-annotate --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --output-file requirements.txt requirements.in
+	@$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make lock" --output-file requirements-cluster.txt requirements-cluster.in
 	@$(PY) -m tools.jars --resolve
 	@$(PY) -m tools.jars --resolve --lock tools/kafka_broker.lock \
 		--root org.apache.kafka:kafka_2.13:4.1.0 --root org.slf4j:slf4j-simple:1.7.36

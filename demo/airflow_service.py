@@ -26,7 +26,7 @@ from streamkeeper.flows.files import kept_flows, kept_pipelines
 from streamkeeper.flows.leases import Lease, Life
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage
-from tools.waiting import NeverCame, NotYet, wait_until
+from tools.waiting import NeverCame, wait_until
 
 POOL = "streaming_flows"
 PARALLELISM, FLOW_SLOTS = 12, 8
@@ -38,7 +38,6 @@ WRITER_SECONDS = 30
 """How long who writes to Airflow's database waits for who writes: less than the 60 s that this project's
 clients wait for an answer.
 """
-COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 
 
 class ServiceError(Exception):
@@ -241,17 +240,7 @@ class AirflowService:
                 f"Airflow ended with exit code {self._process.returncode}. The end of"
                 f" {self.output}:\n{self._last_output()}"
             )
-        health = self.api.health()
-        states = {part: (health.get(part) or {}).get("status") for part in COMPONENTS}
-        if set(states.values()) != {"healthy"}:
-            raise NotYet(
-                ", ".join(
-                    f"{part} is {state or 'not there'}"
-                    for part, state in states.items()
-                    if state != "healthy"
-                )
-            )
-        return True
+        return self.api.healthy()
 
     def _last_output(self, size: int = 4000) -> str:
         return self.output.read_text(errors="replace")[-size:] if self.output.exists() else "(nothing)"
