@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from streamkeeper.declare.model import Pipeline
@@ -105,7 +105,11 @@ def _told() -> dict[str, str]:
 
     Without spark-submit there is no JVM yet, and asking would start one before its class path is known.
     """
-    return dict(SparkConf().getAll()) if "PYSPARK_GATEWAY_PORT" in os.environ else {}
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    # A SparkConf that is made before Python is connected to spark-submit's JVM is empty.
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
 
 
 def _master(told: Mapping[str, str]) -> str:
