@@ -140,7 +140,7 @@ class AirflowService:
             end_group(self._process.pid, grace=10)
             self._process.wait()
             self._process = None
-        for lease, stopping in self._drivers():
+        for lease, stopping in living_drivers(self.settings):
             # It obeys a hold or a SIGTERM already; a second SIGTERM would end it in the middle of its batch.
             if stopping:
                 await_end(lease.process.pid, lease.process.started, 20)
@@ -245,18 +245,6 @@ class AirflowService:
     def _last_output(self, size: int = 4000) -> str:
         return self.output.read_text(errors="replace")[-size:] if self.output.exists() else "(nothing)"
 
-    def _drivers(self) -> Iterable[tuple[Lease, bool]]:
-        """Give the lease of every living driver below the state folder, and whether it is stopping
-        already.
-        """
-        storage = open_storage(self.settings.state)
-        for pipeline in kept_pipelines(storage):
-            for home in kept_flows(storage, pipeline):
-                lease = leases.current(home)
-                if lease is not None and leases.life(home, lease) is Life.ALIVE:
-                    beat = leases.read_heartbeat(home, lease.epoch)
-                    yield lease, beat is not None and beat.phase == "stopping"
-
     def _submits(self) -> Iterable[tuple[int, int]]:
         """Give pid and start time of every spark-submit that a task of this Airflow noted beside its log; its
         group has that pid too.
@@ -264,6 +252,19 @@ class AirflowService:
         for note in (self.home / "logs" / "drivers").rglob("*.pid"):
             process = json.loads(note.read_text())
             yield process["pid"], process["started"]
+
+
+def living_drivers(settings: Settings) -> Iterable[tuple[Lease, bool]]:
+    """Give the lease of every living driver of this host below the state folder, and whether it is stopping
+    already.
+    """
+    storage = open_storage(settings.state)
+    for pipeline in kept_pipelines(storage):
+        for home in kept_flows(storage, pipeline):
+            lease = leases.current(home)
+            if lease is not None and leases.life(home, lease) is Life.ALIVE:
+                beat = leases.read_heartbeat(home, lease.epoch)
+                yield lease, beat is not None and beat.phase == "stopping"
 
 
 def _free_ports(count: int) -> list[int]:

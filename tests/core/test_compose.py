@@ -146,6 +146,11 @@ def test_jobs_reach_neither_airflows_records_nor_the_world_outside() -> None:
     assert SERVICES["customers-feed"]["network_mode"] == "none"
 
 
+@pytest.mark.parametrize("name", ["spark-master", "spark-worker-1", "spark-worker-2"])
+def test_a_part_of_spark_is_in_one_network_since_it_listens_at_one_address(name: str) -> None:
+    assert SERVICES[name]["networks"] == ["streams"]
+
+
 def test_only_airflows_parts_know_airflows_secrets() -> None:
     knows = {
         name
