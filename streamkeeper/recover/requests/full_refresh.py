@@ -17,9 +17,6 @@ KEPT, DECLARED = "kept", "declared"
 DEFINITIONS = (KEPT, DECLARED)
 """Definition of a side table: that of the existing table, or that of a newly declared one."""
 
-BEHIND = 5
-"""Batches that the last round of reading before the hold may find, by default."""
-
 SOURCES = "sources"
 FILLS = (SOURCES, BACKUP)
 """What an emptied table is filled from."""
@@ -80,7 +77,7 @@ class RefreshRequest(Request):
 class BesideRequest(Request):
     """A full refresh beside the table, as requested.
 
-    ``table`` is ``pipeline.table``; ``behind`` a number of batches; ``definition`` one of ``DEFINITIONS``.
+    ``table`` is ``pipeline.table``; ``definition`` one of ``DEFINITIONS``.
     """
 
     refused = "The full refresh was not planned"
@@ -88,17 +85,6 @@ class BesideRequest(Request):
     table: str = _table(
         "The table that is built anew; every flow that writes it reads its sources from the beginning, beside"
         " the table as it is."
-    )
-    behind: int = asked(
-        "number",
-        "May be behind by",
-        "Batches. What is read beside is read in rounds, each of all that is there; after one that had no"
-        " more batches than this, the flows are held, the rest is read, and the table is put in place. 0:"
-        " after a round that found nothing.",
-        BEHIND,
-        whole=True,
-        least=0,
-        unit="batches",
     )
     definition: str = asked(
         "string",
