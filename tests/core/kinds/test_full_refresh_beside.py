@@ -234,8 +234,7 @@ def test_a_value_that_does_not_fit_is_refused(values: dict[str, Any], said: str,
 
 def test_it_can_be_scheduled(world: World) -> None:
     world.declare(
-        EVENTS
-        + '\ndp.schedule("full_refresh_beside", table="events", accept=["loss"], cron="@weekly")\n'
+        EVENTS + '\ndp.schedule("full_refresh_beside", table="events", accept=["loss"], cron="@weekly")\n'
     )
     manifest = read_manifest(world.settings)
     [scheduled] = manifest.pipelines[0].schedules
