@@ -26,14 +26,6 @@ def _table(said: str) -> Any:
     return asked("string", "Table", said, names=TABLE)
 
 
-def _infer_schemas() -> Any:
-    said = (
-        "Look at the files again for sources that declare no schema. Off: the schemas of the old generation"
-        " stay."
-    )
-    return asked("boolean", "Infer schemas again", said, False, section="Sources")
-
-
 def _writers(asking: Asking) -> list[Flow]:
     """Return the flows that write the table; add to ``asking.wrong`` if there are none."""
     if asking.table is None:
@@ -62,7 +54,14 @@ class RefreshRequest(Request):
         "The table that is emptied; every flow that writes it reads its sources again from the beginning."
     )
     accept: tuple[str, ...] = accepted()
-    infer_schemas: bool = _infer_schemas()
+    infer_schemas: bool = asked(
+        "boolean",
+        "Infer schemas again",
+        "Look at the files again for sources that declare no schema. Off: the schemas of the old generation"
+        " stay.",
+        False,
+        section="Sources",
+    )
     reason: str = ""
     by: str = "someone"
 
@@ -74,13 +73,11 @@ class RefreshRequest(Request):
 
 
 @dataclass(frozen=True)
-class BesideRequest(Request):
+class BesideRequest(RefreshRequest):
     """A full refresh beside the table, as requested.
 
     ``table`` is ``pipeline.table``; ``definition`` one of ``DEFINITIONS``.
     """
-
-    refused = "The full refresh was not planned"
 
     table: str = _table(
         "The table that is built anew; every flow that writes it reads its sources from the beginning, beside"
@@ -95,26 +92,14 @@ class BesideRequest(Request):
         KEPT,
         enum=DEFINITIONS,
     )
-    accept: tuple[str, ...] = accepted()
-    infer_schemas: bool = _infer_schemas()
-    reason: str = ""
-    by: str = "someone"
-
-    @classmethod
-    def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
-        """Check that a flow writes the table."""
-        _writers(asking)
-        return {}
 
 
 @dataclass(frozen=True)
-class WithBackupRequest(Request):
+class WithBackupRequest(RefreshRequest):
     """A full refresh with backup, as requested.
 
     ``table`` is ``pipeline.table``; ``fill_from`` one of :data:`FILLS`; the retention is the backup's.
     """
-
-    refused = "The full refresh was not planned"
 
     table: str = _table("The table that is backed up, emptied and filled again.")
     fill_from: str = asked(
@@ -128,10 +113,6 @@ class WithBackupRequest(Request):
     )
     kept_days: float | None = kept_days()
     keep_last: int | None = keep_last()
-    accept: tuple[str, ...] = accepted()
-    infer_schemas: bool = _infer_schemas()
-    reason: str = ""
-    by: str = "someone"
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
