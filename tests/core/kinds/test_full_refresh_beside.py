@@ -215,23 +215,6 @@ def test_a_table_that_cannot_be_replaced_is_refused_in_the_plan(
         plan(stands, definition=definition)
 
 
-BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "no table": ({}, "table is None, which no pipeline declares"),
-    "no definition": (
-        {"table": "events", "definition": "new"},
-        "definition is 'new'; allowed are kept, declared",
-    ),
-    "all at once": ({"table": "nope", "definition": 1}, r"definition is 1.*table is 'nope'"),
-}
-
-
-@pytest.mark.parametrize(("values", "said"), BAD.values(), ids=BAD.keys())
-def test_a_value_that_does_not_fit_is_refused(values: dict[str, Any], said: str, world: World) -> None:
-    world.declare(EVENTS)
-    with pytest.raises(RequestError, match=rf"(?s)not planned, and nothing was touched:\n- .*{said}"):
-        BesideRequest.parse(values, read_manifest(world.settings), "ada")
-
-
 def test_it_can_be_scheduled(world: World) -> None:
     world.declare(
         EVENTS + '\ndp.schedule("full_refresh_beside", table="events", accept=["loss"], cron="@weekly")\n'
