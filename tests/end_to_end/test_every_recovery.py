@@ -52,7 +52,10 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"fill_from": "backup", "infer_schemas": True},
         ["infer_schemas", "fill from sources"],
     ),
-    "full_refresh_beside": ({"behind": 3}, ["Unknown: 'behind'", "Allowed are table, definition"]),
+    "full_refresh_beside": (
+        {"behind": 3},
+        ["Unknown: 'behind'", "Allowed are table, infer_schemas, definition"],
+    ),
     "adopt": (
         {"flow": FLOW, "checkpoint": "a/folder"},
         ["checkpoint is 'a/folder'", "an absolute path, or a URL"],

@@ -205,7 +205,7 @@ class Request:
             for field in dataclasses.fields(cls)
             for part in field.metadata.get("form", ())
         )
-        ordered = sorted(own, key=lambda part: (part.section == RUN[0].section, part.section is not None))
+        ordered = sorted(own, key=lambda part: part.section == RUN[0].section)
         return tuple(_with_names(part, manifest, parked) for part in (*ordered, *cls.run))
 
     @classmethod
