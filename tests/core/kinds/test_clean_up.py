@@ -162,7 +162,8 @@ def test_what_is_decided_to_begin_from_an_earlier_one_keeps_it(stands: World) ->
 def test_what_a_recovery_names_that_is_not_over_stays(stands: World) -> None:
     evidence = {
         "format": 2, "recovery": "rewind", "recovery_id": "w1", "pipeline": "events", "tables": ["events"],
-        "request": {}, "steps": [], "copies": [], "notes": [], "refusals": [], "details": {}, "at": "",
+        "request": {}, "steps": [], "copies": [], "notes": [], "refusals": [], "ways": [],
+        "details": {}, "at": "",
         "flows": [
             {
                 "flow": FLOW, "target": "events", "generation": 4, "next_generation": 5, "previous": 4,
