@@ -37,8 +37,8 @@ class System:
         return self.compose("exec", "-T", service, *command, standard_input=standard_input)
 
     def python(self, service: str, program: str, *arguments: str) -> str:
-        """Run a program of Python in a service's container, and return the last line of its output."""
-        return self.inside(service, "python", "-c", program, *arguments).strip().splitlines()[-1]
+        """Run a program of Python in a service's container, and return its output."""
+        return self.inside(service, "python", "-c", program, *arguments)
 
     def container(self, service: str) -> str:
         """Return the id of a service's container."""
@@ -66,10 +66,9 @@ class System:
 
     def _run(self, command: list[str], timeout: float, standard_input: str = "") -> str:
         done = subprocess.run(
-            command, env=dict(self.environment), cwd=PROJECT, input=standard_input, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False,
+            command, env=dict(self.environment), cwd=PROJECT, input=standard_input, capture_output=True,
+            text=True, timeout=timeout, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, (
-            f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-6000:]}"
-        )
+        said = f"{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
+        assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}:\n{said}"
         return done.stdout
