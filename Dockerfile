@@ -93,7 +93,8 @@ CMD ["sh", "/usr/local/bin/redis.sh"]
 FROM base AS prometheus
 RUN apt-get update \
  && apt-get install -y --no-install-recommends prometheus \
- && rm -rf /var/lib/apt/lists/*
+ && rm -rf /var/lib/apt/lists/* \
+ && chown -R prometheus: /var/lib/prometheus
 COPY docker/prometheus.yaml /etc/prometheus/streamkeeper.yaml
 USER prometheus
 CMD ["prometheus", "--config.file=/etc/prometheus/streamkeeper.yaml", "--storage.tsdb.path=/var/lib/prometheus", "--storage.tsdb.retention.time=15d"]
