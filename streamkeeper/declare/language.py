@@ -52,6 +52,7 @@ from streamkeeper.declare.not_there import check_function, known_parameters, ref
 from streamkeeper.declare.registry import Options, caller, code_hash, current, listed
 from streamkeeper.declare.source_options import check_delta, check_kafka, check_start
 from streamkeeper.errors import DeclarationError, NotOffered
+from streamkeeper.redaction import redact
 from streamkeeper.settings import pipeline_env
 from streamkeeper.user_environment import why_refused
 
@@ -397,7 +398,7 @@ def notifier(classpath: str, **arguments: Any) -> Notifier:
     alert.
 
     Its text arguments are templates with ``{{ alert.subject }}``, ``{{ alert.text }}``, ``{{ alert.kind }}``
-    and ``{{ alert.flow }}``. Never put a password here: put it into an Airflow connection and name that.
+    and ``{{ alert.flow }}``. Secrets are refused: put them into an Airflow connection, and name that.
 
     :param classpath: such as ``airflow.providers.smtp.notifications.smtp.SmtpNotifier``.
     :param arguments: arguments of the notifier's class, as JSON values.
@@ -415,6 +416,13 @@ def notifier(classpath: str, **arguments: Any) -> Notifier:
         raise DeclarationError(
             f"{where}: the arguments of the notifier {classpath} are no JSON values: {error}."
         ) from error
+    secret = next((name for name, value in plain.items() if redact({name: value}) != {name: value}), None)
+    if secret is not None:
+        raise DeclarationError(
+            f"{where}: the notifier {classpath} has a secret in its argument {secret!r}. What is declared is"
+            " kept in the manifest, for all to read. Put it into an Airflow connection, and give the"
+            " connection's name (such as http_conn_id='chat')."
+        )
     return Notifier(classpath, plain)
 
 
