@@ -25,7 +25,6 @@ from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper_airflow import forms
-from streamkeeper_airflow.flow import flow_doc
 from streamkeeper_airflow.recovery.approvals import ASKS, PlanApproval, WorsePriceApproval
 from streamkeeper_airflow.recovery.tasks import (
     GiveUp,
@@ -56,7 +55,7 @@ def recovery_dag(name: str, **more: Any) -> DAG:
         "default_args": RETRIES,
         "tags": ["streamkeeper", "recovery"],
     }
-    named = {"dag_display_name": flow_doc.name_of_another(of.title), "description": of.description}
+    named = {"description": of.description}
     settings = Settings.from_environment()
     manifest = read_manifest(settings)
     parked = parked_flows(open_storage(settings.state), [flow.full_name for flow in manifest.flows()])
@@ -94,7 +93,6 @@ def daily_dag(name: str, cron: str, **more: Any) -> DAG:
     """
     with DAG(
         dag_id=f"{name}_daily",
-        dag_display_name=flow_doc.name_of_another(f"{kind(name).title}, daily"),
         description=f"Triggers {name} for each pipeline.",
         schedule=by_the_clock(cron),
         catchup=False,

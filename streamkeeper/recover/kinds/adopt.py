@@ -332,7 +332,6 @@ SEE_STILL = StepKind(
 
 KIND = Kind(
     name=RECOVERY,
-    title="Adopt a checkpoint",
     description=(
         "Makes a checkpoint of a job that was not Streamkeeper's the first generation of a flow: copied, and"
         " gone on with exactly."

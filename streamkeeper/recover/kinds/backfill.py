@@ -267,7 +267,6 @@ def _repeats(flow: Flow, read: Amount) -> Refusal:
 
 KIND = Kind(
     name=RECOVERY,
-    title="Backfill",
     description=(
         "Reads rows once more, from history, files, a table or a backup, through a flow's views into its"
         " table; the flow runs on."

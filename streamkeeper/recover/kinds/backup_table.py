@@ -193,7 +193,6 @@ def _notes(request: BackupRequest, unit: Mapping[str, str]) -> Iterator[str]:
 
 KIND = Kind(
     name=RECOVERY,
-    title="Back up table",
     description=(
         "Copies a table as it is now, with its tombstones, to where VACUUM and DROP do not reach it; flows"
         " go on."

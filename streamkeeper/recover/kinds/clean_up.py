@@ -349,7 +349,6 @@ def _nothing_to_forget(work: Work) -> dict[str, Any] | None:
 
 KIND = Kind(
     name=RECOVERY,
-    title="Clean up",
     description=(
         "Removes checkpoints that were left long ago, old leases, backups and forgotten flows; tables forget"
         " old deletes."

@@ -195,7 +195,6 @@ def _emptied_any(work: Work) -> bool:
 
 KIND = Kind(
     name=RECOVERY,
-    title="Full refresh",
     description=(
         "Empties a table and lets every flow that writes it read its sources again from the beginning."
     ),

@@ -226,7 +226,6 @@ def _notes(request: BesideRequest, beside: str, felt: list[str]) -> Iterator[str
 
 KIND = Kind(
     name=RECOVERY,
-    title="Full refresh beside",
     description=(
         "Builds a table anew beside the old one while flows and readers go on, and puts it in its place by"
         " one commit."

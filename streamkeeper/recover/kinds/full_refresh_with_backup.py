@@ -144,7 +144,6 @@ def _notes(request: WithBackupRequest, recovery_id: str) -> Iterator[str]:
 
 KIND = Kind(
     name=RECOVERY,
-    title="Full refresh with backup",
     description=(
         "Backs a table up, empties it, and fills it again from its sources or from the backup; the backup is"
         " the way back."

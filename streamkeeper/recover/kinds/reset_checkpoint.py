@@ -165,7 +165,6 @@ def _notes(  # noqa: PLR0917 - what a plan was made of
 
 KIND = Kind(
     name=RECOVERY,
-    title="Reset checkpoint",
     description=(
         "Gives flows a new checkpoint, from exactly where they stood or from where you say; their tables are"
         " kept."

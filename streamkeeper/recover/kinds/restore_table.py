@@ -262,7 +262,6 @@ PUT_BACK = StepKind(
 
 KIND = Kind(
     name=RECOVERY,
-    title="Restore table",
     description=(
         "Replaces a table and its tombstones by a backup or an earlier version; its flows go on from the"
         " batch that belongs to it."

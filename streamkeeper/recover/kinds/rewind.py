@@ -256,7 +256,6 @@ VERIFY_FILES = StepKind(
 
 KIND = Kind(
     name=RECOVERY,
-    title="Rewind",
     description=(
         "Lets a flow begin again after an earlier batch, time or position; its table is kept, or put back to"
         " the same moment."

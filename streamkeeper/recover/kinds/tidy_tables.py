@@ -175,7 +175,6 @@ def _nothing_to_tidy(work: Work) -> dict[str, Any] | None:
 
 KIND = Kind(
     name=RECOVERY,
-    title="Tidy tables",
     description="OPTIMIZE and VACUUM; what running flows, their readers and a rewind need stays.",
     request=TidyRequest,
     plan=plan,

@@ -138,7 +138,6 @@ class Kind:
     """
 
     name: str
-    title: str
     description: str
     request: type[Request]
     plan: Callable[[Settings, Manifest, Any, str], Plan]
