@@ -180,12 +180,15 @@ def test_the_words_name_flow_generations_prices_refusals_steps_and_the_failure(e
         "10 files, 1.0 kB, 100 rows",
         "11 files",
         "rows are lost.",
-        "a note",
         "- ",
     ):
         assert part in said, part
-    positions = [said.index(step.name) for step in KIND.steps]
-    assert positions == sorted(positions), "steps are told in their order"
+    assert "a note" in said or "4 more notes" in said
+    if explained is explain.as_text:
+        positions = [said.index(step.name) for step in KIND.steps]
+        assert positions == sorted(positions), "steps are told in their order"
+    else:
+        assert "what each step does" in said, "and where"
     assert ("accept `loss`" in said) == (explained is explain.as_text), (
         "whoever approves accepts the price with that"
     )
@@ -278,6 +281,29 @@ def test_the_strategy_that_fits_follows_from_what_the_plan_found(
         words = explained(replace(plan_of(), flows=(flow,)))
         assert f"the strategy that fits is: {strategy}" in words
         assert explained is explain.as_markdown or all(row[0] in words for row in TRADE_OFFS[1:])
+
+
+def test_an_approval_keeps_its_buttons_on_the_first_screen_and_counts_the_notes_that_it_leaves_out() -> None:
+    costs = (Refusal("loss", "rows are lost. To go on all the same, accept `loss`."),)
+    short = replace(
+        plan_of(refusals=costs), copies=(), flows=(flow_plan(price(lost=TEN), failure=None, position=None),)
+    )
+    assert "another" in explain.as_markdown(short)
+    assert "more note" not in explain.as_markdown(short)
+    long = replace(short, notes=tuple(f"of all, number {number}" for number in range(30)))
+    said = explain.as_markdown(long)
+    left_out = 34 - sum(
+        line.startswith(("- of all", "- a note", "- another", "- a: n")) for line in lines(said)
+    )
+    assert f"{left_out - 1} more notes, " in said
+    assert len(lines(said)) <= 20
+    assert "rows are lost." in said
+    assert "10 files, 1.0 kB, 100 rows" in said
+    assert all(note in explain.as_text(long) for note in long.notes), "the log has them"
+
+
+def lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line]
 
 
 def test_where_no_flow_is_parked_no_way_out_is_advised() -> None:
