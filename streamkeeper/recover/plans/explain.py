@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import islice
 
 from streamkeeper.amounts import (
     DOWNSTREAM,
@@ -15,7 +14,7 @@ from streamkeeper.amounts import (
     in_words,
     size_in_words,
 )
-from streamkeeper.recover.plans.advice import TRADE_OFFS, advise
+from streamkeeper.recover.plans.advice import TRADE_OFFS
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan
 
@@ -33,7 +32,7 @@ def as_markdown(plan: Plan) -> str:
             left_out += 1
     count = f"{left_out} more note{'s' if left_out > 1 else ''}, what each step does"
     more = count if left_out else "What each step does"
-    others = "" if next(advise(plan), None) is None else " and the other ways out"
+    others = " and the other ways out" if plan.ways else ""
     lines += [f"{more}{others}: in the log of the task `plan`."]
     return "\n".join(line.removeprefix(_NOTE) for line in lines)
 
@@ -118,7 +117,7 @@ def _markdown(plan: Plan) -> Iterator[str]:
     for flow in plan.flows:
         yield from _flow_markdown(flow, several=len(plan.flows) > 1)
     yield from (f"- Copied: {_plain(_copy(copy))}" for copy in plan.copies)
-    yield from (f"- {_plain(advice)}" for advice in islice(advise(plan), 1))
+    yield from (f"- {_plain(advice)}" for advice in plan.ways[:1])
     yield ""
     why = _literal(plan.reason) if plan.reason else "none given"
     yield f"Recovery `{plan.recovery_id}`, asked by {_literal(plan.by)}, planned {plan.at}. Reason: {why}."
@@ -224,10 +223,9 @@ def _text(plan: Plan) -> Iterator[str]:
     yield from (f"  copied: {_copy(copy)}" for copy in plan.copies)
     yield "  steps"
     yield from (f"    {step.replace('`', '')}" for step in _steps(plan))
-    advices = list(advise(plan))
-    if advices:
+    if plan.ways:
         yield "  ways out"
-        yield from (f"    {advice}" for advice in advices)
+        yield from (f"    {advice}" for advice in plan.ways)
         yield from (f"    {row[0]}: {_trade_off(row)}" for row in TRADE_OFFS[1:])
     yield from (f"  refused: {refusal.message}" for refusal in plan.refusals)
 
