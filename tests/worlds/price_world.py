@@ -33,7 +33,7 @@ Brokers = Callable[[], str]
 """Start the Kafka broker if it does not run yet, and return its address."""
 TABLE = "events.events"
 FLUSH = 80_000
-"""Events from this number on come last: they close what is open, and count nowhere."""
+"""Number of the last event, which closes what is open and counts nowhere."""
 
 _PARSED = f'.select(F.from_json(F.col("value").cast("string"), "{SCHEMA}").alias("event")).select("event.*")'
 _MARKED = '.withWatermark("event_time", "10 seconds")'
@@ -381,9 +381,8 @@ class Priced:
         self.run()
         self.comes()
         self.run()
-        for number in (FLUSH, FLUSH + 1000):
-            self.feed.arrive(number)
-            self.run()
+        self.feed.arrive(FLUSH)
+        self.run()
         lost, twice = self._off()
         again = flow.written_again or NONE
         unread = [price.lost for price in flow.prices]

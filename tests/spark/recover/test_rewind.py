@@ -4,6 +4,7 @@ table equals the oracle.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from streamkeeper.drivers import progress
 from streamkeeper.errors import RecoveryError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
@@ -132,6 +134,8 @@ def test_a_driver_tells_of_no_batch_that_never_ran(
         beat = heartbeat(bed)
         assert beat is not None
         assert (beat.batch, beat.rows) == (None, 0)
+        told = str(progress.look(bed.home, bed.flow(), time.time()))
+        assert ("no batch committed" in told, "last commit" in told) == (True, False), told
     assert "generation 2, batch" not in capsys.readouterr().out
 
 
