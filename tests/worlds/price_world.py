@@ -375,15 +375,12 @@ class Priced:
         """
         if self.random.random() < 0.5:
             self.comes()
-        before = self._off()
+        before = self.off()
         flow = self.plan(recovery).flows[0]
         self.carry_out()
         self.run()
-        self.comes()
-        self.run()
-        self.feed.arrive(FLUSH)
-        self.run()
-        lost, twice = self._off()
+        self.ends()
+        lost, twice = self.off()
         again = flow.written_again or NONE
         unread = [price.lost for price in flow.prices]
         told = f"twice {twice}, lost {lost}, before {before}; said: {again}, {unread}\n" + "\n".join(self.did)
@@ -397,8 +394,15 @@ class Priced:
         if self.query.each_its_row and not any(amount.at_most for amount in unread):
             assert lost == never_read, told
 
-    def _off(self) -> tuple[int, int]:
-        """Give how many rows are lost, and how many too many, by the oracle; what the last events make is
+    def ends(self) -> None:
+        """Let some events come, and the last one."""
+        self.comes()
+        self.run()
+        self.feed.arrive(FLUSH)
+        self.run()
+
+    def off(self) -> tuple[int, int]:
+        """Give how many rows are lost, and how many too many, by the oracle; what the last event makes is
         left out.
         """
         wanted: Found = Counter(self.query.oracle([event for event in self.bed.events if event["n"] < FLUSH]))
