@@ -22,7 +22,7 @@ from streamkeeper_jobs.spark.row_checksums import checksum
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers import submit
-from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.errors import RecoveryError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, ledger, side_flow
 from streamkeeper.recover import engine
@@ -118,9 +118,6 @@ def test_a_reader_sees_the_old_table_or_the_new_one_and_the_flow_goes_on_before_
     assert recovery_lock.holder(bed.home.storage, "events", "events") is None
     assert tables(bed.root) == ["events"]
     assert bed.home.storage.names("events") == ["clean_events", "ledger", "tables"]
-    put = "generation 2 was built beside the table and put in place at version"
-    with pytest.raises(RequestError, match=put):  # and not that its log had lost old commits
-        at_work.plan("rewind", "r2", flow="events.clean_events", batch="2/0", target="restored")
 
 
 PARTS = [
