@@ -55,9 +55,8 @@ class Present:
         only leaves rows out.
         """
         declared = (self.failure or {}).get("operators")
-        return self.stateful is False or (
-            bool(self.stateful) and _DEDUPE.issuperset(self.operators if declared is None else declared)
-        )
+        operators = self.operators if declared is None else declared
+        return self.stateful is False or (bool(operators) and _DEDUPE.issuperset(operators))
 
     @property
     def makes_its_state(self) -> bool:

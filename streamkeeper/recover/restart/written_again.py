@@ -43,8 +43,8 @@ from streamkeeper.settings import Settings
 from streamkeeper.tables import past_versions
 
 EMPTY_STATE = (
-    "the state starts empty: what it would have left out as seen before is written again, and what it had"
-    " collected and not written is lost"
+    "the state starts empty: what it had collected and not written yet is lost, and what belongs to that and"
+    " is still to come makes other rows; no log counts either"
 )
 _AT_ONCE = 8
 """Commits of a log that are read together."""
@@ -104,18 +104,18 @@ def written_again(
     """
     if isinstance(flow.declaration, AutoCdcFlow):
         return None
-    if begins.state == EMPTY and present.stateful is not False and begins.start.mode != EARLIEST:
+    forgets = begins.state == EMPTY and present.stateful is not False and begins.start.mode != EARLIEST
+    if forgets and not present.lets_rows_through:
         return _unknown(EMPTY_STATE)
-    if (begins.restored or begins.start.mode == AFTER_LAST) and all(
-        price.repeated.nothing for price in prices
-    ):
-        return NONE
-    elsewhere = begins.place is None and begins.start.mode not in (AFTER_LAST, EARLIEST)
-    if elsewhere and present.lets_rows_through and all(price.repeated.nothing for price in prices):
-        return NONE
+    if not forgets and all(price.repeated.nothing for price in prices):
+        elsewhere = begins.place is None and begins.start.mode not in (AFTER_LAST, EARLIEST)
+        if begins.restored or begins.start.mode == AFTER_LAST or (elsewhere and present.lets_rows_through):
+            return NONE
     home = flow_home(settings, flow)
     line = _line_of(home, present.standing)
     undone, exact = _undone(home, line, present, prices, begins)
+    if forgets and not begins.restored:  # each of its rows may be sent once more, and is then known again
+        undone, exact = list(line.parts), False
     if line.why is not None and (not undone or undone[-1] is line.parts[-1]):
         return _unknown(line.why)
     again = all(
