@@ -13,8 +13,8 @@ with DAG(
     dag_id="remove_driver_logs",
     dag_display_name=name_of_another("Remove driver logs"),
     description=(
-        "Removes driver logs that nobody wrote for STREAMKEEPER_LOG_RETENTION (30 days); those of living"
-        " drivers stay."
+        "Removes driver logs that were not written for STREAMKEEPER_LOG_RETENTION (30 days); those of"
+        " living drivers stay."
     ),
     schedule=by_the_clock("0 0 * * *"),
     catchup=False,

@@ -17,7 +17,7 @@ with DAG(
     dag_id="release_flows",
     dag_display_name=name_of_another("Release flows"),
     description=(
-        "Takes your hold, or a named person's, from flows; holds of others, parks and recoveries stay."
+        "Releases your hold, or a named person's, from flows; holds of others, parks and recoveries stay."
     ),
     schedule=None,
     catchup=False,

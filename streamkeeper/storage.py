@@ -128,9 +128,9 @@ def read_json(storage: Storage, name: str) -> dict[str, Any] | None:
         value = None
     if not isinstance(value, dict):
         raise StorageError(
-            f"{storage.path(name)} holds {content[:60]!r}…, not a JSON object. Streamkeeper writes such files"
-            " whole, so something else changed it; put back a copy, or move it away if you know what it"
-            " said."
+            f"{storage.path(name)} holds {content[:60]!r}…, not a JSON object. Streamkeeper writes such"
+            " files whole, so another process changed it. Restore it from a copy, or move it away if its"
+            " content is known."
         )
     return value
 

@@ -79,8 +79,8 @@ class State(Enum):
     NEVER_STARTED = "never started"
     HELD = "held"
     NEW = "first look"
-    MOVED_ON = "moved on since the last look"
-    DONE = "done: it runs once, and has read all there was"
+    MOVED_ON = "progressed since the last check"
+    DONE = "done: it runs once and has read all its input"
     IDLE = "idle: nothing to read"
     WAITING = "input waits"
     NO_PROGRESS = "no progress"
@@ -252,5 +252,5 @@ def _read_note(home: FlowHome) -> Note | None:
     except (TypeError, KeyError) as error:
         path = home.storage.path(home.progress)
         raise StorageError(
-            f"{path} is no note of the monitor: {error}. Remove it; the next look writes it anew."
+            f"{path} is not a monitor's note: {error}. Remove it; the next check writes it again."
         ) from error

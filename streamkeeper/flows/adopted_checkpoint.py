@@ -91,8 +91,8 @@ def open_adopted(start: StartAt) -> AdoptedCheckpoint:
     if found != start.query_id:
         raise CheckpointError(
             f"The checkpoint at {start.checkpoint} is of the query {found} now; it was of {start.query_id}"
-            " when its adoption was decided. Nothing was copied. Put the one that was there back, or plan"
-            " the adoption of this one."
+            " when its adoption was decided. Nothing was copied. Restore that checkpoint, or plan the"
+            " adoption of this one."
         )
     return checkpoint
 
@@ -104,7 +104,7 @@ def standing_of(
 
     If the table's log does not know the query, the table's content is unknown, and the checkpoint counts.
     """
-    nobody = Generation(0, None, StartAt(EARLIEST), REBUILT, query_id, "none of ours", "somebody", "", "")
+    nobody = Generation(0, None, StartAt(EARLIEST), REBUILT, query_id, "none of ours", "someone", "", "")
     start = Start(0, checkpoint.path(), None, {}, {}, (), None, 0, "")
     known = sink.complete and sink.version is not None
     return Standing(nobody, start, checkpoint, last_commit, sink.version, sink.sealed, sink_known=known)

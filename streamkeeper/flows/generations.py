@@ -149,7 +149,8 @@ def read(home: FlowHome, number: int) -> Generation | None:
         )
     except (TypeError, KeyError) as error:
         raise StorageError(
-            f"{home.storage.path(home.generation(number))} is no generation: {error}. Put a copy of it back."
+            f"{home.storage.path(home.generation(number))} is not a generation: {error}. Restore it from a"
+            " copy."
         ) from error
 
 
@@ -166,8 +167,8 @@ def read_start(home: FlowHome, number: int) -> Start | None:
         return Start(**{**value, "operators": tuple(value["operators"])})
     except (TypeError, KeyError) as error:
         raise StorageError(
-            f"{home.storage.path(home.start(number))} is no generation's start: {error}. Put a copy of it"
-            " back."
+            f"{home.storage.path(home.start(number))} is not a generation's start: {error}. Restore it from"
+            " a copy."
         ) from error
 
 
@@ -223,7 +224,7 @@ def decide(home: FlowHome, generation: Generation) -> Generation:
     if found.recovery is None or found.recovery != generation.recovery:
         raise RecoveryError(
             f"Generation {generation.number} of {home.full_name} was decided meanwhile by {found.by}"
-            f" ({found.why}). Nothing was changed. Make the plan again from the generation that is there now."
+            f" ({found.why}). Nothing was changed. Plan again from that generation."
         )
     return found
 

@@ -78,8 +78,8 @@ class Standing:
         except CheckpointError as error:
             raise CheckpointError(
                 f"{error}\nBatch {self.batch} is the last that the {self.ruled_by} has, and its offsets are"
-                " what the next generation would start from. Restore that file from a copy, or choose"
-                " explicit offsets or a timestamp."
+                " the start of the next generation. Restore that file from a copy, or choose explicit"
+                " offsets or a timestamp."
             ) from error
 
     def _check_never_committed(self) -> None:
@@ -92,12 +92,12 @@ class Standing:
             why = (
                 f"it was seeded with batch {self.start.seed_batch}"
                 if lost
-                else "the table's log does not reach back far enough to tell"
+                else "the table's log does not go back far enough"
             )
             raise CheckpointError(
-                f"{self.checkpoint.path()} has no committed batch, but {why}: something emptied it. Nothing"
-                " was changed. Put it back from a copy, or choose where to start: earliest, a timestamp or"
-                " explicit offsets."
+                f"{self.checkpoint.path()} has no committed batch, but {why}: it was emptied. Nothing was"
+                " changed. Restore it from a copy, or choose a start: earliest, a timestamp or explicit"
+                " offsets."
             )
 
     def evidence(self) -> dict[str, Any]:

@@ -86,15 +86,15 @@ def _state(home: FlowHome, flow: Flow) -> tuple[str, str]:
         ):
             return (
                 "starting" if there else "down"
-            ), "its declaration changed, so its next start tries it once"
+            ), "its declaration changed, so the next start tries the new one once"
         return ("stopping" if there else "parked" if park else "held"), said
     if lease is None:
         return "declared", "never started"
     if not there and flow.declaration.once and (number := generations.finished(home)) is not None:
-        return "done", f"it runs once, and has read all there was, in generation {number}"
+        return "done", f"it runs once and has read all its input, in generation {number}"
     if not there:
         stopped = leases.why_left(home, lease) == Outcome.STOPPED.name.lower()
-        how = "ended in good order" if stopped else life.value if life else "is gone"
+        how = "ended normally" if stopped else life.value if life else "is gone"
         return "stopped" if stopped else "down", f"its driver {how}: {leases.describe(lease)}"
     beat = leases.read_heartbeat(home, lease.epoch)
     state = "running" if beat and beat.phase == "running" else "starting"

@@ -42,9 +42,9 @@ def price_of(
     if misfit is not None:
         if restart.start.mode == AFTER_LAST:
             raise RequestError(
-                f"The source {source.name} was another kind of source in the old checkpoint: {misfit} So it"
-                " cannot go on from there. Give the new source another name, or choose earliest, latest, a"
-                " timestamp or explicit offsets."
+                f"The source {source.name} was another kind of source in the old checkpoint: {misfit} It"
+                " cannot continue from there. Give the new source another name, or choose earliest,"
+                " latest, a timestamp or explicit offsets."
             )
         offset = None
     where = (
@@ -57,7 +57,7 @@ def price_of(
             None,
             0,
             None,
-            "the table has batches that this checkpoint never planned; it is an older copy, or was made anew",
+            "the table has batches that this checkpoint never planned; it is an older copy, or was recreated",
         )
         return SourcePrice(source.name, where, f"start {restart.start.mode}", lost=unknown, repeated=unknown)
     if source.format in (KAFKA, DELTA):

@@ -210,14 +210,14 @@ def remove(settings: Settings, pipeline: str, table: str, backup: str, *, unfini
     entry = _read(storage, pipeline, table, backup)
     if unfinished and entry is not None:
         raise RecoveryError(
-            f"The backup {backup} of {pipeline}.{table} was finished since it was planned to go, so it was"
-            " not removed."
+            f"The backup {backup} of {pipeline}.{table} was completed after its removal was planned, so it"
+            " was not removed."
         )
     users = needed_by(storage, entry) if entry is not None else []
     if users:
         raise RecoveryError(
             f"The backup {backup} of {pipeline}.{table} is needed by {', '.join(users)}, so it was not"
-            f" removed. Let that end, or give it up (streamkeeper abandon {users[0]})."
+            f" removed. Wait for that recovery, or give it up (streamkeeper abandon {users[0]})."
         )
     storage.create(f"{_folder(storage, pipeline, table)}/{backup}{_REMOVED}", b"{}\n")
     place, _, copies = folder(settings, pipeline, table, backup).rpartition("/")
@@ -247,7 +247,7 @@ def left_over(settings: Settings) -> LeftOver:
         book = ledger.open(state, pipeline, name)
         if book.end() is not None:
             unfinished.append(
-                Expired(pipeline, table, name, "it was never finished, and its recovery is over")
+                Expired(pipeline, table, name, "it was never completed, and its recovery is over")
             )
         elif not book.events():
             strange.append(folder(settings, pipeline, table, name))
@@ -369,7 +369,7 @@ def _read(storage: Storage, pipeline: str, table: str, backup: str) -> Backup | 
         return Backup(**{**value, "pipeline": pipeline, "tables": tables, "flows": flows})
     except (TypeError, KeyError) as error:
         raise StorageError(
-            f"{storage.path(name)} is no backup's entry: {error}. Put a copy of it back."
+            f"{storage.path(name)} is not a backup's entry: {error}. Restore it from a copy."
         ) from error
 
 

@@ -121,10 +121,7 @@ def _unknown_before(commit: LogCommit) -> str | None:
     if (commit.version == 0 and commit.operation == _COPIED) or any(
         writer.endswith(PUT_BACK) for writer in commit.transactions
     ):
-        return (
-            f"its version {commit.version} is a backup that was put back, and who had written into that is"
-            " not told by its log"
-        )
+        return f"its version {commit.version} is a restored backup, and the log does not say who wrote that"
     return None
 
 
@@ -132,7 +129,7 @@ def _unread(path: str) -> str | None:
     """Return where the log was not read; None if it was read to its first commit."""
     versions = delta_log.versions(path)
     if len(versions) > COMMITS:
-        return f"looked at are the newest {COMMITS:,} commits of its log"
+        return f"read are only the newest {COMMITS:,} commits of its log"
     return f"its log starts at version {versions[-1]} now" if versions and versions[-1] > 0 else None
 
 

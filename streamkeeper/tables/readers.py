@@ -54,16 +54,14 @@ def what_it_feels(source: Source) -> str:
     """
     options = {name.lower(): value.lower() for name, value in source.options.items()}
     if "true" in (options.get("readchangefeed"), options.get("readchangedata")):
-        return "gets every row as deleted, and what is written again as inserted"
+        return "gets every row as deleted, and the rows written again as inserted"
     if "true" in (
         options.get("skipchangecommits"),
         options.get("ignorechanges"),
         options.get("ignoredeletes"),
     ):
-        return "does not see the rows go, and gets what is written again a second time"
-    return (
-        "fails at the commit that removes rows, and is parked: it needs a reset or a full refresh of its own"
-    )
+        return "does not see the deletes, and gets the rows written again as duplicates"
+    return "fails at the commit that removes rows and is parked: it then needs a reset or a full refresh"
 
 
 def what_readers_feel(settings: Settings, manifest: Manifest, path: str) -> list[str]:
@@ -97,11 +95,13 @@ def needs_of(storage: Storage, flow: Flow, source: Source, history: History) -> 
     if begun is not None:
         stands = reader.version(reader.stands(begun[1]))
         if stands is not None:
-            yield Need(stands, f"{flow.full_name} reads it and stands at version {stands}.")
+            yield Need(stands, f"{flow.full_name} reads it and is at version {stands}.")
     if newest is not None and (begun is None or newest.number > begun[0].number):
         begins = reader.begins(newest)
         if begins is not None and begins <= history.newest:
-            said = f"generation {newest.number} of it, decided and not begun yet, begins at version {begins}"
+            said = (
+                f"generation {newest.number} of it, decided and not started yet, starts at version {begins}"
+            )
             yield Need(begins, f"{flow.full_name} reads it, and {said}.")
 
 
@@ -160,8 +160,8 @@ class _Reader:
                 return self._after(decided.previous)
             case mode:
                 raise CheckpointError(
-                    f"Where generation {decided.number} of {self.flow.full_name} begins to read ({mode})"
-                    " cannot be known before it has begun. Let its flow run, or run its recovery on."
+                    f"Where generation {decided.number} of {self.flow.full_name} begins to read ({mode}) is"
+                    " unknown before it has started. Let its flow run, or continue its recovery."
                 )
 
     def _after(self, number: int) -> int | None:
@@ -172,7 +172,7 @@ class _Reader:
         decided = generations.read(self.home, number)
         if decided is None:
             raise CheckpointError(
-                f"{self.home.storage.path(self.home.generation(number))} is gone. Put it back from a copy."
+                f"{self.home.storage.path(self.home.generation(number))} is gone. Restore it from a copy."
             )
         return self.begins(decided)
 
@@ -180,7 +180,8 @@ class _Reader:
         start = generations.read_start(self.home, number)
         if start is None:
             raise CheckpointError(
-                f"Generation {number} of {self.flow.full_name} never began, or what says so is gone."
+                f"Generation {number} of {self.flow.full_name} never started, or its start file no longer"
+                " exists."
             )
         return Checkpoint(self.home.storage, start.checkpoint)
 

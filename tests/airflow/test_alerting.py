@@ -115,7 +115,7 @@ def test_a_notifier_that_fails_is_counted_and_told_later_and_the_others_are_not_
     settings = declare(project, (SMTP, MAIL), (HTTP, HOOK))
     hook.refuse = True
     assert alert(settings, AlertKind.PARKED, FLOW, "it broke", "park 1")
-    assert "HttpNotifier could not be told that first.first_flow is parked, attempt 1:" in caplog.text
+    assert "HttpNotifier could not be notified (first.first_flow is parked), attempt 1:" in caplog.text
     assert "503" in caplog.text
     [waiting] = alerts.pending(home)
     notifiers = notify.notifiers_of(settings, FLOW)
@@ -163,7 +163,7 @@ def test_a_storage_that_cannot_be_written_does_not_break_the_task(
     (project / "state" / "first").write_text("in the way")
     with caplog.at_level(logging.ERROR):
         assert not alert(settings, AlertKind.PARKED, FLOW, "it broke", "park 1")
-    assert "Nobody could be told that first.first_flow: parked" in caplog.text
+    assert "No notifier could be called for first.first_flow, parked" in caplog.text
 
 
 class OnlyAsync(BaseNotifier):

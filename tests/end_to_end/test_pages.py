@@ -52,7 +52,7 @@ def test_the_form_has_the_parked_flow_chosen_and_triggers_what_is_right(
     )
     person.visit(f"/dags/{RESET}")
     person.see("[data-testid=trigger-dag-button]").click()
-    person.read("Where the new checkpoint starts reading")
+    person.read("Start of the new checkpoint")
     assert person.chosen("flow") == FLOW
     assert person.see("[data-testid=trigger-dag-submit]").is_enabled(), "nothing more must be said"
     person.picture("form")
@@ -88,7 +88,7 @@ def test_the_approval_names_the_price_and_shows_what_somebody_wrote_as_text(
     assert reject == "Reject"
     person.visit(f"/dags/{RESET}/runs/{quote(run)}/tasks/approve/required_actions")
     person.read(approve)
-    assert "![x](http://x/x.png)" in person.read("Reason:"), "what somebody wrote is text"
+    assert "![x](http://x/x.png)" in person.read("Reason:"), "what someone wrote is text"
     person.picture("approval")
     assert parked.api.answer(RESET, run, "approve", reject, ENDING) == "success"
     parked.api.wait_for_run(RESET, run, ENDING)

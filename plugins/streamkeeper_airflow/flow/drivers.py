@@ -135,11 +135,11 @@ class Attached:
             return Ending(Outcome.PARKED, "the flow is parked")
         left = read_json(self._home.storage, self._home.left(self._lease.epoch))
         if left is None:
-            return Ending(Outcome.FAILED, "it is gone without a word")
+            return Ending(Outcome.FAILED, "it ended without a reason")
         outcome = Outcome.__members__.get(str(left.get("why")).upper(), Outcome.STOPPED)
         return Ending(
             outcome,
-            "it left in good order" if outcome is Outcome.STOPPED else f"it left a note: {left['why']}",
+            "it ended normally" if outcome is Outcome.STOPPED else f"it left a note: {left['why']}",
         )
 
 

@@ -60,7 +60,7 @@ def alert(
         log.warning("Alert: %s\n%s", found.subject, found.text)
         return deliver(home, found, notifiers_of(settings, flow))
     except (StreamkeeperError, OSError) as error:
-        log.exception("Nobody could be told that %s: %s: %s", flow, kind.value, error)
+        log.exception("No notifier could be called for %s, %s: %s", flow, kind.value, error)
         return False
 
 
@@ -85,7 +85,7 @@ def deliver(
                 continue
             case Step.GIVEN_UP:
                 log.error(
-                    "%s was not told that %s, %d times; that is given up.",
+                    "%s was not notified (%s) after %d attempts; no more are made.",
                     notifier.classpath,
                     found.subject,
                     alerts.MOST_ATTEMPTS,
@@ -95,12 +95,12 @@ def deliver(
                 failure = send(notifier, found)
         if failure is None:
             attempt.sent(home)
-            log.info("%s was told that %s.", notifier.classpath, found.subject)
+            log.info("%s was notified: %s.", notifier.classpath, found.subject)
             told = True
         else:
             attempt.failed(home, failure)
             log.error(
-                "%s could not be told that %s, attempt %d: %s",
+                "%s could not be notified (%s), attempt %d: %s",
                 notifier.classpath,
                 found.subject,
                 attempt.number,

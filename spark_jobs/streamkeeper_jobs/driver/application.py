@@ -103,7 +103,7 @@ def _run(settings: Settings, names: Sequence[str], available_now: bool) -> Outco
     ]
     if all(is_done(item) for item in asked):  # once flows share no driver, so this is one flow
         say(
-            f"{', '.join(names)} is done: it runs once, and has read all there was. To run it again, reset"
+            f"{', '.join(names)} is done: it runs once and has read all its input. To run it again, reset"
             " it: reset_checkpoint."
         )
         return Outcome.DONE

@@ -155,7 +155,10 @@ def take_lease(asked: Asked) -> Lease:
     )
     if asked.lifts_park:
         holds.release(home, holds.PARK)
-        say(f"The declaration of {home.full_name} changed since it was parked: it is tried once.")
+        say(
+            f"The declaration of {home.full_name} changed since it was parked: the new declaration is tried"
+            " once."
+        )
     return lease
 
 
@@ -251,9 +254,9 @@ def _finish(job: Job, generation: Generation, start: Start) -> None:
     """Record that a once flow is done: its query has ended by itself, with all available data."""
     last = Checkpoint(job.home.storage, start.checkpoint).last_commit()
     generations.finish(job.home, generation.number, last)
-    read = "nothing" if last is None or last == start.seed_batch else f"all there was, up to batch {last}"
+    read = "nothing" if last is None or last == start.seed_batch else f"all its input, up to batch {last}"
     say(
-        f"{job.flow.full_name} is done: it has read {read}. A reset gives it a new checkpoint, and runs it"
+        f"{job.flow.full_name} is done: it has read {read}. A reset gives it a new checkpoint and runs it"
         " again."
     )
 
@@ -309,11 +312,11 @@ def _classify(error: Exception) -> Failure:
         )
     if isinstance(error, (CheckpointError, RecoveryError)):
         if isinstance(error, SinkDisagrees):
-            meaning = "its checkpoint and its table cannot both be right"
+            meaning = "its checkpoint and its table contradict each other"
         elif isinstance(error, CheckpointError):
             meaning = "its checkpoint cannot be read"
         else:
-            meaning = "its generation cannot go on as it was decided"
+            meaning = "its generation cannot start as decided"
         return Failure(
             FailureClass.NEEDS_RECOVERY,
             None,

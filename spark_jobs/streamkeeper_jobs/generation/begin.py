@@ -171,5 +171,5 @@ def _describe(job: Job, generation: Generation, start: Start, ruled_by: str | No
             if generation.start.mode == ADOPTED
             else "the one before it"
         )
-        words += f" where {before} stood: batch {found['batch']}, as the {ruled_by} has it"
+        words += f" where {before} stood: batch {found['batch']}, by the {ruled_by}"
     return f"{words}; state {start.state}." if start.state else f"{words}."

@@ -218,7 +218,7 @@ def _shared(old: Checkpoint, name: str) -> Iterator[str]:
         for listed, folder, key in _SHARED:
             yield from (f"{folder}/{item[key]}" for item in told.get(listed, ()))
     except (zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(old.path(name), f"is no version of a RocksDB state store ({error!r})") from error
+        raise damaged(old.path(name), f"is not a version of a RocksDB state store ({error!r})") from error
 
 
 def _all(old: Checkpoint, folder: str, version: int) -> Iterator[str]:

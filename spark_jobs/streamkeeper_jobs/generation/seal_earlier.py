@@ -125,8 +125,8 @@ def _adopted(job: Job, generation: Generation) -> Standing:
     ):
         raise RecoveryError(
             f"{checkpoint.path()} has planned batch {under_way} and committed {last}, and the table at"
-            f" {job.table_path} knows nothing of its query: it may have that batch or not. Plan the adoption"
-            f" again, and accept `{REPEATS}`, or let the old job end its batch."
+            f" {job.table_path} does not name its query, so it is unknown whether it has that batch. Plan"
+            f" the adoption again and accept `{REPEATS}`, or let the old job end its batch."
         )
     wrote = _seal(job, query_id)
     where = adopted_checkpoint.standing_of(
@@ -176,9 +176,9 @@ def _begun_behind(home: FlowHome, generation: Generation, sealed: Sealed) -> tup
     decided, start = generations.read(home, number), generations.read_start(home, number)
     if generation.start.mode != AFTER_LAST or decided is None or start is None:
         raise RecoveryError(
-            f"Generation {number} of {home.full_name} was passed over when generation {generation.number} was"
-            " decided, but a driver that was thought gone began it since and wrote batch"
-            f" {sealed.last[number]}. Reset the flow again: a new plan counts that."
+            f"Generation {number} of {home.full_name} was skipped when generation {generation.number} was"
+            " decided, but a driver that seemed to be gone has started it since and written batch"
+            f" {sealed.last[number]}. Reset the flow again: a new plan counts that batch."
         )
     return decided, start
 
@@ -190,8 +190,8 @@ def _begun(home: FlowHome, generation: Generation) -> tuple[Generation, Start] |
         if decided is None:
             raise RecoveryError(
                 f"Generation {generation.number} of {home.full_name} follows generation {number}, whose"
-                f" decision is gone. Put {home.storage.path(home.generation(number))} back from a copy, or"
-                " decide one that starts from earliest or latest."
+                f" decision no longer exists. Restore {home.storage.path(home.generation(number))} from a"
+                " copy, or reset the flow from earliest or latest."
             )
         start = generations.read_start(home, number)
         if start is not None:
@@ -201,8 +201,8 @@ def _begun(home: FlowHome, generation: Generation) -> tuple[Generation, Start] |
         if decided.start.mode != AFTER_LAST:
             raise RecoveryError(
                 f"Generation {generation.number} of {home.full_name} follows generation {number}, which was"
-                f" to start from {decided.start.mode} and never began, so it has no position. Reset the flow"
-                " again with that start."
+                f" decided to start from {decided.start.mode} and never did, so it has no position. Reset"
+                " the flow again with that start."
             )
         number = decided.previous
     return None
@@ -214,9 +214,7 @@ def _at_place(job: Job, generation: Generation) -> Standing:
     try:
         return past_positions.at_batch(job.home, job.table_path, number, batch).standing
     except RequestError as error:
-        raise RecoveryError(
-            f"Generation {generation.number} cannot begin where it was decided to. {error}"
-        ) from error
+        raise RecoveryError(f"Generation {generation.number} cannot start as decided. {error}") from error
 
 
 def _of(home: FlowHome, number: int) -> Standing:
@@ -229,8 +227,8 @@ def _of(home: FlowHome, number: int) -> Standing:
     decided, start = generations.read(home, number), generations.read_start(home, number)
     if decided is None or start is None:
         raise RecoveryError(
-            f"Generation {number} of {home.full_name} is gone; the offsets to start from are its. Put a copy"
-            " of it back."
+            f"Generation {number} of {home.full_name} no longer exists, and the start needs its offsets."
+            " Restore it from a copy."
         )
     checkpoint = Checkpoint(home.storage, start.checkpoint)
     return Standing(

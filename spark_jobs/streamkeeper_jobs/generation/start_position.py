@@ -121,9 +121,10 @@ def _find(
             return _explicit(start.offsets or {}, sources, where, looks)
         case mode if mode == BESIDE:
             raise RecoveryError(
-                f"Generation {generation.number} goes on where a table was built beside, and"
-                f" {generation.recovery} ended before it was put in place. Run that recovery on; if it was"
-                " abandoned, reset the flow from the generation before: reset_checkpoint."
+                f"Generation {generation.number} continues after a table that was built beside, and"
+                f" {generation.recovery} ended before that table replaced the old one. Continue that"
+                " recovery; if it was abandoned, reset the flow from the generation before"
+                " (reset_checkpoint)."
             )
         case mode:
             raise RecoveryError(
@@ -146,7 +147,7 @@ def _after_last(
     if offsets is None:
         notes = ["nothing was processed before"]
     elif offsets.version == 2:
-        notes += [f"source {name} is not read any more" for name in offsets.sources if name not in names]
+        notes += [f"source {name} is no longer read" for name in offsets.sources if name not in names]
     stood = {name: offsets.sources[key] for name, key in keys.items()} if offsets is not None else {}
     found, said = _all_onward(sources, stood, keys, where, looks=looks, accepted=accepted)
     return Origin(found, offsets.watermark_ms if offsets is not None else 0, (*notes, *said))
@@ -165,7 +166,7 @@ def _after_kept(
         {name for name, offset in kept.items() if offset is not None},
     )
     notes = [f"source {name} is new: read from its beginning" for name in sorted(names - read)]
-    notes += [f"source {name} is not read any more" for name in sorted(read - names)]
+    notes += [f"source {name} is no longer read" for name in sorted(read - names)]
     found, said = _all_onward(
         sources, kept, _folders(sources, where.checkpoint), where, looks=looks, accepted=accepted
     )
@@ -279,8 +280,7 @@ def _explicit(
         )
     if where is None:
         raise RecoveryError(
-            "There is no earlier generation that explicit offsets could be offsets of. Start from earliest or"
-            " latest."
+            "Explicit offsets need an earlier generation, and there is none. Start from earliest or latest."
         )
     keys = _folders(sources, where.checkpoint)
     found: dict[str, SourceOrigin] = {}

@@ -102,8 +102,8 @@ def _flows(work: Work, table: str, found: Snapshot) -> list[FlowAt]:
             stood.append(flow_at(home, wrote))
         except (CheckpointError, RecoveryError) as error:
             say(
-                f"{home.full_name} is not declared and wrote rows that are copied; the backup does not say"
-                f" after which batch: {error}"
+                f"{home.full_name} is no longer declared and wrote rows that are copied; the backup does"
+                f" not say up to which batch: {error}"
             )
     return stood
 
@@ -126,7 +126,7 @@ def _pin(work: Work, what: str, path: str, found: Snapshot) -> dict[str, Any]:
     copies = open_storage(work.plan.details["folder"])
     copies.overwrite(commit_file(what), ("\n".join(lines) + "\n").encode())
     size, rows = found.bytes, found.rows
-    say(f"{path} is pinned at version {found.version}: {files:,} files, {size:,} bytes.")
+    say(f"{path} is backed up at version {found.version}: {files:,} files, {size:,} bytes.")
     return {
         "what": what,
         "source": path,
@@ -178,20 +178,20 @@ def _verify(spark: SparkSession, work: Work, table: dict[str, Any]) -> dict[str,
     copy = read_version(spark, table["path"], 0)
     if source.schema != copy.schema:
         raise RecoveryError(
-            f"The copy {table['path']} has other columns than what was pinned: {copy.schema.simpleString()}."
-            f" {_ANEW}"
+            f"The copy {table['path']} has other columns than the chosen version:"
+            f" {copy.schema.simpleString()}. {_ANEW}"
         )
     wanted, found = read_checksum(source, table["source"]), read_checksum(copy, table["path"])
     if wanted != found:
         raise RecoveryError(
-            f"The copy {table['path']} is not what was pinned: it has {describe(found)}; version"
+            f"The copy {table['path']} differs from the chosen version: it has {describe(found)}; version"
             f" {table['version']} of {table['source']} has {describe(wanted)}. {_ANEW}"
         )
-    say(f"{table['path']} is what was pinned: {describe(found)}.")
+    say(f"{table['path']} has the rows of the chosen version: {describe(found)}.")
     return {"what": table["what"], "checksum": asdict(found), "schema": copy.schema.json()}
 
 
-_ANEW = "It was not entered as a backup. Give this one up and back the table up anew."
+_ANEW = "It is not listed as a backup. Give this one up and back up the table again."
 
 
 def read_version(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:

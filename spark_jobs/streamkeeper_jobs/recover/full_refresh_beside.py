@@ -159,8 +159,8 @@ def _check_definitions(spark: SparkSession, plan: Plan) -> None:
         if made_by is not None and made_by != _digest(read_snapshot(spark, path)):
             raise RecoveryError(
                 f"The columns, properties or constraints of {path} were changed while the table was built"
-                " beside, so they would go. Nothing was touched: give this recovery up (streamkeeper abandon"
-                f" {plan.recovery_id}), and plan anew."
+                " beside, so those changes would be lost. Nothing was changed. Give this recovery up"
+                f" (streamkeeper abandon {plan.recovery_id}), and plan again."
             )
 
 
@@ -173,8 +173,8 @@ def _bring(spark: SparkSession, work: Work) -> dict[str, int]:
     for what, path in work.plan.details["beside"].items():
         if not delta_log.exists(path):
             raise RecoveryError(
-                f"There is no table at {path}: its sources have nothing yet to make it of, or somebody"
-                " removed it. What it was to replace was not touched."
+                f"There is no table at {path}: its sources had no rows yet, or someone removed it. The old"
+                " table was not changed."
             )
         files = list(files_of(json.dumps({"add": add}) for add in read_snapshot(spark, path).adds))
         progress = Progress(
@@ -239,7 +239,7 @@ def _replace(spark: SparkSession, plan: Plan, what: str) -> dict[str, Any]:
             spark, path, replace(wanted, metadata={**wanted.metadata, "schemaString": schema}), app_id, wrote
         )
     version = delta_log.latest_version(path)
-    say(f"{path} is what was built beside, since version {version}.")
+    say(f"{path} was replaced by the table built beside, in version {version}.")
     return {
         "what": what,
         "path": path,

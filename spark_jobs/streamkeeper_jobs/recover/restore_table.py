@@ -61,7 +61,7 @@ def check_copy(spark: SparkSession, work: Work) -> dict[str, Any]:
                 table["from"],
                 checked,
                 checksum_of(table["checksum"]),
-                "Nothing was touched. Restore another backup.",
+                "Nothing was changed. Restore another backup.",
             )
         found[table["what"]] = asdict(checked)
     return {"tables": found}
@@ -122,8 +122,8 @@ def _tombstones_first(tables: list[JsonObject]) -> list[JsonObject]:
 
 def _compare(path: str, found: Checksum, wanted: Checksum, then: str) -> None:
     if found != wanted:
-        raise RecoveryError(f"{path} has {describe(found)}; what was entered has {describe(wanted)}. {then}")
-    say(f"{path}: {describe(found)}, as it was entered.")
+        raise RecoveryError(f"{path} has {describe(found)}; its entry says {describe(wanted)}. {then}")
+    say(f"{path}: {describe(found)}, as listed.")
 
 
 def _put_back(spark: SparkSession, work: Work, plan: Plan, table: JsonObject) -> JsonObject:

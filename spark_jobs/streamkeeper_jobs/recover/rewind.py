@@ -86,18 +86,18 @@ def put_back(spark: SparkSession, work: Work, plan: Plan, backs: Iterable[Back])
         lacking = past_versions.lacking_files(back.path, back.version) if found[back.path] is None else []
         if lacking:
             raise RecoveryError(
-                f"{back.path} cannot be put back to version {back.version}: VACUUM removed {lacking[0]} and"
-                " perhaps more. No table was put back. Give the flow a start that keeps its table"
-                " (reset_checkpoint), or put a backup back with restore_table."
+                f"{back.path} cannot be restored to version {back.version}: VACUUM removed {lacking[0]} and"
+                " perhaps more. No table was restored. Reset the flow and keep its table"
+                " (reset_checkpoint), or restore a backup with restore_table."
             )
     for back in wanted:
         evidence: dict[str, Any] = {"path": back.path, "version": back.version, "from_version": back.newest}
         if found[back.path] is not None:
-            yield {**evidence, "put_back_at": found[back.path], "note": "was put back before this try"}
+            yield {**evidence, "put_back_at": found[back.path], "note": "was restored before this try"}
             continue
         late = put_backs.written_late(work, plan, back.path, back.newest, put_backs.once_decided(plan))
         if back.version == back.newest and not late:
-            yield {**evidence, "put_back_at": None, "note": "nothing was written since"}
+            yield {**evidence, "put_back_at": None, "note": "nothing was written since then"}
         else:
             yield {**evidence, **_restore(spark, back, recovery)}
 

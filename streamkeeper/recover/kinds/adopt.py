@@ -138,9 +138,9 @@ def _check_new(home: FlowHome) -> int | None:
     begun = [number for number in home.generations() if generations.read_start(home, number) is not None]
     if begun:
         raise RequestError(
-            f"{home.full_name} has begun already: it is on generation {begun[-1]}, with a checkpoint of its"
-            " own, and none can be adopted beside it. Adopt into a flow that never ran; to begin this one"
-            " elsewhere use reset_checkpoint or rewind. Nothing was touched."
+            f"{home.full_name} has run already: it is on generation {begun[-1]}, with its own checkpoint."
+            " Nothing was changed. Adopt into a flow that never ran; to start this one elsewhere use"
+            " reset_checkpoint or rewind."
         )
     return next(reversed(home.generations()), None)
 
@@ -158,15 +158,15 @@ def _look(settings: Settings, manifest: Manifest, flow: Flow, request: AdoptRequ
     planned = max(raw.offset_batches(), default=-1)
     if bare.batch is None:
         raise RequestError(
-            f"The checkpoint at {request.checkpoint} has no committed batch, so there is nothing to go on"
-            f" after: start the flow without it (its DAG, or streamkeeper run {flow.full_name}). Nothing was"
-            " touched."
+            f"The checkpoint at {request.checkpoint} has no committed batch, so there is nothing to"
+            f" continue: start the flow without it (its DAG, or streamkeeper run {flow.full_name}). Nothing"
+            " was changed."
         )
     if bare.is_older_copy:
         raise CheckpointError(
             f"The table at {table} has batch {bare.last_transaction} of the query {query_id}, which"
-            f" {request.checkpoint} never planned: it is an older copy. Give the newer one. Nothing was"
-            " touched."
+            f" {request.checkpoint} never planned: the checkpoint is an older copy. Nothing was changed."
+            " Give the newer one."
         )
     sources = [opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration)]
     names = match_sources(raw, raw.offsets(bare.batch), sources, request.sources)
@@ -187,9 +187,9 @@ def _check_outside(settings: Settings, place: str) -> None:
     state = settings.state if "://" in settings.state else str(Path(settings.state).resolve())
     if f"{place}/".startswith(f"{normal_place(state)}/"):
         raise RequestError(
-            f"{place} lies in {settings.state}, where Streamkeeper keeps what is its own. Adopted are"
-            " checkpoints of other jobs; a flow of yours goes back with reset_checkpoint or rewind. Nothing"
-            " was touched."
+            f"{place} lies in {settings.state}, the state folder of Streamkeeper. Nothing was changed. Only"
+            " checkpoints of other jobs can be adopted; for a flow of your own use reset_checkpoint or"
+            " rewind."
         )
 
 
@@ -211,23 +211,23 @@ def _check_not_ours(settings: Settings, manifest: Manifest, adopter: Flow, query
                 continue
             if decided.query_id == query_id:
                 raise RequestError(
-                    f"The checkpoint at {place} is a copy of generation {number} of {home.full_name}. Its"
-                    " rows would come twice from here: put it back where it was, or reset that flow. Nothing"
-                    " was touched."
+                    f"The checkpoint at {place} is a copy of generation {number} of {home.full_name}."
+                    " Adopting it would duplicate its rows. Nothing was changed. Move it to where it was,"
+                    " or reset that flow."
                 )
             if decided.start.query_id != query_id:
                 continue
             if generations.read_start(home, number) is not None:
                 raise RequestError(
-                    f"The checkpoint at {place} was adopted before: generation {number} of {home.full_name}"
-                    " went on with it. Nothing was touched."
+                    f"The checkpoint at {place} was adopted already, as generation {number} of"
+                    f" {home.full_name}. Nothing was changed."
                 )
             if home.full_name != adopter.full_name and home.full_name in declared and number == numbers[-1]:
                 raise RequestError(
                     f"The checkpoint at {place} is to be adopted by {home.full_name}, whose generation"
-                    f" {number} begins with it as soon as that flow is started. Both would read on from"
-                    " there, and every row would come twice. Start that flow, or, if it is this one that is"
-                    " meant, declare that one no more. Nothing was touched."
+                    f" {number} starts from it as soon as that flow runs. Both flows would read the same"
+                    " rows and duplicate them. Nothing was changed. Start that flow; or, if this one is"
+                    " meant, remove the declaration of that one."
                 )
 
 
@@ -243,23 +243,24 @@ def _refusals(settings: Settings, flow: Flow, request: AdoptRequest, found: Foun
     costs: dict[str, str] = {}
     if not found.has_table:
         costs[LOSS] = (
-            f"there is no table at {table}; what the old job has read up to batch {found.batch} is not in it"
+            f"there is no table at {table}; rows that the old job read up to batch {found.batch} are not in"
+            " it"
         )
     if found.is_unknown_to_table:
         costs[UNKNOWN_PRICE] = (
-            f"nothing in the log of the table at {table} says that the query {found.query_id} ever wrote it."
-            " Perhaps it wrote by foreachBatch, or another table; whether its last batch is in this one is"
-            " unknown"
+            f"nothing in the log of the table at {table} names the query {found.query_id}. It may have"
+            " written by foreachBatch, or to another table, so it is unknown whether its last batch is in"
+            " this one"
         )
         safe = is_safe_to_repeat(flow, found.operators)
         if found.under_way is not None and not safe:
             costs[REPEATS] = (
-                f"batch {found.under_way}, which was planned and not committed, may be in the table, and"
-                " comes again"
+                f"batch {found.under_way}, which was planned and not committed, may be in the table, and is"
+                " read again"
             )
     for word, why in costs.items():
         if word not in request.accept:
-            yield Refusal(word, f"{PRICES[word]} ({why}). To go on all the same, accept `{word}`.")
+            yield Refusal(word, f"{PRICES[word]} ({why}). To continue anyway, accept `{word}`.")
 
 
 def _written_again(flow: Flow, found: Found) -> Amount | None:
@@ -270,8 +271,8 @@ def _written_again(flow: Flow, found: Found) -> Amount | None:
         return None
     if found.is_unknown_to_table and found.under_way is not None:
         why = (
-            f"the table's log does not name the query {found.query_id}, so nobody knows whether it has batch"
-            f" {found.under_way}"
+            f"the table's log does not name the query {found.query_id}, so it is unknown whether the table"
+            f" has batch {found.under_way}"
         )
         return Amount(None, 0, None, why)
     return NONE
@@ -320,22 +321,25 @@ def _remove_rehearsals(work: Work) -> None:
 
 REHEARSE = StepKind(
     "rehearse",
-    "before anybody is asked: try the declaration on a copy of the checkpoint, with a batch without rows that"
-    " is written nowhere; the copy goes afterwards",
+    "before the approval: try the declaration on a copy of the checkpoint, with an empty batch that is not"
+    " written; then remove the copy",
     "spark",
     "streamkeeper_jobs.recover.adopt:act",
     unasked=True,
 )
 SEE_STILL = StepKind(
-    "see_still", "see that the checkpoint did not move since: the old job is stopped", "here", _see_still
+    "see_still",
+    "check that the checkpoint has not changed since: the old job must be stopped",
+    "here",
+    _see_still,
 )
 
 KIND = Kind(
     name=RECOVERY,
     title="Adopt a checkpoint",
     description=(
-        "Makes a checkpoint of a job that was not Streamkeeper's the first generation of a flow: copied, and"
-        " gone on with exactly."
+        "Makes the checkpoint of another job the first generation of a flow: it is copied, and the flow"
+        " continues exactly after it."
     ),
     request=AdoptRequest,
     plan=plan,

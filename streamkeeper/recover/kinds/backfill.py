@@ -86,9 +86,9 @@ def verify(work: Work) -> dict[str, Any]:
     found = work.evidence(FILL) or {}
     if not found.get("done") or found.get("missing"):
         raise RecoveryError(
-            f"The table {work.plan.tables[0]} lacks {found.get('missing') or 'the end'} of the backfill: it"
-            " was replaced or put back while it was filled. Give this recovery up, and plan the backfill"
-            " anew."
+            f"The table {work.plan.tables[0]} lacks {found.get('missing') or 'the end'} of the backfill:"
+            " the table was replaced or restored during the backfill. Give this recovery up, and plan the"
+            " backfill again."
         )
     return {"table": work.plan.tables[0], "chunks": 0 if found["batch"] is None else found["batch"] + 1}
 
@@ -147,9 +147,9 @@ def _check_state(flow: Flow, operators: tuple[str, ...]) -> None:
     others = sorted(set(operators) - _DEDUPE)
     if others:
         raise RequestError(
-            f"The query of {flow.full_name} keeps state ({', '.join(others)}) in which rows of the backfill"
-            " would have to meet those of the stream; computed by themselves they give other results."
-            " Rebuild the table instead: full_refresh, or rewind to before them."
+            f"The query of {flow.full_name} keeps state ({', '.join(others)}) which rows of the backfill"
+            " would have to share with those of the stream; without it they give other results. Rebuild"
+            " the table instead with full_refresh, or rewind to before those rows."
         )
 
 
@@ -170,9 +170,9 @@ def _check_schemas(flow: Flow, request: BackfillRequest, known: Mapping[str, str
     if unknown:
         raise RequestError(
             f"{flow.full_name} reads {', '.join(unknown)} too, without a declared schema, and no generation"
-            " of it has inferred one. A backfill reads nothing of other sources, but its views need their"
-            " columns. Nothing was touched. Declare a schema, or run the flow once there is a file, and plan"
-            " again."
+            " of it has inferred one. A backfill reads no rows of other sources, but its views need their"
+            " columns. Nothing was changed. Declare a schema, or run the flow once there is a file, and"
+            " plan again."
         )
 
 
@@ -225,32 +225,32 @@ def _notes(flow: Flow, request: BackfillRequest, reading: Reading, keyed: bool) 
     }.get(request.read, f"{request.path or request.table}, as rows of the source {request.source}")
     notes = [
         (
-            f"Read are: {in_words(reading.amount)}, from"
+            f"Read: {in_words(reading.amount)}, from"
             f" {what}{f', where {request.predicate}' if request.predicate else ''}."
         ),
         *reading.notes,
         (
-            f"{flow.full_name} runs on; its checkpoint is not touched. The rows come into {target} in chunks,"
-            " each in the table once."
+            f"{flow.full_name} keeps running; its checkpoint is not changed. The rows are written to"
+            f" {target} in chunks, each exactly once."
         ),
     ]
     if request.to_offsets:
         notes.append(f"The range ends before {request.to_offsets}.")
     if keyed:
         notes.append(
-            f"The table {target} is kept by key and sequence: rows in it that are newer stay, and rows that"
-            " come again change nothing."
+            f"The table {target} is updated by key and sequence: newer rows in it stay, and rows that are"
+            " read again have no effect."
         )
     if request.read == BACKUP and keyed:
         notes.append(
-            "Each row comes back at the sequence that it had, and with them the deletes and truncates that"
-            " the backup remembers."
+            "Each row is written with its own sequence, together with the deletes and truncates of the"
+            " backup."
         )
     others = [
         source.name for source in flow.pipeline.sources_of(flow.declaration) if source.name != request.source
     ]
     if request.source is not None and others:
-        notes.append(f"The flow's other sources give nothing here: {', '.join(others)}.")
+        notes.append(f"The flow's other sources give no rows here: {', '.join(others)}.")
     return notes
 
 
@@ -258,9 +258,9 @@ def _repeats(flow: Flow, read: Amount) -> Refusal:
     again = read if read.rows is None else Amount(None, 0, read.rows, at_most=True)
     return Refusal(
         REPEATS,
-        f"{flow.full_name} appends: what it has read already, or will read, of these rows comes into"
-        f" {flow.declaration.target} a second time ({in_words(again)}). Accept `{REPEATS}`, or narrow the"
-        " backfill to rows that the table lacks.",
+        f"{flow.full_name} appends: rows among these that it has read, or will read, are duplicated in"
+        f" {flow.declaration.target} ({in_words(again)}). Accept `{REPEATS}`, or limit the backfill to rows"
+        " that are missing from the table.",
         flow.full_name,
     )
 
@@ -269,8 +269,8 @@ KIND = Kind(
     name=RECOVERY,
     title="Backfill",
     description=(
-        "Reads rows once more, from history, files, a table or a backup, through a flow's views into its"
-        " table; the flow runs on."
+        "Reads rows again, from history, files, a table or a backup, through a flow's views into its"
+        " table; the flow keeps running."
     ),
     request=BackfillRequest,
     plan=plan,
@@ -278,15 +278,15 @@ KIND = Kind(
         LOCK,
         StepKind(
             FILL,
-            "read the rows chunk by chunk, in the writers' turn where the table has one; what was interrupted"
-            " goes on after its last chunk",
+            "read the rows chunk by chunk, in the writers' turn if the table has one; after an"
+            " interruption continue with the next chunk",
             "spark",
             "streamkeeper_jobs.recover.backfill:fill_step",
             changes=True,
             changed=_is_filling,
         ),
-        StepKind(VERIFY, "see that every chunk is in the table", "here", verify),
-        StepKind(UNLOCK, "give the table's lock back", "here", unlock),
+        StepKind(VERIFY, "check that every chunk is in the table", "here", verify),
+        StepKind(UNLOCK, "release the table's lock", "here", unlock),
     ),
     noun="backfill",
     given_up=given_up,

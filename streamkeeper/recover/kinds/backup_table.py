@@ -140,8 +140,8 @@ def is_entered(work: Work) -> bool:
 def _copy_table(work: Work, table: dict[str, Any], commit: bytes | None) -> dict[str, Any]:
     if commit is None:
         raise RecoveryError(
-            f"What was pinned of {table['source']} is gone from {work.plan.details['folder']}: somebody"
-            " removed the folder while the copy was made. Give this backup up and back the table up anew."
+            f"The copied log of {table['source']} is missing from {work.plan.details['folder']}: someone"
+            " removed the folder during the copy. Give this backup up and back up the table again."
         )
     source, target = open_storage(table["source"]), open_storage(table["path"])
     began = time.monotonic()
@@ -163,8 +163,8 @@ def _copy(what: str, path: str, destination: str, notes: list[str]) -> CopyPlan:
     summary = read_summary(path, version)
     if summary is None:
         notes.append(
-            f"The log of the {what} has no summary of version {version}, so its bytes are known once it is"
-            " pinned."
+            f"The log of the {what} has no summary of version {version}, so its size is known only in the"
+            " step pin."
         )
         return CopyPlan(what, path, destination, 0, None, 0)
     check_copyable(path, summary.protocol)
@@ -182,21 +182,21 @@ def _rows(path: str, version: int) -> int | None:
 def _notes(request: BackupRequest, unit: Mapping[str, str]) -> Iterator[str]:
     if TOMBSTONES in unit:
         yield (
-            "Target and tombstones are pinned together, in the writers' turn; it is given back before"
-            " anything is copied."
+            "The versions of target and tombstones are chosen together, in the writers' turn, which is"
+            " released before the copy."
         )
-    yield "Flows go on meanwhile. What they write after the pin is not in the backup."
-    yield "Copied is one version: earlier versions and the change data feed of the table stay where they are."
+    yield "Flows keep running. Rows that they write after the version is chosen are not in the backup."
+    yield "One version is copied, without earlier versions and without the change data feed."
     if request.kept_days is None and request.keep_last is None:
-        yield "It is kept until somebody removes it."
+        yield "It is kept until someone removes it."
 
 
 KIND = Kind(
     name=RECOVERY,
     title="Back up table",
     description=(
-        "Copies a table as it is now, with its tombstones, to where VACUUM and DROP do not reach it; flows"
-        " go on."
+        "Copies a table as it is now, with its tombstones, to a folder that VACUUM and DROP do not affect;"
+        " flows keep running."
     ),
     request=BackupRequest,
     plan=plan,
@@ -207,10 +207,10 @@ KIND = Kind(
             "spark",
             "streamkeeper_jobs.recover.backup_table:pin",
         ),
-        StepKind(COPY, "copy their files; flows go on", "here", copy),
+        StepKind(COPY, "copy their files; flows keep running", "here", copy),
         StepKind(
             VERIFY,
-            "compare rows and checksums of the copies with what was pinned",
+            "compare rows and checksums of the copies with the chosen versions",
             "spark",
             "streamkeeper_jobs.recover.backup_table:verify",
         ),

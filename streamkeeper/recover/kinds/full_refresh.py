@@ -41,7 +41,7 @@ from streamkeeper.tables.readers import what_readers_feel
 from streamkeeper.times import now
 
 RECOVERY = "full_refresh"
-HISTORY = "what the sources had and have no more cannot be read again"
+HISTORY = "rows that the sources no longer have cannot be read again"
 
 
 def plan(
@@ -105,7 +105,7 @@ def _plan_flow(settings: Settings, flow: Flow, request: RefreshRequest) -> Plann
     sources = [opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration)]
     prices = tuple(_price(source, present, asked) for source in sources)
     notes = (
-        *(("It runs once, and is run again.",) if flow.declaration.once else ()),
+        *(("It runs once, and will be run again.",) if flow.declaration.once else ()),
         *pinned_settings.changes(flow, present.standing),
     )
     return plan_next(flow, present, asked, prices, notes, free=True)
@@ -130,7 +130,9 @@ def _price(source: Source, present: Present, asked: ResetRequest) -> SourcePrice
             True,
         )
     except (CheckpointError, RequestError, StorageError) as error:
-        rebuilt = replace(again, gone=Amount(None, 0, None, f"what was read before cannot be told: {error}"))
+        rebuilt = replace(
+            again, gone=Amount(None, 0, None, f"the rows read before cannot be counted: {error}")
+        )
     lost = rebuilt.gone
     if rebuilt.blocked is not None and lost.nothing:
         lost = Amount(None, 0, None, rebuilt.blocked)
@@ -140,7 +142,7 @@ def _price(source: Source, present: Present, asked: ResetRequest) -> SourcePrice
             if lost.nothing
             else Amount(None, 0, None, f"{in_words(again.lost)} unread, and {in_words(lost)} read before")
         )
-    notes = (f"{in_words(again.repeated)} of what was read before are read again", *again.notes)
+    notes = (f"{in_words(again.repeated)} of the rows read before are read again", *again.notes)
     return replace(
         again,
         lost=lost,
@@ -157,24 +159,28 @@ def _notes(request: RefreshRequest, paths: list[str], felt: list[str]) -> Iterat
     )
     for path in paths:
         yield (
-            f"{path} is at version {delta_log.latest_version(path)}: until VACUUM takes its files it can be"
-            " put back by restore_table."
+            f"{path} is at version {delta_log.latest_version(path)}: restore_table can restore it until"
+            " VACUUM removes its files."
         )
-    yield "Until the flows have caught up, readers see a table that is being filled."
+    yield "Readers see a partly filled table until the flows have caught up."
     yield from (f"It is read as a stream: {reader}." for reader in felt)
 
 
 def _notes_of_others(others: Strangers) -> Iterator[str]:
     if others.found:
         yield (
-            f"What others than its flows wrote goes, and no flow brings it again: {'; '.join(others.found)}."
+            "Rows written by others are lost, since no flow can produce them again:"
+            f" {'; '.join(others.found)}."
         )
     if others.deleted:
-        yield f"What others deleted comes back, as far as the sources have it: {'; '.join(others.deleted)}."
+        yield (
+            "Rows that others deleted return, as far as the sources still have them:"
+            f" {'; '.join(others.deleted)}."
+        )
     if others.unknown is not None:
         yield (
-            f"Whether others wrote some of its older rows is not known: {others.unknown}. No flow would bring"
-            " those again."
+            f"It is unknown whether others wrote some of its older rows: {others.unknown}. No flow can"
+            " produce those again."
         )
 
 
@@ -206,8 +212,8 @@ KIND = Kind(
         shared_steps.PLAN_AGAIN,
         StepKind(
             "empty_tables",
-            "shut the old generations out of the table, then remove all its rows, and those of its"
-            " tombstones, by one commit each",
+            "seal the old generations in the table, then remove all its rows, and those of its tombstones,"
+            " in one commit each",
             "spark",
             "streamkeeper_jobs.recover.full_refresh:empty_tables",
             changes=True,

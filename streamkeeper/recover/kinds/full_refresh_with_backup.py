@@ -133,22 +133,19 @@ def _goes_on(
 def _notes(request: WithBackupRequest, recovery_id: str) -> Iterator[str]:
     if request.fill_from == BACKUP:
         yield (
-            "The rows come back from the backup, each at the sequence that it had; then each flow goes on"
-            " after what it read last."
+            "The rows are filled in from the backup, each with its own sequence; then each flow continues"
+            " from its position."
         )
     yield (
-        "The way back, should it fail after the table was emptied: run it on; or abandon it, and trigger"
-        f" restore_table with the backup {recovery_id}."
+        "If it fails after the table was emptied, continue it; or abandon it and trigger restore_table"
+        f" with the backup {recovery_id}."
     )
 
 
 KIND = Kind(
     name=RECOVERY,
     title="Full refresh with backup",
-    description=(
-        "Backs a table up, empties it, and fills it again from its sources or from the backup; the backup is"
-        " the way back."
-    ),
+    description=("Backs up a table, empties it, and fills it again from its sources or from the backup."),
     request=WithBackupRequest,
     plan=plan,
     steps=(
@@ -162,12 +159,12 @@ KIND = Kind(
         shared_steps.DECIDE,
         StepKind(
             backfill.FILL,
-            "where the table is filled from the backup: bring its rows back, chunk by chunk",
+            "if the table is filled from the backup: fill its rows in, chunk by chunk",
             "spark",
             "streamkeeper_jobs.recover.backfill:fill_step",
             idle=_nothing_to_fill,
         ),
-        StepKind(VERIFY_FILLED, "see that all rows of the backup are in the table", "here", verify_filled),
+        StepKind(VERIFY_FILLED, "check that all rows of the backup are in the table", "here", verify_filled),
         shared_steps.VERIFY_TABLES,
         shared_steps.RELEASE,
         shared_steps.VERIFY_PROGRESS,

@@ -108,43 +108,42 @@ def _notes(  # noqa: PLR0917 - what a plan was made of
 ) -> Iterator[str]:
     batch = standing.batch
     if batch is None:
-        yield (
-            "No batch was ever committed: the new generation starts with what the old one would have read"
-            " first."
-        )
+        yield ("No batch was ever committed: the new generation starts with the first input of the old one.")
     elif standing.ruled_by == "sink":
         yield (
-            f"The table has batch {batch}, the checkpoint only {standing.last_commit}: the sink rules, so"
-            f" that batch {batch} does not come twice."
+            f"The table has batch {batch}, the checkpoint only {standing.last_commit}: the table's log"
+            f" counts, so that batch {batch} is not written twice."
         )
     elif not standing.sink_known:
         yield (
-            f"The checkpoint's last batch is {batch}; the table's log does not reach back far enough to tell"
-            " its own without Spark. The driver asks Spark before it starts, and the later one rules."
+            f"The checkpoint's last batch is {batch}; the table's log does not go back far enough to read"
+            " its own without Spark. The driver reads it with Spark before it starts, and the later of"
+            " both counts."
         )
     elif standing.missing_in_sink is not None:
         yield (
-            f"The checkpoint's last batch is {batch}, but the table has not {standing.missing_in_sink}: it"
-            " was removed, replaced or put back from an older copy. Only earliest reads their rows again."
+            f"The checkpoint's last batch is {batch}, but {standing.missing_in_sink} is missing from the"
+            " table, which was replaced or restored from an older copy. Only `earliest` reads those rows"
+            " again."
         )
     else:
         yield f"Checkpoint and table agree: batch {batch} is the last."
     if safe:
         yield (
-            f"The table {flow.declaration.target} is kept by key and sequence: changes that are read again"
-            " change nothing in it, whether the state is rebuilt or starts empty."
+            f"The table {flow.declaration.target} is updated by key and sequence: changes that are read"
+            " again have no effect, whether the state is rebuilt or starts empty."
         )
     if stateful is False:
-        yield "The query as declared now keeps no state."
+        yield "The query, as declared now, keeps no state."
     elif request.state == EMPTY and not safe:
         yield (
-            "State starts empty: what the old state would have dropped as seen before counts as new, so the"
-            " target may get such rows again."
+            "State starts empty: rows that the old state would have dropped as duplicates count as new, so"
+            " the target may get them again."
         )
     if stateful is not False and request.state != EMPTY and not safe:
         yield (
-            "If the query has a watermark: rows once dropped as late cannot be told apart afterwards, and a"
-            " rebuilt state may count them."
+            "If the query has a watermark: rows that were dropped as late are not known, and a rebuilt"
+            " state may count them."
         )
     known = set(standing.start.positions) | set(position or {})
     new = [
@@ -156,18 +155,15 @@ def _notes(  # noqa: PLR0917 - what a plan was made of
         yield f"New sources start at their beginning: {', '.join(new)}."
     left = sorted(known - {source.name for source in flow.pipeline.sources_of(flow.declaration)})
     if left:
-        yield (
-            f"Sources that the flow does not read any more: {', '.join(left)}. What waits in them is not"
-            " read."
-        )
-    yield f"The table {flow.declaration.target} stays; the old checkpoint {standing.start.checkpoint} stays."
+        yield (f"Sources that the flow no longer reads: {', '.join(left)}. Unread rows in them are not read.")
+    yield f"The table {flow.declaration.target} and the old checkpoint {standing.start.checkpoint} are kept."
 
 
 KIND = Kind(
     name=RECOVERY,
     title="Reset checkpoint",
     description=(
-        "Gives flows a new checkpoint, from exactly where they stood or from where you say; their tables are"
+        "Gives flows a new checkpoint, from their last position or from one you choose; their tables are"
         " kept."
     ),
     request=ResetRequest,

@@ -135,8 +135,8 @@ def _of_backup(unit: dict[str, str], backup: Backup) -> _Chosen:
     held = {found.what for found in backup.tables}
     if TOMBSTONES in unit and TOMBSTONES not in held:
         raise RequestError(
-            f"The backup {backup.id} holds no tombstones, and {backup.table} is written by AUTO CDC: deleted"
-            " keys could come back. Restore a backup that holds both."
+            f"The backup {backup.id} holds no tombstones, and {backup.table} is written by AUTO CDC:"
+            " deleted keys could return. Restore a backup that has both."
         )
     for found in (item for item in backup.tables if item.what in unit):
         _check_replaceable(unit[found.what], found.path)
@@ -160,7 +160,7 @@ def _of_backup(unit: dict[str, str], backup: Backup) -> _Chosen:
         if found.what in unit
     )
     words = f"the backup {backup.id} of {backup.at}, version {backup.target.version} of the table then"
-    rest = "Rows that others than its flows wrote since then go, too, and nothing brings them back."
+    rest = "Rows written by others since then are lost too: no flow can produce them again."
     wrote = {action["appId"]: int(action["version"]) for action in _actions(backup.target.path, "txn")}
     return _Chosen(
         words, tables, {flow.flow: flow for flow in backup.flows}, copies=copies, notes=(rest,), wrote=wrote
@@ -191,8 +191,8 @@ def _of_version(
         lacking = past_versions.lacking_files(unit[what], number)
         if lacking:
             raise RequestError(
-                f"Version {number} of {unit[what]} cannot be put back: VACUUM removed {lacking[0]} and"
-                " perhaps more. Nothing was touched. Choose a newer version, or a backup (`streamkeeper"
+                f"Version {number} of {unit[what]} cannot be restored: VACUUM removed {lacking[0]} and"
+                " perhaps more. Nothing was changed. Choose a newer version, or a backup (`streamkeeper"
                 " backups`)."
             )
     tables = tuple(
@@ -232,29 +232,27 @@ def _notes(table: str, chosen: _Chosen, flows: list[FlowPlan], felt: list[str]) 
     yield f"Replaced are all rows, columns and properties of {table}, by {chosen.words}."
     if any(item["what"] == TOMBSTONES for item in chosen.tables):
         yield (
-            "The tombstones are put back with it: a key that was deleted since is not deleted any more until"
-            " its delete is read again."
+            "Its tombstones are restored with it: a key that was deleted since then exists again until its"
+            " delete is read again."
         )
     stay = [flow.flow for flow in flows if flow.next_generation is None]
     if stay:
         yield (
-            "These flows had read all there was by then, or never began; they get no new generation:"
+            "These flows had read all their input by then, or never started; they get no new generation:"
             f" {', '.join(stay)}."
         )
     yield from (f"It is read as a stream: {reader}." for reader in felt)
     if chosen.strangers:
-        yield f"What others than the flows wrote since goes too: {', '.join(chosen.strangers)}."
+        yield f"Commits by other writers since then are undone too: {', '.join(chosen.strangers)}."
     yield from chosen.notes
     yield (
-        "Earlier versions of the table stay in its history: what was there before can be put back by"
-        " restore_table, too."
+        "Earlier versions of the table stay in its history: restore_table can also restore the present one."
     )
 
 
 PUT_BACK = StepKind(
     "put_back",
-    "shut the flows' old generations out of the table, and put it and its tombstones back, each in one"
-    " commit",
+    "seal the flows' old generations in the table, and restore it and its tombstones, each in one commit",
     "spark",
     "streamkeeper_jobs.recover.restore_table:put_back",
     changes=True,
@@ -264,8 +262,8 @@ KIND = Kind(
     name=RECOVERY,
     title="Restore table",
     description=(
-        "Replaces a table and its tombstones by a backup or an earlier version; its flows go on from the"
-        " batch that belongs to it."
+        "Replaces a table and its tombstones by a backup or an earlier version; its flows continue from"
+        " the batch that belongs to it."
     ),
     request=RestoreRequest,
     plan=plan,
@@ -274,13 +272,13 @@ KIND = Kind(
         shared_steps.PLAN_AGAIN,
         StepKind(
             "check_copy",
-            "read what is put back, and compare it with its entry",
+            "read the copy to be restored, and compare it with its entry",
             "spark",
             "streamkeeper_jobs.recover.restore_table:check_copy",
         ),
         StepKind(
             "copy_back",
-            "copy its files into the table's folder, where nothing names them yet",
+            "copy its files into the table's folder, before any commit refers to them",
             "here",
             copy_back,
         ),

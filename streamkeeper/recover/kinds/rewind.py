@@ -159,15 +159,15 @@ def _others(
             planned.append((held_meanwhile(table.settings, other), ()))
         elif other.full_name not in request.along:
             said = (
-                f"It cannot be carried out: {other.full_name} wrote {undone:,} batches into"
-                f" {table.target} since version {past.version}, which putting it back would undo. Let it go"
-                f" back along (along: {other.full_name}), or keep the target."
+                f"It cannot be carried out: {other.full_name} wrote {undone:,} batches into {table.target}"
+                f" since version {past.version}, which the restore would undo. Rewind it too (along:"
+                f" {other.full_name}), or keep the target."
             )
             missing.append(Refusal(None, said))
         elif stood is None:
             said = (
-                f"It cannot be carried out: where {other.full_name} stood at version {past.version} is not in"
-                " the table's log any more."
+                f"It cannot be carried out: the position of {other.full_name} at version {past.version} is"
+                " no longer in the table's log."
             )
             missing.append(Refusal(None, said))
         else:
@@ -204,8 +204,8 @@ def _table_refusals(
             yield Refusal(
                 None,
                 f"It cannot be carried out: VACUUM removed files that version {back['version']} of"
-                f" {back['path']} needs, such as {lacking[0]}. Name a newer batch, keep the target, or put a"
-                " backup back with restore_table.",
+                f" {back['path']} needs, such as {lacking[0]}. Name a newer batch, keep the target, or"
+                " restore a backup with restore_table.",
             )
     yield from price_of_strangers(past.strangers, past.version, request.accept)
 
@@ -213,15 +213,15 @@ def _table_refusals(
 def _table_notes(past: PastVersion, backs: list[dict[str, Any]]) -> Iterator[str]:
     undone = ", ".join(f"{count:,} of {flow}" for flow, count in past.undone.items() if count) or "none"
     yield (
-        f"The table {past.table} is put back from version {past.newest} to version {past.version}; batches"
+        f"The table {past.table} is restored from version {past.newest} to version {past.version}; batches"
         f" undone: {undone}."
     )
     if len(backs) > 1:
         yield (
-            f"Its tombstones are put back from version {backs[0]['newest']} to version {backs[0]['version']}."
+            f"Its tombstones are restored from version {backs[0]['newest']} to version {backs[0]['version']}."
         )
     if past.strangers:
-        yield f"Commits that no flow made are undone along: {', '.join(past.strangers)}."
+        yield f"Commits by other writers are undone too: {', '.join(past.strangers)}."
 
 
 def _named(refusal: Refusal, flows: int) -> Refusal:
@@ -239,8 +239,7 @@ def _nothing_to_put_back(work: Work) -> dict[str, Any] | None:
 
 PUT_BACK = StepKind(
     "put_back",
-    "shut the flows' old generations out of the table, and put it back to the version that belongs to the"
-    " batch, if that was asked for",
+    "seal the flows' old generations in the table, and restore it to the version of the batch, if requested",
     "spark",
     "streamkeeper_jobs.recover.rewind:act",
     changes=True,
@@ -249,7 +248,7 @@ PUT_BACK = StepKind(
 
 VERIFY_FILES = StepKind(
     "verify_files",
-    "see that every file is there that putting the table back brought back",
+    "check that every file that the restore brought back exists",
     "here",
     verify_files,
 )
@@ -258,8 +257,8 @@ KIND = Kind(
     name=RECOVERY,
     title="Rewind",
     description=(
-        "Lets a flow begin again after an earlier batch, time or position; its table is kept, or put back to"
-        " the same moment."
+        "Rewinds a flow to an earlier batch, time or position; its table is kept, or restored to the same"
+        " moment."
     ),
     request=RewindRequest,
     plan=plan,

@@ -191,7 +191,7 @@ def _other_state(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
 def _more_written(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
     was, now = approved.written_again or NONE, again.written_again or NONE
     if _grew(was, now):
-        yield f"table {again.target}: what it gets a second time went from {in_words(was)} to {in_words(now)}"
+        yield f"table {again.target}: its duplicates went from {in_words(was)} to {in_words(now)}"
 
 
 def _worse_sources(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:

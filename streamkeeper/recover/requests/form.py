@@ -106,7 +106,7 @@ def asked_in_parts(*parts: FormField, default: Any = MISSING) -> Any:
 def accepted() -> Any:
     """Declare the field for prices that are accepted beforehand."""
     said = (
-        "Prices that are accepted before the plan is made: "
+        "Prices that are accepted in advance: "
         + "; ".join(f"{word}: {meaning}" for word, meaning in PRICES.items())
         + "."
     )
@@ -127,7 +127,7 @@ RUN = (
         APPROVAL,
         "boolean",
         "Ask for approval",
-        "Wait until someone has read the plan and approved it.",
+        "Wait until someone approves the plan.",
         True,
         section="Approval",
     ),
@@ -135,7 +135,7 @@ RUN = (
         DRY_RUN,
         "boolean",
         "Only plan",
-        "Stop before anybody is asked; nothing is changed.",
+        "Stop before the approval; nothing is changed.",
         False,
         section="Approval",
     ),
@@ -143,7 +143,7 @@ RUN = (
         "reason",
         "string",
         "Reason",
-        "Why; it is kept in the ledger and with the generation.",
+        "Reason; it is kept in the ledger and with the generation.",
         "",
         section="Approval",
     ),
@@ -320,7 +320,7 @@ def refuse(what: str, wrong: Sequence[str]) -> None:
     """
     if wrong:
         raise RequestError(
-            "\n".join([f"{what}, and nothing was touched:", *(f"- {item}" for item in wrong)]), wrong
+            "\n".join([f"{what}, and nothing was changed:", *(f"- {item}" for item in wrong)]), wrong
         )
 
 

@@ -31,8 +31,8 @@ def _table(said: str) -> Any:
 
 def _infer_schemas() -> Any:
     said = (
-        "Look at the files again for sources that declare no schema. Off: the schemas of the old generation"
-        " stay."
+        "Infer the schemas of sources that declare none from their files again. Off: the schemas of the"
+        " old generation are kept."
     )
     return asked("boolean", "Infer schemas again", said, False, section="Sources")
 
@@ -45,7 +45,7 @@ def _writers(asking: Asking) -> list[Flow]:
     writers = asking.manifest.writers(pipeline.name, table.name)
     if not writers:
         asking.wrong.append(
-            f"table is '{pipeline.name}.{table.name}', which no flow writes, so nothing would fill it again."
+            f"table is '{pipeline.name}.{table.name}', which no flow writes, so it would stay empty."
         )
     return writers
 
@@ -62,7 +62,7 @@ class RefreshRequest(Request):
     refused = "The full refresh was not planned"
 
     table: str = _table(
-        "The table that is emptied; every flow that writes it reads its sources again from the beginning."
+        "The table to empty; every flow that writes it reads its sources again from the beginning."
     )
     accept: tuple[str, ...] = accepted()
     infer_schemas: bool = _infer_schemas()
@@ -86,15 +86,15 @@ class BesideRequest(Request):
     refused = "The full refresh was not planned"
 
     table: str = _table(
-        "The table that is built anew; every flow that writes it reads its sources from the beginning, beside"
-        " the table as it is."
+        "The table to rebuild; every flow that writes it reads its sources from the beginning, into a new"
+        " table beside the old one."
     )
     behind: int = asked(
         "number",
-        "May be behind by",
-        "Batches. What is read beside is read in rounds, each of all that is there; after one that had no"
-        " more batches than this, the flows are held, the rest is read, and the table is put in place. 0:"
-        " after a round that found nothing.",
+        "Batches left to read",
+        "The new table is filled in rounds, each of which reads all available input. After a round with at"
+        " most this many batches the flows are held, the rest is read, and the table is replaced. 0: after"
+        " a round without input.",
         BEHIND,
         whole=True,
         least=0,
@@ -103,9 +103,9 @@ class BesideRequest(Request):
     definition: str = asked(
         "string",
         "Definition",
-        "kept: columns, partitions or clustering, properties and constraints are those of the table as it is."
-        " declared: the table is made as a new one would be, for flows that give other columns; what was set"
-        " by hand is gone then.",
+        "kept: columns, partitions or clustering, properties and constraints are those of the table as it"
+        " is. declared: the table is made as a new one would be, for flows that give other columns;"
+        " settings made by hand are lost.",
         KEPT,
         enum=DEFINITIONS,
     )
@@ -130,13 +130,13 @@ class WithBackupRequest(Request):
 
     refused = "The full refresh was not planned"
 
-    table: str = _table("The table that is backed up, emptied and filled again.")
+    table: str = _table("The table to back up, empty and fill again.")
     fill_from: str = asked(
         "string",
         "Filled from",
-        "sources: every flow reads its sources again from the beginning; the backup is the way back. backup:"
-        " the rows come back from the backup, and each flow goes on after what it read last; for a table"
-        " whose history the sources have no more.",
+        "sources: every flow reads its sources again from the beginning; the backup allows a restore."
+        " backup: the rows are filled in from the backup, and each flow continues from its position; for"
+        " tables whose history the sources no longer have.",
         SOURCES,
         enum=FILLS,
     )
@@ -154,8 +154,8 @@ class WithBackupRequest(Request):
         if values["fill_from"] == BACKUP:
             if values["infer_schemas"]:
                 asking.wrong.append(
-                    "infer_schemas is given, but fill_from is backup: the flows go on as they are. Leave it"
-                    " off, or fill from sources."
+                    "infer_schemas is given, but fill_from is backup: the flows continue unchanged. Leave"
+                    " it off, or fill from sources."
                 )
             try:
                 if writers:

@@ -21,18 +21,18 @@ class RestoreRequest(Request):
 
     refused = "The restore was not planned"
 
-    table: str = asked("string", "Table", "The table that is replaced, with what belongs to it.", names=TABLE)
+    table: str = asked("string", "Table", "The table to replace, together with its tombstones.", names=TABLE)
     backup: str | None = asked(
         "string",
         "Backup",
-        "The id of the backup to put back, as streamkeeper backups lists it, or newest. Empty: a version is"
-        " put back.",
+        "The id of the backup to restore, as streamkeeper backups lists it, or newest. Empty: a version is"
+        " restored.",
         nullable=True,
     )
     version: int | None = asked(
         "number",
         "Version",
-        "Or: a version of the table itself, where VACUUM left its files.",
+        "Or: a version of the table itself whose files VACUUM has not removed.",
         nullable=True,
         whole=True,
         least=0,
@@ -40,7 +40,7 @@ class RestoreRequest(Request):
     state: str = asked(
         "string",
         "State",
-        "For a query that keeps state: as it was then (copied, or rebuilt from history without writing"
+        "For a query with state: as it was then (copied, or rebuilt from history without writing it"
         " again), or empty.",
         REBUILT,
         enum=STATES,

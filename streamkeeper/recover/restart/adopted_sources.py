@@ -41,13 +41,13 @@ def match_sources(
     told = f"The checkpoint at {checkpoint.path()} has the sources {found}. The flow declares {declared}."
     if asked is not None and set(asked) != set(keys):
         raise RequestError(
-            f"{told} `sources` must name each of {', '.join(keys)}; it names {', '.join(asked)}. Nothing was"
-            " touched."
+            f"{told} `sources` must name each of {', '.join(keys)}; it names {', '.join(asked)}. Nothing"
+            " was changed."
         )
     if len(keys) != len(sources):
         raise RequestError(
-            f"{told} They must be as many. Declare what the old job reads, and plan anew; nothing was"
-            " touched."
+            f"{told} Their numbers differ. Nothing was changed. Declare the sources that the old job reads,"
+            " and plan again."
         )
     by_name = {source.name: source for source in sources}
     ways = [dict(asked)] if asked is not None else _ways(keys, list(by_name))
@@ -61,12 +61,12 @@ def match_sources(
     if not fitting:
         why = "; ".join(dict.fromkeys(item for item in misfits[0] if item))
         raise RequestError(
-            f"{told} They do not fit: {why}. Declare what the old job reads, and plan anew; nothing was"
-            " touched."
+            f"{told} They do not match: {why}. Nothing was changed. Declare the sources that the old job"
+            " reads, and plan again."
         )
     example = json.dumps(fitting[0])
     raise RequestError(
-        f"{told} Which is which cannot be told. Say so in `sources`, such as {example}; nothing was touched."
+        f"{told} The plan cannot match them. Nothing was changed. Set `sources`, such as {example}."
     )
 
 

@@ -19,9 +19,9 @@ def check_still(checkpoint: Checkpoint, planned: FlowPlan) -> None:
     now = (checkpoint.last_commit(), max(checkpoint.offset_batches(), default=None))
     if now != before:
         raise RecoveryError(
-            f"The checkpoint at {planned.start.checkpoint} moved on from batch {before[0]} (planned:"
-            f" {before[1]}) to {now[0]} (planned: {now[1]}) since it was planned upon: the old job still"
-            " runs. Nothing was changed. Stop it, and plan the adoption anew."
+            f"The checkpoint at {planned.start.checkpoint} went from batch {before[0]} (planned:"
+            f" {before[1]}) to {now[0]} (planned: {now[1]}) since the plan was made: the old job still"
+            " runs. Nothing was changed. Stop it, and plan the adoption again."
         )
 
 

@@ -126,8 +126,8 @@ def _from_an_unknown_batch(planned: Planned, safe: bool, way: Way) -> Planned:
     """
     flow, refused = planned
     note = (
-        "Rows of it are in the backup, which does not say up to which batch: it begins with all that its"
-        " sources have."
+        "The backup has rows of it and does not say up to which batch: it starts with all that its sources"
+        " have."
     )
     unknown = (
         None
@@ -138,10 +138,10 @@ def _from_an_unknown_batch(planned: Planned, safe: bool, way: Way) -> Planned:
     if safe or REPEATS in way.accept:
         return flow, refused
     said = (
-        f"{PRICES[REPEATS]}: the backup has rows of {flow.flow} and does not name it, since it was not"
-        " declared then; up to which batch cannot be told any more. It begins with all that its sources"
-        " have, so these rows come twice, and how many is not known. Choose another backup, or go on all the"
-        f" same: accept `{REPEATS}`."
+        f"{PRICES[REPEATS]}: the backup has rows of {flow.flow}, which was not declared when it was made,"
+        " and does not say up to which batch. The flow starts with all that its sources have, so an"
+        " unknown number of rows is duplicated. Choose another backup. To continue anyway, accept"
+        f" `{REPEATS}`."
     )
     return flow, (*(item for item in refused if item.price != REPEATS), Refusal(REPEATS, said, flow.flow))
 
@@ -179,8 +179,8 @@ def _with_kept(planned: Planned, place: KeptPlace, way: Way) -> Planned:
     if not place.watermark_ms or flow.stateful is False or UNKNOWN_PRICE in way.accept:
         return flow, refused
     said = (
-        f"{PRICES[UNKNOWN_PRICE]}: the checkpoint does not have batch {place.batch} any more, and the query"
-        " has a watermark: what it had emitted by then may be emitted once more. To go on all the same,"
-        f" accept `{UNKNOWN_PRICE}`."
+        f"{PRICES[UNKNOWN_PRICE]}: batch {place.batch} is no longer in the checkpoint, and the query has a"
+        " watermark: rows it had emitted by then may be emitted again. To continue anyway, accept"
+        f" `{UNKNOWN_PRICE}`."
     )
     return flow, (*refused, Refusal(UNKNOWN_PRICE, said, flow.flow))

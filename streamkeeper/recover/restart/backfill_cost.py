@@ -89,8 +89,8 @@ def _table(source: Source) -> Reading:
     if found.rows is not None and source.option("excludeRegex"):
         found = replace(found, at_most=True)
     note = (
-        f"Looked at is version {history.newest} of {source.path}; what is committed to it until it is read"
-        " comes, too."
+        f"Counted is version {history.newest} of {source.path}. Rows committed before it is read are"
+        " included too."
     )
     return Reading(found, (note,))
 
@@ -135,7 +135,8 @@ def _told(seen: Seen, ends: Offsets) -> Iterator[str]:
     ]
     if endless:
         yield (
-            f"Read up to the end as it is then: {', '.join(endless)}. What is written until then comes, too."
+            f"Read up to the end of {', '.join(endless)} at that time. Records written until then are"
+            " included."
         )
 
 
@@ -151,8 +152,8 @@ def _checked(start: Offsets, topics: Topics) -> Offsets:
     wrong = misfits({**start, **whole}, topics)
     if wrong:
         raise RequestError(
-            f"from_offsets cannot be used: {'; '.join(wrong)}. Name what is held; -2 is the first offset of a"
-            " partition."
+            f"from_offsets cannot be used: {'; '.join(wrong)}. Give offsets that exist; -2 is the first"
+            " offset of a partition."
         )
     return resolved(start, topics)
 
@@ -166,5 +167,5 @@ def _unanswered(request: BackfillRequest, why: str) -> Reading:
         for part, at in parts.items()
     ):
         return Reading(unknown(why))
-    note = f"Counted are the offsets that were asked for; whether they are still held is unknown: {why}."
+    note = f"Counted are the offsets that were asked for; whether they still exist is unknown: {why}."
     return Reading(records(records_between(start, ends)), (note,))

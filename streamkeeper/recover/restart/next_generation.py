@@ -81,8 +81,8 @@ def plan_beginning(settings: Settings, flow: Flow, way: Way) -> Planned:
     if elsewhere:
         raise RequestError(
             f"{flow.full_name} had written nothing at that version, and its sources {', '.join(elsewhere)}"
-            " were declared to start elsewhere than at their beginning. Where that was is not known any"
-            " more: keep the target, or reset the flow by itself."
+            " were declared to start elsewhere than at their beginning. That position is no longer known."
+            " Keep the target, or reset the flow on its own."
         )
     asked = ResetRequest((flow.full_name,), StartAt(EARLIEST), REBUILT, way.accept)
     sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
@@ -95,7 +95,7 @@ def plan_beginning(settings: Settings, flow: Flow, way: Way) -> Planned:
     )
     begins = Beginning(asked.start, REBUILT, restored=way.restored)
     again = written_again(settings, flow, present, prices, begins)
-    first = "It had written nothing yet at that version: it begins with all that its sources have."
+    first = "It had written nothing at that version. It starts with all that its sources have."
     notes = (first, *_table_notes(flow, present, way, again))
     return plan_next(flow, present, asked, prices, notes, free=present.is_safe_to_repeat, again=again)
 
@@ -108,7 +108,7 @@ def held_meanwhile(settings: Settings, flow: Flow) -> FlowPlan:
     know.
     """
     if last_begun(flow_home(settings, flow)) is None:
-        note = "It never began: it is held meanwhile, and begins afterwards as it would have."
+        note = "It never started. It is held during the restore and then starts as declared."
         return never_begun(settings, flow, note)
     present = look_at(settings, flow, strict=False)
     generation = present.standing.generation
@@ -123,7 +123,7 @@ def held_meanwhile(settings: Settings, flow: Flow) -> FlowPlan:
         state=generation.state,
         position=present.standing.evidence(),
         stateful=present.stateful,
-        notes=("All that it wrote is in that version: it is held meanwhile, and goes on as it is.",),
+        notes=("Nothing it wrote is undone. It is held during the restore and then continues unchanged.",),
         once=flow.declaration.once,
     )
 
@@ -208,26 +208,24 @@ def plan_next(
 def _read_again(price: SourcePrice, restored: bool) -> SourcePrice:
     if not restored or price.repeated.nothing:
         return price
-    said = (
-        f"{amounts.in_words(price.repeated)} are read and written again, into the table as it was before them"
-    )
+    said = f"{amounts.in_words(price.repeated)} are read and written again, into the restored table"
     return replace(price, repeated=NONE, notes=(*price.notes, said))
 
 
 def _table_notes(flow: Flow, present: Present, way: Way, again: Amount | None) -> Iterator[str]:
     target = flow.declaration.target
     if way.restored:
-        yield f"The table {target} is put back with it."
+        yield f"The table {target} is restored with it."
     elif present.is_safe_to_repeat:
         yield (
-            f"The table {target} stays; it is kept by key and sequence, so changes that are read again change"
-            " nothing in it."
+            f"The table {target} is kept. It is updated by key and sequence, so changes that are read again"
+            " have no effect."
         )
     elif again is None:
-        yield f"The table {target} stays: rows that are read again come a second time."
+        yield f"The table {target} is kept: rows that are read again are duplicated."
     else:
         yield (
-            f"The table {target} stays, with all that was written since: what the flow writes again comes a"
-            " second time."
+            f"The table {target} is kept, with all that was written since: rows that the flow writes again"
+            " are duplicated."
         )
     yield f"The old checkpoint {present.standing.start.checkpoint} stays."

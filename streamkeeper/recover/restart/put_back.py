@@ -70,8 +70,8 @@ def check_unchanged(work: Work, plan: Plan, then: str) -> None:
 def before_decided(plan: Plan) -> str:
     """Say what to do about a table that somebody wrote to, while nothing was changed."""
     return (
-        f"Nothing was changed. Give this recovery up (streamkeeper abandon {plan.recovery_id}) and plan anew,"
-        " from what is there now."
+        f"Nothing was changed. Give this recovery up (streamkeeper abandon {plan.recovery_id}) and plan it"
+        " again."
     )
 
 
@@ -81,9 +81,9 @@ def once_decided(plan: Plan) -> str:
     """
     flows = " ".join(flow.flow for flow in plan.flows)
     return (
-        "It was not put back. The flows' next generations are decided, and must not begin before it is: hold"
-        f" the flows (streamkeeper hold {flows}), give this recovery up (streamkeeper abandon"
-        f" {plan.recovery_id}), plan it anew, from what is there now, and release the flows once it holds"
+        "It was not restored. The flows' next generations are decided and must not start before the table"
+        f" is restored. Hold the flows (streamkeeper hold {flows}), give this recovery up (streamkeeper"
+        f" abandon {plan.recovery_id}), plan it again, and release the flows once the new recovery holds"
         " them."
     )
 
@@ -100,7 +100,7 @@ def written_late(work: Work, plan: Plan, path: str, newest: int | None, then: st
     if found is not None and newest is not None and found < newest:
         raise RecoveryError(
             f"{path} is at version {found}; it was at {newest} when the plan was made under the hold:"
-            f" somebody replaced it. {then}"
+            f" someone replaced it. {then}"
         )
     returning = dict(_writers(work, plan, returning=True))
     late, others = [], []
@@ -123,8 +123,8 @@ def written_late(work: Work, plan: Plan, path: str, newest: int | None, then: st
         told = ", ".join(_describe(commit, names) for commit in reversed(others[-_LISTED:]))
         more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
         raise RecoveryError(
-            f"{path} was written to after the plan was made under the hold: {told}{more}. Putting it back"
-            f" would undo that, and nobody accepted it. {then}"
+            f"{path} was written to after the plan was made under the hold: {told}{more}. A restore would"
+            f" undo that, which was not accepted. {then}"
         )
     return tuple(late)
 

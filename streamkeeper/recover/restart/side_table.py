@@ -63,7 +63,7 @@ def check_replaceable(path: str, protocol: dict[str, Any], metadata: dict[str, A
     if definition == DECLARED and mapped != UNMAPPED:
         raise RequestError(
             f"{path} has {MAPPED}={mapped}, which Delta takes back from no table: files that are written as"
-            " the pipeline declares it cannot be put in its place. Nothing was touched. Choose the"
+            " the pipeline declares it cannot be put in its place. Nothing was changed. Choose the"
             f" definition {KEPT!r}."
         )
 

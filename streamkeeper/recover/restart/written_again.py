@@ -43,8 +43,8 @@ from streamkeeper.settings import Settings
 from streamkeeper.tables import past_versions
 
 EMPTY_STATE = (
-    "the state starts empty: what it would have left out as seen before is written again, and what it had"
-    " collected and not written is lost"
+    "the state starts empty: rows that it would have dropped as duplicates are written again, and rows"
+    " that it had collected and not written are lost"
 )
 _AT_ONCE = 8
 """Commits of a log that are read together."""
@@ -267,7 +267,7 @@ def _rows_of(path: str, undone: Sequence[_Part]) -> Amount:
         named.update(ours)
         if any(wanted[app].after < batch <= wanted[app].upto for app, batch in ours.items()):
             if commit.rows is None:
-                return _unknown(f"version {version} of {path} says not how many rows it added")
+                return _unknown(f"version {version} of {path} does not say how many rows it added")
             rows += commit.rows
             at_most = at_most or _holds_more(commit, ours, wanted)
         elif not ours and commit.removed and commit.changes_data and past_versions.changed_by(commit) is None:
@@ -281,7 +281,7 @@ def _rows_of(path: str, undone: Sequence[_Part]) -> Amount:
                 if version is None
                 else f"it starts at version {version} now, since Delta removes old commits"
             )
-            return _unknown(f"the log of {path} does not tell what the batches wrote: {what}")
+            return _unknown(f"the log of {path} does not say how many rows the batches wrote: {what}")
     strange = [part for part in undone if part.number == 0 and part.writer not in named]
     if strange:
         return _unknown(f"the log of {path} does not name the query {strange[0].writer}, which was adopted")

@@ -38,7 +38,7 @@ def verify_files(work: Work) -> dict[str, Any]:
             raise RecoveryError(
                 _said(
                     plan,
-                    f"{path} was put back to version {back['version']}, by version {version}",
+                    f"{path} was restored to version {back['version']}, by version {version}",
                     gone,
                     len(names),
                 )
@@ -64,9 +64,9 @@ def _missing(work: Work, path: str, names: list[str]) -> list[str]:
 def _said(plan: Plan, what: str, gone: list[str], of: int) -> str:
     flows = " ".join(flow.flow for flow in plan.flows)
     return (
-        f"{what}, and {len(gone)} of the {of} files that this brought back are not there, such as {gone[0]}:"
-        " a VACUUM took them meanwhile. The flows stay held, and have read nothing. Put the files back from"
-        f" a copy and run this step again; or hold the flows yourself (streamkeeper hold {flows}), give this"
-        f" recovery up (streamkeeper abandon {plan.recovery_id}), put a backup back with restore_table, and"
-        " release them."
+        f"{what}, and {len(gone)} of the {of} files that this brought back are missing, such as {gone[0]}:"
+        " a VACUUM removed them meanwhile. The flows stay held and have read nothing. Restore the files"
+        f" from a copy and run this step again; or hold the flows yourself (streamkeeper hold {flows}),"
+        f" give this recovery up (streamkeeper abandon {plan.recovery_id}), restore a backup with"
+        " restore_table, and release them."
     )

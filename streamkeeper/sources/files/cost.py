@@ -21,7 +21,7 @@ from streamkeeper.sources.files import listing as file_listing
 from streamkeeper.sources.files.listing import SourceFile
 from streamkeeper.sources.files.options import OFF, FileOptions
 
-UNREAD = "unread files wait and will be read"
+UNREAD = "unread files are unread and will be read"
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ def _files_price(
         if log_offset > highest:
             raise RequestError(
                 f"offsets of {source.name} say logOffset {log_offset}, but the flow's files log ends at"
-                f" {highest}. Give a number from -1 (nothing) to {highest}; after-last is what you want for"
-                " the end."
+                f" {highest}. Give a number from -1 (nothing) to {highest}; use after-last to start at the"
+                " end."
             )
         repeated = [file for file in read if processed[file.path] > log_offset]
         lost = [
@@ -205,14 +205,14 @@ def _files_price(
 def _rebuild_notes(gone: list[str], stateful: bool | None, replayed: int) -> Iterator[str]:
     if stateful is None:
         yield (
-            f"if the query keeps state, {replayed:,} processed files are read once more to rebuild it, with"
-            " the sink muted"
+            f"if the query keeps state, {replayed:,} processed files are read again to rebuild it, without"
+            " writing"
         )
     if gone:
-        said = f"{len(gone):,} processed files are gone or written anew, such as {gone[0]}"
+        said = f"{len(gone):,} processed files are gone or rewritten, such as {gone[0]}"
         yield f"{said}: a state rebuilt without their rows would let those come again"
 
 
 def _why_gone(options: FileOptions) -> str:
     cleaned = "" if options.clean == OFF else f" (cleanSource is {options.clean})"
-    return f"the files are not there any more, or were written anew{cleaned}"
+    return f"the files no longer exist or were rewritten{cleaned}"

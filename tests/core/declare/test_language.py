@@ -360,7 +360,7 @@ BAD: dict[str, tuple[str, int, str]] = {
         2,
         "materialized_view is not there: tables are not made by functions",
     ),
-    "a name that nobody has": (
+    "a name that no one has": (
         "dp.create_strem()",
         2,
         "AttributeError: dp.create_strem is not there. Allowed are append_flow, configure",
@@ -442,7 +442,7 @@ def test_who_is_told_does_not_make_a_flow_another_one_but_its_driver_does(tmp_pa
             "no_progress_after is 30. Allowed is a number and a unit",
         ),
         ("dp.notifier('mail')", "the notifier 'mail' is no path of a class"),
-        ("dp.notifier('a.B', to={1, 2})", "the arguments of the notifier a.B are no JSON values"),
+        ("dp.notifier('a.B', to={1, 2})", "the arguments of the notifier a.B are not JSON values"),
     ],
     ids=["twice", "not a truth value", "a name", "no number", "no unit", "no path", "no JSON"],
 )

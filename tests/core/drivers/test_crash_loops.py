@@ -24,7 +24,7 @@ def looping(world: World, times: list[float]) -> list[bool]:
         pytest.param(
             [0, 30, 60, 90, 120, 1900],
             [False] * 4 + [True, True],
-            id="once a loop it stays one while failures go on",
+            id="once a loop it stays one while failures continue",
         ),
         pytest.param(
             [0, 30, 60, 90, 120, 120 + WINDOW + 1],

@@ -277,21 +277,21 @@ REFUSED: dict[str, tuple[Callable[[World], None], str, str, type[Exception], str
         OLD,
         NEW,
         RequestError,
-        "something is kept under that name",
+        "there is state under that name",
     ),
     "the pipeline's name is taken": (
         with_strange_names,
         "events",
         "visits",
         RequestError,
-        "something is kept under that name",
+        "there is state under that name",
     ),
     "nothing is kept": (
         nothing,
         "events.other",
         NEW,
         RequestError,
-        f"Nothing is kept of 'events.other'.* Kept are: {OLD}",
+        f"There is no state of 'events.other'.* There is state of: {OLD}",
     ),
     "another kind": (nothing, OLD, "visits", RequestError, "cannot become"),
     "another pipeline": (nothing, OLD, "visits.clean_events", RequestError, "a flow stays in its pipeline"),
@@ -340,7 +340,7 @@ def test_a_name_that_was_had_is_nobody_elses(way: Way, stands: World) -> None:
     stands.declare(EVENTS.replace('"events"', '"others"'))
     found = read_manifest(stands.settings)
     assert OLD not in names_of(found) or home.pipeline == "events"
-    assert "to take the rename back, run `streamkeeper rename" in found.errors["events"]
+    assert "to undo the rename, run `streamkeeper rename" in found.errors["events"]
 
 
 # --- whose a table is

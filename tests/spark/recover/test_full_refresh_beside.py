@@ -248,7 +248,7 @@ def test_the_job_is_killed_while_it_builds_and_what_is_given_up_leaves_nothing(
             job.wait()
     assert ledger.open(bed.home.storage, "events", NAME).find("build.done") is None
     told = at_work.step(NAME, "build")
-    assert told["batches"] < 15, "it went on, and did not begin anew"
+    assert told["batches"] < 15, "it went on, and did not begin again"
     found = bed.spark.read.format("delta").load(
         besides.unit_beside(bed.settings, {"target": ""}, "events", NAME)["target"]
     )
@@ -285,7 +285,7 @@ def test_what_was_set_by_hand_stays_and_abandoned_before_the_commit_the_flow_is_
     steps(at_work, "lock", "build", "hold", "plan_again")
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('owner.team' = 'shop')")
     with pytest.raises(
-        RecoveryError, match=r"were changed while the table was built beside.*Nothing was touched"
+        RecoveryError, match=r"were changed while the table was built beside.*Nothing was changed"
     ):
         at_work.step(NAME, "put_in_place")
     assert engine.give_up(bed.settings, "events", NAME, "changed")
@@ -318,7 +318,7 @@ def test_what_was_set_by_hand_stays_and_abandoned_before_the_commit_the_flow_is_
     engine.abandon(bed.settings, "events", third, "ada")
     before = delta_log.latest_version(str(bed.table))
     assert bed.run() is Outcome.PARKED
-    assert "checkpoint and its table cannot both be right" in bed.park().reason
+    assert "checkpoint and its table contradict each other" in bed.park().reason
     assert delta_log.latest_version(str(bed.table)) == before
     bed.declare(pipeline())
     at_work.run("reset_checkpoint", "back", flow="events.clean_events", start="generation", generation=2)
