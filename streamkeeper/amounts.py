@@ -7,12 +7,21 @@ command.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-LOSS = "loss"
-REPEATS = "repeats"
-MISSING_HISTORY = "missing-history"
-UNKNOWN_PRICE = "unknown-price"
-DOWNSTREAM = "downstream"
+
+class Price(StrEnum):
+    """Kind of a price, by the word that accepts it."""
+
+    LOSS = "loss"
+    REPEATS = "repeats"
+    MISSING_HISTORY = "missing-history"
+    UNKNOWN_PRICE = "unknown-price"
+    DOWNSTREAM = "downstream"
+
+
+LOSS, REPEATS, MISSING_HISTORY = Price.LOSS, Price.REPEATS, Price.MISSING_HISTORY
+UNKNOWN_PRICE, DOWNSTREAM = Price.UNKNOWN_PRICE, Price.DOWNSTREAM
 
 PRICES = {
     LOSS: "data loss: rows that no generation will read",

@@ -11,7 +11,7 @@ from streamkeeper.amounts import NONE, Amount, SourcePrice
 from streamkeeper.checkpoint import files_log
 from streamkeeper.declare.model import DELTA, KAFKA, Source
 from streamkeeper.declare.offsets import describe
-from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, Restart, StartAt
+from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, InitialState, Restart, StartAt
 from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import Standing
 from streamkeeper.sources.cost import price_of
@@ -34,7 +34,7 @@ class Move:
     standing: Standing
     position: Mapping[str, Any] | None
     place: Place
-    state: str
+    state: InitialState
     stateful: bool | None
     restored: bool = False
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.files_log import plain_path
@@ -18,15 +18,9 @@ from streamkeeper.flows import generations
 from streamkeeper.flows.adopted_checkpoint import open_adopted
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import (
-    ADOPTED,
-    AFTER_LAST,
-    BATCH,
-    EARLIEST,
-    LATEST,
-    OFFSETS,
-    TIMESTAMP,
     Generation,
     Start,
+    StartMode,
 )
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.environment import opened_if_possible
@@ -140,29 +134,30 @@ class _Reader:
         """
         start = decided.start
         match start.mode:
-            # Both read only the table at the time when the generation begins, or later commits.
-            case mode if mode in (
-                EARLIEST,
-                LATEST,
-            ):
+            case StartMode.EARLIEST | StartMode.LATEST:
+                # Both read only the table at the time when the generation begins, or later commits.
                 return None
-            case mode if mode == TIMESTAMP and start.timestamp_ms is not None:
+            case StartMode.TIMESTAMP:
+                assert start.timestamp_ms is not None, "a decision by timestamp has one"
                 return version_at(self.history, start.timestamp_ms)
-            case mode if mode == OFFSETS:
+            case StartMode.OFFSETS:
                 return self.version((start.offsets or {}).get(self.source.name))
-            case mode if mode == BATCH and start.generation is not None and start.batch is not None:
+            case StartMode.BATCH:
+                assert start.generation is not None and start.batch is not None, "it names a batch"
                 return self.version(self._offset(self._checkpoint(start.generation), start.batch))
-            case mode if mode == ADOPTED:
+            case StartMode.ADOPTED:
                 adopted = open_adopted(start)
                 last = adopted.last_commit()
                 return None if last is None else self.version(self._offset(adopted, last))
-            case mode if mode == AFTER_LAST and decided.previous is not None:
+            case StartMode.AFTER_LAST if decided.previous is not None:
                 return self._after(decided.previous)
-            case mode:
+            case StartMode.AFTER_LAST | StartMode.BESIDE | StartMode.GENERATION as mode:
                 raise CheckpointError(
                     f"Where generation {decided.number} of {self.flow.full_name} begins to read ({mode}) is"
                     " unknown before it has started. Let its flow run, or continue its recovery."
                 )
+            case _:
+                assert_never(start.mode)
 
     def _after(self, number: int) -> int | None:
         """Return the version after a generation; for one that never began, its starting version."""

@@ -34,10 +34,11 @@ from streamkeeper.tables.backups import (
     TOMBSTONES,
     VERIFY,
     Backup,
+    Pinned,
+    PinnedTable,
     TableBackup,
-    checksum_of,
+    Verified,
     commit_file,
-    flows_of,
 )
 from streamkeeper.times import now
 
@@ -88,24 +89,21 @@ def copy(work: Work) -> dict[str, Any]:
     """Copy the files of what was pinned, then write the commit that makes them a table; what is there already
     is left.
     """
-    pinned = work.evidence(PIN)
-    assert pinned is not None, "the step before was done"
     copies = open_storage(work.plan.details["folder"])
     return {
         "tables": [
-            _copy_table(work, table, copies.read(commit_file(table["what"]))) for table in pinned["tables"]
+            _copy_table(work, table, copies.read(commit_file(table.what)))
+            for table in work.result(PIN, Pinned).tables
         ]
     }
 
 
 def enter(work: Work) -> dict[str, Any]:
     """Write the entry that makes the copies a backup."""
-    pinned, verified = work.evidence(PIN), work.evidence(VERIFY)
-    assert pinned is not None and verified is not None, "the steps before were done"
+    pinned = work.result(PIN, Pinned)
     [table] = work.plan.tables
     asked = work.plan.request  # of this recovery, or of one that backs the table up first
-    proven = {found["what"]: found for found in verified["tables"]}
-    names = ("what", "source", "path", "version", "table_id", "files", "bytes")
+    proven = {found.what: found for found in work.result(VERIFY, Verified).tables}
     entry = Backup(
         id=work.plan.recovery_id,
         pipeline=work.plan.pipeline,
@@ -114,13 +112,19 @@ def enter(work: Work) -> dict[str, Any]:
         by=work.plan.by,
         tables=tuple(
             TableBackup(
-                **{name: found[name] for name in names},
-                checksum=checksum_of(proven[found["what"]]["checksum"]),
-                schema=proven[found["what"]]["schema"],
+                what=found.what,
+                source=found.source,
+                path=found.path,
+                version=found.version,
+                table_id=found.table_id,
+                files=found.files,
+                bytes=found.bytes,
+                checksum=proven[found.what].checksum,
+                schema=proven[found.what].schema,
             )
-            for found in pinned["tables"]
+            for found in pinned.tables
         ),
-        flows=flows_of(pinned["flows"]),
+        flows=pinned.flows,
         kept_days=asked.get("kept_days"),
         keep_last=asked.get("keep_last"),
         reason=work.plan.reason,
@@ -137,20 +141,20 @@ def is_entered(work: Work) -> bool:
     )
 
 
-def _copy_table(work: Work, table: dict[str, Any], commit: bytes | None) -> dict[str, Any]:
+def _copy_table(work: Work, table: PinnedTable, commit: bytes | None) -> dict[str, Any]:
     if commit is None:
         raise RecoveryError(
-            f"The copied log of {table['source']} is missing from {work.plan.details['folder']}: someone"
+            f"The copied log of {table.source} is missing from {work.plan.details['folder']}: someone"
             " removed the folder during the copy. Give this backup up and back up the table again."
         )
-    source, target = open_storage(table["source"]), open_storage(table["path"])
+    source, target = open_storage(table.source), open_storage(table.path)
     began = time.monotonic()
     progress = Progress(
-        lambda **numbers: work.progress(what=table["what"], **numbers), work.check_stop, table["files"]
+        lambda **numbers: work.progress(what=table.what, **numbers), work.check_stop, table.files
     )
     done = copy_files(source, target, files_of(commit.decode().splitlines()), progress)
     target.create(FIRST_COMMIT, commit)
-    return {"what": table["what"], **asdict(done), "seconds": round(time.monotonic() - began, 2)}
+    return {"what": table.what, **asdict(done), "seconds": round(time.monotonic() - began, 2)}
 
 
 def _copy(what: str, path: str, destination: str, notes: list[str]) -> CopyPlan:

@@ -29,6 +29,7 @@ from streamkeeper.recover.requests.restore_table import RestoreRequest
 from streamkeeper.recover.restart import put_back
 from streamkeeper.recover.restart.after_restore import plan_restored
 from streamkeeper.recover.restart.next_generation import Way, held_meanwhile
+from streamkeeper.recover.restart.put_back import TableToRestore
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
@@ -43,8 +44,7 @@ RECOVERY = "restore_table"
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What is put back: for each table of the unit a JSON object of where it comes from, and where each flow
-    stood in it.
+    """What is restored: the source of each table, and the position of each flow in it.
 
     ``untouched`` are flows that wrote nothing for as long as the log reaches back: nothing of theirs is
     undone. ``strangers`` are commits after ``version`` of the table that changed rows and are no flow's, in
@@ -52,7 +52,7 @@ class _Chosen:
     """
 
     words: str
-    tables: tuple[dict[str, Any], ...]
+    tables: tuple[TableToRestore, ...]
     flows: dict[str, FlowAt]
     untouched: frozenset[str] = frozenset()
     copies: tuple[CopyPlan, ...] = ()
@@ -100,7 +100,11 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
         steps=KIND.step_names,
         at=now(),
         copies=chosen.copies,
-        details={"backup": request.backup, "tables": list(chosen.tables), "words": chosen.words},
+        details={
+            "backup": request.backup,
+            "tables": [item.to_json() for item in chosen.tables],
+            "words": chosen.words,
+        },
         notes=tuple(_notes(table.name, chosen, [flow for flow, _ in planned], felt)),
         refusals=refusals,
     )
@@ -111,11 +115,7 @@ def copy_back(work: Work) -> dict[str, Any]:
     is left.
     """
     return {
-        "tables": [
-            put_back.bring(work, table)
-            for table in work.plan.details["tables"]
-            if table["from"] != table["path"]
-        ]
+        "tables": [put_back.bring(work, table) for table in put_back.tables_of(work.plan) if table.is_backup]
     }
 
 
@@ -141,16 +141,16 @@ def _of_backup(unit: dict[str, str], backup: Backup) -> _Chosen:
     for found in (item for item in backup.tables if item.what in unit):
         _check_replaceable(unit[found.what], found.path)
     tables = tuple(
-        {
-            "what": found.what,
-            "path": unit[found.what],
-            "from": found.path,
-            "from_version": 0,
-            "newest": delta_log.latest_version(unit[found.what]),
-            "files": found.files,
-            "checksum": asdict(found.checksum),
-            "schema": found.schema,
-        }
+        TableToRestore(
+            what=found.what,
+            path=unit[found.what],
+            source=found.path,
+            from_version=0,
+            newest=delta_log.latest_version(unit[found.what]),
+            files=found.files,
+            checksum=found.checksum,
+            schema=found.schema,
+        )
         for found in backup.tables
         if found.what in unit
     )
@@ -196,13 +196,7 @@ def _of_version(
                 " backups`)."
             )
     tables = tuple(
-        {
-            "what": what,
-            "path": unit[what],
-            "from": unit[what],
-            "from_version": number,
-            "newest": delta_log.latest_version(unit[what]),
-        }
+        TableToRestore(what, unit[what], unit[what], number, delta_log.latest_version(unit[what]))
         for what, number in versions.items()
     )
     words = f"version {version} of the table; its newest is {newest}"

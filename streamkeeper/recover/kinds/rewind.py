@@ -34,6 +34,7 @@ from streamkeeper.recover.restart.next_generation import (
     plan_beginning,
     plan_place,
 )
+from streamkeeper.recover.restart.put_back import VersionToRestore, versions_of
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.recover.steps.verify_files import verify_files
 from streamkeeper.settings import Settings
@@ -124,7 +125,7 @@ def _planned(table: _Table, flow: Flow, request: RewindRequest) -> Parts:
     others, missing = _others(table, flow, past, request, way)
     backs = list(_backs(table, past))
     refusals = (*missing, *_table_refusals(past, backs, request))
-    details = {"place": str(place), "put_back": backs}
+    details = {"place": str(place), "put_back": [asdict(back) for back in backs]}
     return [first, *others], details, tuple(_table_notes(past, backs)), refusals
 
 
@@ -183,7 +184,7 @@ def _along(table: _Table, flow: Flow, stood: FlowAt, way: Way) -> Planned:
     return plan_place(table.settings, flow, place, way)
 
 
-def _backs(table: _Table, past: PastVersion) -> Iterator[dict[str, Any]]:
+def _backs(table: _Table, past: PastVersion) -> Iterator[VersionToRestore]:
     """Give what is put back: the table's tombstones first, so that none is ever missing that the table
     needs.
     """
@@ -191,35 +192,33 @@ def _backs(table: _Table, past: PastVersion) -> Iterator[dict[str, Any]]:
         version = flows_at_version.tombstones_version(past, table.tombstones, table.homes)
         newest = delta_log.latest_version(table.tombstones)
         if version is not None and newest is not None:
-            yield {"path": table.tombstones, "version": version, "newest": newest}
-    yield {"path": past.path, "version": past.version, "newest": past.newest}
+            yield VersionToRestore(table.tombstones, version, newest)
+    yield VersionToRestore(past.path, past.version, past.newest)
 
 
 def _table_refusals(
-    past: PastVersion, backs: list[dict[str, Any]], request: RewindRequest
+    past: PastVersion, backs: list[VersionToRestore], request: RewindRequest
 ) -> Iterator[Refusal]:
     for back in backs:
-        lacking = past_versions.lacking_files(back["path"], back["version"])
+        lacking = past_versions.lacking_files(back.path, back.version)
         if lacking:
             yield Refusal(
                 None,
-                f"It cannot be carried out: VACUUM removed files that version {back['version']} of"
-                f" {back['path']} needs, such as {lacking[0]}. Name a newer batch, keep the target, or"
+                f"It cannot be carried out: VACUUM removed files that version {back.version} of"
+                f" {back.path} needs, such as {lacking[0]}. Name a newer batch, keep the target, or"
                 " restore a backup with restore_table.",
             )
     yield from price_of_strangers(past.strangers, past.version, request.accept)
 
 
-def _table_notes(past: PastVersion, backs: list[dict[str, Any]]) -> Iterator[str]:
+def _table_notes(past: PastVersion, backs: list[VersionToRestore]) -> Iterator[str]:
     undone = ", ".join(f"{count:,} of {flow}" for flow, count in past.undone.items() if count) or "none"
     yield (
         f"The table {past.table} is restored from version {past.newest} to version {past.version}; batches"
         f" undone: {undone}."
     )
     if len(backs) > 1:
-        yield (
-            f"Its tombstones are restored from version {backs[0]['newest']} to version {backs[0]['version']}."
-        )
+        yield (f"Its tombstones are restored from version {backs[0].newest} to version {backs[0].version}.")
     if past.strangers:
         yield f"Commits by other writers are undone too: {', '.join(past.strangers)}."
 
@@ -233,7 +232,7 @@ def _named(refusal: Refusal, flows: int) -> Refusal:
 
 
 def _nothing_to_put_back(work: Work) -> dict[str, Any] | None:
-    backs = shared_steps.plan_under_hold(work).details["put_back"]
+    backs = versions_of(shared_steps.plan_under_hold(work))
     return None if backs else {"tables": [], "note": "the target is kept as it is"}
 
 

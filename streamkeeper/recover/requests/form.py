@@ -32,6 +32,7 @@ from typing import Any, ClassVar, Final, Literal, TypeVar
 from streamkeeper.amounts import PRICES
 from streamkeeper.declare.model import Pipeline, Table
 from streamkeeper.errors import RequestError
+from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import Flow, Manifest
 
 R = TypeVar("R", bound="Request")
@@ -115,7 +116,7 @@ def accepted() -> Any:
         "Accepted price",
         said,
         [],
-        enum=tuple(PRICES),
+        enum=tuple(map(str, PRICES)),
         many=True,
         section="Approval",
         unattended=True,
@@ -224,7 +225,7 @@ class Request:
         given = {"by": by, **{field.name: asking.settle(field, given[field.name]) for field in form}}
         given |= cls.check(given, asking)
         refuse(cls.refused, wrong)
-        return cls(**{field.name: given[field.name] for field in dataclasses.fields(cls)})
+        return read_as(cls, {field.name: given[field.name] for field in dataclasses.fields(cls)})
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
@@ -242,8 +243,8 @@ class Request:
 
     @classmethod
     def from_json(cls: type[R], value: Mapping[str, Any]) -> R:
-        """Return a request from a plan. JSON lists become tuples."""
-        return cls(**{name: tuple(item) if isinstance(item, list) else item for name, item in value.items()})
+        """Return a request from a plan."""
+        return read_as(cls, value)
 
 
 def read_values(values: Mapping[str, Any], form: Iterable[FormField]) -> tuple[dict[str, Any], list[str]]:

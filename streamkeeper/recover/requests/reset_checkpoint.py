@@ -21,8 +21,10 @@ from streamkeeper.flows.generations import (
     REBUILT,
     STATES,
     TIMESTAMP,
+    InitialState,
     Restart,
     StartAt,
+    StartMode,
 )
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.requests.form import (
@@ -106,13 +108,13 @@ class ResetRequest(Request):
             section=WHERE,
         ),
     )
-    state: str = asked(
+    state: InitialState = asked(
         "string",
         "State",
         "For a query with state: rebuilt from history without writing it again, or empty (old keys then"
         " count as new).",
         REBUILT,
-        enum=STATES,
+        enum=tuple(map(str, STATES)),
         section="State",
     )
     accept: tuple[str, ...] = accepted()
@@ -166,11 +168,6 @@ class ResetRequest(Request):
                     'Example: offsets:{"events_raw": {"logOffset": 7}}'
                 ) from error
         return {**values, "start": mode, mode: int(rest) if rest.isdecimal() and mode == GENERATION else rest}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> ResetRequest:
-        """Return a request from a plan."""
-        return super().from_json({**value, "start": StartAt(**value["start"])})
 
     def of(self, flow: Flow) -> ResetRequest:
         """Return the request of one of the flows: explicit offsets are limited to its sources."""
@@ -232,7 +229,7 @@ def parse_start(values: Mapping[str, Any], flows: Sequence[Flow], asking: Asking
     if mode == OFFSETS:
         _check_offsets(offsets, flows, wrong)
         return StartAt(OFFSETS, offsets=offsets if isinstance(offsets, dict) else {})
-    return StartAt(str(mode))
+    return StartAt(StartMode(mode))
 
 
 def _generation(number: int | None, flows: Sequence[Flow], wrong: list[str]) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.flows.generations import REBUILT, STATES
+from streamkeeper.flows.generations import REBUILT, STATES, InitialState
 from streamkeeper.recover.requests.form import TABLE, Asking, Request, accepted, asked
 from streamkeeper.tables.backups import NEWEST
 
@@ -37,13 +37,13 @@ class RestoreRequest(Request):
         whole=True,
         least=0,
     )
-    state: str = asked(
+    state: InitialState = asked(
         "string",
         "State",
         "For a query with state: as it was then (copied, or rebuilt from history without writing it"
         " again), or empty.",
         REBUILT,
-        enum=STATES,
+        enum=tuple(map(str, STATES)),
         section="State",
     )
     accept: tuple[str, ...] = accepted()

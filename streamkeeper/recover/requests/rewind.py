@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.flows.generations import BATCH, OFFSETS, REBUILT, STATES, TIMESTAMP, StartAt
+from streamkeeper.flows.generations import BATCH, OFFSETS, REBUILT, STATES, TIMESTAMP, InitialState, StartAt
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.requests.form import (
     FLOW,
@@ -89,13 +89,13 @@ class RewindRequest(Request):
         names=FLOW,
         section="Table",
     )
-    state: str = asked(
+    state: InitialState = asked(
         "string",
         "State",
         "For a query with state: as it was then (copied if it still exists, otherwise rebuilt from"
         " history), or empty.",
         REBUILT,
-        enum=STATES,
+        enum=tuple(map(str, STATES)),
         section="State",
     )
     accept: tuple[str, ...] = accepted()
@@ -120,11 +120,6 @@ class RewindRequest(Request):
                 " along empty, or choose restored."
             )
         return {"to": to}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> RewindRequest:
-        """Return a request from a plan."""
-        return super().from_json({**value, "to": StartAt(**value["to"])})
 
 
 def _to(values: Mapping[str, Any], flow: Flow | None, asking: Asking) -> StartAt | None:

@@ -11,7 +11,7 @@ from streamkeeper import amounts
 from streamkeeper.amounts import NONE, REPEATS, Amount, SourcePrice
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
-from streamkeeper.flows.generations import BATCH, COPIED, EARLIEST, REBUILT, Restart, StartAt
+from streamkeeper.flows.generations import BATCH, COPIED, EARLIEST, REBUILT, InitialState, Restart, StartAt
 from streamkeeper.flows.past_positions import Place, state_from
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.environment import opened_if_possible
@@ -34,7 +34,7 @@ class Way:
     put back with it.
     """
 
-    state: str = REBUILT
+    state: InitialState = REBUILT
     accept: tuple[str, ...] = ()
     restored: bool = False
 

@@ -9,22 +9,75 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.copy_files import FIRST_COMMIT, Progress, copy_files, files_of
 from streamkeeper.delta.log import SEAL, LogCommit
 from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.json_values import read_as
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import past_versions
+from streamkeeper.tables.backups import Checksum
 from streamkeeper.tables.past_versions import TOMBSTONES_OF
 
 _UPKEEP = frozenset(("OPTIMIZE", "REORG", "VACUUM START", "VACUUM END"))
 """Operations that change neither a row nor what a table is."""
 _LISTED = 5
+
+
+@dataclass(frozen=True)
+class VersionToRestore:
+    """A table to restore to ``version``; ``newest`` was its version when that was planned under the hold."""
+
+    path: str
+    version: int
+    newest: int
+
+
+@dataclass(frozen=True)
+class TableToRestore:
+    """A table to replace by a version of the table at ``source``: of a backup, or of the table itself.
+
+    ``newest`` is the table's version when that was planned; None if there was no table. ``files``,
+    ``checksum`` and ``schema`` are those of a backup.
+    """
+
+    what: str
+    path: str
+    source: str
+    from_version: int
+    newest: int | None
+    files: int | None = None
+    checksum: Checksum | None = None
+    schema: str | None = None
+
+    @property
+    def is_backup(self) -> bool:
+        """Whether a backup replaces the table, and not one of its own versions."""
+        return self.source != self.path
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is kept in a plan."""
+        named = {"from" if name == "source" else name: value for name, value in asdict(self).items()}
+        return {name: value for name, value in named.items() if value is not None or name == "newest"}
+
+
+def versions_of(plan: Plan) -> tuple[VersionToRestore, ...]:
+    """Return the versions that the plan of a rewind restores, those of tombstones first."""
+    return tuple(read_as(VersionToRestore, item) for item in plan.details.get("put_back", ()))
+
+
+def tables_of(plan: Plan) -> tuple[TableToRestore, ...]:
+    """Return the tables that the plan of a restore replaces."""
+    items = plan.details.get("tables", ())
+    return tuple(
+        read_as(TableToRestore, {"source" if name == "from" else name: value for name, value in item.items()})
+        for item in items
+    )
 
 
 def app_id(recovery_id: str) -> str:
@@ -34,14 +87,14 @@ def app_id(recovery_id: str) -> str:
     return f"{recovery_id}{past_versions.PUT_BACK}"
 
 
-def bring(work: Work, table: dict[str, Any]) -> dict[str, Any]:
+def bring(work: Work, table: TableToRestore) -> dict[str, Any]:
     """Copy those files of a backup's table into the table's folder that are not there; say how many were
     ``found``.
 
     :raises RequestError: the backup was removed.
     :raises RecoveryError: a file of it is not there any more.
     """
-    source, target = open_storage(table["from"]), open_storage(table["path"])
+    source, target = open_storage(table.source), open_storage(table.path)
     commit = source.read(FIRST_COMMIT)
     if commit is None:
         raise RequestError(
@@ -50,10 +103,10 @@ def bring(work: Work, table: dict[str, Any]) -> dict[str, Any]:
         )
     began, lines = time.monotonic(), commit.decode().splitlines()
     progress = Progress(
-        lambda **numbers: work.progress(what=table["what"], **numbers), work.check_stop, table["files"]
+        lambda **numbers: work.progress(what=table.what, **numbers), work.check_stop, table.files or 0
     )
     done = copy_files(source, target, files_of(lines), progress)
-    return {"what": table["what"], **asdict(done), "seconds": round(time.monotonic() - began, 2)}
+    return {"what": table.what, **asdict(done), "seconds": round(time.monotonic() - began, 2)}
 
 
 def check_unchanged(work: Work, plan: Plan, then: str) -> None:
@@ -63,8 +116,8 @@ def check_unchanged(work: Work, plan: Plan, then: str) -> None:
     :param then: what to do if one is not, for the message.
     :raises RecoveryError: somebody wrote to a table since.
     """
-    for path, newest in _looked_at(plan):
-        written_late(work, plan, path, newest, then)
+    for back in (*versions_of(plan), *tables_of(plan)):
+        written_late(work, plan, back.path, back.newest, then)
 
 
 def before_decided(plan: Plan) -> str:
@@ -127,16 +180,6 @@ def written_late(work: Work, plan: Plan, path: str, newest: int | None, then: st
             f" undo that, which was not accepted. {then}"
         )
     return tuple(late)
-
-
-def _looked_at(plan: Plan) -> Iterator[tuple[str, int | None]]:
-    """Give the tables that a rewind or a restore puts back, each with its version at the look, None if there
-    was none.
-
-    A plan of an earlier release does not say the version where a backup is put back.
-    """
-    backs = (*plan.details.get("put_back", ()), *plan.details.get("tables", ()))
-    yield from ((back["path"], back["newest"]) for back in backs if "newest" in back)
 
 
 def _writers(work: Work, plan: Plan, returning: bool) -> Iterator[tuple[str, str]]:

@@ -32,6 +32,7 @@ from streamkeeper.flows.generations import (
     EMPTY,
     OFFSETS,
     Generation,
+    InitialState,
     Start,
     StartAt,
 )
@@ -59,7 +60,7 @@ class Beginning:
     """
 
     start: StartAt
-    state: str
+    state: InitialState
     place: Place | None = None
     restored: bool = False
 

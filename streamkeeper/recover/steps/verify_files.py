@@ -13,6 +13,7 @@ from typing import Any
 from streamkeeper.errors import RecoveryError
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.restart.put_back import versions_of
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import past_versions
@@ -27,9 +28,9 @@ def verify_files(work: Work) -> dict[str, Any]:
     :raises RecoveryError: one does not; the flows stay held.
     """
     plan, found = shared_steps.plan_under_hold(work), {}
-    for back in plan.details["put_back"]:
-        path = back["path"]
-        version = past_versions.restored_by(path, plan.recovery_id, back["newest"])
+    for back in versions_of(plan):
+        path = back.path
+        version = past_versions.restored_by(path, plan.recovery_id, back.newest)
         if version is None:
             continue  # nothing was written since, so nothing was restored
         names = past_versions.files_brought_back(path, version)
@@ -38,7 +39,7 @@ def verify_files(work: Work) -> dict[str, Any]:
             raise RecoveryError(
                 _said(
                     plan,
-                    f"{path} was restored to version {back['version']}, by version {version}",
+                    f"{path} was restored to version {back.version}, by version {version}",
                     gone,
                     len(names),
                 )

@@ -106,7 +106,7 @@ CASES = [
         ".metadata.crc",
         "was left behind",
         "error",
-        id="leftover \.crc file",
+        id=r"leftover \.crc file",
     ),
     pytest.param(
         "files_dedup",

@@ -276,7 +276,7 @@ def test_the_strategy_that_fits_follows_from_what_the_plan_found(
     assert (found, why in said) == (strategy, True), said
     for explained in (explain.as_text, explain.as_markdown):
         words = explained(replace(plan_of(), flows=(flow,)))
-        assert f"Recommended for" in words
+        assert "Recommended for" in words
         assert explained is explain.as_markdown or all(row[0] in words for row in TRADE_OFFS[1:])
 
 
