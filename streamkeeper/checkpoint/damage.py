@@ -60,12 +60,12 @@ def _look(checkpoint: Checkpoint, deep: bool) -> tuple[Problem, ...]:
         checkpoint.require()
     except CheckpointError as error:
         return (Problem("", str(error), "Give the folder of a checkpoint.", ERROR),)
-    found: list[Problem] = [*_metadata(checkpoint, root), *_strangers("", root, _ROOT.__contains__)]
+    found: list[Problem] = [*_metadata(checkpoint, root), *_foreign_files("", root, _ROOT.__contains__)]
     logs: dict[str, list[int]] = {}
     for log in ("offsets", "commits"):
         names = checkpoint.names(log)
         logs[log] = sorted(int(name) for name in names if is_number(name))
-        found += _strangers(log, names, is_number)
+        found += _foreign_files(log, names, is_number)
         found += _gaps(log, logs[log])
         found += _twins(
             checkpoint, log, names, logs[log] if deep else logs[log][-2:], max(logs[log], default=-1) + 1
@@ -121,7 +121,7 @@ def _gaps(log: str, batches: list[int]) -> Iterator[Problem]:
         )
 
 
-def _strangers(folder: str, names: Iterable[str], is_own: Callable[[str], bool]) -> Iterator[Problem]:
+def _foreign_files(folder: str, names: Iterable[str], is_own: Callable[[str], bool]) -> Iterator[Problem]:
     """Yield half-written and foreign files. :func:`_twins` checks hidden twins."""
     for name in names:
         file = f"{folder}/{name}" if folder else name
@@ -255,7 +255,7 @@ def _source(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]], dee
     log = checkpoint.files_log(source)
     plain, compact = log.batches()
     newest = max([*plain[-1:], *compact[-1:]], default=-1)
-    yield from _strangers(
+    yield from _foreign_files(
         folder, names, lambda name: is_number(name.removesuffix(".compact")) or name.startswith("_")
     )
     yield from _twins(checkpoint, folder, names, plain if deep else plain[-1:], newest + 1)

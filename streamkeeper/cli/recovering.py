@@ -243,7 +243,7 @@ def _pipeline_of(settings: Settings, recovery: str) -> str:
     storage = open_storage(settings.state)
     pipeline = ledger.pipeline_of(storage, recovery)
     if pipeline is None:
-        found = ", ".join(ledger.not_over(storage)) or "none"
+        found = ", ".join(ledger.open_recoveries(storage)) or "none"
         raise RequestError(f"There is no recovery {recovery!r}. Those that are not over: {found}.")
     return pipeline
 

@@ -1,6 +1,6 @@
 """Delta table as a source, read without a JVM: retained commits, their times, the data between two positions.
 
-In an offset of Spark's (FACTS-spark, "Checkpoint layout") ``index`` -1 means that everything before
+In an offset of Delta's source (``DeltaSourceOffset``) ``index`` -1 means that everything before
 ``reservoirVersion`` is done. An ``index`` from 0 on means that its files 0 to ``index`` are done too. With
 ``isStartingVersion``, the table as of that version is read first.
 """

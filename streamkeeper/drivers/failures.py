@@ -1,5 +1,5 @@
-"""Classes of failures: retry, or park the flow until a recovery. One table decides, after FACTS-spark
-("Telling failures apart").
+"""Classes of failures: retry, or park the flow until a recovery. One table decides, by
+the error conditions of Spark (``error-conditions.json``) and Delta (``delta-error-classes.json``).
 
 A Spark failure is a chain of causes. Its name is the first error condition other than the generic
 ``STREAM_FAILED``. Failures without a condition are identified by their message.

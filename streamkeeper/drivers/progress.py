@@ -202,7 +202,7 @@ def position(home: FlowHome) -> Position:
     start = begun[1]
     last = generations.committed(home, start.number, Checkpoint(home.storage, start.checkpoint).last_commit())
     seeded = last is not None and start.seed_batch is not None and last <= start.seed_batch
-    return Position(start.number, None if seeded else last, status.how_far(home, start.number + 1))
+    return Position(start.number, None if seeded else last, status.rebuild_progress(home, start.number + 1))
 
 
 def is_over(trouble: Alert, present: Position) -> bool:

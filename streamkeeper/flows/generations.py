@@ -70,7 +70,8 @@ class StartAt:
 
     ``timestamp_ms`` (epoch milliseconds) belongs to ``timestamp``. ``offsets`` belongs to ``offsets``, by
     source name: that source's offset as Spark writes it, such as ``{"logOffset": 7}``.
-    ``generation`` (requested, never decided) means after the last batch of one; ``batch`` is after one batch of one.
+    ``generation`` (requested, never decided) means after the last batch of one; ``batch`` is after one of its
+    batches.
 
     With mode ``offsets``, ``generation`` is the one whose offsets a backup kept, as of ``batch``. Without it
     a person gave them, as offsets of the generation before. ``adopted`` continues after a query from outside:

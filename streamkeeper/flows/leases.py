@@ -4,7 +4,7 @@ Each driver claims the next *epoch* by creating its file; the highest epoch hold
 no process has its pid and start time, on the same boot of the same host, in the same pid namespace. Elsewhere
 it counts as alive until its heartbeat has not changed for the lease's term by the *observer's own* monotonic
 clock: clocks of two machines are never compared. A wrong guess is harmless not because of the lease but
-because of the sink's log (see DESIGN: the seal).
+because of the seal in the sink's log (docs/decisions/0002).
 """
 
 from __future__ import annotations

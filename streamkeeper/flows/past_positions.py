@@ -17,7 +17,7 @@ from streamkeeper.flows import generations
 from streamkeeper.flows import position as standing
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import BATCH, COPIED, EMPTY, REBUILT, Generation, Start, StartAt
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 
 OTHER_WAYS = (
     "reset_checkpoint starts from earliest, a timestamp or explicit offsets; restore_table restores a backup"
@@ -40,9 +40,11 @@ class Place:
         return StartAt(BATCH, generation=self.generation.number, batch=self.batch)
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> CommittedPosition:
         """Position of the generation when this batch was its last, and in the sink."""
-        return Standing(self.generation, self.start, self.checkpoint, self.batch, self.batch, sealed=True)
+        return CommittedPosition(
+            self.generation, self.start, self.checkpoint, self.batch, self.batch, sealed=True
+        )
 
     @property
     def version(self) -> int:
@@ -205,7 +207,7 @@ def state_from(place: Place, fingerprint: str, wanted: str) -> tuple[str, str]:
     )
 
 
-def _standing(home: FlowHome, table_path: str, number: int) -> Standing:
+def _standing(home: FlowHome, table_path: str, number: int) -> CommittedPosition:
     generation, start = generations.read(home, number), generations.read_start(home, number)
     if generation is None or start is None:
         what = "has no generation" if generation is None else "never began generation"
@@ -229,7 +231,7 @@ def _is_there(home: FlowHome, number: int, start: Start) -> bool:
     return not generations.is_gone(home, number) and Checkpoint(home.storage, start.checkpoint).exists()
 
 
-def _offer(home: FlowHome, found: Standing) -> str:
+def _offer(home: FlowHome, found: CommittedPosition) -> str:
     """Return a sentence with the available batches of a generation, and the alternatives."""
     least = -1 if found.start.seed_batch is None else found.start.seed_batch
     most = -1 if found.batch is None else found.batch

@@ -19,7 +19,7 @@ from streamkeeper.flows.generations import Generation, Start
 
 
 @dataclass(frozen=True)
-class Standing:
+class CommittedPosition:
     """Committed position of one generation, from its checkpoint and the sink's log."""
 
     generation: Generation
@@ -124,7 +124,7 @@ def last_begun(home: FlowHome) -> tuple[Generation, Start] | None:
     return None
 
 
-def look(home: FlowHome, table_path: str, generation: Generation, start: Start) -> Standing:
+def look(home: FlowHome, table_path: str, generation: Generation, start: Start) -> CommittedPosition:
     """Return the position of a generation; nothing is changed.
 
     :raises CheckpointError: its checkpoint cannot be listed, or the sink's log cannot be read.
@@ -132,4 +132,4 @@ def look(home: FlowHome, table_path: str, generation: Generation, start: Start) 
     checkpoint = Checkpoint(home.storage, start.checkpoint)
     sink = last_transaction(table_path, generation.query_id)
     last = generations.committed(home, generation.number, checkpoint.last_commit())
-    return Standing(generation, start, checkpoint, last, sink.version, sink.sealed, sink.complete)
+    return CommittedPosition(generation, start, checkpoint, last, sink.version, sink.sealed, sink.complete)

@@ -114,7 +114,7 @@ def _state(home: FlowHome, flow: Flow) -> tuple[FlowState, str]:
         return FlowState.STOPPED if stopped else FlowState.DOWN, f"its driver {how}: {leases.describe(lease)}"
     beat = leases.read_heartbeat(home, lease.epoch)
     state = FlowState.RUNNING if beat and beat.phase == "running" else FlowState.STARTING
-    told = told_by(beat)
+    told = progress_in(beat)
     detail = f"{leases.describe(lease)}; {told}" if told else leases.describe(lease)
     return (state, detail) if life is Life.ALIVE else _far_away(home, lease, state)
 
@@ -136,17 +136,17 @@ of, rows, epoch.
 """
 
 
-def how_far(home: FlowHome, first: int = 0) -> str | None:
+def rebuild_progress(home: FlowHome, first: int = 0) -> str | None:
     """Return as text how far the flow's current driver has rebuilt a state; None if it rebuilds none.
 
     :param first: the lowest generation that counts.
     """
     lease = leases.current(home)
-    return told_by(leases.read_heartbeat(home, lease.epoch) if lease is not None else None, first)
+    return progress_in(leases.read_heartbeat(home, lease.epoch) if lease is not None else None, first)
 
 
-def told_by(beat: Heartbeat | None, first: int = 0) -> str | None:
-    """Return as :func:`how_far`, from a heartbeat that was read already."""
+def progress_in(beat: Heartbeat | None, first: int = 0) -> str | None:
+    """Return as :func:`rebuild_progress`, from a heartbeat that was read already."""
     if beat is None or beat.phase != REBUILDING or beat.generation < first or "rebuild" not in beat.details:
         return None
     told = beat.details["rebuild"]

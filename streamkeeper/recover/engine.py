@@ -20,7 +20,7 @@ from streamkeeper.recover.plans import advice
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.steps.shared import APPROVED, APPROVED_AGAIN, let_go
+from streamkeeper.recover.steps.shared import APPROVED, APPROVED_AGAIN, release_all
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock
@@ -205,7 +205,7 @@ def abandon(settings: Settings, pipeline: str, recovery: str, by: str) -> None:
 
 
 def _give_up(work: Work, why: str) -> None:
-    let_go(work)
+    release_all(work)
     if work.book.end() is None:
         work.book.record(GIVEN_UP, {"why": why})
     taken_away = kind(work.plan.recovery).given_up

@@ -13,7 +13,7 @@ from streamkeeper.declare.model import DELTA, KAFKA, Source
 from streamkeeper.declare.offsets import check_fits, describe
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, EMPTY, OFFSETS, Restart
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.delta import cost as delta_cost
 from streamkeeper.sources.files import cost as files_cost
 from streamkeeper.sources.kafka import cost as kafka_cost
@@ -21,7 +21,7 @@ from streamkeeper.sources.kafka import cost as kafka_cost
 
 def price_of(
     source: Source,
-    standing: Standing,
+    standing: CommittedPosition,
     position: dict[str, Any] | None,
     restart: Restart,
     stateful: bool | None,
@@ -79,7 +79,7 @@ def price_of(
 
 def _log_price(
     source: Source,
-    standing: Standing,
+    standing: CommittedPosition,
     price: SourcePrice,
     restart: Restart,
     *,

@@ -13,7 +13,7 @@ from streamkeeper.declare.model import DELTA, KAFKA, Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, InitialState, Restart, StartAt
 from streamkeeper.flows.past_positions import Place
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.cost import price_of
 from streamkeeper.sources.delta import cost as delta_cost
 from streamkeeper.sources.files import listing as file_listing
@@ -31,7 +31,7 @@ class Move:
     ``restored`` the table is restored to the same place.
     """
 
-    standing: Standing
+    standing: CommittedPosition
     position: Mapping[str, Any] | None
     place: Place
     state: InitialState

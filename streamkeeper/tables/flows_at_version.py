@@ -6,8 +6,8 @@ next generation had taken over, and stood where it began until it committed some
 further back, as after a restore. But a recovery that changes all of the table seals first, and changes the
 table afterwards: in between the flow still stood after its last batch, since the table held that.
 
-Restoring a version does not take the ``txn`` actions of later versions back (FACTS-spark, "Delta sink"), so
-the log is read from that version back, and the flow goes on under a new query id.
+RESTORE reverts files and metadata, and not the ``txn`` actions of later versions
+(docs/decisions/0018). So the log is read from that version back, and the flow continues under a new query id.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class PastVersion:
 
     ``flows`` say where all stood that write the table, by their full names; None where the log does not reach
     back far enough to tell. ``undone`` counts the batches of each after the version, and is 1 where it
-    committed none and a recovery moved it with the table since. ``strangers`` are commits after it that
+    committed none and a recovery moved it with the table since. ``other_commits`` are commits after it that
     changed rows and are neither a flow's nor a recovery's, in words. ``changed_later`` are the recoveries
     that changed all of the table after it.
     """
@@ -103,7 +103,7 @@ class PastVersion:
     newest: int
     flows: Mapping[str, FlowAt | None]
     undone: Mapping[str, int]
-    strangers: tuple[str, ...]
+    other_commits: tuple[str, ...]
     changed_later: frozenset[str]
     wrote: WritersAt
 

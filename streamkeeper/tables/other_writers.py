@@ -36,7 +36,7 @@ _COPIED = "BACKUP"
 
 
 @dataclass(frozen=True)
-class Strangers:
+class OtherWriters:
     """Other writers of the rows in a table.
 
     ``found`` describes those who added or changed rows: backfills, flows that are not declared, and single
@@ -49,7 +49,7 @@ class Strangers:
     unknown: str | None = None
 
 
-def look(settings: Settings, pipeline: str, writers: Sequence[Flow], path: str) -> Strangers:
+def look(settings: Settings, pipeline: str, writers: Sequence[Flow], path: str) -> OtherWriters:
     """List writers other than the table's flows, back to the last commit that emptied or replaced the table.
 
     A replacement counts only if the table's flows had built it. A backfill of data that the source still has
@@ -88,7 +88,7 @@ def look(settings: Settings, pipeline: str, writers: Sequence[Flow], path: str) 
         *_in_words(storage, pipeline, {flow.full_name for flow in writers}, seen),
         *_first(commits[False]),
     )
-    return Strangers(found, tuple(_first(commits[True])), unknown)
+    return OtherWriters(found, tuple(_first(commits[True])), unknown)
 
 
 def _held(path: str) -> Iterator[LogCommit]:

@@ -42,7 +42,7 @@ def readers(settings: Settings, manifest: Manifest, path: str) -> Iterator[tuple
                 yield flow, source
 
 
-def what_it_feels(source: Source) -> str:
+def effect_on_reader(source: Source) -> str:
     """Return what happens to a reader when rows of its table are removed and written again, by the options of
     its source.
     """
@@ -58,11 +58,13 @@ def what_it_feels(source: Source) -> str:
     return "fails at the commit that removes rows and is parked: it then needs a reset or a full refresh"
 
 
-def what_readers_feel(settings: Settings, manifest: Manifest, path: str) -> list[str]:
+def effects_on_readers(settings: Settings, manifest: Manifest, path: str) -> list[str]:
     """Return one sentence for each reader of a table: what happens to it when rows are removed and written
     again.
     """
-    return [f"{flow.full_name} {what_it_feels(source)}" for flow, source in readers(settings, manifest, path)]
+    return [
+        f"{flow.full_name} {effect_on_reader(source)}" for flow, source in readers(settings, manifest, path)
+    ]
 
 
 @dataclass(frozen=True)

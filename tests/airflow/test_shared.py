@@ -219,7 +219,7 @@ def test_whose_end_a_driver_s_end_is(
             mine, why = lease(home, gone()), left[home.full_name]
             if why is not None:
                 leases.leave(home, mine, why)
-    assert [home.full_name for home in shared_driver.to_blame(homes, code, {})] == blamed
+    assert [home.full_name for home in shared_driver.flows_at_fault(homes, code, {})] == blamed
 
 
 def operator(*homes: FlowHome, **kwargs: Any) -> FlowOperator:

@@ -1,7 +1,7 @@
 """A flow's driver as its supervising task sees it: submitted by the task, or found alive and attached to.
 
 A driver outlives its supervisor: it gets a session of its own, no standard input, and a file instead of a
-pipe (measured in FACTS-airflow: a child that inherits the supervisor's socket is orphaned or killed with it).
+pipe. A child that inherits the supervisor's socket would be orphaned, or killed with it.
 So the end of the task never ends the driver by accident; the next try finds it by its lease.
 """
 

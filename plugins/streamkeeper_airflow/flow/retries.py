@@ -91,7 +91,7 @@ def delay(code: int, streak: int | None, looping: bool = False) -> timedelta:
     return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (streak - 1))
 
 
-def check_patience(settings: Settings) -> None:
+def check_supervisor_timeout(settings: Settings) -> None:
     """Check that a driver outlives the time in which its task has no running try.
 
     Airflow's timeout is read from this process's configuration; a scheduler on another machine must have the

@@ -40,11 +40,11 @@ from streamkeeper_airflow.flow.retries import (
     AfterHealth,
     DriverFailed,
     WrongSettings,
-    check_patience,
+    check_supervisor_timeout,
     delay,
     failing_streak,
 )
-from streamkeeper_airflow.flow.shared_driver import AttachedToAll, sharers, to_blame
+from streamkeeper_airflow.flow.shared_driver import AttachedToSharedDriver, flows_at_fault, sharing_flows
 from streamkeeper_airflow.flow.shared_driver import find as find_any
 from streamkeeper_airflow.operate.notify import alert, page
 from streamkeeper_airflow.operate.run_note import set_run_note
@@ -164,7 +164,9 @@ class FlowOperator(BaseOperator):
             if ending.code not in (Outcome.LEASE_HELD, Outcome.LEASE_LOST):
                 break
             self.log.info("Another driver has the lease of %s; attaching to it.", self.flow)
-        return self._conclude(*to_blame(homes, ending.code, self._before), ending=ending, context=context)
+        return self._conclude(
+            *flows_at_fault(homes, ending.code, self._before), ending=ending, context=context
+        )
 
     def _find_sharers(self, settings: Settings) -> None:
         """Read from the manifest which flows share the driver now.
@@ -173,7 +175,7 @@ class FlowOperator(BaseOperator):
         """
         if not self.shared:
             return
-        self.flows = sharers(read_manifest(settings), self.flows[0])
+        self.flows = sharing_flows(read_manifest(settings), self.flows[0])
         if not self.flows:
             raise AirflowSkipException(
                 f"{self.flow}: these flows no longer share a driver; each has its own DAG."
@@ -194,9 +196,9 @@ class FlowOperator(BaseOperator):
 
     def _attach(
         self, settings: Settings, homes: Sequence[FlowHome], heart: Heart
-    ) -> Attached | AttachedToAll | None:
+    ) -> Attached | AttachedToSharedDriver | None:
         if self.shared:
-            found: Attached | AttachedToAll | None = find_any(homes, settings.lease_term, heart.beat)
+            found: Attached | AttachedToSharedDriver | None = find_any(homes, settings.lease_term, heart.beat)
         else:
             found = drivers.find(homes[0], settings.lease_term, heart.beat)
         if found is not None:
@@ -213,19 +215,19 @@ class FlowOperator(BaseOperator):
                 self.flow,
                 leases.describe(held) if held else "?",
             )
-            self._warn_if_impatient(settings)
+            self._warn_of_short_timeout(settings)
         return found
 
-    def _warn_if_impatient(self, settings: Settings) -> None:
+    def _warn_of_short_timeout(self, settings: Settings) -> None:
         """Warn about timeouts that do not fit, but keep watching: a refusal would end the running driver."""
         try:
-            check_patience(settings)
+            check_supervisor_timeout(settings)
         except WrongSettings as error:
             self.log.warning("The next driver will be refused: %s", error)
 
-    def _refuse_impatience(self, settings: Settings) -> None:
+    def _refuse_short_timeout(self, settings: Settings) -> None:
         try:
-            check_patience(settings)
+            check_supervisor_timeout(settings)
         except WrongSettings as error:
             alert(
                 settings,
@@ -237,7 +239,7 @@ class FlowOperator(BaseOperator):
             raise
 
     def _submit(self, settings: Settings, context: Context) -> Submitted:
-        self._refuse_impatience(settings)
+        self._refuse_short_timeout(settings)
         manifest = read_manifest(settings)
         flows = [manifest.find(flow) for flow in self.flows]
         if flows[0].pipeline.shared_driver and not self.shared:

@@ -13,7 +13,7 @@ from streamkeeper_jobs.driver.driver import check_holds
 from streamkeeper_jobs.stream.declaration_watch import Declaration
 
 
-class Bystanders:
+class WaitingFlows:
     """Watches the flows that are held, and flows that are newly declared in the pipeline.
 
     :param files: the pipeline's files as they were before they were imported.

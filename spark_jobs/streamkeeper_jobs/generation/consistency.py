@@ -24,7 +24,7 @@ _WAYS = (
 )
 
 
-def check_agreement(job: Job, generation: Generation, start: Start) -> None:
+def check_consistency(job: Job, generation: Generation, start: Start) -> None:
     """Check that the table has all batches that the checkpoint committed, and none that it did not plan.
 
     :raises SinkDisagrees: it does not; nothing was changed.

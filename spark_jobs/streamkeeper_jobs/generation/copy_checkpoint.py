@@ -4,7 +4,7 @@ Everything that a query needs to continue after batch B is immutable once B is i
 state of a batch (version B+1) before the sink's commit, and names every file by its batch, its version or a
 random id. So a copy of what belongs to B and before is correct even while the old query still writes to its
 own folder. Hidden files are left out: checksums (``.X.crc``), which no reader needs, and files that are being
-written. Layout: FACTS-spark ("Checkpoint layout"); tests/spark/generation/test_take_over.py tries each state
+written. tests/spark/generation/test_take_over.py tries each state
 store provider.
 """
 

@@ -14,7 +14,7 @@ from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import adopted_checkpoint, generations, past_positions
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, BATCH, EARLIEST, OFFSETS, Generation, Start
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.delta_table import last_written, seal, shut_out
 
@@ -66,7 +66,7 @@ def write_end(home: FlowHome, number: int) -> None:
         generations.end(home, number, Checkpoint(home.storage, begun.checkpoint).last_commit())
 
 
-def stood(job: Job, generation: Generation, sealed: Sealed) -> Standing | None:
+def stood(job: Job, generation: Generation, sealed: Sealed) -> CommittedPosition | None:
     """Return the position of the generation that this one follows; None if that never began.
 
     A generation that was decided but never begun has the position of its predecessor, if it was to start
@@ -91,7 +91,7 @@ def stood(job: Job, generation: Generation, sealed: Sealed) -> Standing | None:
     last = sealed.last.get(before.number)
     if before.number not in sealed.last:
         last = _seal(job, before.query_id)
-    return Standing(
+    return CommittedPosition(
         before,
         start,
         checkpoint,
@@ -101,7 +101,7 @@ def stood(job: Job, generation: Generation, sealed: Sealed) -> Standing | None:
     )
 
 
-def _adopted(job: Job, generation: Generation) -> Standing:
+def _adopted(job: Job, generation: Generation) -> CommittedPosition:
     """Seal the adopted query and return its position.
 
     Its last commit is recorded before the seal: the table lacks whatever a query that still runs commits
@@ -135,7 +135,7 @@ def _adopted(job: Job, generation: Generation) -> Standing:
     return replace(where, sealed=True)
 
 
-def evidence(where: Standing | None, sealed: Sealed) -> dict[str, Any]:
+def evidence(where: CommittedPosition | None, sealed: Sealed) -> dict[str, Any]:
     """Return the position as evidence for the generation's start record and the ledger."""
     found = (
         where.evidence()
@@ -208,7 +208,7 @@ def _begun(home: FlowHome, generation: Generation) -> tuple[Generation, Start] |
     return None
 
 
-def _at_place(job: Job, generation: Generation) -> Standing:
+def _at_place(job: Job, generation: Generation) -> CommittedPosition:
     number, batch = generation.start.generation, generation.start.batch
     assert number is not None and batch is not None, "a decision after a batch names it"
     try:
@@ -217,7 +217,7 @@ def _at_place(job: Job, generation: Generation) -> Standing:
         raise RecoveryError(f"Generation {generation.number} cannot start as decided. {error}") from error
 
 
-def _of(home: FlowHome, number: int) -> Standing:
+def _of(home: FlowHome, number: int) -> CommittedPosition:
     """Return the position of the generation to which explicit offsets belong.
 
     The offsets refer to the lists of files in its checkpoint.
@@ -231,7 +231,7 @@ def _of(home: FlowHome, number: int) -> Standing:
             " Restore it from a copy."
         )
     checkpoint = Checkpoint(home.storage, start.checkpoint)
-    return Standing(
+    return CommittedPosition(
         decided,
         start,
         checkpoint,

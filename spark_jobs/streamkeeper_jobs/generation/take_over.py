@@ -15,7 +15,7 @@ from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.errors import SinkDisagrees
 from streamkeeper.flows import generations
 from streamkeeper.flows.generations import Generation, Start
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
 from streamkeeper_jobs.generation.seed import NewCheckpoint
 from streamkeeper_jobs.generation.start_position import source_keys
@@ -55,7 +55,7 @@ def _not_ours(job: Job, generation: Generation, start: Start) -> str | None:
     return None
 
 
-def copy_from(job: Job, new: NewCheckpoint, where: Standing) -> tuple[int, dict[str, Any]]:
+def copy_from(job: Job, new: NewCheckpoint, where: CommittedPosition) -> tuple[int, dict[str, Any]]:
     """Fill a checkpoint folder with a copy of the old one as far as the sink has it.
 
     Return its last batch, and the positions after that. A batch that is in the sink but not committed in the
@@ -69,10 +69,10 @@ def copy_from(job: Job, new: NewCheckpoint, where: Standing) -> tuple[int, dict[
     assert entry is not None, "a generation without a batch has nothing to copy"
     if where.missing_in_sink is not None:
         raise SinkDisagrees(
-            f"{where.checkpoint.path()} has committed {where.missing_in_sink}, which is missing from the"
-            f" table at {job.table_path}: the table was replaced or restored from an older copy. Restore"
-            " the newer table, or choose a start: reset_checkpoint from earliest (empty the table before,"
-            " or rows may be duplicated), a timestamp or latest."
+            f"{where.checkpoint.path()} has committed {where.missing_in_sink}, which the table at"
+            f" {job.table_path} lacks: it was replaced or restored from an older copy. Restore the newer"
+            " table, or choose a start: reset_checkpoint from earliest (empty the table before, or rows"
+            " may be duplicated), a timestamp or latest."
         )
     storage, folder = job.home.storage, new.folder
     copied = copy_checkpoint(

@@ -33,7 +33,7 @@ from streamkeeper.tables.backups import TARGET, TOMBSTONES
 from streamkeeper_jobs.cdc.columns import SEQUENCE as AT
 from streamkeeper_jobs.cdc.events import KEY
 from streamkeeper_jobs.cdc.events import KIND as KIND_OF_CHANGE
-from streamkeeper_jobs.driver.derived_flow import FOR_NOW, Tell, drive_aside
+from streamkeeper_jobs.driver.derived_flow import FOR_NOW, Tell, drive_derived_flow
 from streamkeeper_jobs.driver.driver import declared_in, find
 from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.kafka_topics import look_at
@@ -154,7 +154,9 @@ def _with_all_partitions(
 def _drive(
     settings: Settings, home: FlowHome, derived: Flow, tell: Tell, check_stop: Callable[[], None]
 ) -> None:
-    ended = drive_aside(settings, home, derived, tell, partial(open_session, settings), check_stop=check_stop)
+    ended = drive_derived_flow(
+        settings, home, derived, tell, partial(open_session, settings), check_stop=check_stop
+    )
     if ended.outcome is Outcome.DONE:
         return
     why = ended.why or f"it ended ({ended.outcome.name.lower().replace('_', ' ')})"

@@ -1,7 +1,7 @@
 """A dry run of a declaration on a copy of a checkpoint: does Spark continue with this state?
 
-Without input an incompatible change goes unnoticed: its error comes only when a batch is planned
-(FACTS-spark, "Finding a bad change before the restart"). So the copy gets one more planned batch, which ends
+Without input an incompatible change goes unnoticed: its error comes only when a batch is planned.
+So the copy gets one more planned batch, which ends
 where the last one did, and the declared query runs it without output. This loads every store at its newest
 version, compares every schema, and reads no row. The copy is removed afterwards; the original is only read.
 """

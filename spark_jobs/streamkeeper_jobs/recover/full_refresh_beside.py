@@ -33,7 +33,7 @@ from streamkeeper.tables.backups import TARGET
 from streamkeeper.times import now
 from streamkeeper_jobs.recover.backup_table import commit_of
 from streamkeeper_jobs.recover.restore_table import replace_table
-from streamkeeper_jobs.recover.rewind import shut_flows_out
+from streamkeeper_jobs.recover.rewind import seal_flows
 from streamkeeper_jobs.recover.side_table import (
     Builder,
     builders,
@@ -104,7 +104,7 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
         _check_definitions(spark, plan)
     stop_for_good(work, flows)
     brought = _bring(spark, work)
-    shut_flows_out(spark, work, plan)
+    seal_flows(spark, work, plan)
     standing = {
         builder.flow.full_name: _begin(builder, plan)
         for builder in flows

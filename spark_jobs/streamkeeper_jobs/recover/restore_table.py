@@ -26,7 +26,7 @@ from streamkeeper.storage import open_storage
 from streamkeeper.tables.backups import TARGET, Checksum
 from streamkeeper_jobs.recover.backup_table import commit_of, describe, read_checksum, read_version
 from streamkeeper_jobs.recover.rewind import put_back as put_version_back
-from streamkeeper_jobs.recover.rewind import shut_flows_out
+from streamkeeper_jobs.recover.rewind import seal_flows
 from streamkeeper_jobs.spark.delta_snapshot import (
     JsonObject,
     Snapshot,
@@ -84,7 +84,7 @@ def put_back(spark: SparkSession, work: Work) -> dict[str, Any]:
     shared_steps.check_go(work)
     plan = shared_steps.plan_under_hold(work)
     put_backs.check_unchanged(work, plan, put_backs.once_decided(plan))
-    shut_flows_out(spark, work, plan)
+    seal_flows(spark, work, plan)
     return {
         "tables": [
             _put_back(spark, work, plan, item) for item in _tombstones_first(put_backs.tables_of(plan))

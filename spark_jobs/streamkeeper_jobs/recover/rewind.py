@@ -32,7 +32,7 @@ from streamkeeper_jobs.spark.session import spark_url, with_settings
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
-def shut_flows_out(spark: SparkSession, work: Work, plan: Plan) -> None:
+def seal_flows(spark: SparkSession, work: Work, plan: Plan) -> None:
     """Seal the earlier generations of a plan's flows, as the driver of their next generation would.
 
     Doing it again changes nothing. Abandoned backfills of the table are sealed too: a batch of theirs may be
@@ -114,5 +114,5 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     if not backs:
         return {"tables": [], "note": "the target is kept as it is"}
     put_backs.check_unchanged(work, plan, put_backs.once_decided(plan))
-    shut_flows_out(spark, work, plan)
+    seal_flows(spark, work, plan)
     return {"tables": list(put_back(spark, work, plan, backs))}

@@ -19,7 +19,7 @@ from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
-from streamkeeper_jobs.driver.derived_flow import drive_aside
+from streamkeeper_jobs.driver.derived_flow import drive_derived_flow
 from streamkeeper_jobs.driver.driver import declared_in, find
 from streamkeeper_jobs.spark.jvm import classes
 
@@ -82,7 +82,7 @@ def read_what_is_there(spark: SparkSession, work: Work, flows: list[Builder]) ->
             work.check_stop()
 
         with _session(spark, work, builder.flow) as session:
-            ended = drive_aside(
+            ended = drive_derived_flow(
                 work.settings,
                 builder.side,
                 builder.flow,

@@ -1,9 +1,8 @@
-"""``adopt``: the checkpoint of a job that was none of ours becomes the first generation of a declared flow.
+"""``adopt``: the checkpoint of another job becomes the first generation of a declared flow.
 
-Planning changes nothing, and neither does the rehearsal that says, before anybody is asked, whether the
-declaration fits. The checkpoint is copied, by the flow's next driver, as far as its last batch that is in the
-table; the original is only read, and never needed afterwards. The old job's query is shut out of the table
-before, so that a late commit of it adds nothing.
+Planning changes nothing. A rehearsal before the approval tries the declaration on a copy of the checkpoint.
+The flow's next driver copies the checkpoint up to its last batch that is in the table; the original is only
+read. The old job's query is sealed in the table first, so that its late commits have no effect.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from streamkeeper.flows import generations
 from streamkeeper.flows.adopted_checkpoint import AdoptedCheckpoint, normal_place, open_adopted, standing_of
 from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, COPIED, EMPTY, Restart, StartAt
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import adopt_notes
@@ -33,7 +32,7 @@ from streamkeeper.recover.requests.adopt import AdoptRequest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart.adopted_sources import match_sources
 from streamkeeper.recover.restart.adoption_rehearsal import check_still, remove_rehearsals
-from streamkeeper.recover.restart.flow_now import Present, flow_home, is_safe_to_repeat
+from streamkeeper.recover.restart.flow_now import FlowNow, flow_home, is_safe_to_repeat
 from streamkeeper.recover.restart.next_generation import next_plan
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
@@ -58,7 +57,7 @@ class Found:
 
     query_id: str
     names: dict[str, str]
-    standing: Standing
+    standing: CommittedPosition
     planned: int
     operators: tuple[str, ...]
     has_table: bool
@@ -84,8 +83,8 @@ class Found:
 def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery_id: str) -> Plan:
     """Plan an adoption.
 
-    :raises RequestError: the flow has a generation that began, the checkpoint is one of ours, its sources are
-        not the flow's, or it has no batch to go on after.
+    :raises RequestError: the flow has a generation that began, the checkpoint is one of Streamkeeper's, its
+        sources are not the flow's, or it has no batch to continue after.
     :raises CheckpointError: there is no checkpoint, or it cannot be read as far as the plan needs it.
     """
     flow = manifest.find(request.flow)
@@ -107,7 +106,7 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
     )
     number = 1 if newest is None else newest + 1
     safe, stateful = is_safe_to_repeat(flow, found.operators), bool(found.operators)
-    present = Present(number - 1, found.standing, entry.sources, found.operators, stateful, safe, None)
+    present = FlowNow(number - 1, found.standing, entry.sources, found.operators, stateful, safe, None)
     start = StartAt(ADOPTED, checkpoint=request.checkpoint, query_id=found.query_id, sources=found.names)
     notes = tuple(adopt_notes.notes(settings, flow, request, found))
     again = _written_again(flow, found)
@@ -131,7 +130,7 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
 
 
 def _check_new(home: FlowHome) -> int | None:
-    """Give the newest generation that was decided, if any; none of them may have begun.
+    """Return the newest generation that was decided, if any; none of them may have begun.
 
     :raises RequestError: one has.
     """
@@ -194,10 +193,10 @@ def _check_outside(settings: Settings, place: str) -> None:
 
 
 def _check_not_ours(settings: Settings, manifest: Manifest, adopter: Flow, query_id: str, place: str) -> None:
-    """Make sure that no flow's generation has, or adopts, this query: of any flow that something is kept of,
+    """Check that no flow's generation has, or adopts, this query: of any flow that something is kept of,
     declared or not.
 
-    A decision of the adopter's own that never began may be made anew.
+    A decision of the adopter's own that never began may be made again.
 
     :raises RequestError: one does.
     """
@@ -264,8 +263,8 @@ def _refusals(settings: Settings, flow: Flow, request: AdoptRequest, found: Foun
 
 
 def _written_again(flow: Flow, found: Found) -> Amount | None:
-    """Say what of a batch under way may be in the table: nothing where the table's log knows the query, since
-    then it rules.
+    """Return what of a batch under way may be in the table: nothing where the table's log knows the query,
+    since then it rules.
     """
     if is_safe_to_repeat(flow, found.operators):
         return None
@@ -279,7 +278,9 @@ def _written_again(flow: Flow, found: Found) -> Amount | None:
 
 
 def _copy(checkpoint: Checkpoint, home: FlowHome, number: int) -> CopyPlan:
-    """Weigh a checkpoint: an upper bound of what is copied, unless it has more files than are counted."""
+    """Return the amount of a checkpoint: an upper bound of what is copied, unless it has more files than are
+    counted.
+    """
     sizes: list[int] = []
     for size in _sizes(checkpoint, ""):
         sizes.append(size)

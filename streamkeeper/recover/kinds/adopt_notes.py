@@ -1,4 +1,4 @@
-"""What a plan of ``adopt`` says in words, and what stands in its way whatever is accepted."""
+"""Notes of an adoption's plan, and the obstacles that no consent removes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SCHEMA_LOG = "_schema_log"
 
 
 def notes(settings: Settings, flow: Flow, request: AdoptRequest, found: Found) -> Iterator[str]:
-    """Give what a person should know who approves the plan."""
+    """Return what a person should know who approves the plan."""
     where, raw = found.standing, _raw(found)
     yield (
         f"The checkpoint at {request.checkpoint}, of the query {found.query_id}, is copied, and is not"
@@ -61,7 +61,7 @@ def notes(settings: Settings, flow: Flow, request: AdoptRequest, found: Found) -
 
 
 def obstacles(flow: Flow, request: AdoptRequest, found: Found) -> Iterator[str]:
-    """Give what stands in the way of the adoption, as sentences."""
+    """Return what stands in the way of the adoption, as sentences."""
     where, raw = found.standing, _raw(found)
     if not request.old_job_is_stopped:
         yield (
@@ -70,9 +70,8 @@ def obstacles(flow: Flow, request: AdoptRequest, found: Found) -> Iterator[str]:
         )
     if where.missing_in_sink is not None:
         yield (
-            f"the checkpoint has committed {where.missing_in_sink}, which is missing from the table: the"
-            " table was replaced or restored from an older copy, or the query wrote elsewhere. Restore the"
-            " newer table."
+            f"the checkpoint has committed {where.missing_in_sink}, which the table lacks: it was replaced"
+            " or restored from an older copy, or the query wrote elsewhere. Restore the newer table."
         )
     for problem in raw.problems():
         if problem.severity == ERROR:
@@ -99,7 +98,7 @@ def obstacles(flow: Flow, request: AdoptRequest, found: Found) -> Iterator[str]:
 
 
 def _raw(found: Found) -> Checkpoint:
-    """Give the checkpoint under its own names, in which what is wrong with it is said."""
+    """Return the checkpoint under its own names, in which what is wrong with it is said."""
     return Checkpoint(found.standing.checkpoint.storage, found.standing.checkpoint.folder)
 
 
@@ -131,7 +130,7 @@ def _told_of_sink(table: str, found: Found) -> Iterator[str]:
 
 
 def _pinned(flow: Flow, entry: OffsetEntry, raw: Checkpoint) -> Iterator[str]:
-    """Say which settings of the checkpoint stay as they are although the flow would use others."""
+    """Return which settings of the checkpoint stay as they are although the flow would use others."""
     declared: Mapping[str, str] = {**_DEFAULTS, **flow.declaration.spark_conf}
     for name, value in entry.conf.items():
         other = declared.get(name, value)

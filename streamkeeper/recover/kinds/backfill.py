@@ -1,6 +1,4 @@
-"""``backfill``: what it will read and what that costs, and the steps that it has. The flow that it is for
-runs on all the while.
-"""
+"""``backfill``: the plan, its cost, and the steps. The flow keeps running during a backfill."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.restart import backfill_cost
 from streamkeeper.recover.restart.backfill_cost import Reading
 from streamkeeper.recover.restart.backfill_source import raw_source
-from streamkeeper.recover.steps.shared import LOCK, let_go
+from streamkeeper.recover.steps.shared import LOCK, release_all
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups
@@ -40,7 +38,7 @@ _DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
 
 
 def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recovery_id: str) -> Plan:
-    """Plan a backfill; nothing is touched.
+    """Plan a backfill; nothing is changed.
 
     :raises RequestError: the flow has no table yet, its query keeps state of which a part cannot be computed
         by itself, the schema of another of its sources is not known, or what is to be read is not there.
@@ -79,9 +77,9 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
 
 
 def verify(work: Work) -> dict[str, Any]:
-    """See that every chunk is in the table.
+    """Check that every chunk is in the table.
 
-    :raises RecoveryError: a chunk is missing: somebody replaced the table, or put it back.
+    :raises RecoveryError: a chunk is missing: someone replaced the table, or put it back.
     """
     found = work.evidence(FILL) or {}
     if not found.get("done") or found.get("missing"):
@@ -94,13 +92,13 @@ def verify(work: Work) -> dict[str, Any]:
 
 
 def unlock(work: Work) -> dict[str, Any]:
-    """Give the table's lock back."""
-    let_go(work)
+    """Release the table's lock."""
+    release_all(work)
     return {}
 
 
 def own_home(work: Work) -> FlowHome:
-    """Give where the backfill's own flow is kept."""
+    """Return where the backfill's own flow is kept."""
     return FlowHome(
         work.book.storage,
         work.plan.pipeline,
@@ -122,24 +120,24 @@ def given_up(work: Work) -> None:
 
 
 def check_rows_fit(settings: Settings, flow: Flow) -> None:
-    """Make sure that a flow's table takes the rows of a backup of it; one that is kept by key has no column
-    that does not.
+    """Check that a flow's table takes the rows of a backup of it; one that is kept by key has no column that
+    does not.
 
-    :raises RequestError: it does not; nothing was touched.
+    :raises RequestError: it does not; nothing was changed.
     """
     if isinstance(flow.declaration, AppendFlow):
         check_takes_backup_rows(settings.table_path(flow.declaration.target))
 
 
 def _is_filling(work: Work) -> bool:
-    """Say whether a chunk may be in the table already."""
+    """Return whether a chunk may be in the table already."""
     return (
         flow_position.last_begun(own_home(work)) is not None
     )  # until then nothing of a generation is in the table (docs/decisions/0003)
 
 
 def _check_state(flow: Flow, operators: tuple[str, ...]) -> None:
-    """Make sure that the flow's query gives the same for rows by themselves as for rows among others, but for
+    """Check that the flow's query gives the same for rows by themselves as for rows among others, but for
     repeated ones.
 
     :raises RequestError: it aggregates, joins, or keeps a state of its own making.
@@ -154,7 +152,7 @@ def _check_state(flow: Flow, operators: tuple[str, ...]) -> None:
 
 
 def _check_schemas(flow: Flow, request: BackfillRequest, known: Mapping[str, str]) -> None:
-    """Make sure that the views can be computed without a file of the flow's other sources.
+    """Check that the views can be computed without a file of the flow's other sources.
 
     :param known: the schemas that the flow's generation has inferred.
     :raises RequestError: one of them declares no schema, and none is known.
@@ -179,7 +177,7 @@ def _check_schemas(flow: Flow, request: BackfillRequest, known: Mapping[str, str
 def _what(
     settings: Settings, flow: Flow, home: FlowHome, request: BackfillRequest
 ) -> tuple[BackfillRequest, dict[str, Any], Reading]:
-    """Give the request with all that was left open filled in, where a backup lies, and how much is read.
+    """Return the request with all that was left open filled in, where a backup lies, and how much is read.
 
     :raises RequestError: it is not there, or the table cannot take it.
     """
@@ -205,7 +203,7 @@ def _what(
 
 
 def _stands_at(home: FlowHome, source: Source) -> dict[str, dict[str, int]] | None:
-    """Give the offsets that a flow has read a Kafka source up to; None where it read nothing yet."""
+    """Return the offsets that a flow has read a Kafka source up to; None where it read nothing yet."""
     begun = flow_position.last_begun(home)
     if begun is None:
         return None

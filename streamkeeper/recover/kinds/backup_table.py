@@ -1,8 +1,7 @@
-"""``backup_table``: a durable copy of a table as it is now, with its tombstones as one unit. Writers go on
-meanwhile.
+"""``backup_table``: a durable copy of a table and its tombstones. Flows keep writing during the copy.
 
-Versions that belong together are pinned, their files copied, the copies compared with what was pinned, and
-only then entered as a backup. Nothing of the table, its flows or their holds is touched.
+Versions that belong together are chosen, their files are copied, and the copies are compared with the chosen
+versions. Only then they are listed as a backup. The table, its flows and their holds are not changed.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ RECOVERY = "backup_table"
 
 
 def unit_of(settings: Settings, pipeline: Pipeline, table: str) -> dict[str, str]:
-    """Give what is copied and put back together: the paths of the table and, where there are any, of its
+    """Return what is copied and restored together: the paths of the table and, where there are any, of its
     tombstones.
     """
     unit = {TARGET: settings.table_path(table)}
@@ -133,7 +132,7 @@ def enter(work: Work) -> dict[str, Any]:
 
 
 def is_entered(work: Work) -> bool:
-    """Say whether the entry of the backup is written."""
+    """Return whether the entry of the backup is written."""
     [table] = work.plan.tables
     return any(
         found.id == work.plan.recovery_id

@@ -1,9 +1,9 @@
-"""``clean_up``: what of a pipeline's past may go, what stays, and why. Planning changes nothing.
+"""``clean_up``: what of a pipeline's state may be removed, what stays, and why. Planning changes nothing.
 
-A checkpoint goes when its generation was left longer ago than the retention. Never goes the present
-generation's, nor that of one that is decided and not begun begins from, nor one that a recovery names that is
-not over. The small files that say what was decided and begun always stay: by them a flow knows which ids its
-table has seen. So do ledgers.
+A checkpoint may be removed once its generation was retired for longer than the retention. Kept always: the
+current generation's checkpoint, the one a pending generation starts from, and any that an open recovery or a
+backup refers to. The small files of decisions and starts are kept too: they tell a flow the query ids that
+its table knows. So are ledgers.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _beside_notes(left: list[str]) -> Iterator[str]:
 
 
 def _strange_notes(storage: Storage, manifest: Manifest) -> Iterator[str]:
-    """Name what is kept of pipelines that are declared no more: no clean-up is of them."""
+    """Return what is kept of pipelines that are no longer declared: no clean-up is of them."""
     declared = {pipeline.name for pipeline in manifest.pipelines}
     for name in (name for name in kept_pipelines(storage) if name not in declared):
         flows = [home.flow for home in kept_flows(storage, name) if home.generations() and _has_past(home)]
@@ -199,8 +199,8 @@ def _strange_notes(storage: Storage, manifest: Manifest) -> Iterator[str]:
 
 
 def _of_flow(home: FlowHome, around: _Around, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """Give what goes of one flow: each removal names its folders and files, and the generation that they are
-    the checkpoint of, if any.
+    """Return what goes of one flow: each removal names its folders and files, and the generation that they
+    are the checkpoint of, if any.
     """
     numbers = home.generations()
     starts = {
@@ -255,7 +255,7 @@ def _removal(home: FlowHome, number: int | None, folders: list[str], why: str) -
 def _why_kept(
     home: FlowHome, number: int, starts: Mapping[int, generations.Start], around: _Around
 ) -> str | None:
-    """Say why a generation's checkpoint stays; None where it may go."""
+    """Return why a generation's checkpoint stays; None where it may go."""
     begun = max(starts)
     if number >= begun:
         return "it is the flow's current one"
@@ -272,7 +272,7 @@ def _why_kept(
 
 
 def _within(home: FlowHome, following: int, at: str, around: _Around) -> str | None:
-    """Say which time keeps the checkpoint of the generation that another followed then; None where none
+    """Return which time keeps the checkpoint of the generation that another followed then; None where none
     does.
     """
     for what, before in (
@@ -285,7 +285,7 @@ def _within(home: FlowHome, following: int, at: str, around: _Around) -> str | N
 
 
 def _needed(storage: Storage, pipeline: str) -> Iterator[tuple[tuple[str, int], str]]:
-    """Give the generations that recoveries name which were planned and are not over."""
+    """Return the generations that recoveries name which were planned and are not over."""
     for recovery in ledger.recoveries(storage, pipeline):
         book = ledger.open(storage, pipeline, recovery)
         if book.end() is not None:
@@ -300,7 +300,7 @@ def _needed(storage: Storage, pipeline: str) -> Iterator[tuple[tuple[str, int], 
 
 
 def _forgotten(home: FlowHome, around: _Around) -> dict[str, Any]:
-    """Give all that is kept of a flow but what says which generations it had.
+    """Return all that is kept of a flow but what says which generations it had.
 
     :raises RequestError: a recovery that is not over names it.
     """
@@ -316,7 +316,7 @@ def _forgotten(home: FlowHome, around: _Around) -> dict[str, Any]:
 
 
 def _of_backfill(home: FlowHome, around: _Around) -> Iterator[dict[str, Any]]:
-    """Give all that is kept of a backfill's own flow, once its recovery is over and long ago."""
+    """Return all that is kept of a backfill's own flow, once its recovery is over and long ago."""
     mark = home.flow.rpartition("_")[2]
     books = [
         ledger.open(around.storage, around.pipeline, name)

@@ -1,9 +1,8 @@
-"""``full_refresh_beside``: a table is built anew next to the old one, while readers and flows go on, and put
-in its place by one commit.
+"""``full_refresh_beside``: a table is rebuilt next to the old one, and replaces it in one commit.
 
-Readers see the old table, whole, until that commit, and the new one from then on. The flows are held only for
-what came while the last round of reading ran, and for the commit; they go on in the checkpoints by which the
-new table was built, and Delta's log knows its batches.
+Readers see the complete old table until that commit, and the new one afterwards. The flows are held only for
+the last round of reading and for the commit. They continue in the checkpoints that built the new table, whose
+batches Delta's log knows.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _GOES_ON = "the flow keeps removing files that it has read while the table is bu
 
 
 def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recovery_id: str) -> Plan:
-    """Plan it; nothing is touched.
+    """Plan it; nothing is changed.
 
     :raises RequestError: there is no table yet, or it is of a kind that another's files cannot be put in the
         place of.
@@ -81,7 +80,7 @@ def plan_again(work: Work) -> dict[str, Any]:
 
     What the sources had when that was made was read since: its prices stay. A driver that took over from one
     that may still live has begun another generation meanwhile: that is followed, since nothing of the old
-    ones is gone on from.
+    ones is continued from.
 
     :raises RecoveryError: the declaration of a flow changed, or other flows write the table now.
     """
@@ -107,15 +106,15 @@ def plan_again(work: Work) -> dict[str, Any]:
 
 
 def is_decided(work: Work) -> bool:
-    """Say whether the generation of any flow was written by this recovery: from then on it can only be run
+    """Return whether the generation of any flow was written by this recovery: from then on it can only be run
     on.
     """
     return shared_steps.is_decided(replace(work, plan=shared_steps.plan_under_hold(work)))
 
 
 def remove_beside(work: Work) -> dict[str, Any]:
-    """Remove what was built, which is in the table's place by now; the checkpoints stay where the flows go on
-    in them.
+    """Remove what was built, which is in the table's place by now; the checkpoints stay where the flows
+    continue in them.
     """
     return side_table.remove(work.settings, work.plan)
 
@@ -126,8 +125,8 @@ def given_up(work: Work) -> None:
 
 
 def _cleaned(settings: Settings, writers: list[Flow]) -> dict[str, list[str]]:
-    """Give the sources whose files a flow removes once it has read them, by the flow: it goes on with that
-    while the table is built.
+    """Return the sources whose files a flow removes once it has read them, by the flow: it continues with
+    that while the table is built.
 
     A once flow that is done removes nothing more.
     """
@@ -168,7 +167,7 @@ def _and_more(lost: Amount) -> Amount:
 
 
 def _price_of_cleaned(cleaned: Mapping[str, list[str]], accepted: Collection[str]) -> Iterator[Refusal]:
-    """Ask for what the flows may remove before it is read beside, unless it is accepted."""
+    """Return the refusal for what the flows may remove before it is read beside, unless it is accepted."""
     for flow, sources in cleaned.items() if LOSS not in accepted else ():
         said = (
             f"{PRICES[LOSS]} ({flow}, {', '.join(sources)}: {_GOES_ON}, by cleanSource, and files removed"
@@ -180,8 +179,8 @@ def _price_of_cleaned(cleaned: Mapping[str, list[str]], accepted: Collection[str
 
 
 def _with_generation(flow: FlowPlan) -> FlowPlan:
-    """Give the plan of a flow with a generation for it in any case: one that never began goes on where it was
-    built beside, too.
+    """Return the plan of a flow with a generation for it in any case: one that never began continues where it
+    was built beside, too.
     """
     if flow.next_generation is not None:
         return flow
@@ -194,7 +193,7 @@ def _with_generation(flow: FlowPlan) -> FlowPlan:
 
 
 def _copy(what: str, path: str, beside: str, definition: str) -> CopyPlan:
-    """Say what is written beside: about as much as there is now."""
+    """Return what is written beside: about as much as there is now."""
     summary = newest_summary(path)
     if summary is None:
         return CopyPlan(what, path, beside, 0, None, 0)

@@ -1,4 +1,4 @@
-"""``reset_checkpoint``: look at the flows, their sources and their sinks, and decide. Planning changes
+"""``reset_checkpoint``: the plan of a flow's next generation, from its sources and its sink. Planning changes
 nothing.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from streamkeeper.flows.generations import AFTER_LAST, EMPTY, GENERATION
 from streamkeeper.flows.past_positions import at_end
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.plans.kind import Kind
@@ -18,8 +18,8 @@ from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.flow_now import flow_home, look_at
-from streamkeeper.recover.restart.next_generation import Planned, Way, plan_next, plan_place
-from streamkeeper.recover.restart.written_again import Beginning, written_again
+from streamkeeper.recover.restart.next_generation import Planned, StartOptions, plan_next, plan_place
+from streamkeeper.recover.restart.written_again import NextStart, written_again
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.sources import replay_steps
@@ -53,7 +53,7 @@ def plan(settings: Settings, manifest: Manifest, request: ResetRequest, recovery
 
 
 def named(refusal: Refusal) -> Refusal:
-    """Give a refusal of one flow as one of several flows' plan says it: with the flow's name."""
+    """Return a refusal of one flow as one of several flows' plan says it: with the flow's name."""
     return replace(refusal, message=f"{refusal.flow}: {refusal.message}") if refusal.flow else refusal
 
 
@@ -76,7 +76,7 @@ def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
     )
     sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
     prices = tuple(price_of(source, standing, position, request.restart, stateful) for source in sources)
-    again = written_again(settings, flow, present, prices, Beginning(request.start, request.state))
+    again = written_again(settings, flow, present, prices, NextStart(request.start, request.state))
     notes = (
         *_notes(flow, standing, request, stateful, position, safe),
         *((replay_steps.OWN_STATE,) if present.makes_its_state and request.state != EMPTY else ()),
@@ -87,20 +87,20 @@ def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
 
 
 def _from_generation(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
-    """Plan a generation that goes on after the last batch of an earlier one, with a copy of its checkpoint
+    """Plan a generation that continues after the last batch of an earlier one, with a copy of its checkpoint
     where that fits.
     """
     assert request.start.generation is not None, "a request from a generation names it"
     place = at_end(
         flow_home(settings, flow), settings.table_path(flow.declaration.target), request.start.generation
     )
-    planned, refused = plan_place(settings, flow, place, Way(request.state, request.accept))
+    planned, refused = plan_place(settings, flow, place, StartOptions(request.state, request.accept))
     return replace(planned, keeps_schemas=not request.infer_schemas), refused
 
 
 def _notes(  # noqa: PLR0917 - what a plan was made of
     flow: Flow,
-    standing: Standing,
+    standing: CommittedPosition,
     request: ResetRequest,
     stateful: bool | None,
     position: dict[str, Any] | None,
@@ -122,9 +122,8 @@ def _notes(  # noqa: PLR0917 - what a plan was made of
         )
     elif standing.missing_in_sink is not None:
         yield (
-            f"The checkpoint's last batch is {batch}, but {standing.missing_in_sink} is missing from the"
-            " table, which was replaced or restored from an older copy. Only `earliest` reads those rows"
-            " again."
+            f"The checkpoint's last batch is {batch}, but the table lacks {standing.missing_in_sink}: it"
+            " was replaced or restored from an older copy. Only `earliest` reads those rows again."
         )
     else:
         yield f"Checkpoint and table agree: batch {batch} is the last."

@@ -1,9 +1,9 @@
-"""``restore_table``: puts a backup, or an earlier version of the table, back; its flows go on from the batch
+"""``restore_table``: restores a backup, or an earlier version of the table; its flows continue from the batch
 that belongs to it.
 
-Nothing is touched before what is put back was read and compared. Then the flows' next generations are
-decided, target and tombstones are put back, each in one commit, and compared again; the flows stay held until
-all of that is done.
+Before anything is changed, the rows to restore are read and compared with their entry. Then the flows' next
+generations are decided, and target and tombstones are restored, each in one commit, and compared again. The
+flows stay held until then.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from streamkeeper.errors import RequestError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds.backup_table import unit_of
-from streamkeeper.recover.plans.consent import price_of_readers, price_of_strangers
+from streamkeeper.recover.plans.consent import price_of_other_writers, price_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.recover.requests.restore_table import RestoreRequest
 from streamkeeper.recover.restart import put_back
 from streamkeeper.recover.restart.after_restore import plan_restored
-from streamkeeper.recover.restart.next_generation import Way, held_meanwhile
+from streamkeeper.recover.restart.next_generation import StartOptions, held_meanwhile
 from streamkeeper.recover.restart.put_back import TableToRestore
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
@@ -36,7 +36,7 @@ from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups, flows_at_version, past_versions
 from streamkeeper.tables.backups import NEWEST, TARGET, TOMBSTONES, Backup
 from streamkeeper.tables.flows_at_version import FlowAt
-from streamkeeper.tables.readers import what_readers_feel
+from streamkeeper.tables.readers import effects_on_readers
 from streamkeeper.times import now
 
 RECOVERY = "restore_table"
@@ -47,8 +47,7 @@ class _Chosen:
     """What is restored: the source of each table, and the position of each flow in it.
 
     ``untouched`` are flows that wrote nothing for as long as the log reaches back: nothing of theirs is
-    undone. ``strangers`` are commits after ``version`` of the table that changed rows and are no flow's, in
-    words. ``wrote`` is the last transaction of every writer in a backup.
+    undone. ``other_commits`` describes commits after ``version`` that changed rows and are no flow's. ``wrote`` is the last transaction of every writer in a backup.
     """
 
     words: str
@@ -57,7 +56,7 @@ class _Chosen:
     untouched: frozenset[str] = frozenset()
     copies: tuple[CopyPlan, ...] = ()
     version: int = 0
-    strangers: tuple[str, ...] = ()
+    other_commits: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     wrote: dict[str, int] = field(default_factory=dict)
 
@@ -65,8 +64,8 @@ class _Chosen:
 def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recovery_id: str) -> Plan:
     """Plan a restore.
 
-    :raises RequestError: there is no such backup or version, or it cannot be put back.
-    :raises CheckpointError: where a flow stood then cannot be known.
+    :raises RequestError: there is no such backup or version, or it cannot be restored.
+    :raises CheckpointError: a flow's position then cannot be known.
     """
     pipeline, table = declared_table(request.table, manifest, "The restore was not planned")
     writers = manifest.writers(pipeline.name, table.name)
@@ -75,7 +74,7 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
             request, backup=backups.find(open_storage(settings.state), pipeline.name, table.name, NEWEST).id
         )
     chosen = _chosen(settings, pipeline, table.name, writers, request)
-    way = Way(request.state, request.accept, restored=True)
+    way = StartOptions(request.state, request.accept, restored=True)
     planned = [
         (
             (held_meanwhile(settings, flow), ())
@@ -84,10 +83,10 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
         )
         for flow in writers
     ]
-    felt = what_readers_feel(settings, manifest, settings.table_path(table.name))
+    felt = effects_on_readers(settings, manifest, settings.table_path(table.name))
     refusals: tuple[Refusal, ...] = (
         *(refusal for _, refused in planned for refusal in refused),
-        *price_of_strangers(chosen.strangers, chosen.version, request.accept),
+        *price_of_other_writers(chosen.other_commits, chosen.version, request.accept),
         *price_of_readers(felt, request.accept),
     )
     return Plan(
@@ -200,14 +199,16 @@ def _of_version(
         for what, number in versions.items()
     )
     words = f"version {version} of the table; its newest is {newest}"
-    return _Chosen(words, tables, flows, frozenset(untouched), version=version, strangers=past.strangers)
+    return _Chosen(
+        words, tables, flows, frozenset(untouched), version=version, other_commits=past.other_commits
+    )
 
 
 def _check_replaceable(path: str, copy: str) -> None:
-    """Make sure that Delta lets a backup take a table's place, as far as that is known without Spark;
-    check_copy looks again.
+    """Check that Delta lets a backup take a table's place, as far as that is known without Spark; check_copy
+    looks again.
 
-    :raises RequestError: it does not; nothing was touched.
+    :raises RequestError: it does not; nothing was changed.
     """
     present = newest_summary(path)
     if present is not None:
@@ -215,7 +216,7 @@ def _check_replaceable(path: str, copy: str) -> None:
 
 
 def _actions(copy: str, kind: str) -> Iterator[dict[str, Any]]:
-    """Give the actions of a kind in the one commit of a copy; none where the copy is gone, which check_copy
+    """Return the actions of a kind in the one commit of a copy; none where the copy is gone, which check_copy
     says.
     """
     commit = open_storage(copy).read(FIRST_COMMIT) or b""
@@ -224,7 +225,7 @@ def _actions(copy: str, kind: str) -> Iterator[dict[str, Any]]:
 
 def _notes(table: str, chosen: _Chosen, flows: list[FlowPlan], felt: list[str]) -> Iterator[str]:
     yield f"Replaced are all rows, columns and properties of {table}, by {chosen.words}."
-    if any(item["what"] == TOMBSTONES for item in chosen.tables):
+    if any(item.what == TOMBSTONES for item in chosen.tables):
         yield (
             "Its tombstones are restored with it: a key that was deleted since then exists again until its"
             " delete is read again."
@@ -236,8 +237,8 @@ def _notes(table: str, chosen: _Chosen, flows: list[FlowPlan], felt: list[str]) 
             f" {', '.join(stay)}."
         )
     yield from (f"It is read as a stream: {reader}." for reader in felt)
-    if chosen.strangers:
-        yield f"Commits by other writers since then are undone too: {', '.join(chosen.strangers)}."
+    if chosen.other_commits:
+        yield f"Commits by other writers since then are undone too: {', '.join(chosen.other_commits)}."
     yield from chosen.notes
     yield (
         "Earlier versions of the table stay in its history: restore_table can also restore the present one."

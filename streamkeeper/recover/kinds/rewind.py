@@ -1,8 +1,8 @@
-"""``rewind``: flows begin again after an earlier batch, and their table is kept as it is or put back to the
-version of that batch.
+"""``rewind``: flows begin again after an earlier batch; their table is kept, or restored to the version of
+that batch.
 
-Planning changes nothing. Where a table is put back, every flow that wrote it since goes back along, or the
-plan is refused with its name.
+Planning changes nothing. If the table is restored, every flow that wrote to it since then must be rewound
+too; otherwise the plan is refused and names it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import reset_checkpoint
-from streamkeeper.recover.plans.consent import price_of_readers, price_of_strangers
+from streamkeeper.recover.plans.consent import price_of_other_writers, price_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
@@ -29,7 +29,7 @@ from streamkeeper.recover.requests.rewind import RESTORED, RewindRequest
 from streamkeeper.recover.restart.flow_now import flow_home
 from streamkeeper.recover.restart.next_generation import (
     Planned,
-    Way,
+    StartOptions,
     held_meanwhile,
     plan_beginning,
     plan_place,
@@ -40,7 +40,7 @@ from streamkeeper.recover.steps.verify_files import verify_files
 from streamkeeper.settings import Settings
 from streamkeeper.tables import flows_at_version, past_versions
 from streamkeeper.tables.flows_at_version import FlowAt, PastVersion
-from streamkeeper.tables.readers import what_readers_feel
+from streamkeeper.tables.readers import effects_on_readers
 from streamkeeper.times import now
 
 RECOVERY = "rewind"
@@ -84,7 +84,7 @@ def plan(settings: Settings, manifest: Manifest, request: RewindRequest, recover
     table = _Table(settings, siblings, target)
     planned, details, notes, refusals = _planned(table, flow, request)
     if details["put_back"]:
-        felt = what_readers_feel(settings, manifest, table.path)
+        felt = effects_on_readers(settings, manifest, table.path)
         notes, refusals = (*notes, *felt), (*refusals, *price_of_readers(felt, request.accept))
     return Plan(
         recovery=RECOVERY,
@@ -108,14 +108,14 @@ Parts = tuple[list[Planned], dict[str, Any], tuple[str, ...], tuple[Refusal, ...
 
 
 def _planned(table: _Table, flow: Flow, request: RewindRequest) -> Parts:
-    """Give the plans of the flows, what is put back, and what is to be said of the table."""
+    """Return the plans of the flows, what is restored, and what is to be said of the table."""
     if request.to.mode == OFFSETS:
         asked = ResetRequest(
             (flow.full_name,), request.to, request.state, request.accept, reason=request.reason, by=request.by
         )
         return [reset_checkpoint.plan_flow(table.settings, flow, asked)], {"put_back": []}, (), ()
     place = _place(table, flow, request)
-    way = Way(request.state, request.accept, request.target == RESTORED)
+    way = StartOptions(request.state, request.accept, request.target == RESTORED)
     first = plan_place(table.settings, flow, place, way)
     if not way.restored:
         return [first], {"place": str(place), "put_back": []}, (), ()
@@ -147,9 +147,9 @@ def _place(table: _Table, flow: Flow, request: RewindRequest) -> Place:
 
 
 def _others(
-    table: _Table, flow: Flow, past: PastVersion, request: RewindRequest, way: Way
+    table: _Table, flow: Flow, past: PastVersion, request: RewindRequest, way: StartOptions
 ) -> tuple[list[Planned], list[Refusal]]:
-    """Plan what becomes of the other flows of a table that is put back; refuse those that would have to go
+    """Plan what becomes of the other flows of a table that is restored; refuse those that would have to go
     along and were not named.
     """
     planned: list[Planned] = []
@@ -176,7 +176,7 @@ def _others(
     return planned, missing
 
 
-def _along(table: _Table, flow: Flow, stood: FlowAt, way: Way) -> Planned:
+def _along(table: _Table, flow: Flow, stood: FlowAt, way: StartOptions) -> Planned:
     if stood.generation is None or stood.batch is None:
         return plan_beginning(table.settings, flow, way)
     home = flow_home(table.settings, flow)
@@ -185,7 +185,7 @@ def _along(table: _Table, flow: Flow, stood: FlowAt, way: Way) -> Planned:
 
 
 def _backs(table: _Table, past: PastVersion) -> Iterator[VersionToRestore]:
-    """Give what is put back: the table's tombstones first, so that none is ever missing that the table
+    """Return what is restored: the table's tombstones first, so that none is ever missing that the table
     needs.
     """
     if table.tombstones is not None:
@@ -208,7 +208,7 @@ def _table_refusals(
                 f" {back.path} needs, such as {lacking[0]}. Name a newer batch, keep the target, or"
                 " restore a backup with restore_table.",
             )
-    yield from price_of_strangers(past.strangers, past.version, request.accept)
+    yield from price_of_other_writers(past.other_commits, past.version, request.accept)
 
 
 def _table_notes(past: PastVersion, backs: list[VersionToRestore]) -> Iterator[str]:
@@ -219,8 +219,8 @@ def _table_notes(past: PastVersion, backs: list[VersionToRestore]) -> Iterator[s
     )
     if len(backs) > 1:
         yield (f"Its tombstones are restored from version {backs[0].newest} to version {backs[0].version}.")
-    if past.strangers:
-        yield f"Commits by other writers are undone too: {', '.join(past.strangers)}."
+    if past.other_commits:
+        yield f"Commits by other writers are undone too: {', '.join(past.other_commits)}."
 
 
 def _named(refusal: Refusal, flows: int) -> Refusal:

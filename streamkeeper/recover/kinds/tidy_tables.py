@@ -67,7 +67,7 @@ class TableTidy:
         kept = (
             "nothing is vacuumed"
             if self.retention_hours is None
-            else f"files of the last {self.retention_hours:,.0f} h stay"
+            else f"files of the last {self.retention_hours:,.0f} h are kept"
         )
         return f"{name}: small files are compacted; {kept}." + "".join(f" {note}" for note in self.notes)
 
@@ -155,13 +155,13 @@ def _plan(around: _Around, request: TidyRequest, pipeline: Pipeline, table: Tabl
 
 
 def recovery_at_work(storage: Storage, tidy: TableTidy) -> str | None:
-    """Say which recovery works on a table now, if one does: a plan may be hours old when its turn comes."""
+    """Return the recovery that has locked a table since the plan was made; None if none has."""
     recovery = recovery_lock.holder(storage, tidy.pipeline, tidy.table)
     return None if recovery is None else f"the recovery {recovery} has locked it"
 
 
 def _hours(around: _Around, history: delta_history.History, need: Need) -> float:
-    """Give how many hours of the table's past a reader needs.
+    """Return how many hours of the table's past a reader needs.
 
     :raises SourceError: the version that it needs is not in the log any more.
     """

@@ -14,24 +14,24 @@ from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 def price_of_readers(told: Collection[str], accepted: Collection[str]) -> Iterator[Refusal]:
     """Yield the price of removing and repeating rows of a table that has readers, unless it is accepted.
 
-    :param told: the output of :func:`what_readers_feel`.
+    :param told: the output of :func:`effects_on_readers`.
     """
     if told and DOWNSTREAM not in accepted:
         said = f"{PRICES[DOWNSTREAM]}: {'; '.join(told)}. To continue anyway, accept `{DOWNSTREAM}`."
         yield Refusal(DOWNSTREAM, said)
 
 
-def price_of_strangers(
-    strangers: Collection[str], version: int, accepted: Collection[str]
+def price_of_other_writers(
+    commits: Collection[str], version: int, accepted: Collection[str]
 ) -> Iterator[Refusal]:
     """Yield the price of undoing commits by other writers than flows, unless it is accepted.
 
     :param version: of the table, after which they came.
     """
-    if strangers and LOSS not in accepted:
+    if commits and LOSS not in accepted:
         said = f"commits by other writers since version {version} are undone and cannot be repeated"
         yield Refusal(
-            LOSS, f"{PRICES[LOSS]}: {said}: {', '.join(strangers)}. To continue anyway, accept `{LOSS}`."
+            LOSS, f"{PRICES[LOSS]}: {said}: {', '.join(commits)}. To continue anyway, accept `{LOSS}`."
         )
 
 
@@ -87,9 +87,7 @@ def refusals_of(
             " not counted"
         )
     if missing_in_sink is not None and request.start.mode != EARLIEST:
-        found[amounts.LOSS].append(
-            f"{missing_in_sink} is committed in the checkpoint and missing from the table"
-        )
+        found[amounts.LOSS].append(f"the table lacks {missing_in_sink}, which the checkpoint has committed")
     if again is not None and again.rows_unknown is None:
         found[amounts.REPEATS] += (
             [] if again.nothing else [f"the table {target}: {amounts.in_words(again)} that it has"]

@@ -301,15 +301,15 @@ def _check_offsets(offsets: Any, flows: Sequence[Flow], wrong: list[str]) -> Non
             source.name for flow, sources in read.items() if flow not in named for source in sources
         )
     )
-    strangers = sorted(set(shared) - set(known))
-    if strangers:
+    unknown = sorted(set(shared) - set(known))
+    if unknown:
         reads = (
             f"It reads {', '.join(known)}."
             if len(flows) == 1
             else f"Sources of the flows not named are {', '.join(known) or 'none'}."
         )
         wrong.append(
-            f"offsets name {', '.join(strangers)}, which the flow{'' if len(flows) == 1 else 's'} does not"
+            f"offsets name {', '.join(unknown)}, which the flow{'' if len(flows) == 1 else 's'} does not"
             f" read. {reads}"
         )
     for flow, sources in read.items():

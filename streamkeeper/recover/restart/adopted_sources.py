@@ -27,9 +27,9 @@ _GLOB = re.compile(r"[*?{\[]")
 def match_sources(
     checkpoint: Checkpoint, entry: OffsetEntry, sources: Sequence[Source], asked: Mapping[str, str] | None
 ) -> dict[str, str]:
-    """Give the flow's name of each source of a checkpoint, by the checkpoint's own.
+    """Return the flow's name of each source of a checkpoint, by the checkpoint's own.
 
-    :param entry: the offsets of the batch that the flow is to go on after.
+    :param entry: the offsets of the batch that the flow is to continue after.
     :param sources: the flow's, opened.
     :param asked: which is which, where someone said so.
     :raises RequestError: they do not fit, or could be told apart in several ways; the message says what was
@@ -71,7 +71,7 @@ def match_sources(
 
 
 def _ways(keys: list[str], names: list[str]) -> list[dict[str, str]]:
-    """Give the ways in which sources may be named: as they are where they have names, else every order, the
+    """Return the ways in which sources may be named: as they are where they have names, else every order, the
     declared one first.
     """
     if set(keys) == set(names):
@@ -81,7 +81,7 @@ def _ways(keys: list[str], names: list[str]) -> list[dict[str, str]]:
 
 
 def _misfit(checkpoint: Checkpoint, key: str, offset: Any, source: Source) -> str | None:
-    """Say why a source of a checkpoint cannot be this one of the flow's; None where nothing speaks against
+    """Return why a source of a checkpoint cannot be this one of the flow's; None where nothing speaks against
     it.
     """
     wrong = check_fits(source.format, offset)

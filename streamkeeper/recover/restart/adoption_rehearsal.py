@@ -11,7 +11,7 @@ from streamkeeper.recover.plans.plan import FlowPlan
 
 
 def check_still(checkpoint: Checkpoint, planned: FlowPlan) -> None:
-    """Make sure that a checkpoint is as it was planned upon.
+    """Check that a checkpoint is as it was planned upon.
 
     :raises RecoveryError: it is not.
     """
@@ -26,7 +26,7 @@ def check_still(checkpoint: Checkpoint, planned: FlowPlan) -> None:
 
 
 def rehearsals(home: FlowHome, planned: FlowPlan, recovery: str) -> str:
-    """Give what the names of the folders begin with that a recovery rehearses in, each attempt at it in one
+    """Return what the names of the folders begin with that a recovery rehearses in, each attempt at it in one
     of its own.
 
     They are named as attempts to begin the generation are, of an epoch that no driver has, so what a kill

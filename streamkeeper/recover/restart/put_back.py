@@ -1,8 +1,9 @@
-"""What must still be so right before tables are put back: nobody wrote to them since the look under the hold.
+"""Checks, just before tables are restored, that nothing was written to them since the plan was made under the
+hold.
 
-Putting a table back undoes whatever it holds by then. What was written after the look is in no price that
-anybody accepted: rows of strangers, or of a flow that only waits and never reads them again. Late batches of
-flows that go back are; they are read again.
+A restore undoes everything in the table. Rows written since the plan are in no accepted price: rows of other
+writers, or of flows that are only held and never read them again. Late batches of flows that are rewound are
+read again, so they are allowed.
 """
 
 from __future__ import annotations
@@ -81,9 +82,7 @@ def tables_of(plan: Plan) -> tuple[TableToRestore, ...]:
 
 
 def app_id(recovery_id: str) -> str:
-    """Give the ``txnAppId`` under which a recovery puts a backup back: the same commit is never made
-    twice.
-    """
+    """Return the ``txnAppId`` of the commit by which a recovery restores a backup; it is made once."""
     return f"{recovery_id}{past_versions.PUT_BACK}"
 
 
@@ -110,18 +109,18 @@ def bring(work: Work, table: TableToRestore) -> dict[str, Any]:
 
 
 def check_unchanged(work: Work, plan: Plan, then: str) -> None:
-    """See that every table that a plan puts back is as it was looked at.
+    """Check that every table that a plan puts back is as it was when planned.
 
     :param plan: made under the hold.
     :param then: what to do if one is not, for the message.
-    :raises RecoveryError: somebody wrote to a table since.
+    :raises RecoveryError: someone wrote to a table since.
     """
     for back in (*versions_of(plan), *tables_of(plan)):
         written_late(work, plan, back.path, back.newest, then)
 
 
 def before_decided(plan: Plan) -> str:
-    """Say what to do about a table that somebody wrote to, while nothing was changed."""
+    """Return what to do about a table that someone wrote to, while nothing was changed."""
     return (
         f"Nothing was changed. Give this recovery up (streamkeeper abandon {plan.recovery_id}) and plan it"
         " again."
@@ -129,8 +128,8 @@ def before_decided(plan: Plan) -> str:
 
 
 def once_decided(plan: Plan) -> str:
-    """Say what to do about a table that is not put back though the flows' next generations are decided, which
-    rely on it.
+    """Return what to do about a table that is not restored though the flows' next generations are decided,
+    which rely on it.
     """
     flows = " ".join(flow.flow for flow in plan.flows)
     return (
@@ -143,11 +142,11 @@ def once_decided(plan: Plan) -> str:
 
 def written_late(work: Work, plan: Plan, path: str, newest: int | None, then: str) -> tuple[int, ...]:
     """Look at what was written to a table after its version ``newest``, None if there was no table; give the
-    versions of late batches of flows that go back. A table that the recovery has put back already is not
-    looked at.
+    versions of late batches of flows that are rewound. A table that the recovery has restored already is
+    not looked at.
 
-    :param then: what to do if somebody else wrote, for the message.
-    :raises RecoveryError: somebody else wrote, or the table is another now.
+    :param then: what to do if someone else wrote, for the message.
+    :raises RecoveryError: someone else wrote, or the table is another now.
     """
     found = delta_log.latest_version(path)
     if found is not None and newest is not None and found < newest:
@@ -183,7 +182,9 @@ def written_late(work: Work, plan: Plan, path: str, newest: int | None, then: st
 
 
 def _writers(work: Work, plan: Plan, returning: bool) -> Iterator[tuple[str, str]]:
-    """Give what the flows that go back, or those that only wait, commit under, each with the flow's name."""
+    """Return what the flows that are rewound, or those that only wait, commit under, each with the flow's
+    name.
+    """
     for flow in plan.flows:
         if (flow.next_generation is not None) == returning:
             for writer in past_versions.writers_of(work.home(flow)):

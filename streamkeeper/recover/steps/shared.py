@@ -68,7 +68,7 @@ def _check_consent(work: Work) -> None:
     check_accepted(work.plan, approved.evidence.get("accepted", ()) if approved else ())
 
 
-def let_go(work: Work) -> None:
+def release_all(work: Work) -> None:
     """Remove the recovery's own holds and locks."""
     for flow in work.plan.flows:
         holds.release(work.home(flow), holds.recovery(work.plan.recovery_id))
@@ -260,7 +260,7 @@ def release(work: Work) -> dict[str, Any]:
         )
         if lifted[flow.flow]:
             holds.release(work.home(flow), holds.PARK)
-    let_go(work)
+    release_all(work)
     return {
         "flows": {
             flow.flow: {"park_lifted": lifted[flow.flow], "holds_left": work.home(flow).owners()}
@@ -280,7 +280,7 @@ def verify_progress(work: Work) -> dict[str, Any]:
     rebuilt: dict[str, str] = {}
     while waiting:
         for name, flow in list(waiting.items()):
-            told = status.how_far(work.home(flow), flow.next_generation or 0)
+            told = status.rebuild_progress(work.home(flow), flow.next_generation or 0)
             if told is not None and rebuilt.get(name) != told:
                 _LOG.info("%s: %s", name, told)
                 rebuilt[name], deadline = told, time.monotonic() + PROGRESS_SECONDS

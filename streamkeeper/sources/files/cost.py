@@ -16,7 +16,7 @@ from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, EMPTY, LATEST, OFFSETS, TIMESTAMP, Restart
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.files import listing as file_listing
 from streamkeeper.sources.files.listing import SourceFile
 from streamkeeper.sources.files.options import OFF, FileOptions
@@ -63,7 +63,7 @@ class _Files:
 
 def price_of(
     source: Source,
-    standing: Standing,
+    standing: CommittedPosition,
     position: dict[str, Any] | None,
     restart: Restart,
     *,
@@ -100,7 +100,7 @@ def price_of(
 
 
 def under_other_names(
-    standing: Standing, source: Source, position: dict[str, Any], present: dict[str, SourceFile]
+    standing: CommittedPosition, source: Source, position: dict[str, Any], present: dict[str, SourceFile]
 ) -> Iterator[tuple[str, int]]:
     """Yield the files of an unknown source that were processed under another source's name.
 
@@ -117,7 +117,9 @@ def under_other_names(
                     yield path, item.batch
 
 
-def processed_files(standing: Standing, source: Source, offset: Any, everything: bool) -> Iterator[FileEntry]:
+def processed_files(
+    standing: CommittedPosition, source: Source, offset: Any, everything: bool
+) -> Iterator[FileEntry]:
     """Yield the files that the old generation processed, from its files log.
 
     If the offset is unknown, these are all files of the log.

@@ -16,7 +16,7 @@ from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import CheckpointError, RequestError, SourceError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, TIMESTAMP, Restart
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import (
     Offsets,
@@ -199,7 +199,7 @@ def read_again(seen: Seen, then: Offsets | None) -> Amount:
     return records(records_between(start, seen.known))
 
 
-def look(source: Source, standing: Standing, offset: Offsets | None) -> Seen:
+def look(source: Source, standing: CommittedPosition, offset: Offsets | None) -> Seen:
     """Read a Kafka source, once for each plan: brokers that do not answer cost their timeout only once.
 
     :param source: opened as far as this process can.

@@ -1,4 +1,4 @@
-"""Telling failures apart: every row of the table in FACTS-spark, as Spark 4.2.0 and Delta 4.4.0 word them."""
+"""Telling failures apart: every row of the table, as Spark 4.2.0 and Delta 4.4.0 word them."""
 
 from __future__ import annotations
 

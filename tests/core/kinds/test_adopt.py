@@ -287,7 +287,7 @@ def test_an_older_copy_is_refused(world: World) -> None:
     folder = old_job(world)
     world.write_table(OLD_ID, 7)
     with pytest.raises(
-        CheckpointError, match=r"has batch 6 of the query .* never planned: it is an older copy"
+        CheckpointError, match=r"has batch 6 of the query .* never planned: the checkpoint is an older copy"
     ):
         plan(world, folder)
 
@@ -696,13 +696,13 @@ def test_planning_on_the_command_line_says_whether_the_declaration_fits_and_leav
         failed.exception
     )
     assert "resume" not in str(failed.exception), "a plan is not continued with"
-    assert "1. rehearse: before anybody is asked" in failed.output
+    assert "1. rehearse: before the approval" in failed.output
     done = CliRunner().invoke(app, ["plan", *asked, "--json"])
     assert done.exit_code == 0, done.output
     value = json.loads(done.stdout)
     assert (value["evidence"], value["recovery"]) == ({"rehearse": {"operators": ["dedupe"]}}, "adopt")
     assert submits.steps == ["rehearse", "rehearse"]
-    assert (world.home.generations(), world.home.owners(), ledger.not_over(world.home.storage)) == (
+    assert (world.home.generations(), world.home.owners(), ledger.open_recoveries(world.home.storage)) == (
         [],
         [],
         [],
@@ -736,7 +736,7 @@ def test_recovering_on_the_command_line_asks_after_the_rehearsal(
     done = CliRunner().invoke(app, ["recover", *asked], input=said)
     assert done.output.index("rehearse: done") < done.output.index("Carry this out?")
     assert submits.steps == ["rehearse"]
-    assert ledger.not_over(world.home.storage) == []
+    assert ledger.open_recoveries(world.home.storage) == []
     if told == "no":
         assert "The plan was not approved. Nothing was changed." in str(done.exception)
         assert (world.home.generations(), world.home.owners()) == ([], [])

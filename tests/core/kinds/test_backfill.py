@@ -154,7 +154,12 @@ def test_a_plan_says_what_is_read_and_that_the_flow_runs_on(keyed: World, tmp_pa
     found = plan(keyed, read="files", path=str(archive), predicate="n > 3")
     assert not found.refusals
     said = explain.as_text(found)
-    for part in ("1 file, 72 B, at most 4 rows", "where n > 3", "runs on", "kept by key and sequence"):
+    for part in (
+        "1 file, 72 B, at most 4 rows",
+        "where n > 3",
+        "keeps running",
+        "updated by key and sequence",
+    ):
         assert part in said
     assert plans.from_json(plans.to_json(found)) == found
     assert backfill.KIND.read_request(found.request) == asked(

@@ -250,7 +250,7 @@ def test_a_table_that_a_recovery_works_on_is_left_for_another_day(stands: World)
     recovery_lock.take(stands.home.storage, "events", "events", "other")
     before = stands.tree()
     left = clean(stands, found)["left"]
-    assert "The recovery other works on the table events" in left["clean_events"]
+    assert "The recovery other has locked the table events" in left["clean_events"]
     assert stands.tree() == before
 
 

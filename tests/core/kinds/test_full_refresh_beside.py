@@ -153,10 +153,7 @@ def test_what_the_running_flow_removes_while_the_table_is_built_is_an_unknown_lo
     found = plan(stands)
     [refusal] = found.refusals
     assert refusal.price == LOSS
-    assert (
-        "continues removing files that it has read while the table is built, by cleanSource"
-        in refusal.message
-    )
+    assert "keeps removing files that it has read while the table is built, by cleanSource" in refusal.message
     assert "Choose full_refresh, which holds the flow" in refusal.message
     assert "continues removing files" in str(found.flows[0].prices[0].lost.rows_unknown)
     stands.files[0].unlink()

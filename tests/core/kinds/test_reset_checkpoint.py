@@ -190,8 +190,8 @@ def test_batches_that_the_table_has_not_are_told_and_refused_unless_all_is_read_
     world.processed(3, committed=3, transactions=transactions)
     found = plan(world)
     assert refused(found) == [LOSS]
-    assert f"the table has not {missing}" in found.refusals[0].message
-    assert f"but {missing} is missing from the table, which was replaced" in found.flows[0].notes[0]
+    assert f"the table lacks {missing}" in found.refusals[0].message
+    assert f"but the table lacks {missing}: it was replaced" in found.flows[0].notes[0]
     assert refused(plan(world, accept=(LOSS,))) == []
     assert LOSS not in refused(plan(world, "earliest"))
 
@@ -242,7 +242,7 @@ def test_where_the_tables_log_was_cleaned_up_the_plan_says_that_spark_is_asked(w
     (log / f"{0:020d}.json").rename(log / f"{40:020d}.json")
     found = plan(world)
     assert (found.flows[0].position["batch"], found.flows[0].position["sink_known"]) == (2, False)
-    assert any("does not reach back far enough" in note for note in found.flows[0].notes)
+    assert any("does not go back far enough" in note for note in found.flows[0].notes)
 
 
 def test_no_commit_and_a_table_that_cannot_tell_is_no_fresh_start(world: World) -> None:
@@ -420,7 +420,7 @@ DAMAGE: dict[str, tuple[Callable[[World], None], str]] = {
     ),
     "files log half-written": (truncate("sources/events_raw/2", 30), r"sources/events_raw/2 is cut off"),
     "everything gone": (remove(""), r"There is nothing at .*000001-000001"),
-    "emptied": (remove("offsets", "commits", "sources", "metadata"), r"no checkpoint"),
+    "emptied": (remove("offsets", "commits", "sources", "metadata"), r"is not a checkpoint"),
     "operator's metadata": (
         truncate("state/0/_metadata/metadata", 10),
         r"state/0/_metadata/metadata is cut off",
@@ -494,7 +494,7 @@ def test_an_unknown_flow_has_nothing_to_reset(world: World) -> None:
 
 def test_a_table_that_another_recovery_works_on_cannot_be_planned_for(stands: World) -> None:
     stands.home.storage.create("events/tables/events/lock/recovery.json", b'{"recovery": "r0", "at": "then"}')
-    with pytest.raises(TableLocked, match=r"The recovery r0 works on the table events"):
+    with pytest.raises(TableLocked, match=r"The recovery r0 has locked the table events"):
         plan(stands)
 
 

@@ -336,7 +336,7 @@ def test_what_cannot_be_carried_out_any_more_under_the_hold_is_asked_about_nobod
     carry_out(shared, "hold")
     commit(shared, [{"txn": {"appId": query_id("events.other", 1), "version": 2}}])
     with pytest.raises(
-        PlanRefused, match=r"nothing was changed:\nIt cannot be carried out: events\.other wrote 1 batches"
+        PlanRefused, match=r"Nothing was changed:\nIt cannot be carried out: events\.other wrote 1 batches"
     ):
         carry_out(shared, "plan_again")
     assert engine.give_up(shared.settings, "events", "r1", "refused")

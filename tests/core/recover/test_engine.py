@@ -244,7 +244,7 @@ def test_of_two_recoveries_that_share_one_table_the_second_is_refused_and_leaves
     plan(several, "r2", FLOWS)
     carry_out(several, "hold", recovery="r1")
     with pytest.raises(
-        TableLocked, match=r"The recovery r1 works on the table events of events, so r2 cannot begin"
+        TableLocked, match=r"The recovery r1 has locked the table events of events, so r2 cannot start"
     ):
         carry_out(several, "hold", recovery="r2")
     assert [home.owners() for home in homes(several)] == [["park", "recovery-r1"], [], []]
@@ -287,7 +287,7 @@ def test_a_price_of_one_of_several_flows_is_said_with_its_name(several: World) -
         (flow, "repeats") for flow in FLOWS
     ]
     assert all(refusal.message.startswith(f"{refusal.flow}: ") for refusal in made.refusals)
-    with pytest.raises(PlanRefused, match=r"events.aside_events: rows that the target"):
+    with pytest.raises(PlanRefused, match=r"events.aside_events: duplicates: rows that the target"):
         shared_steps.check_accepted(made)
 
 

@@ -238,33 +238,33 @@ def test_what_somebody_wrote_is_shown_as_it_is_and_makes_no_markdown() -> None:
 
 
 STRATEGIES: dict[str, tuple[FlowPlan, str, str]] = {
-    "all is there": (flow_plan(price(repeated=TEN)), RESET, "nothing comes twice"),
+    "all is there": (flow_plan(price(repeated=TEN)), RESET, "without duplicates"),
     "what comes next is gone": (
         flow_plan(price(lost=TEN), start=StartAt("after-last")),
         FULL_REFRESH_WITH_BACKUP,
-        "what a had is not there",
+        "data of a no longer exists",
     ),
     "loss by the start that was asked for": (
         flow_plan(price(lost=TEN), start=StartAt("latest")),
         RESET,
-        "the table stays",
+        "the table is kept",
     ),
     "the source cannot be continued with": (
         flow_plan(replace(price(), blocked="VACUUM took files")),
         FULL_REFRESH_WITH_BACKUP,
-        "what a had",
+        "data of a",
     ),
     "positions that cannot be read": (
         flow_plan(price(), position={"offsets": None}),
         FULL_REFRESH_WITH_BACKUP,
-        "cannot be read",
+        "are unreadable",
     ),
     "part of the history is gone": (
         flow_plan(price(gone=TEN)),
         RESET,
         "cannot be rebuilt completely: part of the history of a is gone",
     ),
-    "history that no state needs": (flow_plan(price(gone=TEN), stateful=False), RESET, "the table stays"),
+    "history that no state needs": (flow_plan(price(gone=TEN), stateful=False), RESET, "the table is kept"),
 }
 
 

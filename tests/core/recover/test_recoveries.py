@@ -221,7 +221,7 @@ def test_of_two_recoveries_at_once_the_second_is_refused_and_disturbs_nothing(pa
     plan(parked, recovery="r2")
     carry_out(parked, "hold", recovery="r1")
     with pytest.raises(
-        TableLocked, match=r"The recovery r1 works on the table events of events, so r2 cannot begin"
+        TableLocked, match=r"The recovery r1 has locked the table events of events, so r2 cannot start"
     ):
         carry_out(parked, "hold", recovery="r2")
     assert parked.home.owners() == ["park", "recovery-r1"]
@@ -281,9 +281,7 @@ def test_a_flow_that_is_not_declared_any_more_can_still_be_given_up(parked: Worl
 def test_a_price_that_nobody_accepted_is_refused_before_anything_is_touched(parked: World) -> None:
     before = parked.tree()
     made = engine.plan(parked.settings, KIND, ResetRequest((FLOW,), StartAt("earliest")), "r1")
-    with pytest.raises(
-        PlanRefused, match=r"(?s)nothing was changed:\n- .*second time.*6 rows.*accept `repeats`"
-    ):
+    with pytest.raises(PlanRefused, match=r"(?s)Nothing was changed:\n- .*twice.*6 rows.*accept `repeats`"):
         shared_steps.check_accepted(made)
     assert parked.tree() == before
 
@@ -367,7 +365,8 @@ def test_a_table_that_was_replaced_meanwhile_keeps_the_flow_held(parked: World) 
     table = parked.root / "warehouse" / "events"
     table.rename(parked.root / "aside")
     with pytest.raises(
-        RecoveryError, match=r"The table events at .* is at version None; it was at 3 when the hold was put"
+        RecoveryError,
+        match=r"The table events at .* is at version None; it was at version 3 when the hold was put",
     ):
         carry_out(parked, "verify_tables")
     assert "recovery-r1" in parked.home.owners()

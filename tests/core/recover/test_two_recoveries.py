@@ -72,7 +72,7 @@ def test_who_comes_while_another_is_at_work_is_refused_in_the_plan(
     before = stands.tree()
     with pytest.raises(
         TableLocked,
-        match=rf"The recovery {first}-1 works on the table events of events, so second cannot begin",
+        match=rf"The recovery {first}-1 has locked the table events of events, so second cannot start",
     ):
         plan(stands, second, "second")
     assert stands.tree() == before
@@ -179,5 +179,5 @@ def test_a_clean_up_that_was_killed_gives_its_lock_back_when_it_is_abandoned(
     engine.abandon(stands.settings, "events", "c1", "ada")
     assert recovery_lock.holder(stands.home.storage, "events", "events") is None
     holds.put(stands.home, holds.person("ada"), "x", "ada")
-    shared_steps.let_go(interrupted)
+    shared_steps.release_all(interrupted)
     assert stands.home.owners() == [holds.person("ada")]

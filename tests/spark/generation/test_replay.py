@@ -111,7 +111,7 @@ def test_a_replay_that_was_cut_off_goes_on_after_its_last_step(
     with pytest.raises(Killed):
         bed.run()
     assert generations.read_start(bed.home, 2) is None
-    assert status.how_far(bed.home) == "state of generation 2 rebuilt by 2 of 4 steps, 6 rows"
+    assert status.rebuild_progress(bed.home) == "state of generation 2 rebuilt by 2 of 4 steps, 6 rows"
     assert str(progress.position(bed.home)).endswith("2 of 4 steps, 6 rows")
     lease = leases.current(bed.home)
     assert lease is not None

@@ -17,7 +17,7 @@ from streamkeeper.declare.model import DELTA, KAFKA, Source, Where
 from streamkeeper.delta.history import History, offset_before
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import AFTER_LAST, OFFSETS, REBUILT, Generation, Start, StartAt
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics, history_of
 from streamkeeper.storage import LocalStorage
 
@@ -74,7 +74,7 @@ class Seen:
         return None
 
 
-def begun(folder: Path) -> Standing:
+def begun(folder: Path) -> CommittedPosition:
     """A generation that read topics from their first record, and whose checkpoint has none of its batches any
     more.
     """
@@ -92,7 +92,9 @@ def begun(folder: Path) -> Standing:
         "2026-11-21T10:00:00+00:00",
         {"topics": {"raw": {"orders": "id-1"}}},
     )
-    return Standing(decided(StartAt(AFTER_LAST)), start, Checkpoint(storage, "c"), None, None, sealed=True)
+    return CommittedPosition(
+        decided(StartAt(AFTER_LAST)), start, Checkpoint(storage, "c"), None, None, sealed=True
+    )
 
 
 def decided(start: StartAt, *accepted: str) -> Generation:

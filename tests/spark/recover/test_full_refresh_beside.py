@@ -180,7 +180,7 @@ def test_both_flows_of_a_table_by_key_and_its_tombstones_killed_in_the_middle_of
     spark.sql(f"DELETE FROM delta.`{bed.table}` WHERE customer_id = 3")  # what a refresh is to put right
     made = at_work.plan(KIND, NAME, table="customers.customers", behind=0)
     at_work.step(NAME, "lock")
-    real, drives = side_table.drive_aside, iter(range(1, 100))
+    real, drives = side_table.drive_derived_flow, iter(range(1, 100))
 
     def killed_before_the_second(*arguments: Any, **named: Any) -> Any:
         if next(drives) == 2:
@@ -188,7 +188,7 @@ def test_both_flows_of_a_table_by_key_and_its_tombstones_killed_in_the_middle_of
         return real(*arguments, **named)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(side_table, "drive_aside", killed_before_the_second)
+        patch.setattr(side_table, "drive_derived_flow", killed_before_the_second)
         at_work.step(NAME, "build")
     with monkeypatch.context() as patch:
         after_round(1, lambda: (bed.change(delete(1, 9), upsert(2, 4)), bed.run()), patch)
