@@ -47,7 +47,8 @@ class _Chosen:
     """What is restored: the source of each table, and the position of each flow in it.
 
     ``untouched`` are flows that wrote nothing for as long as the log reaches back: nothing of theirs is
-    undone. ``other_commits`` describes commits after ``version`` that changed rows and are no flow's. ``wrote`` is the last transaction of every writer in a backup.
+    undone. ``other_commits`` describes commits after ``version`` that changed rows and are no flow's.
+    ``wrote`` is the last transaction of every writer in a backup.
     """
 
     words: str
