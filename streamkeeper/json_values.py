@@ -7,7 +7,7 @@ from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ def read_as(kind: type[T], value: Mapping[str, Any]) -> T:
     :raises TypeError: the object lacks a field, has another one, or one of another shape.
     :raises ValueError: an enum has no such member.
     """
-    hints = _hints(kind)
+    hints = _hints(cast("Any", kind))
     return kind(**{name: _read(hints.get(name, Any), item) for name, item in dict(value).items()})
 
 

@@ -229,7 +229,7 @@ def parse_start(values: Mapping[str, Any], flows: Sequence[Flow], asking: Asking
     if mode == OFFSETS:
         _check_offsets(offsets, flows, wrong)
         return StartAt(OFFSETS, offsets=offsets if isinstance(offsets, dict) else {})
-    return StartAt(StartMode(mode))
+    return StartAt(StartMode(str(mode)))
 
 
 def _generation(number: int | None, flows: Sequence[Flow], wrong: list[str]) -> int | None:

@@ -116,7 +116,7 @@ def test_a_commit_that_writes_its_own_time_goes_by_that(table: Table) -> None:
 
 def test_a_moment_whose_commits_were_cleaned_up_is_refused(table: Table) -> None:
     table.clean_up(2)
-    with pytest.raises(SourceError, match="starts with version 2, which is younger than that moment"):
+    with pytest.raises(SourceError, match="starts with version 2, which is newer than that time"):
         version_at(require_history(str(table.root), "raw"), START_MS)
 
 

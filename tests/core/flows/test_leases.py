@@ -225,7 +225,7 @@ def test_waiting_ends_after_a_silent_term_of_a_driver_elsewhere(world: World) ->
 def test_waiting_for_a_driver_that_does_not_stop_says_so_after_its_time(world: World) -> None:
     hold_lease(world.home, HERE)
     said = (
-        r"is still there 300 s after it was asked to stop. .*STREAMKEEPER_STOP_TIMEOUT.*or put a hold.*end"
+        r"is still there 300 s after it was asked to stop. .*STREAMKEEPER_STOP_TIMEOUT.*or hold the flow.*end"
         r" that process"
     )
     with pytest.raises(LeaseHeld, match=said):

@@ -360,7 +360,7 @@ def test_a_lock_and_a_turn_of_an_earlier_release_are_honoured(stands: World) -> 
     storage(stands).create(
         "events/tables/events/lock/recovery.json", to_json({"recovery": "r1", "at": "then"})
     )
-    with pytest.raises(TableLocked, match="The recovery r1 works on the table events"):
+    with pytest.raises(TableLocked, match="The recovery r1 has locked the table events"):
         recovery_lock.take(storage(stands), "events", "events", "r2")
     assert TableTurns(storage(stands), "events", "events").root == "events/tables/events/turn"
 

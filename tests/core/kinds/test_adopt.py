@@ -270,7 +270,7 @@ def has_state_without_metadata(world: World, folder: Path) -> None:
     ("spoil", "said"),
     [
         (lacks_a_batch, "the checkpoint is damaged"),
-        (is_ahead_of_the_table, "has committed batches 1 to 2, which is missing from the table"),
+        (is_ahead_of_the_table, "has committed batches 1 to 2, which the table lacks"),
         (has_a_log_of_schemas, "a log of a Delta source's schemas"),
         (has_state_without_metadata, "how many partitions it has is not known"),
     ],

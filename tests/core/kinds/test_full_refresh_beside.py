@@ -155,7 +155,7 @@ def test_what_the_running_flow_removes_while_the_table_is_built_is_an_unknown_lo
     assert refusal.price == LOSS
     assert "keeps removing files that it has read while the table is built, by cleanSource" in refusal.message
     assert "Choose full_refresh, which holds the flow" in refusal.message
-    assert "continues removing files" in str(found.flows[0].prices[0].lost.rows_unknown)
+    assert "keeps removing files" in str(found.flows[0].prices[0].lost.rows_unknown)
     stands.files[0].unlink()
     assert str(plan(stands).flows[0].prices[0].lost.rows_unknown).startswith(
         "1 file, rows unknown: the files no longer exist"

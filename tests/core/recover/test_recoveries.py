@@ -227,7 +227,7 @@ def test_of_two_recoveries_at_once_the_second_is_refused_and_disturbs_nothing(pa
     assert parked.home.owners() == ["park", "recovery-r1"]
     assert engine.give_up(parked.settings, "events", "r2", "locked out")
     assert recovery_lock.holder(parked.home.storage, "events", "events") == "r1"
-    with pytest.raises(TableLocked, match=r"r1 works on the table"):
+    with pytest.raises(TableLocked, match=r"r1 has locked the table"):
         engine.plan(parked.settings, KIND, ResetRequest((FLOW,), StartAt("earliest")), "r3")
     carry_out(parked, *UNTIL_RELEASED, recovery="r1")
     assert parked.home.generations() == [1, 2]

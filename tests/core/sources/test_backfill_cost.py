@@ -67,8 +67,7 @@ def test_a_table_that_is_read_is_counted_by_its_log(world: World, table: Table) 
     found = plan(world, read="table", path=str(table.root))
     assert reads(found) == Amount(3, 30, 12)
     assert (
-        said(found)
-        == f"Read are: 3 files, 30 B, 12 rows, from {table.root}, as rows of the source events_raw."
+        said(found) == f"Read: 3 files, 30 B, 12 rows, from {table.root}, as rows of the source events_raw."
     )
     assert (
         f"Counted is version 1 of {table.root}. Rows committed before it is read are included too."
@@ -282,15 +281,18 @@ def test_the_amount_is_in_the_approval_the_terminal_the_price_and_the_ledger(
     broker(HELD)
     found = plan(stood, accept=[])
     for text in (explain.as_text(found), explain.as_markdown(found)):
-        assert "Read are: at most 7 rows, from what the source events_raw still has." in text
-        assert "a second time (at most 7 rows)" in text
+        assert "Read: at most 7 rows, from what the source events_raw still has." in text
+        assert "are duplicated in events (at most 7 rows)" in text
     engine.propose(stood.settings, found)
     assert reads(engine.read_plan(stood.settings, "events", "r1")) == Amount(None, 0, 7, at_most=True)
 
 
 def test_a_price_that_nobody_knows_is_told_so(stood: World, broker: Ask) -> None:
     broker("b:1 does not answer")
-    assert "a second time (rows unknown: b:1 does not answer)" in plan(stood, accept=[]).refusals[0].message
+    assert (
+        "are duplicated in events (rows unknown: b:1 does not answer)"
+        in plan(stood, accept=[]).refusals[0].message
+    )
 
 
 def test_the_table_of_another_flow_is_counted_as_the_source_that_it_is(world: World, table: Table) -> None:

@@ -127,7 +127,7 @@ def test_a_broker_that_does_not_answer_makes_prices_unknown_and_nothing_fail(
     assert len(asked) == 1, "a silent broker costs a plan its time once"
     assert refused(found) == []
     assert (
-        "is unknown: b:1 does not answer within 5 s. The driver checks before it changes anything"
+        "still exist: b:1 does not answer within 5 s. The driver checks before it changes anything"
         in price(found).notes[0]
     )
     assert refused(plan(world, "earliest")) == [REPEATS]
@@ -244,13 +244,13 @@ def test_an_offset_of_a_table_that_cannot_be_is_refused(
 def test_a_moment_whose_commits_were_cleaned_up_is_refused_by_the_plan(world: World, table: Table) -> None:
     begun(world, DELTA, at(2))
     table.clean_up(2)
-    with pytest.raises(RequestError, match="starts with version 2, which is younger than that moment"):
+    with pytest.raises(RequestError, match="starts with version 2, which is newer than that time"):
         plan(world, StartAt("timestamp", timestamp_ms=START_MS))
 
 
 def test_a_table_that_is_not_there_makes_prices_unknown(world: World) -> None:
     begun(world, DELTA, at(2))
-    assert "is unknown: there is no Delta table at" in price(plan(world)).notes[0]
+    assert "still exist: there is no Delta table at" in price(plan(world)).notes[0]
     assert refused(plan(world, "latest")) == [LOSS]
     assert refused(plan(world, StartAt("timestamp", timestamp_ms=2))) == [UNKNOWN_PRICE]
 

@@ -427,7 +427,7 @@ def test_what_a_log_does_not_reach_back_to_is_said_and_not_guessed(world: World)
     world.processed(3)
     log(world, ("someone", 1))
     lose(world, 4)
-    with pytest.raises(CheckpointError, match="does not reach back far enough"):
+    with pytest.raises(CheckpointError, match="does not go back far enough"):
         stood(world, 4)
     with pytest.raises(RequestError, match="its log holds commits 4 to 4"):
         stood(world, 3)
@@ -464,7 +464,7 @@ def test_a_last_batch_that_was_cleaned_from_the_log_before_the_change_of_the_tab
     next_generation(world, StartAt(EARLIEST), begun=0)
     lose(world, 4)
     assert stood(world, 5).generation == 2
-    with pytest.raises(CheckpointError, match="does not reach back far enough"):
+    with pytest.raises(CheckpointError, match="does not go back far enough"):
         stood(world, 4)
 
 
@@ -531,7 +531,7 @@ def test_a_table_that_is_not_there_or_locked_is_not_backed_up(world: World) -> N
         engine.plan(world.settings, KIND, request(world), "b1")
     world.processed(1)
     recovery_lock.take(world.home.storage, "events", "events", "another")
-    with pytest.raises(TableLocked, match="another works on the table events"):
+    with pytest.raises(TableLocked, match="another has locked the table events"):
         engine.plan(world.settings, KIND, request(world), "b1")
 
 
@@ -555,6 +555,8 @@ def test_the_copy_is_a_table_once_all_of_it_is_there_and_a_backup_once_it_is_ent
         "table_id": "t",
         "files": 2,
         "bytes": 8,
+        "rows": None,
+        "source_id": "s",
     }
     checked = {"what": "target", "checksum": asdict(Checksum(4, "9", 1)), "schema": "{}"}
     evidence = {

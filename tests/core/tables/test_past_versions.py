@@ -233,7 +233,7 @@ def test_a_flow_whose_next_generation_has_not_begun_stood_after_its_last_batch_b
     generations.decide(home, generations.with_number(again, home, 2))
     past = back(shop, log, 6)
     assert stood(past)["b"] == (after(1, 1), 0)
-    with pytest.raises(RecoveryError, match="no driver began it yet"):
+    with pytest.raises(RecoveryError, match="no driver has started it yet"):
         past.flow_at(home)
 
 
