@@ -83,7 +83,7 @@ def deliver(
         failure = send(notifier, found)
         if failure is None:
             alerts.record_told(home, found, notifier)
-            log.info("%s was told that %s.", notifier.classpath, found.subject)
+            log.info("%s was notified: %s.", notifier.classpath, found.subject)
         else:
             left += 1
             again = "no further attempt" if number >= alerts.MOST_ATTEMPTS else "the monitor tries again"

@@ -204,7 +204,7 @@ def _of_kept(
         yield from _of_backfill(home, around)
     elif not declared:
         notes.append(
-            f"{home.full_name} is declared no more (renamed, or removed?): its files stay until"
+            f"{home.full_name} is no longer declared (renamed, or removed?): its files stay until"
             " forget_flows names it."
         )
 

@@ -210,8 +210,8 @@ def _notes(request: BesideRequest, beside: str, felt: list[str]) -> Iterator[str
         "Its flows keep running, and readers see the old table, until one commit replaces it by the new one."
     )
     yield (
-        f"The flows are held for what a round of reading leaves after it found {side_table.BEHIND} batches or"
-        " fewer, and for that commit; then they go on in the checkpoints that were made beside."
+        f"The flows are held once a round of reading found {side_table.BEHIND} batches or fewer, until the"
+        " rest is read and that commit is made; then they continue in the new checkpoints."
     )
     if request.definition == DECLARED:
         yield (

@@ -102,7 +102,7 @@ def _markdown(plan: Plan) -> Iterator[str]:
         yield _plain(plan.ways[0])
     yield ""
     steps = ", ".join(f"`{step}`" for step in plan.steps)
-    others = ", and the other ways out; the DAG's docs compare them" if plan.ways else ""
+    others = ", and the alternatives; the DAG's docs compare them" if plan.ways else ""
     yield f"Steps: {steps}. The log of the task `plan` says what each does{others}."
     why = _literal(plan.reason) if plan.reason else "none given"
     yield f"Recovery `{plan.recovery_id}`, asked by {_literal(plan.by)}, planned {plan.at}. Reason: {why}."

@@ -140,18 +140,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 def from_json(value: dict[str, Any]) -> Plan:
     """Return a plan from the JSON object of :func:`to_json`."""
-    return Plan(
-        **{
-            **value,
-            "tables": tuple(value["tables"]),
-            "flows": tuple(_flow(flow) for flow in value["flows"]),
-            "steps": tuple(value["steps"]),
-            "copies": tuple(CopyPlan(**copy) for copy in value["copies"]),
-            "notes": tuple(value["notes"]),
-            "ways": tuple(value["ways"]),
-            "refusals": tuple(Refusal(**refusal) for refusal in value["refusals"]),
-        }
-    )
+    return read_as(Plan, value)
 
 
 def kept(plan: Plan) -> Plan:
@@ -216,21 +205,3 @@ def _grew(was: Amount, now: Amount) -> bool:
     more_files = was.files is not None and (now.files or 0) > was.files
     more_rows = was.rows is not None and was.rows_unknown is None and (now.rows or 0) > was.rows
     return more_files or more_rows
-
-
-def _price(value: dict[str, Any]) -> SourcePrice:
-    amounts = {name: Amount(**value[name]) for name in ("lost", "repeated", "replayed", "gone")}
-    return SourcePrice(**{**value, **amounts, "notes": tuple(value["notes"])})
-
-
-def _flow(value: dict[str, Any]) -> FlowPlan:
-    return FlowPlan(
-        **{
-            **value,
-            "start": StartAt(**value["start"]),
-            "operators_before": tuple(value["operators_before"]),
-            "prices": tuple(_price(price) for price in value["prices"]),
-            "notes": tuple(value["notes"]),
-            "written_again": Amount(**value["written_again"]) if value.get("written_again") else None,
-        }
-    )

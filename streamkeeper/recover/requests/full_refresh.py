@@ -57,8 +57,8 @@ class RefreshRequest(Request):
     infer_schemas: bool = asked(
         "boolean",
         "Infer schemas again",
-        "Look at the files again for sources that declare no schema. Off: the schemas of the old generation"
-        " stay.",
+        "Infer the schemas of sources that declare none from their files again. Off: the schemas of the"
+        " old generation are kept.",
         False,
         section="Sources",
     )
@@ -101,7 +101,7 @@ class WithBackupRequest(RefreshRequest):
     ``table`` is ``pipeline.table``; ``fill_from`` one of :data:`FILLS`; the retention is the backup's.
     """
 
-    table: str = _table("The table that is backed up, emptied and filled again.")
+    table: str = _table("The table to back up, empty and fill again.")
     fill_from: str = asked(
         "string",
         "Filled from",

@@ -51,15 +51,14 @@ def match_sources(
     if not names and len(keys) > 1:
         example = json.dumps(dict(zip(keys, by_name, strict=True)))
         raise RequestError(
-            f"{told} Which is which cannot be told. Say so in `sources`, such as {example}; nothing was"
-            " touched."
+            f"{told} The plan cannot match them. Nothing was changed. Set `sources`, such as {example}."
         )
     names = names or dict(zip(keys, by_name, strict=True))
     wrong = [_misfit(checkpoint, key, entry.sources.get(key), by_name[name]) for key, name in names.items()]
     if any(wrong):
         raise RequestError(
             f"{told} They do not fit: {'; '.join(filter(None, wrong))}. Declare what the old job reads, and"
-            " plan anew; nothing was touched."
+            " plan again; nothing was changed."
         )
     return names
 

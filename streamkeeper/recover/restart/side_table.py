@@ -65,7 +65,7 @@ def check_replaceable(path: str, protocol: dict[str, Any], metadata: dict[str, A
     if definition == KEPT and _IDENTITY in metadata.get("schemaString", ""):
         raise RequestError(
             f"{path} has an identity column: a table built beside would give its numbers a second time."
-            " Nothing was touched. Choose full_refresh."
+            " Nothing was changed. Choose full_refresh."
         )
     mapped = mapping_of(metadata)
     if definition == DECLARED and mapped != UNMAPPED:

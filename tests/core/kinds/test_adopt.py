@@ -390,7 +390,7 @@ def names_of(found: Plan) -> dict[str, str] | None:
 
 def test_several_sources_without_names_must_be_named(world: World) -> None:
     folder = two_sources(world, "web", "shop")
-    with pytest.raises(RequestError, match=r"Which is which cannot be told\. Say so in `sources`"):
+    with pytest.raises(RequestError, match=r"cannot match them\. Nothing was changed\. Set `sources`"):
         plan(world, folder)
     assert names_of(plan(world, folder, sources={"0": "web", "1": "shop"})) == {"0": "web", "1": "shop"}
     with pytest.raises(RequestError, match=r"They do not fit: 0 has read .*/web/a\.json, and shop reads"):

@@ -173,7 +173,7 @@ def test_streams_that_read_the_table_are_named_with_what_they_feel_and_must_be_a
 
 def test_a_table_that_no_flow_writes_is_refused(world: World) -> None:
     world.declare(EVENTS + '\ndp.create_streaming_table("idle")\n')
-    with pytest.raises(RequestError, match=r"nothing was touched:\n- .*'events\.idle', which"):
+    with pytest.raises(RequestError, match=r"nothing was changed:\n- .*'events\.idle', which"):
         RefreshRequest.parse({"table": "idle"}, read_manifest(world.settings), "ada")
 
 

@@ -189,7 +189,7 @@ REFUSED: dict[str, tuple[dict[str, str], str, str]] = {
     "an identity column": (
         {"schema": '{"fields":[{"name":"n","metadata":{"delta.identity.step":1}}]}'},
         "kept",
-        r"has an identity column.*Nothing was touched. Choose full_refresh",
+        r"has an identity column.*Nothing was changed. Choose full_refresh",
     ),
     "appends only": (
         {"delta.appendOnly": "true"},

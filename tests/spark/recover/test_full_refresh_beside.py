@@ -124,7 +124,7 @@ PARTS = [
     ("read_what_is_there", 1, True),
     ("stop_for_good", 1, False),
     ("_bring", 1, True),
-    ("shut_flows_out", 1, True),
+    ("seal_flows", 1, True),
     ("_begin", 1, True),
     ("_begin", 2, True),
     ("_replace", 1, True),
