@@ -100,7 +100,7 @@ def _homes(storage: Storage, known: Names, old: str) -> list[FlowHome]:
         kept = ", ".join(home.full_name for home in where) if flow else ", ".join(kept_pipelines(storage))
         now = "" if _present(known, old) == old else f" It is named {_present(known, old)} now."
         raise RequestError(
-            f"Nothing is kept of {old!r}, so there is nothing to rename.{now} There is state of:"
+            f"There is no state of {old!r}, so there is nothing to rename.{now} There is state of:"
             f" {kept or 'none'}. A flow that never ran needs no rename."
         )
     return homes

@@ -130,7 +130,7 @@ def test_a_generation_whose_checkpoint_was_removed_is_refused(stands: World) -> 
 
 def test_a_checkpoint_that_is_an_older_copy_is_no_place(world: World) -> None:
     world.processed(3, transactions=5)
-    with pytest.raises(CheckpointError, match=r"which .* never planned: the checkpoint is an older copy"):
+    with pytest.raises(CheckpointError, match=r"which .* never planned: it is an older copy"):
         past_positions.at_batch(world.home, table(world), 1, 1)
 
 
