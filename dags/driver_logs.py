@@ -11,8 +11,8 @@ from streamkeeper_airflow.timetables import by_the_clock
 with DAG(
     dag_id="remove_driver_logs",
     description=(
-        "Removes driver logs that nobody wrote for STREAMKEEPER_LOG_RETENTION (30 days); those of living"
-        " drivers stay."
+        "Removes driver logs that were not written for STREAMKEEPER_LOG_RETENTION (30 days); those of"
+        " living drivers stay."
     ),
     schedule=by_the_clock("0 0 * * *"),
     catchup=False,

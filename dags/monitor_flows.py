@@ -10,8 +10,7 @@ from streamkeeper_airflow.operate.monitor import MonitorFlows
 with DAG(
     dag_id="monitor_flows",
     description=(
-        "Tells who wants to know when a flow makes no progress although it has something to read, and when it"
-        " is well again."
+        "Alerts when a flow makes no progress although input is waiting, and when it commits again."
     ),
     schedule=timedelta(minutes=1),
     start_date=datetime(2020, 1, 1, tzinfo=timezone.utc),

@@ -15,7 +15,7 @@ from streamkeeper.settings import Settings
 with DAG(
     dag_id="release_flows",
     description=(
-        "Takes your hold, or a named person's, from flows; holds of others, parks and recoveries stay."
+        "Releases your hold, or a named person's, from flows; holds of others, parks and recoveries stay."
     ),
     schedule=None,
     catchup=False,

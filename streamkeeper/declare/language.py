@@ -264,7 +264,7 @@ def create_streaming_table(
     if forgetful:
         raise DeclarationError(
             f"{where}: the table {name} sets {forgetful[0]}, by which Delta forgets which batches it has. A"
-            " flow that rested longer would write its last batch twice. Leave it out."
+            " flow that was stopped for longer would write its last batch twice. Leave it out."
         )
     registry.tables[name] = Table(name, comment, properties, tuple(partition_cols), where)
 
@@ -414,7 +414,7 @@ def notifier(classpath: str, **arguments: Any) -> Notifier:
         plain = json.loads(json.dumps(arguments))
     except (TypeError, ValueError) as error:
         raise DeclarationError(
-            f"{where}: the arguments of the notifier {classpath} are no JSON values: {error}."
+            f"{where}: the arguments of the notifier {classpath} are not JSON values: {error}."
         ) from error
     secret = next((name for name, value in plain.items() if redact({name: value}) != {name: value}), None)
     if secret is not None:

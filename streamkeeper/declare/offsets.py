@@ -1,6 +1,7 @@
 """Offsets of a checkpoint: their description as text, and the sources that they fit.
 
-Shapes: FACTS-spark ("Checkpoint layout"); ``tests/spark/checkpoint/test_checkpoint_reader.py`` pins them.
+Shapes: those of Spark 4.2 (``FileStreamSourceOffset``, ``KafkaSourceOffset``) and of Delta 4.4
+(``DeltaSourceOffset``); ``tests/spark/checkpoint/test_checkpoint_reader.py`` pins them.
 """
 
 from __future__ import annotations

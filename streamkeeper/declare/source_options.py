@@ -165,8 +165,8 @@ def check_no_echo(pipeline: Pipeline) -> None:
         if echo is not None:
             raise DeclarationError(
                 f"{flow.where}: the flow {flow.name} writes the table {flow.target}, which its source"
-                f" {echo.name} ({echo.where}) reads: what it writes would come back to it, again and again."
-                " Let it write another table, or read another."
+                f" {echo.name} ({echo.where}) reads: it would read its own rows, endlessly. Let it write or"
+                " read another table."
             )
 
 

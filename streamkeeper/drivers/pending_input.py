@@ -75,8 +75,8 @@ def _waits_in(source: Source, checkpoint: Checkpoint | None, key: str, end: Any)
     if misfit is not None:
         return Waiting(
             True,
-            f"the source {source.name} was another kind of source at the last commit, so the flow cannot go"
-            f" on: {misfit}",
+            f"the source {source.name} was another kind of source at the last commit, so the flow cannot"
+            f" continue: {misfit}",
         )
     if source.format == KAFKA:
         return _unread_records(source, end if end is not None else _initial(checkpoint, key))
@@ -123,7 +123,10 @@ def _unread_records(source: Source, position: Any) -> Waiting:
     except NotAskable as error:
         return Waiting(False, f"whether records wait in the source {source.name} is unknown: {error}")
     except SourceError as error:
-        return Waiting(True, f"the source {source.name} cannot be looked at, and so hardly be read: {error}")
+        return Waiting(
+            True,
+            f"the source {source.name} cannot be inspected, so it can probably not be read either: {error}",
+        )
     known: Offsets = position if isinstance(position, dict) else {}
     stands = {topic: {**parts, **known.get(topic, {})} for topic, parts in topics.earliest.items()}
     count = records_between(stands, topics.latest)
@@ -150,7 +153,10 @@ def _unread_commits(source: Source, offset: Any) -> Waiting:
                     f" {source.name}",
                 )
     except SourceError as error:
-        return Waiting(True, f"the source {source.name} cannot be looked at, and so hardly be read: {error}")
+        return Waiting(
+            True,
+            f"the source {source.name} cannot be inspected, so it can probably not be read either: {error}",
+        )
     return Waiting(False)
 
 

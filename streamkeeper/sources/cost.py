@@ -13,7 +13,7 @@ from streamkeeper.declare.model import DELTA, KAFKA, Source
 from streamkeeper.declare.offsets import check_fits, describe
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, EMPTY, OFFSETS, Restart
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.delta import cost as delta_cost
 from streamkeeper.sources.files import cost as files_cost
 from streamkeeper.sources.kafka import cost as kafka_cost
@@ -21,7 +21,7 @@ from streamkeeper.sources.kafka import cost as kafka_cost
 
 def price_of(
     source: Source,
-    standing: Standing,
+    standing: CommittedPosition,
     position: dict[str, Any] | None,
     restart: Restart,
     stateful: bool | None,
@@ -42,9 +42,9 @@ def price_of(
     if misfit is not None:
         if restart.start.mode == AFTER_LAST:
             raise RequestError(
-                f"The source {source.name} was another kind of source in the old checkpoint: {misfit} So it"
-                " cannot go on from there. Give the new source another name, or choose earliest, latest, a"
-                " timestamp or explicit offsets."
+                f"The source {source.name} was another kind of source in the old checkpoint: {misfit} It"
+                " cannot continue from there. Give the new source another name, or choose earliest,"
+                " latest, a timestamp or explicit offsets."
             )
         offset = None
     where = (
@@ -57,7 +57,7 @@ def price_of(
             None,
             0,
             None,
-            "the table has batches that this checkpoint never planned; it is an older copy, or was made anew",
+            "the table has batches that this checkpoint never planned; it is an older copy, or was recreated",
         )
         return SourcePrice(source.name, where, f"start {restart.start.mode}", lost=unknown, repeated=unknown)
     if source.format in (KAFKA, DELTA):
@@ -79,7 +79,7 @@ def price_of(
 
 def _log_price(
     source: Source,
-    standing: Standing,
+    standing: CommittedPosition,
     price: SourcePrice,
     restart: Restart,
     *,

@@ -11,9 +11,9 @@ from streamkeeper.amounts import NONE, Amount, SourcePrice
 from streamkeeper.checkpoint import files_log
 from streamkeeper.declare.model import DELTA, KAFKA, Source
 from streamkeeper.declare.offsets import describe
-from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, Restart, StartAt
+from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, InitialState, Restart, StartAt
 from streamkeeper.flows.past_positions import Place
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.cost import price_of
 from streamkeeper.sources.delta import cost as delta_cost
 from streamkeeper.sources.files import listing as file_listing
@@ -31,10 +31,10 @@ class Move:
     ``restored`` the table is restored to the same place.
     """
 
-    standing: Standing
+    standing: CommittedPosition
     position: Mapping[str, Any] | None
     place: Place
-    state: str
+    state: InitialState
     stateful: bool | None
     restored: bool = False
 
@@ -105,12 +105,12 @@ def _with_files(source: Source, move: Move, price: SourcePrice, offset: Any, the
     if others and move.restored:  # the restored table has them already
         found = replace(found, repeated=file_listing.amount(source, [present[path] for path in others]))
     if anew:
-        said = f"{anew:,} files were written anew since they were read: they are read as they are now"
+        said = f"{anew:,} files were rewritten since they were read: they are read as they are now"
         found = replace(found, notes=(*found.notes, said))
     if gone and move.restored:
         more = f", and {len(skipped):,} are too old by maxFileAge" if skipped else ""
         lost = Amount(
-            len(gone) + len(skipped), 0, None, f"the files are not there any more, such as {gone[0]}{more}"
+            len(gone) + len(skipped), 0, None, f"the files no longer exist, such as {gone[0]}{more}"
         )
         return replace(found, lost=lost)
     if gone:
@@ -133,10 +133,10 @@ def _before_put_back(
         seen.why if seen is not None else delta_cost.why_unseen(source) if source.format == DELTA else None
     )
     if unseen:
-        lost = Amount(
-            None, 0, None, f"whether all that it has yet to read is still there is unknown: {unseen}"
+        lost = Amount(None, 0, None, f"it is unknown whether all unread rows still exist: {unseen}")
+        history = Amount(
+            None, 0, None, f"it is unknown whether all rows that were read still exist: {unseen}"
         )
-        history = Amount(None, 0, None, f"whether all that it has read is still there is unknown: {unseen}")
         return replace(
             price, lost=lost, gone=history if rebuilt and seen is not None else price.gone, notes=()
         )
@@ -162,5 +162,5 @@ def _read_again(price: SourcePrice, amount: Amount, move: Move) -> SourcePrice:
     """Add what is read again: duplicates if the table is kept, no price if it is restored to before them."""
     if not move.restored or amount.nothing:
         return replace(price, repeated=amount)
-    said = f"{amounts.in_words(amount)} are read and written again, into the table as it was before them"
+    said = f"{amounts.in_words(amount)} are read and written again, into the restored table"
     return replace(price, repeated=NONE, notes=(*price.notes, said))

@@ -52,7 +52,7 @@ def test_the_form_has_the_parked_flow_chosen_and_triggers_what_is_right(
     )
     person.visit(f"/dags/{RESET}")
     person.click("[data-testid=trigger-dag-button]")
-    person.read("Where the new checkpoint starts reading")
+    person.read("Start of the new checkpoint")
     assert person.chosen("flow") == FLOW
     assert person.enabled("[data-testid=trigger-dag-submit]"), "nothing more must be said"
     person.picture("form")
@@ -89,7 +89,7 @@ def test_the_approval_names_the_price_has_its_buttons_on_the_first_screen_and_sh
     person.visit(f"/dags/{RESET}/runs/{quote(run)}/tasks/approve/required_actions")
     person.on_screen(approve)
     person.on_screen(reject)
-    assert "![x](http://x/x.png)" in person.read("Reason:"), "what somebody wrote is text"
+    assert "![x](http://x/x.png)" in person.read("Reason:"), "what someone wrote is text"
     person.picture("approval")
     assert parked.api.answer(RESET, run, "approve", reject, ENDING) == "success"
     parked.api.wait_for_run(RESET, run, ENDING)

@@ -45,7 +45,9 @@ def documentation(flows: list[Flow], manifest: Manifest) -> str:
             "A flow is held by `streamkeeper hold`, a park or a recovery; a parked flow needs"
             " `reset_checkpoint` or a corrected declaration."
         ),
-        f"**Its file cannot be read; it goes on as last declared.**\n\n{_fenced(broken)}" if broken else "",
+        f"**Its file cannot be read; the flow keeps its last declaration.**\n\n{_fenced(broken)}"
+        if broken
+        else "",
     ]
     return "\n\n".join(line for line in lines if line)
 

@@ -61,7 +61,7 @@ def recovery_dag(name: str, **more: Any) -> DAG:
     parked = parked_flows(open_storage(settings.state), [flow.full_name for flow in manifest.flows()])
     params = forms.params(of.form(manifest, parked))
     more["doc_md"] = (
-        f"{more.get('doc_md') or ''}\n\n**Ways out of a park, compared**\n\n{explain.trade_offs()}\n"
+        f"{more.get('doc_md') or ''}\n\n**Recoveries from a park, compared**\n\n{explain.trade_offs()}\n"
     )
     with DAG(of.name, params=params, **{**common, **named, **more}) as dag:
         tasks: list[BaseOperator] = [PlanRecovery(task_id="plan", of=of.name)]

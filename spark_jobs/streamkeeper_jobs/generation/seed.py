@@ -1,6 +1,6 @@
 """A new checkpoint that starts at a position, without Spark having run there.
 
-Measured (FACTS-spark, "Starting a new checkpoint"): a checkpoint with ``metadata``, the processed files as
+Measured with Spark 4.2 (tests/spark/generation): a checkpoint with ``metadata``, the processed files as
 batch 0 of each files log, and ``offsets/0`` continues exactly. With ``commits/0`` as well, a stateless query
 needs no run. A stateful query replays batch 0 once without output, which creates its state: empty if no row
 is let through, else rebuilt from history. A long history is cut into several such batches
@@ -25,7 +25,7 @@ from streamkeeper.checkpoint import (
 )
 from streamkeeper.declare.model import Source
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, REBUILT, Generation
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.replay_steps import Bound, cut_offsets, spread
 from streamkeeper_jobs.generation.copy_checkpoint import copy_file, schema_logs
 from streamkeeper_jobs.generation.replay import Replay, Step, carry_out
@@ -67,7 +67,9 @@ class NewCheckpoint:
         )
 
 
-def plant(job: Job, new: NewCheckpoint, origin: Origin, looks: Looks) -> tuple[int | None, dict[str, Any]]:
+def create_checkpoint(
+    job: Job, new: NewCheckpoint, origin: Origin, looks: Looks
+) -> tuple[int | None, dict[str, Any]]:
     """Fill a checkpoint folder so that the flow starts at its origin.
 
     Return the batch that stands for everything before (None if nothing was processed before), and the
@@ -192,7 +194,7 @@ def _write_sources(
     return ends
 
 
-def keep_schema_logs(job: Job, generation: Generation, where: Standing | None, folder: str) -> None:
+def keep_schema_logs(job: Job, generation: Generation, where: CommittedPosition | None, folder: str) -> None:
     """Copy the schema logs of Delta sources, if the new generation continues from an old position."""
     if where is None or generation.start.mode not in (AFTER_LAST, BATCH):
         return

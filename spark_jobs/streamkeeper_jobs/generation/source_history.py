@@ -75,11 +75,11 @@ def check_history(job: Job, generation: Generation, origin: Origin, looks: Looks
             continue
         if MISSING_HISTORY not in generation.accepted:
             raise RecoveryError(
-                f"The state of {job.flow.full_name} cannot be rebuilt from its whole history: {words}. Put"
-                " them back and start again, or reset the flow again with state `empty`, or with"
+                f"The state of {job.flow.full_name} cannot be rebuilt from its whole history: {words}."
+                " Restore them and start again, or reset the flow again with state `empty`, or with"
                 f" `{MISSING_HISTORY}` accepted."
             )
-        say(f"The state is rebuilt without them, as accepted: {words}.")
+        say(f"The state is rebuilt without part of its history, as accepted: {words}.")
 
 
 def _gone(source: Source, found: SourceOrigin | None, looks: Looks) -> str | None:
@@ -90,8 +90,8 @@ def _gone(source: Source, found: SourceOrigin | None, looks: Looks) -> str | Non
             gone = [entry.path for entry in entries() if there.get(entry.path) != entry.timestamp_ms]
             if gone:
                 return (
-                    f"{len(gone)} of the processed files of source {source.name} are gone or written anew,"
-                    f" the first of them {gone[0]}"
+                    f"{len(gone)} of the processed files of source {source.name} are gone or rewritten, the"
+                    f" first of them {gone[0]}"
                 )
         case KafkaOrigin(offsets, gone=records) if offsets is not None and records:
             return (
@@ -116,13 +116,13 @@ def _check_table(spark: SparkSession, source: Source, origin: DeltaOrigin, looks
     assert source.path is not None, "an opened Delta source has a path"
     if version < 0:
         raise RecoveryError(
-            f"The source {source.name} is to start before version 0, where there is nothing to make a state"
-            f" of. {advice}"
+            f"The source {source.name} is to start before version 0, where there is no history to rebuild"
+            f" state from. {advice}"
         )
     if not looks.history(source).holds_snapshot(version):
         raise RecoveryError(
-            f"The state cannot be rebuilt: the table of source {source.name} cannot be put together as it was"
-            f" at version {version}, since its log was cleaned up. {advice}"
+            f"The state cannot be rebuilt: the table of source {source.name} cannot be reconstructed at"
+            f" version {version}, since its log was cleaned up. {advice}"
         )
     files = (
         spark.read.format("delta").option("versionAsOf", version).load(spark_url(source.path)).inputFiles()

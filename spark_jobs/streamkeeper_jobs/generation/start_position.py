@@ -24,7 +24,7 @@ from streamkeeper.flows.generations import (
     TIMESTAMP,
     Generation,
 )
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper_jobs.sources import start_delta, start_kafka
 from streamkeeper_jobs.sources.look import Looks
 from streamkeeper_jobs.sources.start_delta import DeltaOrigin
@@ -68,7 +68,7 @@ class Origin:
 
 
 def find_origin(
-    generation: Generation, sources: tuple[Source, ...], where: Standing | None, looks: Looks
+    generation: Generation, sources: tuple[Source, ...], where: CommittedPosition | None, looks: Looks
 ) -> Origin:
     """Return the start position of a generation in each source, according to its decision.
 
@@ -87,7 +87,7 @@ def find_origin(
 
 
 def _find(
-    generation: Generation, sources: tuple[Source, ...], where: Standing | None, looks: Looks
+    generation: Generation, sources: tuple[Source, ...], where: CommittedPosition | None, looks: Looks
 ) -> Origin:
     start = generation.start
     match start.mode:
@@ -121,9 +121,10 @@ def _find(
             return _explicit(start.offsets or {}, sources, where, looks)
         case mode if mode == BESIDE:
             raise RecoveryError(
-                f"Generation {generation.number} goes on where a table was built beside, and"
-                f" {generation.recovery} ended before it was put in place. Run that recovery on; if it was"
-                " abandoned, reset the flow from the generation before: reset_checkpoint."
+                f"Generation {generation.number} continues after a table that was built beside, and"
+                f" {generation.recovery} ended before that table replaced the old one. Continue that"
+                " recovery; if it was abandoned, reset the flow from the generation before"
+                " (reset_checkpoint)."
             )
         case mode:
             raise RecoveryError(
@@ -133,7 +134,7 @@ def _find(
 
 
 def _after_last(
-    sources: tuple[Source, ...], where: Standing | None, looks: Looks, accepted: tuple[str, ...]
+    sources: tuple[Source, ...], where: CommittedPosition | None, looks: Looks, accepted: tuple[str, ...]
 ) -> Origin:
     offsets = where.offsets() if where is not None else None
     keys = {} if offsets is None else source_keys(sources, list(offsets.sources), offsets.version)
@@ -146,7 +147,7 @@ def _after_last(
     if offsets is None:
         notes = ["nothing was processed before"]
     elif offsets.version == 2:
-        notes += [f"source {name} is not read any more" for name in offsets.sources if name not in names]
+        notes += [f"source {name} is no longer read" for name in offsets.sources if name not in names]
     stood = {name: offsets.sources[key] for name, key in keys.items()} if offsets is not None else {}
     found, said = _all_onward(sources, stood, keys, where, looks=looks, accepted=accepted)
     return Origin(found, offsets.watermark_ms if offsets is not None else 0, (*notes, *said))
@@ -155,7 +156,7 @@ def _after_last(
 def _after_kept(
     sources: tuple[Source, ...],
     kept: Mapping[str, Any],
-    where: Standing,
+    where: CommittedPosition,
     looks: Looks,
     accepted: tuple[str, ...],
 ) -> Origin:
@@ -165,7 +166,7 @@ def _after_kept(
         {name for name, offset in kept.items() if offset is not None},
     )
     notes = [f"source {name} is new: read from its beginning" for name in sorted(names - read)]
-    notes += [f"source {name} is not read any more" for name in sorted(read - names)]
+    notes += [f"source {name} is no longer read" for name in sorted(read - names)]
     found, said = _all_onward(
         sources, kept, _folders(sources, where.checkpoint), where, looks=looks, accepted=accepted
     )
@@ -176,7 +177,7 @@ def _all_onward(
     sources: tuple[Source, ...],
     stood: Mapping[str, Any],
     keys: Mapping[str, str],
-    where: Standing | None,
+    where: CommittedPosition | None,
     *,
     looks: Looks,
     accepted: tuple[str, ...],
@@ -197,7 +198,13 @@ def _all_onward(
 
 
 def _onward(
-    source: Source, key: str, offset: Any, where: Standing | None, *, looks: Looks, accepted: tuple[str, ...]
+    source: Source,
+    key: str,
+    offset: Any,
+    where: CommittedPosition | None,
+    *,
+    looks: Looks,
+    accepted: tuple[str, ...],
 ) -> tuple[SourceOrigin | None, list[str]]:
     """Continue after what was processed of one source; if nothing was, at its declared start."""
     if offset is not None:
@@ -241,7 +248,7 @@ def _from_the_beginning(sources: tuple[Source, ...], looks: Looks, declared: boo
     return Origin(found)
 
 
-def _at_end(source: Source, where: Standing | None, looks: Looks) -> SourceOrigin | None:
+def _at_end(source: Source, where: CommittedPosition | None, looks: Looks) -> SourceOrigin | None:
     if source.reads_files:
         return _listed(source, looks)
     if source.format == KAFKA:
@@ -249,7 +256,9 @@ def _at_end(source: Source, where: Standing | None, looks: Looks) -> SourceOrigi
     return start_delta.at_end(looks.history(source)) if source.format == DELTA else None
 
 
-def _at_moment(source: Source, where: Standing | None, looks: Looks, moment: int) -> SourceOrigin | None:
+def _at_moment(
+    source: Source, where: CommittedPosition | None, looks: Looks, moment: int
+) -> SourceOrigin | None:
     if source.reads_files:
         return _listed(source, looks, moment)
     if source.format == KAFKA:
@@ -267,7 +276,7 @@ def _at_moment(source: Source, where: Standing | None, looks: Looks, moment: int
 
 
 def _explicit(
-    wanted: Mapping[str, Any], sources: tuple[Source, ...], where: Standing | None, looks: Looks
+    wanted: Mapping[str, Any], sources: tuple[Source, ...], where: CommittedPosition | None, looks: Looks
 ) -> Origin:
     names = {source.name for source in sources}
     missing, unknown = sorted(names - wanted.keys()), sorted(wanted.keys() - names)
@@ -279,8 +288,7 @@ def _explicit(
         )
     if where is None:
         raise RecoveryError(
-            "There is no earlier generation that explicit offsets could be offsets of. Start from earliest or"
-            " latest."
+            "Explicit offsets need an earlier generation, and there is none. Start from earliest or latest."
         )
     keys = _folders(sources, where.checkpoint)
     found: dict[str, SourceOrigin] = {}
@@ -316,7 +324,7 @@ def _folders(sources: tuple[Source, ...], checkpoint: Checkpoint) -> dict[str, s
     }
 
 
-def _initial(where: Standing | None, key: str) -> Any | None:
+def _initial(where: CommittedPosition | None, key: str) -> Any | None:
     """Return the first offsets ever read of a Kafka source, from the old checkpoint; None if it has none."""
     return (
         None

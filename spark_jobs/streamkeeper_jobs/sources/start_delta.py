@@ -79,21 +79,22 @@ def after_last(
     if why is None:
         if gone := vacuumed(offset, history):
             raise RecoveryError(
-                f"The source {source.name} cannot go on from its position: {gone}. Nothing was changed. Put"
-                " them back, or reset the flow from a timestamp, latest or earliest: its plan counts what"
-                " that costs."
+                f"The source {source.name} cannot continue from its position: {gone}. Nothing was changed."
+                " Restore them, or reset the flow from a timestamp, latest or earliest: its plan counts"
+                " the cost."
             )
         return DeltaOrigin(offset), []
     if fails_on_loss(source) and LOSS not in accepted:
         raise RecoveryError(
-            f"The source {source.name} cannot go on from its position: {why}. Nothing was changed."
-            f" reset_checkpoint goes on with what is there, if `{LOSS}` is accepted; its plan counts it."
+            f"The source {source.name} cannot continue from its position: {why}. Nothing was changed."
+            f" reset_checkpoint continues with the rows that still exist, if `{LOSS}` is accepted; its plan"
+            " counts the loss."
         )
     if offset["reservoirId"] != history.table_id:
         return None, [f"source {source.name}: {why}; the new table is read from its beginning"]
     version = next_held(offset, history)
     return DeltaOrigin(_before(history, version)), [
-        f"source {source.name}: {why}; it goes on with version {version}"
+        f"source {source.name}: {why}; it continues with version {version}"
     ]
 
 

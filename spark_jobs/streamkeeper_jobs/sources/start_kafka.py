@@ -54,9 +54,9 @@ def after_last(
     notes += [f"source {source.name}: {loss.said}" for loss in onward.losses]
     if onward.losses and fails_on_loss(source) and LOSS not in accepted:
         raise RecoveryError(
-            f"The source {source.name} cannot go on from its position:"
-            f" {'; '.join(loss.said for loss in onward.losses)}. Nothing was changed. reset_checkpoint goes"
-            f" on with what is there, if `{LOSS}` is accepted; its plan counts it."
+            f"The source {source.name} cannot continue from its position:"
+            f" {'; '.join(loss.said for loss in onward.losses)}. Nothing was changed. reset_checkpoint"
+            f" continues with the rows that still exist, if `{LOSS}` is accepted; its plan counts the loss."
         )
     if offset is None:
         return KafkaOrigin(None, onward.offsets, onward.offsets), notes

@@ -60,7 +60,7 @@ def headline(plan: Plan) -> str:
 
 def _becomes(flow: FlowPlan) -> str:
     if flow.next_generation is None:
-        return "held meanwhile; it keeps the generation that it has"
+        return "held during the recovery; it keeps its generation"
     left = "none yet" if flow.previous is None else flow.previous
     return f"generation {left} → {flow.next_generation}, start {flow.start.mode}, state {_state(flow)}"
 
@@ -131,13 +131,10 @@ def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
     yield from (f"- {_plain(line)}" for line in _failure(flow))
     yield from (f"{_NOTE}- {_plain(line)}" for line in flow.notes)
     if flow.written_again is not None and not flow.written_again.nothing:
-        yield (
-            f"- Written a second time into the table {flow.target}, by its log:"
-            f" {in_words(flow.written_again)}."
-        )
+        yield (f"- Written again to the table {flow.target}, by its log: {in_words(flow.written_again)}.")
     if flow.prices:
         yield ""
-        yield "| source | stands | new generation starts | lost | repeated | replayed, muted |"
+        yield "| source | position | new generation starts | lost | repeated | replayed, not written |"
         yield "|---|---|---|---|---|---|"
     for price in flow.prices:
         cells = (
@@ -152,7 +149,7 @@ def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
         yield from (f"{_NOTE}- {_plain(f'{price.source}: {note}')}" for note in price.notes)
 
 
-_ACCEPT = re.compile(r" To go on(?: all the same)?, accept `[a-z-]+`\.$")
+_ACCEPT = re.compile(r" To continue(?: anyway)?, accept `[a-z-]+`\.$")
 """The end of a refusal, which says how to accept it beforehand; an approval accepts it anyway."""
 
 _CODE = re.compile(r"((?<!`)`[^`\n]+`(?!`))")
@@ -177,8 +174,8 @@ _VERBS = {LOSS: "lose", REPEATS: "repeat"}
 _OTHERWISE = {
     LOSS: "lose rows",
     REPEATS: "repeat rows",
-    MISSING_HISTORY: "rebuild state without its whole history",
-    UNKNOWN_PRICE: "pay a price that is not known",
+    MISSING_HISTORY: "rebuild state without part of its history",
+    UNKNOWN_PRICE: "accept an unknown price",
     DOWNSTREAM: "disturb streams that read the table",
 }
 
@@ -240,12 +237,12 @@ def _flow_text(flow: FlowPlan, several: bool) -> Iterator[str]:
     yield from (f"  {line}" for line in (*_failure(flow), *flow.notes))
     for price in flow.prices:
         yield f"  source {price.source}"
-        yield f"    stands    {price.now}"
+        yield f"    position  {price.now}"
         yield f"    starts    {price.then}"
         yield f"    lost      {in_words(price.lost)}"
         yield f"    repeated  {in_words(price.repeated)}"
-        yield f"    replayed  {in_words(price.replayed)} (state only, sink muted)"
+        yield f"    replayed  {in_words(price.replayed)} (state only, not written)"
         yield from (f"    - {note}" for note in price.notes)
     if flow.written_again is not None:
         yield f"  table {flow.target}"
-        yield f"    written a second time  {in_words(flow.written_again)}"
+        yield f"    written again  {in_words(flow.written_again)}"

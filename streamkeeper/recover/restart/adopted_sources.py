@@ -24,9 +24,9 @@ _GLOB = re.compile(r"[*?{\[]")
 def match_sources(
     checkpoint: Checkpoint, entry: OffsetEntry, sources: Sequence[Source], asked: Mapping[str, str] | None
 ) -> dict[str, str]:
-    """Give the flow's name of each source of a checkpoint, by the checkpoint's own.
+    """Return the flow's name of each source of a checkpoint, by the checkpoint's own.
 
-    :param entry: the offsets of the batch that the flow is to go on after.
+    :param entry: the offsets of the batch that the flow is to continue after.
     :param sources: the flow's, opened.
     :param asked: which is which, where someone said so.
     :raises RequestError: they do not fit, or several have no names; the message says what was found and what
@@ -38,34 +38,33 @@ def match_sources(
     told = f"The checkpoint at {checkpoint.path()} has the sources {found}. The flow declares {declared}."
     if asked is not None and set(asked) != set(keys):
         raise RequestError(
-            f"{told} `sources` must name each of {', '.join(keys)}; it names {', '.join(asked)}. Nothing was"
-            " touched."
+            f"{told} `sources` must name each of {', '.join(keys)}; it names {', '.join(asked)}. Nothing"
+            " was changed."
         )
     if len(keys) != len(sources):
         raise RequestError(
-            f"{told} They must be as many. Declare what the old job reads, and plan anew; nothing was"
-            " touched."
+            f"{told} Their numbers differ. Nothing was changed. Declare the sources that the old job reads,"
+            " and plan again."
         )
     by_name = {source.name: source for source in sources}
     names = dict(asked or {}) or ({name: name for name in by_name} if set(keys) == set(by_name) else {})
     if not names and len(keys) > 1:
         example = json.dumps(dict(zip(keys, by_name, strict=True)))
         raise RequestError(
-            f"{told} Which is which cannot be told. Say so in `sources`, such as {example}; nothing was"
-            " touched."
+            f"{told} The plan cannot match them. Nothing was changed. Set `sources`, such as {example}."
         )
     names = names or dict(zip(keys, by_name, strict=True))
     wrong = [_misfit(checkpoint, key, entry.sources.get(key), by_name[name]) for key, name in names.items()]
     if any(wrong):
         raise RequestError(
             f"{told} They do not fit: {'; '.join(filter(None, wrong))}. Declare what the old job reads, and"
-            " plan anew; nothing was touched."
+            " plan again; nothing was changed."
         )
     return names
 
 
 def _misfit(checkpoint: Checkpoint, key: str, offset: Any, source: Source) -> str | None:
-    """Say why a source of a checkpoint cannot be this one of the flow's; None where nothing speaks against
+    """Return why a source of a checkpoint cannot be this one of the flow's; None where nothing speaks against
     it.
     """
     wrong = check_fits(source.format, offset)

@@ -1,8 +1,8 @@
-"""How much a backfill reads, for its plan: files, bytes and rows, as a number, as a bound, or with the reason
-why nobody knows.
+"""Amount that a backfill reads, for its plan: files, bytes and rows, exact, as an upper bound, or unknown
+with the reason.
 
-Sources are looked at without Spark, and nothing is changed. What does not answer makes an amount unknown, and
-no plan fail.
+Sources are read without Spark, and nothing is changed. A source that does not answer makes the amount unknown
+and does not fail the plan.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class Reading:
 
 
 def of_backup(copied: TableBackup, request: BackfillRequest) -> Reading:
-    """Weigh the target in a backup; its rows were counted when it was made."""
+    """Return the amount of the target in a backup; its rows were counted when it was made."""
     return _chosen(Reading(Amount(copied.files, copied.bytes, copied.checksum.rows)), request)
 
 
 def of_source(source: Source, request: BackfillRequest) -> Reading:
-    """Weigh what a backfill reads of a source.
+    """Return the amount of what a backfill reads of a source.
 
-    :param source: as the backfill reads it
-        (:func:`streamkeeper.recover.restart.backfill_source.raw_source`), opened as far as this process can.
+    :param source: as the backfill reads it (:func:`streamkeeper.recover.restart.backfill_source.raw_source`),
+        opened as far as this process can.
     :raises RequestError: what is to be read is not there.
     """
     if source.reads_files:
@@ -73,7 +73,9 @@ def _not_listed(error: StorageError) -> RequestError:
 
 
 def _table(source: Source) -> Reading:
-    """Weigh a Delta table as it is now: a backfill reads it whole, and then what was committed meanwhile."""
+    """Return the amount of a Delta table as it is now: a backfill reads it whole, and then what was committed
+    meanwhile.
+    """
     assert source.path is not None, "an opened Delta source has a path"
     try:
         history = read_history(source.path)
@@ -89,8 +91,8 @@ def _table(source: Source) -> Reading:
     if found.rows is not None and source.option("excludeRegex"):
         found = replace(found, at_most=True)
     note = (
-        f"Looked at is version {history.newest} of {source.path}; what is committed to it until it is read"
-        " comes, too."
+        f"Counted is version {history.newest} of {source.path}. Rows committed before it is read are"
+        " included too."
     )
     return Reading(found, (note,))
 
@@ -106,7 +108,9 @@ def _at(path: str, version: int) -> Amount:
 
 
 def _records(source: Source, request: BackfillRequest) -> Reading:
-    """Bound the records between the start, or all that is held, and the end, or all that is there now."""
+    """Return an upper bound of the records between the start, or all that is held, and the end, or all that
+    is there now.
+    """
     try:
         topics = kafka_client.look_at(source)
     except SourceError as error:
@@ -135,12 +139,13 @@ def _told(seen: Seen, ends: Offsets) -> Iterator[str]:
     ]
     if endless:
         yield (
-            f"Read up to the end as it is then: {', '.join(endless)}. What is written until then comes, too."
+            f"Read up to the end of {', '.join(endless)} at that time. Records written until then are"
+            " included."
         )
 
 
 def _checked(start: Offsets, topics: Topics) -> Offsets:
-    """Give a start as numbers; partitions that it does not name are not read.
+    """Return a start as numbers; partitions that it does not name are not read.
 
     :raises RequestError: it names what is not there, or offsets that are not held.
     """
@@ -151,14 +156,16 @@ def _checked(start: Offsets, topics: Topics) -> Offsets:
     wrong = misfits({**start, **whole}, topics)
     if wrong:
         raise RequestError(
-            f"from_offsets cannot be used: {'; '.join(wrong)}. Name what is held; -2 is the first offset of a"
-            " partition."
+            f"from_offsets cannot be used: {'; '.join(wrong)}. Give offsets that exist; -2 is the first"
+            " offset of a partition."
         )
     return resolved(start, topics)
 
 
 def _unanswered(request: BackfillRequest, why: str) -> Reading:
-    """Bound the records between offsets that are numbers; what a broker would have to say is unknown."""
+    """Return an upper bound of the records between offsets that are numbers; what a broker would have to say
+    is unknown.
+    """
     start, ends = request.from_offsets, request.to_offsets or {}
     if start is None or any(
         at < 0 or part not in ends.get(topic, {})
@@ -166,5 +173,5 @@ def _unanswered(request: BackfillRequest, why: str) -> Reading:
         for part, at in parts.items()
     ):
         return Reading(unknown(why))
-    note = f"Counted are the offsets that were asked for; whether they are still held is unknown: {why}."
+    note = f"Counted are the offsets that were asked for; whether they still exist is unknown: {why}."
     return Reading(records(records_between(start, ends)), (note,))

@@ -1,4 +1,4 @@
-"""A flow as a backfill runs it: the same declaration, which reads other rows."""
+"""The flow that a backfill runs: the same declaration with other sources."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Filters:
 def derive(
     flow: Flow, request: BackfillRequest, recovery: str, filters: Filters, backup: Backup | None = None
 ) -> Flow:
-    """Give the flow that a backfill is: with the target, views and semantics of the one it is for, and other
-    sources.
+    """Return the flow that a backfill is: with the target, views and semantics of the one it is for, and
+    other sources.
 
     :param flow: imported, with its functions; schemas that it does not declare filled in.
     :param backup: what is read where a backup is.
@@ -70,7 +70,7 @@ def derive(
 
 
 def raw_source(source: Source, request: BackfillRequest) -> Source:
-    """Give the source that a backfill reads in place of one of the flow's, in chunks, under another name.
+    """Return the source that a backfill reads in place of one of the flow's, in chunks, under another name.
 
     :param source: opened or not, with its schema filled in.
     """
@@ -89,7 +89,7 @@ def raw_source(source: Source, request: BackfillRequest) -> Source:
 
 
 def silent_source(source: Source) -> Source:
-    """Give one of the flow's other sources as a backfill reads it, under another name: nothing of it is
+    """Return one of the flow's other sources as a backfill reads it, under another name: nothing of it is
     removed, and no file is listed.
     """
     kept = _without_own_options(source)
@@ -100,7 +100,7 @@ def silent_source(source: Source) -> Source:
 
 
 def _without_own_options(source: Source) -> Source:
-    """Give a source under the name that a backfill reads it by, without the options that are its stream's
+    """Return a source under the name that a backfill reads it by, without the options that are its stream's
     alone.
     """
     plain = {key: value for key, value in source.options.items() if key.lower() not in _LEFT_OUT}
@@ -158,7 +158,7 @@ class SpecOfBackup(CdcSpec):
 
 
 def spec_of_backup(spec: CdcSpec, parts: int) -> SpecOfBackup:
-    """Give how a backup's changes are applied: each at the sequence that its row had.
+    """Return how a backup's changes are applied: each at the sequence that its row had.
 
     :param parts: how many columns a sequence has.
     """

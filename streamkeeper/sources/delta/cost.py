@@ -94,7 +94,7 @@ def _elsewhere(price: SourcePrice, table: _Table, start: StartAt) -> SourcePrice
     if start.mode == EARLIEST:
         return replace(
             price,
-            then="the beginning: the whole table as it is, then what comes",
+            then="the beginning: the whole current table, then new commits",
             repeated=_read_so_far(table),
         )
     if start.mode == LATEST:
@@ -125,7 +125,7 @@ def with_state(
     version = int(offset["reservoirVersion"]) - (0 if offset.get("isStartingVersion") else 1)
     if not table.history.holds_snapshot(version):
         words = (
-            f"state cannot be rebuilt: the table of {source.name} cannot be put together as it was at version"
+            f"state cannot be rebuilt: the table of {source.name} cannot be reconstructed at version"
             f" {version}"
         )
         return (
@@ -133,13 +133,11 @@ def with_state(
             if stateful
             else replace(price, notes=(*price.notes, words))
         )
-    told = "rows that were deleted from the source since they were read are not in a rebuilt state"
+    told = "a rebuilt state lacks rows that were deleted from the source since they were read"
     count = _rows(table, version)
     if stateful is None:
         said = "the rows" if count.rows is None else f"{count.rows:,} rows"
-        again = (
-            f"if the query keeps state, {said} of version {version} are read once more, with the sink muted"
-        )
+        again = f"if the query keeps state, {said} of version {version} are read again, without writing"
         return replace(price, notes=(*price.notes, again, told))
     return replace(price, replayed=count, notes=(*price.notes, told)) if stateful else price
 
@@ -162,7 +160,7 @@ def why_not_rebuilt(source: Source, offset: dict[str, Any]) -> str | None:
     upto = offset if is_gone(offset, table.history) is None else table.at(next_held(offset, table.history))
     version = int(upto["reservoirVersion"]) - (0 if upto.get("isStartingVersion") else 1)
     if not table.history.holds_snapshot(version):
-        return f"the table of {source.name} cannot be put together as it was at version {version}"
+        return f"the table of {source.name} cannot be reconstructed at version {version}"
     lacking = past_versions.lacking_files(table.history.path, version) if source.start == "earliest" else []
     return (
         f"VACUUM removed files that version {version} of the table of {source.name} needs, such as"
@@ -219,7 +217,7 @@ def _after_last(price: SourcePrice, table: _Table) -> SourcePrice:
             price,
             then=then,
             blocked=(
-                f"source {table.source.name} cannot go on: {gone}. Choose a timestamp, latest or earliest"
+                f"source {table.source.name} cannot continue: {gone}. Choose a timestamp, latest or earliest"
             ),
         )
     return replace(price, then=then, notes=tuple(_waiting(table)))
@@ -229,8 +227,8 @@ def _unseen(price: SourcePrice, why: str, mode: str) -> SourcePrice:
     doubt = Amount(None, 0, None, why)
     if mode == AFTER_LAST:
         told = (
-            f"whether all that it has yet to read is still there is unknown: {why}. The driver looks before"
-            " it touches anything"
+            f"it is unknown whether all unread rows still exist: {why}. The driver checks before it changes"
+            " anything"
         )
         return replace(price, then="after the last processed batch", notes=(told,))
     return replace(
@@ -262,7 +260,7 @@ def _waiting(table: _Table) -> Iterator[str]:
         if found.rows is None
         else f"{found.rows:,} rows in {found.files:,} files"
     )
-    yield f"unread versions up to {table.history.newest} wait and will be read: {rows}"
+    yield f"unread versions up to {table.history.newest} are unread and will be read: {rows}"
     if found.changing and not any(table.source.option(name) == "true" for name in _READS_CHANGES):
         yield (
             f"version {found.changing[0]} changes or deletes rows: the flow will stop there, unless the"

@@ -16,12 +16,12 @@ from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, EMPTY, LATEST, OFFSETS, TIMESTAMP, Restart
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.files import listing as file_listing
 from streamkeeper.sources.files.listing import SourceFile
 from streamkeeper.sources.files.options import OFF, FileOptions
 
-UNREAD = "unread files wait and will be read"
+UNREAD = "unread files are unread and will be read"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class _Files:
 
 def price_of(
     source: Source,
-    standing: Standing,
+    standing: CommittedPosition,
     position: dict[str, Any] | None,
     restart: Restart,
     *,
@@ -100,7 +100,7 @@ def price_of(
 
 
 def under_other_names(
-    standing: Standing, source: Source, position: dict[str, Any], present: dict[str, SourceFile]
+    standing: CommittedPosition, source: Source, position: dict[str, Any], present: dict[str, SourceFile]
 ) -> Iterator[tuple[str, int]]:
     """Yield the files of an unknown source that were processed under another source's name.
 
@@ -117,7 +117,9 @@ def under_other_names(
                     yield path, item.batch
 
 
-def processed_files(standing: Standing, source: Source, offset: Any, everything: bool) -> Iterator[FileEntry]:
+def processed_files(
+    standing: CommittedPosition, source: Source, offset: Any, everything: bool
+) -> Iterator[FileEntry]:
     """Yield the files that the old generation processed, from its files log.
 
     If the offset is unknown, these are all files of the log.
@@ -163,8 +165,8 @@ def _files_price(
         if log_offset > highest:
             raise RequestError(
                 f"offsets of {source.name} say logOffset {log_offset}, but the flow's files log ends at"
-                f" {highest}. Give a number from -1 (nothing) to {highest}; after-last is what you want for"
-                " the end."
+                f" {highest}. Give a number from -1 (nothing) to {highest}; use after-last to start at the"
+                " end."
             )
         repeated = [file for file in read if processed[file.path] > log_offset]
         lost = [
@@ -205,14 +207,14 @@ def _files_price(
 def _rebuild_notes(gone: list[str], stateful: bool | None, replayed: int) -> Iterator[str]:
     if stateful is None:
         yield (
-            f"if the query keeps state, {replayed:,} processed files are read once more to rebuild it, with"
-            " the sink muted"
+            f"if the query keeps state, {replayed:,} processed files are read again to rebuild it, without"
+            " writing"
         )
     if gone:
-        said = f"{len(gone):,} processed files are gone or written anew, such as {gone[0]}"
+        said = f"{len(gone):,} processed files are gone or rewritten, such as {gone[0]}"
         yield f"{said}: a state rebuilt without their rows would let those come again"
 
 
 def _why_gone(options: FileOptions) -> str:
     cleaned = "" if options.clean == OFF else f" (cleanSource is {options.clean})"
-    return f"the files are not there any more, or were written anew{cleaned}"
+    return f"the files no longer exist or were rewritten{cleaned}"

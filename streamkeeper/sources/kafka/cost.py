@@ -16,7 +16,7 @@ from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import CheckpointError, RequestError, SourceError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, TIMESTAMP, Restart
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import (
     Offsets,
@@ -158,8 +158,8 @@ def with_state(price: SourcePrice, seen: Seen, stateful: bool | None) -> SourceP
     if stateful is None:
         notes += (
             (
-                f"if the query keeps state, at most {count:,} processed records are read once more to rebuild"
-                " it, with the sink muted"
+                f"if the query keeps state, at most {count:,} processed records are read again to rebuild"
+                " it, without writing"
             ),
         )
     if gone:
@@ -171,7 +171,7 @@ def with_state(price: SourcePrice, seen: Seen, stateful: bool | None) -> SourceP
         )
     holes = "; ".join(filter(None, (seen.made_anew, seen.holes)))
     if holes:
-        notes += (f"a state that is rebuilt is not made of all that was read: {holes}",)
+        notes += (f"a rebuilt state lacks part of the rows that were read: {holes}",)
     missing = (
         unknown(f"{holes}{f', and at most {gone:,} records expired' if gone else ''}")
         if holes
@@ -199,7 +199,7 @@ def read_again(seen: Seen, then: Offsets | None) -> Amount:
     return records(records_between(start, seen.known))
 
 
-def look(source: Source, standing: Standing, offset: Offsets | None) -> Seen:
+def look(source: Source, standing: CommittedPosition, offset: Offsets | None) -> Seen:
     """Read a Kafka source, once for each plan: brokers that do not answer cost their timeout only once.
 
     :param source: opened as far as this process can.
@@ -226,8 +226,8 @@ def _after_last(price: SourcePrice, seen: Seen) -> SourcePrice:
     )
     if seen.topics is None:
         told = (
-            f"whether all that it has yet to read is still there is unknown: {seen.why}. The driver looks"
-            " before it touches anything"
+            f"it is unknown whether all unread rows still exist: {seen.why}. The driver checks before it"
+            " changes anything"
         )
         return replace(price, then=then, notes=(told,))
     if seen.offset is None and seen.initial is None:
@@ -242,8 +242,8 @@ def _policy_notes(seen: Seen) -> Iterator[str]:
         return
     if seen.holes:
         yield (
-            f"{seen.holes}. What lies between offsets is a bound, and what is read again is not all that was"
-            " read"
+            f"{seen.holes}. Counts between offsets are upper bounds, and not all rows that were read are"
+            " read again"
         )
     untold = [topic for topic in seen.topics.held if topic not in seen.topics.policies]
     if seen.topics.policies and untold:
@@ -264,16 +264,19 @@ def _lost(onward: Onward) -> Amount:
 
 
 def _notes(onward: Onward, topics: Topics) -> Iterator[str]:
-    yield f"at most {records_between(onward.offsets, topics.latest):,} unread records wait and will be read"
+    yield (
+        f"at most {records_between(onward.offsets, topics.latest):,} unread records are unread and will"
+        " be read"
+    )
     yield from (loss.said for loss in onward.losses)
     if onward.new:
         yield f"new since then, and read from the first record: {', '.join(onward.new)}"
     if onward.left:
-        yield f"not read any more: {', '.join(onward.left)}; what waits there is not read"
+        yield f"not read any more: {', '.join(onward.left)}; unread records there are not read"
 
 
 def _earliest(price: SourcePrice, seen: Seen) -> SourcePrice:
-    words = "the beginning: all that the topics still hold"
+    words = "the beginning: all records in the topics"
     if seen.topics is None:
         return replace(price, then=words, repeated=unknown(seen.why) if seen.offset else NONE)
     return replace(price, then=words, repeated=records(records_between(seen.topics.earliest, seen.known)))

@@ -360,7 +360,7 @@ BAD: dict[str, tuple[str, int, str]] = {
         2,
         "materialized_view is not there: tables are not made by functions",
     ),
-    "a name that nobody has": (
+    "a name that no one has": (
         "dp.create_strem()",
         2,
         "AttributeError: dp.create_strem is not there. Allowed are append_flow, configure",
@@ -451,7 +451,7 @@ def test_who_is_told_does_not_make_a_flow_another_one_but_its_driver_does(tmp_pa
             "dp.notifier('a.B', url='https://hooks.slack.com/services/T0/B0/x')",
             "the notifier a.B has a secret in its argument 'url'",
         ),
-        ("dp.notifier('a.B', to={1, 2})", "the arguments of the notifier a.B are no JSON values"),
+        ("dp.notifier('a.B', to={1, 2})", "the arguments of the notifier a.B are not JSON values"),
     ],
     ids=[
         *("twice", "not a truth value", "a name", "no number", "no unit", "no path"),

@@ -83,7 +83,11 @@ INPUT, NOTHING = Waiting(True, "a file waits"), Waiting(False)
             id="not listed",
         ),
         pytest.param(
-            Seen(AT, True, False, NOTHING), Note(AT, 400.0), State.IDLE, Note(AT), id="the files are gone"
+            Seen(AT, True, False, NOTHING),
+            Note(AT, 400.0),
+            State.IDLE,
+            Note(AT),
+            id="the files no longer exist",
         ),
         pytest.param(
             Seen(AT, True, False, None),

@@ -41,7 +41,7 @@ def plan_of(*prices: SourcePrice, refusals: tuple[Refusal, ...] = ()) -> Plan:
 
 
 def refused(word: str, flow: str | None = "events.clean_events") -> Refusal:
-    return Refusal(word, f"rows. To go on all the same, accept `{word}`.", flow)
+    return Refusal(word, f"rows. To continue anyway, accept `{word}`.", flow)
 
 
 def flow_plan(*prices: SourcePrice, flow: str = "events.clean_events", **more: Any) -> FlowPlan:
@@ -170,7 +170,7 @@ def test_a_size_is_said_in_words(size: float, words: str) -> None:
 def test_the_words_name_flow_generations_prices_refusals_steps_and_the_failure(explained: object) -> None:
     made = plan_of(
         price(lost=TEN, replayed=MORE),
-        refusals=(Refusal("loss", "rows are lost. To go on all the same, accept `loss`."),),
+        refusals=(Refusal("loss", "rows are lost. To continue anyway, accept `loss`."),),
     )
     said = explained(made)  # type: ignore[operator]
     for part in (
@@ -241,33 +241,33 @@ def test_what_somebody_wrote_is_shown_as_it_is_and_makes_no_markdown() -> None:
 
 
 STRATEGIES: dict[str, tuple[FlowPlan, str, str]] = {
-    "all is there": (flow_plan(price(repeated=TEN)), RESET, "nothing comes twice"),
+    "all is there": (flow_plan(price(repeated=TEN)), RESET, "without duplicates"),
     "what comes next is gone": (
         flow_plan(price(lost=TEN), start=StartAt("after-last")),
         FULL_REFRESH_WITH_BACKUP,
-        "what a had is not there",
+        "data of a no longer exists",
     ),
     "loss by the start that was asked for": (
         flow_plan(price(lost=TEN), start=StartAt("latest")),
         RESET,
-        "the table stays",
+        "the table is kept",
     ),
-    "the source cannot be gone on with": (
+    "the source cannot be continued with": (
         flow_plan(replace(price(), blocked="VACUUM took files")),
         FULL_REFRESH_WITH_BACKUP,
-        "what a had",
+        "data of a",
     ),
     "positions that cannot be read": (
         flow_plan(price(), position={"offsets": None}),
         FULL_REFRESH_WITH_BACKUP,
-        "cannot be read",
+        "are unreadable",
     ),
     "part of the history is gone": (
         flow_plan(price(gone=TEN)),
         RESET,
-        "cannot be rebuilt whole: part of the history of a is gone",
+        "cannot be rebuilt completely: part of the history of a is gone",
     ),
-    "history that no state needs": (flow_plan(price(gone=TEN), stateful=False), RESET, "the table stays"),
+    "history that no state needs": (flow_plan(price(gone=TEN), stateful=False), RESET, "the table is kept"),
 }
 
 

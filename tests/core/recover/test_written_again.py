@@ -160,4 +160,4 @@ def test_a_plan_whose_table_gets_more_a_second_time_got_worse(stands: World) -> 
     accepted = plan(stands, "rewind", batch="1", accept=[REPEATS])
     add_to(stands, 3, {"add": {"path": "more", "dataChange": True, "stats": json.dumps({"numRecords": 6})}})
     said = plans.worse(accepted, plan(stands, "rewind", batch="1", accept=[REPEATS]))
-    assert said == ["table events: what it gets a second time went from at most 114 rows to at most 120 rows"]
+    assert said == ["table events: its duplicates went from at most 114 rows to at most 120 rows"]

@@ -17,7 +17,7 @@ from streamkeeper.declare.model import DELTA, KAFKA, Source, Where
 from streamkeeper.delta.history import History, offset_before
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import AFTER_LAST, OFFSETS, REBUILT, Generation, Start, StartAt
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics, history_of
 from streamkeeper.storage import LocalStorage
 
@@ -74,7 +74,7 @@ class Seen:
         return None
 
 
-def begun(folder: Path) -> Standing:
+def begun(folder: Path) -> CommittedPosition:
     """A generation that read topics from their first record, and whose checkpoint has none of its batches any
     more.
     """
@@ -92,7 +92,9 @@ def begun(folder: Path) -> Standing:
         "2026-11-21T10:00:00+00:00",
         {"topics": {"raw": {"orders": "id-1"}}},
     )
-    return Standing(decided(StartAt(AFTER_LAST)), start, Checkpoint(storage, "c"), None, None, sealed=True)
+    return CommittedPosition(
+        decided(StartAt(AFTER_LAST)), start, Checkpoint(storage, "c"), None, None, sealed=True
+    )
 
 
 def decided(start: StartAt, *accepted: str) -> Generation:
@@ -128,8 +130,8 @@ def kept(offsets: Mapping[str, Any]) -> StartAt:
             ANEW,
             (LOSS,),
             HELD.earliest,
-            "was deleted and made anew (its id was id-1",
-            id="made anew, and that accepted",
+            "was deleted and recreated (its id was id-1",
+            id="recreated, and that accepted",
         ),
     ],
 )
@@ -160,20 +162,20 @@ def test_a_topic_that_is_not_read_any_more_is_left_and_a_source_that_was_not_rea
     assert origin.offsets == STOOD
     for said in (
         "source new is new: read from its beginning",
-        "source left is not read any more",
+        "source left is no longer read",
         "does not read the topic gone any more",
     ):
         assert said in found.notes or any(said in note for note in found.notes)
 
 
-@pytest.mark.parametrize("held", [EXPIRED, ANEW], ids=["expired", "made anew"])
+@pytest.mark.parametrize("held", [EXPIRED, ANEW], ids=["expired", "recreated"])
 def test_records_that_are_gone_after_kept_offsets_are_refused_where_nobody_accepted_that(
     tmp_path: Path, held: Topics
 ) -> None:
     from streamkeeper_jobs.generation.start_position import find_origin
 
     with pytest.raises(
-        RecoveryError, match=r"The source raw cannot go on from its position: .*Nothing was changed"
+        RecoveryError, match=r"The source raw cannot continue from its position: .*Nothing was changed"
     ):
         find_origin(decided(kept({"raw": STOOD})), (source("raw", KAFKA),), begun(tmp_path), Seen(held))  # type: ignore[arg-type]
 
@@ -197,7 +199,7 @@ def test_offsets_that_a_person_gave_must_fit_whatever_was_accepted(tmp_path: Pat
         ),
         (History("/data/source", TABLE_ID, 0, 4), offset_before("another", 1), None),
     ],
-    ids=["cleaned up", "made anew"],
+    ids=["cleaned up", "recreated"],
 )
 def test_a_table_is_gone_on_in_after_a_kept_offset_with_a_loss_that_was_accepted(
     tmp_path: Path, table: History, offset: dict[str, Any], goes_on: dict[str, Any] | None
@@ -205,7 +207,7 @@ def test_a_table_is_gone_on_in_after_a_kept_offset_with_a_loss_that_was_accepted
     from streamkeeper_jobs.generation.start_position import find_origin
 
     start, sources, where = kept({"raw": offset}), (source("raw", DELTA),), begun(tmp_path)
-    with pytest.raises(RecoveryError, match="The source raw cannot go on from its position"):
+    with pytest.raises(RecoveryError, match="The source raw cannot continue from its position"):
         find_origin(decided(start), sources, where, Seen(table=table))  # type: ignore[arg-type]
     found = find_origin(decided(start, LOSS), sources, where, Seen(table=table))  # type: ignore[arg-type]
     assert getattr(found.sources.get("raw"), "offset", None) == goes_on
@@ -233,7 +235,7 @@ def test_a_table_is_gone_on_in_after_a_kept_offset_with_a_loss_that_was_accepted
             STOOD, {"orders": {"0": 0, "1": 0}}, WIDENED, id="a topic that came when some of it had expired"
         ),
         pytest.param(STOOD, None, EXPIRED, id="nobody knows where it was first read from"),
-        pytest.param(STOOD, {"orders": {"0": 0, "1": 0}}, ANEW, id="made anew"),
+        pytest.param(STOOD, {"orders": {"0": 0, "1": 0}}, ANEW, id="recreated"),
     ],
 )
 def test_what_was_never_read_is_no_history_of_which_a_rebuilt_state_would_lack_a_part(
