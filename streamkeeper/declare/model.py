@@ -20,9 +20,9 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 FILE_FORMATS = ("json", "csv", "parquet", "orc", "text")
 """Formats of a files source, as Spark's file readers name them."""
 
-KAFKA, DELTA = "kafka", "delta"
+KAFKA, DELTA, RATE = "kafka", "delta", "rate"
 
-SOURCE_FORMATS = (*FILE_FORMATS, KAFKA, DELTA, "rate")
+SOURCE_FORMATS = (*FILE_FORMATS, KAFKA, DELTA, RATE)
 
 OUR_FOLDERS = ("ledger", "manifests", "tables")
 """Names that no flow and no pipeline may have: folders of Streamkeeper's own in the state folder."""

@@ -1,65 +1,69 @@
-"""Start position of a generation in a Kafka source."""
+"""Start position of a generation in a Kafka source. Pure: what the topics hold is handed in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from streamkeeper.amounts import LOSS
 from streamkeeper.declare.model import Source
-from streamkeeper.errors import DeclarationError, RecoveryError
-from streamkeeper.sources.kafka.offsets import Offsets, Topics, go_on, history_of, misfits, resolved
-from streamkeeper.sources.kafka.options import fails_on_loss
+from streamkeeper.errors import DeclarationError
+from streamkeeper.sources.base.format import Resolved
+from streamkeeper.sources.kafka.offsets import (
+    Offsets,
+    Onward,
+    Topics,
+    go_on,
+    history_of,
+    misfits,
+    resolved,
+)
 
 
 @dataclass(frozen=True)
-class KafkaOrigin:
+class KafkaLook:
+    """What the topics of a source hold, and the offsets of a time (epoch ms), which are asked for only when
+    needed.
+    """
+
+    topics: Topics
+    at_time: Callable[[int], Offsets]
+
+
+@dataclass(frozen=True)
+class KafkaPosition:
     """Position of a generation in a Kafka source.
 
     Reading starts after ``offsets``; if they are None, nothing counts as processed, and it starts at
     ``initial``. ``initial`` are the first offsets that the flow ever read, and ``replay_from`` what of that
     is still retained: state is rebuilt from there to ``offsets``, without at most ``gone`` records.
+    ``onward`` tells what changed in the topics, if reading continues after an old offset.
     """
 
     offsets: Offsets | None
     initial: Offsets
     replay_from: Offsets
     gone: int = 0
+    onward: Onward | None = field(default=None, compare=False)
 
 
 def after_last(
-    source: Source,
-    offset: Offsets | None,
-    initial: Offsets | None,
-    topics: Topics,
-    *,
-    ids: Mapping[str, str],
-    accepted: tuple[str, ...],
-) -> tuple[KafkaOrigin, list[str]]:
+    offset: Offsets | None, initial: Offsets | None, topics: Topics, ids: Mapping[str, str]
+) -> Resolved[KafkaPosition]:
     """Continue after an old offset; if none was committed, at the declared start of the old generation.
 
     :param initial: the first offsets that the flow ever read.
     :param ids: the topics' ids when the old generation began.
-    :param accepted: prices that were accepted.
-    :raises RecoveryError: unread records are gone, and their loss was not accepted.
     """
     onward = go_on(offset if offset is not None else initial or {}, topics, ids)
-    notes = (
-        [f"source {source.name} has new partitions, read from their first record: {', '.join(onward.new)}"]
-        if onward.new
-        else []
-    )
-    notes += [f"source {source.name} does not read the topic {topic} any more" for topic in onward.left]
-    notes += [f"source {source.name}: {loss.said}" for loss in onward.losses]
-    if onward.losses and fails_on_loss(source) and LOSS not in accepted:
-        raise RecoveryError(
-            f"The source {source.name} cannot go on from its position:"
-            f" {'; '.join(loss.said for loss in onward.losses)}. Nothing was changed. reset_checkpoint goes"
-            f" on with what is there, if `{LOSS}` is accepted; its plan counts it."
-        )
+    notes = tuple(loss.said for loss in onward.losses)
+    if onward.new:
+        notes += (f"new since then, and read from the first record: {', '.join(onward.new)}",)
+    if onward.left:
+        notes += (f"not read any more: {', '.join(onward.left)}; what waits there is not read",)
+    lost = "; ".join(loss.said for loss in onward.losses)
     if offset is None:
-        return KafkaOrigin(None, onward.offsets, onward.offsets), notes
+        return Resolved(KafkaPosition(None, onward.offsets, onward.offsets, onward=onward), notes, lost)
     first = topics.earliest if initial is None else initial
     read = {
         topic: parts for topic, parts in offset.items() if topic in topics.held and topic not in onward.anew
@@ -72,25 +76,19 @@ def after_last(
         for topic, parts in onward.offsets.items()
     }
     _, gone = history_of(first, read, topics)  # records that expired unread are a loss, not history
-    return replace(_at(onward.offsets, began, topics), gone=gone), notes
+    found = replace(_at(onward.offsets, began, topics), gone=gone, onward=onward)
+    return Resolved(found, notes, lost)
 
 
-def at(source: Source, wanted: Offsets, initial: Offsets | None, topics: Topics) -> KafkaOrigin:
-    """Continue at requested offsets.
-
-    :raises RecoveryError: they omit a partition, name one that does not exist, or lie outside of what is
-        held.
-    """
+def at(wanted: Offsets, initial: Offsets | None, topics: Topics) -> Resolved[KafkaPosition]:
+    """Continue at requested offsets, one for every partition, within what is held."""
     wrong = misfits(wanted, topics)
     if wrong:
-        raise RecoveryError(
-            f"The offsets of source {source.name} cannot be used: {'; '.join(wrong)}. Reset the flow again"
-            " with others."
-        )
-    return _at(resolved(wanted, topics), initial, topics)
+        return Resolved(wrong=f"{'; '.join(wrong)}. Give one for every partition")
+    return Resolved(_at(resolved(wanted, topics), initial, topics))
 
 
-def at_moment(offsets: Offsets, initial: Offsets | None, topics: Topics) -> KafkaOrigin:
+def at_moment(offsets: Offsets, initial: Offsets | None, topics: Topics) -> KafkaPosition:
     """Continue at the offsets of a time, limited to what the topics held when they were read."""
     within = {
         topic: {
@@ -102,17 +100,17 @@ def at_moment(offsets: Offsets, initial: Offsets | None, topics: Topics) -> Kafk
     return _at(within, initial, topics)
 
 
-def at_end(initial: Offsets | None, topics: Topics) -> KafkaOrigin:
+def at_end(initial: Offsets | None, topics: Topics) -> KafkaPosition:
     """Continue with the records that arrive from now on."""
     return _at(topics.latest, initial, topics)
 
 
-def at_beginning(topics: Topics) -> KafkaOrigin:
+def at_beginning(topics: Topics) -> KafkaPosition:
     """Read all retained records."""
-    return KafkaOrigin(None, topics.earliest, topics.earliest)
+    return KafkaPosition(None, topics.earliest, topics.earliest)
 
 
-def as_declared(source: Source, topics: Callable[[], Topics]) -> KafkaOrigin | None:
+def as_declared(source: Source, topics: Callable[[], Topics]) -> KafkaPosition | None:
     """Start at the declared offsets of a source; None for a word, which Spark's own reader understands.
 
     :param topics: returns the contents of the topics.
@@ -130,15 +128,15 @@ def as_declared(source: Source, topics: Callable[[], Topics]) -> KafkaOrigin | N
             " its start."
         )
     found = resolved(wanted, held)
-    return KafkaOrigin(None, found, found)
+    return KafkaPosition(None, found, found)
 
 
-def _at(offsets: Offsets, initial: Offsets | None, topics: Topics) -> KafkaOrigin:
-    """Return the origin; if the first offset ever read is unknown, the earliest retained offset is used."""
+def _at(offsets: Offsets, initial: Offsets | None, topics: Topics) -> KafkaPosition:
+    """Return the position; if the first offset ever read is unknown, the earliest retained offset is used."""
     first: dict[str, Any] = topics.earliest if initial is None else initial
     known = {
         topic: {part: min(first.get(topic, {}).get(part, 0), offset) for part, offset in parts.items()}
         for topic, parts in offsets.items()
     }
     replay_from, gone = history_of(known, offsets, topics)
-    return KafkaOrigin(offsets, known, replay_from, gone)
+    return KafkaPosition(offsets, known, replay_from, gone)
