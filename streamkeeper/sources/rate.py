@@ -86,9 +86,9 @@ class Rate(SourceFormat[None, RatePosition]):
         return Waiting(True, f"the source {source.name} ({source.format}) has new rows all the time")
 
     def _position(self, before: Before, seconds: int) -> RatePosition | None:
-        if before.standing is None:
+        if before.checkpoint is None:
             return None
-        return RatePosition(before.standing.checkpoint, before.key, seconds)
+        return RatePosition(before.checkpoint, before.key, seconds)
 
 
 def no_history(source: Source) -> Amount:

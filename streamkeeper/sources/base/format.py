@@ -41,24 +41,33 @@ UNREADABLE = Amount(None, 0, None, "the checkpoint's offsets cannot be read")
 class Before:
     """What the generation before has read of a source: up to ``offset``, or nothing (None).
 
-    ``standing`` is None if there was no generation before. ``key`` is the source's name in its checkpoint.
+    ``checkpoint`` is None if there was no generation before; ``evidence`` is that of its start, and ``key``
+    the source's name in the checkpoint.
     """
 
-    standing: Standing | None
+    checkpoint: Checkpoint | None
+    evidence: Mapping[str, Any]
     key: str
     offset: Any
     strict: bool = True
     """Whether damage of the first offsets is an error. A plan reports it elsewhere."""
+
+    @classmethod
+    def of(cls, standing: Standing | None, key: str, offset: Any, strict: bool = True) -> Before:
+        """Return what a generation, if there was one, has read of a source."""
+        if standing is None:
+            return cls(None, {}, key, offset, strict)
+        return cls(standing.checkpoint, standing.start.evidence, key, offset, strict)
 
     def initial(self) -> Any | None:
         """Return the first offsets ever read, as the checkpoint keeps them; None if it has none.
 
         :raises CheckpointError: they are damaged.
         """
-        if self.standing is None or self.key not in self.standing.checkpoint.sources():
+        if self.checkpoint is None or self.key not in self.checkpoint.sources():
             return None
         try:
-            return self.standing.checkpoint.initial_offsets(self.key)
+            return self.checkpoint.initial_offsets(self.key)
         except CheckpointError:
             if self.strict:
                 raise
@@ -66,9 +75,7 @@ class Before:
 
     def ids(self, source: Source) -> Mapping[str, str]:
         """Return the ids of a source's topics when that generation began, as far as they are known."""
-        known: Mapping[str, Mapping[str, str]] = (
-            self.standing.start.evidence.get("topics", {}) if self.standing is not None else {}
-        )
+        known: Mapping[str, Mapping[str, str]] = self.evidence.get("topics", {})
         return known.get(source.name, {})
 
 
@@ -120,7 +127,7 @@ class Case:
     @property
     def before(self) -> Before:
         """What was read of the source, as :meth:`SourceFormat.resolve` takes it."""
-        return Before(self.standing, key_of(self.source, self.standing), self.offset, strict=False)
+        return Before.of(self.standing, key_of(self.source, self.standing), self.offset, strict=False)
 
     def unreadable(self) -> SourcePrice:
         """Return the price where the old offsets cannot be read, and nothing else tells what was read."""
@@ -185,6 +192,9 @@ class Waiting:
 
 class SourceFormat(ABC, Generic[L, P]):
     """A format of source: ``L`` is a look at what a source holds now, ``P`` a position in it."""
+
+    expires = False
+    """Whether unread data can go while the flow stands still, which a driver checks at each start."""
 
     def resolve(self, source: Source, start: StartAt, before: Before, look: Callable[[], L]) -> Resolved[P]:
         """Return the position of a start in a source; the one place that plan and driver ask.

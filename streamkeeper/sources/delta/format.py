@@ -22,6 +22,8 @@ Look = Callable[[], History]
 class Delta(SourceFormat[History, DeltaPosition]):
     """A Delta table; a position is a version, and files of it."""
 
+    expires = True
+
     def look(self, source: Source) -> History:
         return require_history(path_of(source), source.name)
 

@@ -42,9 +42,9 @@ class Files(SourceFormat[Listing, FilesPosition]):
         return FilesPosition(lambda: earlier)
 
     def at(self, source: Source, before: Before, look: Look, wanted: Any) -> Resolved[FilesPosition]:
-        if wanted is None or before.standing is None:
+        if wanted is None or before.checkpoint is None:
             return Resolved()
-        checkpoint, upto = before.standing.checkpoint, int(wanted["logOffset"])
+        checkpoint, upto = before.checkpoint, int(wanted["logOffset"])
         log = checkpoint.files_log(before.key)
         last = log.last_batch()
         if upto > (-1 if last is None else last):

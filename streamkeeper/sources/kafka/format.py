@@ -25,6 +25,8 @@ Look = Callable[[], KafkaLook]
 class Kafka(SourceFormat[KafkaLook, KafkaPosition]):
     """Topics of Kafka; positions are offsets by partition."""
 
+    expires = True
+
     def look(self, source: Source) -> KafkaLook:
         return KafkaLook(client.look_at(source), partial(client.at_time, source))
 
