@@ -10,7 +10,7 @@ from typing import Any
 
 from streamkeeper.amounts import REPEATS, Amount, in_words
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.declare.model import KAFKA, AppendFlow, AutoCdcFlow, Source
+from streamkeeper.declare.model import AppendFlow, AutoCdcFlow, Source
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_takes_backup_rows
 from streamkeeper.errors import RecoveryError, RequestError
@@ -195,7 +195,7 @@ def _what(
     declared = next(
         source for source in flow.pipeline.sources_of(flow.declaration) if source.name == request.source
     )
-    if request.read == HISTORY and declared.format == KAFKA and request.to_offsets is None:
+    if request.read == HISTORY and declared.kind.records and request.to_offsets is None:
         request = replace(request, to_offsets=_stands_at(home, declared))
     return (
         request,

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from streamkeeper.amounts import NONE, Amount, SourcePrice, in_words
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
-from streamkeeper.errors import CheckpointError
+from streamkeeper.errors import CheckpointError, RequestError, StorageError
 from streamkeeper.flows.generations import (
     AFTER_LAST,
     BATCH,
@@ -190,6 +190,21 @@ class Waiting:
     said: str = ""
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What is read, as far as it is known. ``notes`` say of when the number is, what may come besides, and
+    what may lack.
+    """
+
+    amount: Amount
+    notes: tuple[str, ...] = ()
+
+
+def not_listed(error: StorageError) -> RequestError:
+    """Return the error of a backfill whose source cannot be listed."""
+    return RequestError(f"What is to be read cannot be listed: {error}")
+
+
 class SourceFormat(ABC, Generic[L, P]):
     """A format of source: ``L`` is a look at what a source holds now, ``P`` a position in it."""
 
@@ -270,6 +285,21 @@ class SourceFormat(ABC, Generic[L, P]):
     @abstractmethod
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
         """Return whether a source has input after an offset."""
+
+    def held(self, source: Source, start: Any, ends: Any) -> Reading:
+        """Return how much a bounded read of a source gets; only sources with a history are asked.
+
+        :param start: the offsets to read from, if the format has any; None for all that is held.
+        :param ends: the offsets to read up to; where there is none, to the end.
+        :raises RequestError: there is nothing to read.
+        """
+        raise NotImplementedError(f"{source.format} keeps no history")
+
+    def chunks(self, size: int) -> Mapping[str, str]:
+        """Return the reader options with which a bounded read takes so much a batch, and leaves nothing
+        out.
+        """
+        return {"maxFilesPerTrigger": str(size)}
 
     def misfit(self, source: Source, checkpoint: Checkpoint, key: str, offset: Any) -> str | None:
         """Return why a source of a foreign checkpoint is another than this one; None if nothing says so."""

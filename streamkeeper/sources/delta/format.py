@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from streamkeeper.amounts import SourcePrice
+from streamkeeper.amounts import Amount, SourcePrice
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.history import History, commits, read_history, require_history
-from streamkeeper.errors import SourceError
-from streamkeeper.sources.base.format import Before, Case, Move, Resolved, SourceFormat, Waiting
-from streamkeeper.sources.delta import cost, start
+from streamkeeper.delta.summary import read_summary
+from streamkeeper.errors import RequestError, SourceError, StorageError
+from streamkeeper.sources.base.format import (
+    Before,
+    Case,
+    Move,
+    Reading,
+    Resolved,
+    SourceFormat,
+    Waiting,
+    not_listed,
+)
+from streamkeeper.sources.delta import cost, start, statistics
 from streamkeeper.sources.delta.start import DeltaPosition
 
 Look = Callable[[], History]
@@ -72,6 +83,28 @@ class Delta(SourceFormat[History, DeltaPosition]):
             )
         return Waiting(False)
 
+    def held(self, source: Source, start: Any, ends: Any) -> Reading:
+        """Count the table as it is now: it is read whole, and then what was committed meanwhile."""
+        path = path_of(source)
+        try:
+            history = read_history(path)
+        except StorageError as error:
+            raise not_listed(error) from error
+        except SourceError as error:
+            return Reading(Amount(None, 0, None, str(error)))
+        if history is None:
+            raise RequestError(
+                f"There is no Delta table at {path}, so there is nothing to read. Check path or table."
+            )
+        found = _amount_at(path, history.newest)
+        if found.rows is not None and source.option("excludeRegex"):
+            found = replace(found, at_most=True)
+        note = (
+            f"Looked at is version {history.newest} of {path}; what is committed to it until it is read"
+            " comes, too."
+        )
+        return Reading(found, (note,))
+
     def misfit(self, source: Source, checkpoint: Checkpoint, key: str, offset: Any) -> str | None:
         history = read_history(source.path) if source.path is not None else None
         if history is None or history.table_id in (None, offset["reservoirId"]):
@@ -83,6 +116,18 @@ class Delta(SourceFormat[History, DeltaPosition]):
 
     def is_there(self, source: Source) -> bool:
         return delta_log.exists(path_of(source))
+
+
+def _amount_at(path: str, version: int) -> Amount:
+    try:
+        return statistics.amount_at(path, version)
+    except SourceError as error:
+        summary = read_summary(path, version)
+        return (
+            Amount(None, 0, None, str(error))
+            if summary is None
+            else Amount(summary.files, summary.bytes, None, str(error))
+        )
 
 
 def path_of(source: Source) -> str:

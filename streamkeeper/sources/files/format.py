@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,11 +11,20 @@ from streamkeeper.amounts import SourcePrice
 from streamkeeper.checkpoint import Checkpoint, FileEntry
 from streamkeeper.checkpoint.files_log import plain_path
 from streamkeeper.declare.model import Source
-from streamkeeper.errors import CheckpointError
-from streamkeeper.sources.base.format import Before, Case, Move, Resolved, SourceFormat, Waiting
+from streamkeeper.errors import CheckpointError, RequestError, StorageError
+from streamkeeper.sources.base.format import (
+    Before,
+    Case,
+    Move,
+    Reading,
+    Resolved,
+    SourceFormat,
+    Waiting,
+    not_listed,
+)
 from streamkeeper.sources.files import cost
 from streamkeeper.sources.files.cost import FilesPosition
-from streamkeeper.sources.files.listing import iterate_files, list_files
+from streamkeeper.sources.files.listing import amount, iterate_files, list_files
 
 ENOUGH = 1000
 """Pending files after which the listing of a folder ends early."""
@@ -74,6 +83,20 @@ class Files(SourceFormat[Listing, FilesPosition]):
             return Waiting(False)
         count = f"{len(unread)} files or more wait" if len(unread) > 1 else "a file waits"
         return Waiting(True, f"{count} in the source {source.name}, such as {min(unread)}")
+
+    def held(self, source: Source, start: Any, ends: Any) -> Reading:
+        try:
+            found = list_files(source)
+        except StorageError as error:
+            raise not_listed(error) from error
+        if not found:
+            raise RequestError(
+                f"There is no file in {source.path}, so there is nothing to read. Check the path."
+            )
+        return Reading(amount(source, found.values()))
+
+    def chunks(self, size: int) -> Mapping[str, str]:
+        return {"maxFileAge": "36500d", "maxFilesPerTrigger": str(size)}
 
     def misfit(self, source: Source, checkpoint: Checkpoint, key: str, offset: Any) -> str | None:
         """Compare paths: files elsewhere than where the source reads would all be read again."""

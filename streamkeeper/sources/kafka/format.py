@@ -13,8 +13,9 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import NotAskable, SourceError
 from streamkeeper.manifest.environment import variables
-from streamkeeper.sources.base.format import Before, Case, Move, Resolved, SourceFormat, Waiting
+from streamkeeper.sources.base.format import Before, Case, Move, Reading, Resolved, SourceFormat, Waiting
 from streamkeeper.sources.kafka import client, cost, start
+from streamkeeper.sources.kafka.held import held
 from streamkeeper.sources.kafka.offsets import Offsets, records_between
 from streamkeeper.sources.kafka.options import start_options
 from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition
@@ -78,6 +79,12 @@ class Kafka(SourceFormat[KafkaLook, KafkaPosition]):
         return Waiting(
             count > 0, f"{count:,} records at most wait in the source {source.name}" if count else ""
         )
+
+    def held(self, source: Source, start: Any, ends: Any) -> Reading:
+        return held(source, start, ends)
+
+    def chunks(self, size: int) -> Mapping[str, str]:
+        return {"maxOffsetsPerTrigger": str(size)}
 
     def misfit(self, source: Source, checkpoint: Checkpoint, key: str, offset: Any) -> str | None:
         topics, pattern = set(offset), source.option("subscribePattern")
