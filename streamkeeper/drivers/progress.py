@@ -20,6 +20,7 @@ from enum import Enum
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.drivers.alerts import Alert
+from streamkeeper.drivers.pending_input import what_waits
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, leases, status
 from streamkeeper.flows.files import FlowHome

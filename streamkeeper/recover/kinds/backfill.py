@@ -24,10 +24,10 @@ from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.restart import backfill_cost
-from streamkeeper.recover.restart.backfill_cost import Reading
 from streamkeeper.recover.restart.backfill_source import raw_source
 from streamkeeper.recover.steps.shared import LOCK, let_go
 from streamkeeper.settings import Settings
+from streamkeeper.sources.base.format import Reading
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups
 from streamkeeper.tables.backups import TARGET, TOMBSTONES
