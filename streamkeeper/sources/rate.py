@@ -16,8 +16,8 @@ from streamkeeper.sources.base.format import (
     Before,
     Case,
     Move,
+    PlannedFormat,
     Resolved,
-    SourceFormat,
     Waiting,
     read_again,
 )
@@ -39,7 +39,7 @@ class RatePosition:
         return self.checkpoint.read(f"sources/{self.key}/0")
 
 
-class Rate(SourceFormat[None, RatePosition]):
+class Rate(PlannedFormat[None, RatePosition]):
     """The rate source."""
 
     def look(self, source: Source) -> None:

@@ -18,15 +18,16 @@ from streamkeeper.declare.model import Format, Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import SourceError
 from streamkeeper.flows.generations import EARLIEST
-from streamkeeper.sources.base.format import Before, Case, Move, Resolved, SourceFormat, Waiting, read_again
+from streamkeeper.sources.base.format import Before, Case, Move, PlannedFormat, Resolved, Waiting, read_again
 from streamkeeper.sources.formats import FORMATS
+from streamkeeper.sources.starts import STARTS
 
 NAME = "rate-micro-batch"
 
 Offset = dict[str, int]
 
 
-class Numbered(SourceFormat[None, Offset]):
+class Numbered(PlannedFormat[None, Offset]):
     """Rows with numbers; a position is the offset as Spark writes it."""
 
     def look(self, source: Source) -> None:
@@ -64,6 +65,7 @@ def _rows(start: Offset | None, end: Offset | None) -> Amount:
 
 
 def register(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add the format for the length of a test, as two lines of the product's tables would."""
+    """Add the format for the length of a test, as lines of the product's tables would."""
     monkeypatch.setitem(DECLARED, NAME, Format("rate", history=False))
+    monkeypatch.setitem(STARTS, NAME, Numbered())
     monkeypatch.setitem(FORMATS, NAME, Numbered())

@@ -14,7 +14,7 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import AFTER_LAST, Generation, Start, StartAt
 from streamkeeper.sources.base.format import Before
-from streamkeeper.sources.formats import format_of
+from streamkeeper.sources.starts import starts_of
 from streamkeeper_jobs.generation.start_position import Origin, require
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.sources.formats import Looks, format_in_job
@@ -38,10 +38,10 @@ def check_histories(job: Job, start: Start) -> None:
     looks = Looks(job, f"{start.checkpoint}-listing", start.schemas)
     for source in job.sources:
         offset = offsets.get(source.name)
-        if offset is None or not format_of(source).expires:
+        if offset is None or not starts_of(source).expires:
             continue
         before = Before(checkpoint, start.evidence, source.name, offset, strict=False)
-        found = format_of(source).resolve(source, StartAt(AFTER_LAST), before, partial(looks.look, source))
+        found = starts_of(source).resolve(source, StartAt(AFTER_LAST), before, partial(looks.look, source))
         for note in require(source, found, ANY_LOSS):
             say(f"{job.flow.full_name}: {note}.")
 

@@ -27,8 +27,8 @@ from streamkeeper.flows.generations import (
 )
 from streamkeeper.flows.position import Standing
 from streamkeeper.sources.base.format import Before, Resolved
-from streamkeeper.sources.formats import format_of
 from streamkeeper.sources.kafka.options import fails_on_loss
+from streamkeeper.sources.starts import starts_of
 from streamkeeper_jobs.sources.formats import Looks
 
 _ONWARD = StartAt(AFTER_LAST)
@@ -129,7 +129,7 @@ class _Beginning:
             offset = stood.get(source.name)
             _require_fit(source, offset)
             before = Before.of(self.where, keys.get(source.name, source.name), offset)
-            at = format_of(source).resolve(source, start, before, partial(self.looks.look, source))
+            at = starts_of(source).resolve(source, start, before, partial(self.looks.look, source))
             notes += require(source, at, self.accepted)
             if at.position is not None:
                 found[source.name] = at.position
@@ -138,7 +138,7 @@ class _Beginning:
     def as_declared(self) -> Origin:
         """Start where the sources are declared to start; some such starts Spark itself finds."""
         found = {
-            source.name: format_of(source).declared(source, partial(self.looks.look, source))
+            source.name: starts_of(source).declared(source, partial(self.looks.look, source))
             for source in self.sources
         }
         return Origin({name: position for name, position in found.items() if position is not None})

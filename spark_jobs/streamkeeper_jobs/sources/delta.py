@@ -14,8 +14,7 @@ from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import ADOPTED, EARLIEST
-from streamkeeper.sources.delta.format import path_of
-from streamkeeper.sources.delta.start import DeltaPosition, before
+from streamkeeper.sources.delta.start import DeltaPosition, before, path_of
 from streamkeeper.sources.replay_steps import Bound, cut_files, cut_versions, own_files
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.sources.job_format import JobFormat, Planting

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from streamkeeper.declare.model import Source
 from streamkeeper.sources.files.listing import iterate_files
-from streamkeeper.sources.formats import format_of
+from streamkeeper.sources.starts import starts_of
 from streamkeeper_jobs.spark.jvm import classes
 from streamkeeper_jobs.spark.session import spark_url
 
@@ -27,7 +27,7 @@ def read_stream(
     :param checkpoint: the path or URL of the stream's checkpoint; without one, no log of schemas is used.
     """
     reader = spark.readStream.format(source.format).options(**source.options).name(source.name)
-    reader = reader.options(**format_of(source).reader_options(source))
+    reader = reader.options(**starts_of(source).reader_options(source))
     if source.track_schema and checkpoint is not None:
         reader = reader.option("schemaTrackingLocation", f"{spark_url(checkpoint)}/sources/{source.name}")
     schema = source.schema or schemas.get(source.name)
@@ -55,7 +55,7 @@ def infer_schema(spark: SparkSession, source: Source) -> str | None:
 
 def is_there(spark: SparkSession, source: Source) -> bool:
     """Return whether the folder or table of a source exists; a stream of a missing one cannot be started."""
-    found = format_of(source).is_there(source)
+    found = starts_of(source).is_there(source)
     if found is not None or source.path is None:
         return found is not False
     path, file_system = hadoop_path(spark, source.path)

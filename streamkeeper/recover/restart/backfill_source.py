@@ -23,7 +23,7 @@ from streamkeeper.flows.backfill_flow import (
 from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.requests.backfill import BackfillRequest
-from streamkeeper.sources.formats import format_of
+from streamkeeper.sources.starts import starts_of
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def raw_source(source: Source, request: BackfillRequest) -> Source:
     if kept.kind.records:
         kept = replace(kept, start=request.from_offsets or "earliest")
     chunk = request.chunk or (CHUNK_RECORDS if kept.kind.records else CHUNK_FILES)
-    return replace(kept, options={**kept.options, **format_of(kept).chunks(chunk)})
+    return replace(kept, options={**kept.options, **starts_of(kept).chunks(chunk)})
 
 
 def silent_source(source: Source) -> Source:

@@ -206,7 +206,10 @@ def not_listed(error: StorageError) -> RequestError:
 
 
 class SourceFormat(ABC, Generic[L, P]):
-    """A format of source: ``L`` is a look at what a source holds now, ``P`` a position in it."""
+    """Starts in a format of source: ``L`` is a look at what a source holds now, ``P`` a position in it.
+
+    A driver imports it, so it needs no package beyond the standard library.
+    """
 
     expires = False
     """Whether unread data can go while the flow stands still, which a driver checks at each start."""
@@ -237,14 +240,6 @@ class SourceFormat(ABC, Generic[L, P]):
                 raise ValueError(f"no source can start {mode}")
 
     @abstractmethod
-    def look(self, source: Source) -> L:
-        """Return what an opened source holds now, read without a JVM.
-
-        :raises SourceError: it does not answer, or is not there.
-        :raises StorageError: its folder cannot be listed.
-        """
-
-    @abstractmethod
     def after(self, source: Source, before: Before, look: Callable[[], L]) -> Resolved[P]:
         """Continue after what was read; if nothing was, at the declared start."""
 
@@ -267,6 +262,32 @@ class SourceFormat(ABC, Generic[L, P]):
     def declared(self, source: Source, look: Callable[[], L]) -> P | None:
         """Start a first generation where its source is declared to start; None for its beginning."""
         return None
+
+    def chunks(self, size: int) -> Mapping[str, str]:
+        """Return the reader options with which a bounded read takes so much a batch, and leaves nothing
+        out.
+        """
+        return {"maxFilesPerTrigger": str(size)}
+
+    def reader_options(self, source: Source) -> Mapping[str, str]:
+        """Return further options of Spark's reader, for a query whose checkpoint has no position."""
+        return {}
+
+    def is_there(self, source: Source) -> bool | None:
+        """Return whether a stream can be opened; None if Spark's file system has to look for the path."""
+        return True if source.path is None else None
+
+
+class PlannedFormat(SourceFormat[L, P]):
+    """A format of source as a plan and the monitor ask for it. It may use clients that no driver has."""
+
+    @abstractmethod
+    def look(self, source: Source) -> L:
+        """Return what an opened source holds now, read without a JVM.
+
+        :raises SourceError: it does not answer, or is not there.
+        :raises StorageError: its folder cannot be listed.
+        """
 
     @abstractmethod
     def price(self, case: Case) -> SourcePrice:
@@ -295,23 +316,9 @@ class SourceFormat(ABC, Generic[L, P]):
         """
         raise NotImplementedError(f"{source.format} keeps no history")
 
-    def chunks(self, size: int) -> Mapping[str, str]:
-        """Return the reader options with which a bounded read takes so much a batch, and leaves nothing
-        out.
-        """
-        return {"maxFilesPerTrigger": str(size)}
-
     def misfit(self, source: Source, checkpoint: Checkpoint, key: str, offset: Any) -> str | None:
         """Return why a source of a foreign checkpoint is another than this one; None if nothing says so."""
         return None
-
-    def reader_options(self, source: Source) -> Mapping[str, str]:
-        """Return further options of Spark's reader, for a query whose checkpoint has no position."""
-        return {}
-
-    def is_there(self, source: Source) -> bool | None:
-        """Return whether a stream can be opened; None if Spark's file system has to look for the path."""
-        return True if source.path is None else None
 
 
 def read_again(price: SourcePrice, amount: Amount, move: Move) -> SourcePrice:

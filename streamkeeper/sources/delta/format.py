@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,50 +9,26 @@ from typing import Any
 from streamkeeper.amounts import Amount, SourcePrice
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
-from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.history import History, commits, read_history, require_history
 from streamkeeper.delta.summary import read_summary
 from streamkeeper.errors import RequestError, SourceError, StorageError
 from streamkeeper.sources.base.format import (
-    Before,
     Case,
     Move,
+    PlannedFormat,
     Reading,
-    Resolved,
-    SourceFormat,
     Waiting,
     not_listed,
 )
-from streamkeeper.sources.delta import cost, start, statistics
-from streamkeeper.sources.delta.start import DeltaPosition
-
-Look = Callable[[], History]
+from streamkeeper.sources.delta import cost, statistics
+from streamkeeper.sources.delta.start import DeltaPosition, DeltaStarts, path_of
 
 
-class Delta(SourceFormat[History, DeltaPosition]):
+class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
     """A Delta table; a position is a version, and files of it."""
-
-    expires = True
 
     def look(self, source: Source) -> History:
         return require_history(path_of(source), source.name)
-
-    def after(self, source: Source, before: Before, look: Look) -> Resolved[DeltaPosition]:
-        if before.offset is None:
-            return Resolved(self.declared(source, look))
-        return start.after_last(before.offset, look())
-
-    def declared(self, source: Source, look: Look) -> DeltaPosition | None:
-        return None if source.start == "earliest" else start.as_declared(source, look())
-
-    def end(self, before: Before, look: Look) -> DeltaPosition:
-        return start.at_end(look(), before.offset)
-
-    def moment(self, before: Before, look: Look, moment_ms: int) -> DeltaPosition:
-        return start.at_moment(look(), moment_ms, before.offset)
-
-    def at(self, source: Source, before: Before, look: Look, wanted: Any) -> Resolved[DeltaPosition]:
-        return start.at(wanted, look())
 
     def price(self, case: Case) -> SourcePrice:
         if case.position is None:
@@ -114,9 +89,6 @@ class Delta(SourceFormat[History, DeltaPosition]):
             f" {history.table_id} at {source.path}"
         )
 
-    def is_there(self, source: Source) -> bool:
-        return delta_log.exists(path_of(source))
-
 
 def _amount_at(path: str, version: int) -> Amount:
     try:
@@ -128,9 +100,3 @@ def _amount_at(path: str, version: int) -> Amount:
             if summary is None
             else Amount(summary.files, summary.bytes, None, str(error))
         )
-
-
-def path_of(source: Source) -> str:
-    """Return the path or URL of an opened Delta source."""
-    assert source.path is not None, "an opened Delta source has a path"
-    return source.path

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.source_options import moment_ms
+from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.history import (
     History,
     is_gone,
@@ -17,7 +18,7 @@ from streamkeeper.delta.history import (
     version_at,
 )
 from streamkeeper.errors import RecoveryError
-from streamkeeper.sources.base.format import Resolved
+from streamkeeper.sources.base.format import Before, Resolved, SourceFormat
 
 
 @dataclass(frozen=True)
@@ -125,3 +126,38 @@ def before(history: History, version: int, old: Mapping[str, Any] | None = None)
         finds the id itself.
     """
     return offset_before(history.table_id or str((old or {}).get("reservoirId", "")), version)
+
+
+Look = Callable[[], History]
+
+
+class DeltaStarts(SourceFormat[History, DeltaPosition]):
+    """Starts in a Delta table."""
+
+    expires = True
+
+    def after(self, source: Source, before: Before, look: Look) -> Resolved[DeltaPosition]:
+        if before.offset is None:
+            return Resolved(self.declared(source, look))
+        return after_last(before.offset, look())
+
+    def declared(self, source: Source, look: Look) -> DeltaPosition | None:
+        return None if source.start == "earliest" else as_declared(source, look())
+
+    def end(self, before: Before, look: Look) -> DeltaPosition:
+        return at_end(look(), before.offset)
+
+    def moment(self, before: Before, look: Look, moment_ms: int) -> DeltaPosition:
+        return at_moment(look(), moment_ms, before.offset)
+
+    def at(self, source: Source, before: Before, look: Look, wanted: Any) -> Resolved[DeltaPosition]:
+        return at(wanted, look())
+
+    def is_there(self, source: Source) -> bool:
+        return delta_log.exists(path_of(source))
+
+
+def path_of(source: Source) -> str:
+    """Return the path or URL of an opened Delta source."""
+    assert source.path is not None, "an opened Delta source has a path"
+    return source.path

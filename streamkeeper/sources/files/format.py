@@ -16,9 +16,9 @@ from streamkeeper.sources.base.format import (
     Before,
     Case,
     Move,
+    PlannedFormat,
     Reading,
     Resolved,
-    SourceFormat,
     Waiting,
     not_listed,
 )
@@ -34,7 +34,7 @@ Listing = tuple[FileEntry, ...]
 Look = Callable[[], Listing]
 
 
-class Files(SourceFormat[Listing, FilesPosition]):
+class Files(PlannedFormat[Listing, FilesPosition]):
     """Files of one of Spark's formats; a position is the set of those that count as processed."""
 
     def look(self, source: Source) -> Listing:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,45 +12,18 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import NotAskable, SourceError
 from streamkeeper.manifest.environment import variables
-from streamkeeper.sources.base.format import Before, Case, Move, Reading, Resolved, SourceFormat, Waiting
-from streamkeeper.sources.kafka import client, cost, start
+from streamkeeper.sources.base.format import Case, Move, PlannedFormat, Reading, Waiting
+from streamkeeper.sources.kafka import client, cost
 from streamkeeper.sources.kafka.held import held
 from streamkeeper.sources.kafka.offsets import Offsets, records_between
-from streamkeeper.sources.kafka.options import start_options
-from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition
-
-Look = Callable[[], KafkaLook]
+from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition, KafkaStarts
 
 
-class Kafka(SourceFormat[KafkaLook, KafkaPosition]):
+class Kafka(KafkaStarts, PlannedFormat[KafkaLook, KafkaPosition]):
     """Topics of Kafka; positions are offsets by partition."""
-
-    expires = True
 
     def look(self, source: Source) -> KafkaLook:
         return KafkaLook(client.look_at(source), partial(client.at_time, source))
-
-    def after(self, source: Source, before: Before, look: Look) -> Resolved[KafkaPosition]:
-        initial = before.initial()
-        if before.offset is None and initial is None:
-            return Resolved(self.declared(source, look))
-        return start.after_last(before.offset, initial, look().topics, before.ids(source))
-
-    def beginning(self, look: Look) -> KafkaPosition:
-        return start.at_beginning(look().topics)
-
-    def declared(self, source: Source, look: Look) -> KafkaPosition | None:
-        return start.as_declared(source, lambda: look().topics)
-
-    def end(self, before: Before, look: Look) -> KafkaPosition:
-        return start.at_end(before.initial(), look().topics)
-
-    def moment(self, before: Before, look: Look, moment_ms: int) -> KafkaPosition:
-        seen = look()
-        return start.at_moment(seen.at_time(moment_ms), before.initial(), seen.topics)
-
-    def at(self, source: Source, before: Before, look: Look, wanted: Any) -> Resolved[KafkaPosition]:
-        return start.at(wanted, before.initial(), look().topics)
 
     def price(self, case: Case) -> SourcePrice:
         if case.position is None:
@@ -83,9 +55,6 @@ class Kafka(SourceFormat[KafkaLook, KafkaPosition]):
     def held(self, source: Source, start: Any, ends: Any) -> Reading:
         return held(source, start, ends)
 
-    def chunks(self, size: int) -> Mapping[str, str]:
-        return {"maxOffsetsPerTrigger": str(size)}
-
     def misfit(self, source: Source, checkpoint: Checkpoint, key: str, offset: Any) -> str | None:
         topics, pattern = set(offset), source.option("subscribePattern")
         if variables(source):  # what this process lacks cannot be compared; the driver's has it
@@ -105,6 +74,3 @@ class Kafka(SourceFormat[KafkaLook, KafkaPosition]):
             if strange
             else None
         )
-
-    def reader_options(self, source: Source) -> Mapping[str, str]:
-        return start_options(source)

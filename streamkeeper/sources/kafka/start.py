@@ -8,7 +8,7 @@ from typing import Any
 
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import DeclarationError
-from streamkeeper.sources.base.format import Resolved
+from streamkeeper.sources.base.format import Before, Resolved, SourceFormat
 from streamkeeper.sources.kafka.offsets import (
     Offsets,
     Onward,
@@ -18,6 +18,7 @@ from streamkeeper.sources.kafka.offsets import (
     misfits,
     resolved,
 )
+from streamkeeper.sources.kafka.options import start_options
 
 
 @dataclass(frozen=True)
@@ -140,3 +141,40 @@ def _at(offsets: Offsets, initial: Offsets | None, topics: Topics) -> KafkaPosit
     }
     replay_from, gone = history_of(known, offsets, topics)
     return KafkaPosition(offsets, known, replay_from, gone)
+
+
+Look = Callable[[], KafkaLook]
+
+
+class KafkaStarts(SourceFormat[KafkaLook, KafkaPosition]):
+    """Starts in topics of Kafka."""
+
+    expires = True
+
+    def after(self, source: Source, before: Before, look: Look) -> Resolved[KafkaPosition]:
+        initial = before.initial()
+        if before.offset is None and initial is None:
+            return Resolved(self.declared(source, look))
+        return after_last(before.offset, initial, look().topics, before.ids(source))
+
+    def beginning(self, look: Look) -> KafkaPosition:
+        return at_beginning(look().topics)
+
+    def declared(self, source: Source, look: Look) -> KafkaPosition | None:
+        return as_declared(source, lambda: look().topics)
+
+    def end(self, before: Before, look: Look) -> KafkaPosition:
+        return at_end(before.initial(), look().topics)
+
+    def moment(self, before: Before, look: Look, moment_ms: int) -> KafkaPosition:
+        seen = look()
+        return at_moment(seen.at_time(moment_ms), before.initial(), seen.topics)
+
+    def at(self, source: Source, before: Before, look: Look, wanted: Any) -> Resolved[KafkaPosition]:
+        return at(wanted, before.initial(), look().topics)
+
+    def reader_options(self, source: Source) -> Mapping[str, str]:
+        return start_options(source)
+
+    def chunks(self, size: int) -> Mapping[str, str]:
+        return {"maxOffsetsPerTrigger": str(size)}

@@ -16,6 +16,7 @@ from streamkeeper.errors import RequestError
 from streamkeeper.flows.generations import StartAt
 from streamkeeper.settings import PROJECT
 from streamkeeper.sources.formats import FORMATS
+from streamkeeper.sources.starts import STARTS
 from tests.worlds import toy_source
 from tests.worlds.small_world import EVENTS, World
 from tests.worlds.source_prices import FILES, begun, plan, price, refused
@@ -34,7 +35,14 @@ def at(row: int) -> StartAt:
 
 
 def test_every_format_that_can_be_declared_has_its_class() -> None:
-    assert FORMATS.keys() == model.FORMATS.keys()
+    assert FORMATS.keys() == STARTS.keys() == model.FORMATS.keys()
+
+
+def test_plan_and_driver_resolve_a_start_by_the_same_code() -> None:
+    for name, starts in STARTS.items():
+        assert isinstance(FORMATS[name], type(starts))
+        for method in ("resolve", "after", "beginning", "declared", "end", "moment", "at"):
+            assert getattr(type(FORMATS[name]), method) is getattr(type(starts), method)
 
 
 @pytest.mark.parametrize(
