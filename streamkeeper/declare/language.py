@@ -33,11 +33,8 @@ from streamkeeper.declare.checks import (
     spark_conf_of,
 )
 from streamkeeper.declare.model import (
-    DELTA,
-    FILE_FORMATS,
-    KAFKA,
+    FORMATS,
     PARK,
-    SOURCE_FORMATS,
     AppendFlow,
     AutoCdcFlow,
     Notifier,
@@ -50,7 +47,7 @@ from streamkeeper.declare.model import (
 )
 from streamkeeper.declare.not_there import check_function, known_parameters, refuse
 from streamkeeper.declare.registry import Options, caller, code_hash, current, listed
-from streamkeeper.declare.source_options import check_delta, check_kafka, check_start
+from streamkeeper.declare.source_options import CHECKS, check_start
 from streamkeeper.errors import DeclarationError, NotOffered
 from streamkeeper.redaction import redact
 from streamkeeper.settings import pipeline_env
@@ -146,16 +143,17 @@ def create_source(
     registry = current(where)
     check_name("source", name, where)
     check_new(registry, name, where)
-    if format not in SOURCE_FORMATS:
+    if format not in FORMATS:
         raise DeclarationError(
-            f"{where}: source {name} has format {format!r}. Allowed are {listed(SOURCE_FORMATS)}."
+            f"{where}: source {name} has format {format!r}. Allowed are {listed(FORMATS)}."
         )
     _check_place(format, name, path, table, where)
-    if schema is not None and format not in FILE_FORMATS:
+    known = FORMATS[format]
+    if schema is not None and not known.files:
         raise DeclarationError(
             f"{where}: source {name} has format {format!r}, which brings its own schema. Leave schema out."
         )
-    if not isinstance(track_schema, bool) or (track_schema and format != DELTA):
+    if not isinstance(track_schema, bool) or (track_schema and not known.table):
         raise DeclarationError(
             f"{where}: source {name} has track_schema {track_schema!r}. Only Delta sources take it: True or"
             " False."
@@ -163,10 +161,8 @@ def create_source(
     check_text(f"schema of source {name}", schema, where)
     plain = options_of(f"source {name}", options, where)
     check_variables(f"source {name}", plain, where)
-    if format == KAFKA:
-        check_kafka(name, plain, where)
-    if format == DELTA:
-        check_delta(name, plain, where)
+    if format in CHECKS:
+        CHECKS[format](name, plain, where)
     registry.sources[name] = Source(
         name=name,
         format=format,
@@ -182,24 +178,25 @@ def create_source(
 
 def _check_place(format: str, name: str, path: object, table: object, where: Where) -> None:
     """Check that a source has its path or table exactly once, as its format requires."""
-    if format in FILE_FORMATS and not path:
+    known = FORMATS[format]
+    if known.files and not path:
         raise DeclarationError(
             f"{where}: source {name} reads {format} files but has no path. Give the folder that the files"
             " appear in."
         )
-    if format == DELTA and bool(path) == bool(table):
+    if known.table and bool(path) == bool(table):
         raise DeclarationError(
             f"{where}: the Delta source {name} has"
             f" {'both a path and a table' if path else 'neither a path nor a table'}. Give the table's path,"
             " or the name of a table of the warehouse."
         )
-    if format not in FILE_FORMATS and format != DELTA and path is not None:
+    if not known.files and not known.table and path is not None:
         raise DeclarationError(
             f"{where}: source {name} has format {format!r}, which takes no path. Leave it out."
         )
     if table is None:
         return
-    if format != DELTA:
+    if not known.table:
         raise DeclarationError(
             f"{where}: source {name} has format {format!r}, which takes no table. Only Delta sources do."
         )

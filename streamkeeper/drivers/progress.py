@@ -20,13 +20,14 @@ from enum import Enum
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.drivers.alerts import Alert
-from streamkeeper.drivers.pending_input import Waiting, what_waits
+from streamkeeper.drivers.pending_input import what_waits
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, leases, status
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Life
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.sources.base.format import Waiting
 from streamkeeper.storage import read_json, to_json
 from streamkeeper.times import describe_age
 

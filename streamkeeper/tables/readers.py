@@ -10,7 +10,7 @@ from typing import Any, assert_never
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.files_log import plain_path
-from streamkeeper.declare.model import DELTA, Source
+from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import misfit_of
 from streamkeeper.delta.history import History, version_at
 from streamkeeper.errors import CheckpointError
@@ -34,11 +34,7 @@ def readers(settings: Settings, manifest: Manifest, path: str) -> Iterator[tuple
     for flow in manifest.flows():
         for declared in flow.pipeline.sources_of(flow.declaration):
             source = opened_if_possible(declared, settings)
-            if (
-                source.format == DELTA
-                and source.path is not None
-                and plain_path(source.path) == plain_path(path)
-            ):
+            if source.kind.table and source.path is not None and plain_path(source.path) == plain_path(path):
                 yield flow, source
 
 

@@ -19,7 +19,7 @@ from streamkeeper_jobs.generation.seed import NewCheckpoint, create_checkpoint, 
 from streamkeeper_jobs.generation.start_position import find_origin
 from streamkeeper_jobs.generation.take_over import copy_from
 from streamkeeper_jobs.sinks.job import Job
-from streamkeeper_jobs.sources.look import Looks
+from streamkeeper_jobs.sources.formats import Looks
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators
 from streamkeeper_jobs.stream.ledger_note import note_in_ledger

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING
-from streamkeeper.declare.model import KAFKA, AutoCdcFlow
+from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.errors import RecoveryError, RequestError, StreamkeeperError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
@@ -120,7 +120,7 @@ def _prepare(spark: SparkSession, filling: Filling) -> tuple[FlowHome, Flow]:
     if backup is not None:
         backup = replace(backup, parts=_sequence_parts(spark, backup, flow))
     filters = Filters(
-        partial(_only, request, flow), lambda frame: frame.where(F.lit(False)), partial(_changes, request)
+        partial(_only, request), lambda frame: frame.where(F.lit(False)), partial(_changes, request)
     )
     derived = backfill_source.derive(flow, request, filling.recovery, filters, backup)
     return FlowHome(home.storage, home.pipeline, derived.name), derived
@@ -169,15 +169,9 @@ def _drive(
     )
 
 
-def _only(request: BackfillRequest, flow: Flow, frame: DataFrame) -> DataFrame:
+def _only(request: BackfillRequest, frame: DataFrame) -> DataFrame:
     """Keep the requested rows: within the bounds of a Kafka source, and where the predicate is true."""
-    source = flow.pipeline.source(request.source) if request.source else None
-    if (
-        source is not None
-        and source.format == KAFKA
-        and request.read == HISTORY
-        and request.to_offsets is not None
-    ):
+    if request.read == HISTORY and request.to_offsets is not None:
         frame = frame.where(~_at_or_after(request.to_offsets))
     return _where(request.predicate, frame)
 

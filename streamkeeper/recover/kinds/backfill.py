@@ -8,7 +8,7 @@ from typing import Any
 
 from streamkeeper.amounts import REPEATS, Amount, in_words
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.declare.model import KAFKA, AppendFlow, AutoCdcFlow, Source
+from streamkeeper.declare.model import AppendFlow, AutoCdcFlow, Source
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_takes_backup_rows
 from streamkeeper.errors import RecoveryError, RequestError
@@ -22,10 +22,10 @@ from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.restart import backfill_cost
-from streamkeeper.recover.restart.backfill_cost import Reading
 from streamkeeper.recover.restart.backfill_source import raw_source
 from streamkeeper.recover.steps.shared import LOCK, release_all
 from streamkeeper.settings import Settings
+from streamkeeper.sources.base.format import Reading
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups
 from streamkeeper.tables.backups import TARGET, TOMBSTONES
@@ -193,7 +193,7 @@ def _what(
     declared = next(
         source for source in flow.pipeline.sources_of(flow.declaration) if source.name == request.source
     )
-    if request.read == HISTORY and declared.format == KAFKA and request.to_offsets is None:
+    if request.read == HISTORY and declared.kind.records and request.to_offsets is None:
         request = replace(request, to_offsets=_stands_at(home, declared))
     return (
         request,

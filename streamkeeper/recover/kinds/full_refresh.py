@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 from streamkeeper.amounts import NONE, Amount, SourcePrice, in_words
-from streamkeeper.declare.model import DELTA, KAFKA, Pipeline, Source, Table
+from streamkeeper.declare.model import Pipeline, Source, Table
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_rows_may_go
 from streamkeeper.errors import CheckpointError, RequestError, StorageError
@@ -118,7 +118,7 @@ def _price(source: Source, present: FlowNow, asked: ResetRequest) -> SourcePrice
     What is gone is what a rebuild of all state from the history would lack.
     """
     again = price_of(source, present.standing, present.position, asked.restart, present.stateful)
-    if not source.reads_files and source.format not in (KAFKA, DELTA):
+    if not source.kind.history:
         unknown = Amount(None, 0, None, f"{source.format} keeps no history: {HISTORY}")
         return replace(again, lost=unknown, repeated=unknown)
     try:

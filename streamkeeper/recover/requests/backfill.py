@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.declare.model import DELTA, KAFKA, Source
+from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.backfill_flow import BACKUP, FILES, HISTORY, READS, TABLE, check_backup_fits
@@ -206,7 +206,7 @@ def _check_place(values: Mapping[str, Any], flow: Flow, source: Source | None, w
 
 
 def _check_history(values: Mapping[str, Any], source: Source, wrong: list[str]) -> None:
-    if source.format not in (KAFKA, DELTA) and not source.reads_files:
+    if not source.kind.history:
         wrong.append(
             f"read is history, which {source.name} ({source.format}) does not have. Choose files, table or"
             " backup."
@@ -215,13 +215,13 @@ def _check_history(values: Mapping[str, Any], source: Source, wrong: list[str]) 
         given = values[name]
         if given is None:
             continue
-        if source.format != KAFKA:
+        if not source.kind.records:
             wrong.append(
                 f"{name} is given, and {source.name} is no Kafka source but one of {source.format}. Use"
                 " predicate instead."
             )
             continue
-        misfit = check_fits(KAFKA, given)
+        misfit = check_fits(source.format, given)
         low = (
             [part for parts in given.values() for part, at in parts.items() if at < 0]
             if misfit is None and name == "to_offsets"

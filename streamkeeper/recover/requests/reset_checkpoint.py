@@ -223,7 +223,7 @@ def parse_start(values: Mapping[str, Any], flows: Sequence[Flow], asking: Asking
         sources = {
             source.name: source for flow in flows for source in flow.pipeline.sources_of(flow.declaration)
         }
-        wrong += [_cannot(source, mode) for source in sources.values() if source.format == "rate"]
+        wrong += [_cannot(source, mode) for source in sources.values() if not source.kind.history]
     if mode == TIMESTAMP:
         return StartAt(TIMESTAMP, timestamp_ms=_moment(timestamp, asking.now, wrong))
     if mode == OFFSETS:

@@ -7,18 +7,14 @@ So several sources without names must be named in the request, and what each has
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from streamkeeper.checkpoint import Checkpoint, OffsetEntry, files_log
-from streamkeeper.declare.model import DELTA, KAFKA, Source
+from streamkeeper.checkpoint import Checkpoint, OffsetEntry
+from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits, describe
-from streamkeeper.delta.history import read_history
 from streamkeeper.errors import RequestError
-from streamkeeper.manifest.environment import variables
-
-_GLOB = re.compile(r"[*?{\[]")
+from streamkeeper.sources.formats import format_of
 
 
 def match_sources(
@@ -72,53 +68,4 @@ def _misfit(checkpoint: Checkpoint, key: str, offset: Any, source: Source) -> st
         return f"{key} is not {source.name}: {wrong.rstrip('.')}"
     if offset is None:
         return None
-    if source.reads_files:
-        return _misfit_of_files(checkpoint, key, offset, source)
-    if source.format == KAFKA:
-        return _misfit_of_topics(key, offset, source)
-    return _misfit_of_table(key, offset, source) if source.format == DELTA else None
-
-
-def _misfit_of_files(checkpoint: Checkpoint, key: str, offset: Any, source: Source) -> str | None:
-    """Files are known by their paths: where those do not lie where the source reads, all of it would be read
-    again.
-    """
-    assert source.path is not None, "a files source has a path"
-    base = files_log.plain_path(_GLOB.split(source.path, maxsplit=1)[0])
-    inside = base if _GLOB.search(source.path) else f"{base.rstrip('/')}/"
-    for entry in checkpoint.files_log(key).newest_entries(int(offset["logOffset"])):
-        path = files_log.plain_path(entry.path)
-        if path != base and not path.startswith(inside):
-            return f"{key} has read {path}, and {source.name} reads {source.path}"
-    return None
-
-
-def _misfit_of_topics(key: str, offset: Any, source: Source) -> str | None:
-    topics, pattern = set(offset), source.option("subscribePattern")
-    if variables(source):  # what this process lacks cannot be compared; the driver's has it
-        return None
-    if pattern:
-        try:
-            strange = sorted(topic for topic in topics if not re.fullmatch(pattern, topic))
-        except re.error:  # Java's patterns are not Python's; what cannot be compared speaks against nothing
-            return None
-    elif source.option("assign"):
-        strange = sorted(topics - set(json.loads(source.option("assign"))))
-    else:
-        strange = sorted(topics - {topic.strip() for topic in source.option("subscribe").split(",")})
-    return (
-        f"{key} has read the topics {', '.join(sorted(topics))}; {source.name} does not read"
-        f" {', '.join(strange)}"
-        if strange
-        else None
-    )
-
-
-def _misfit_of_table(key: str, offset: Any, source: Source) -> str | None:
-    history = read_history(source.path) if source.path is not None else None
-    if history is None or history.table_id in (None, offset["reservoirId"]):
-        return None
-    return (
-        f"{key} has read the Delta table {offset['reservoirId']}, and {source.name} reads {history.table_id}"
-        f" at {source.path}"
-    )
+    return format_of(source).misfit(source, checkpoint, key, offset)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from streamkeeper.declare.cdc_spec import CdcSpec
-from streamkeeper.declare.model import DELTA, KAFKA, AutoCdcFlow, Source, View
+from streamkeeper.declare.model import DELTA, AutoCdcFlow, Source, View
 from streamkeeper.flows.backfill_flow import (
     _GLOB,
     _NO_FILE,
@@ -23,6 +23,7 @@ from streamkeeper.flows.backfill_flow import (
 from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.requests.backfill import BackfillRequest
+from streamkeeper.sources.starts import starts_of
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,10 @@ def raw_source(source: Source, request: BackfillRequest) -> Source:
         kept = replace(kept, path=request.path)
     if request.read == TABLE:
         kept = Source(kept.name, DELTA, request.path, None, {}, source.where, table=request.table)
-    if kept.format == KAFKA:
-        limit = {"maxOffsetsPerTrigger": str(request.chunk or CHUNK_RECORDS)}
-        return replace(kept, options={**kept.options, **limit}, start=request.from_offsets or "earliest")
-    age = {} if kept.format == DELTA else {"maxFileAge": "36500d"}
-    return replace(
-        kept, options={**kept.options, **age, "maxFilesPerTrigger": str(request.chunk or CHUNK_FILES)}
-    )
+    if kept.kind.records:
+        kept = replace(kept, start=request.from_offsets or "earliest")
+    chunk = request.chunk or (CHUNK_RECORDS if kept.kind.records else CHUNK_FILES)
+    return replace(kept, options={**kept.options, **starts_of(kept).chunks(chunk)})
 
 
 def silent_source(source: Source) -> Source:

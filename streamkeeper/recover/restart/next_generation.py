@@ -24,8 +24,8 @@ from streamkeeper.recover.restart.flow_now import FlowNow, flow_home, look_at
 from streamkeeper.recover.restart.written_again import NextStart, written_again
 from streamkeeper.settings import Settings
 from streamkeeper.sources import replay_steps
-from streamkeeper.sources.cost import price_of
-from streamkeeper.sources.move_cost import Move, price_from
+from streamkeeper.sources.base.format import Move
+from streamkeeper.sources.cost import price_from, price_of
 
 
 @dataclass(frozen=True)

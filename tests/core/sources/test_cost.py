@@ -48,7 +48,7 @@ __all__ = ["broker", "table"]
         pytest.param("earliest", 0, 7, [REPEATS], id="earliest repeats what is still there"),
         pytest.param("latest", 4, 0, [LOSS], id="latest"),
         pytest.param(StartAt("timestamp", timestamp_ms=2), 0, 5, [REPEATS], id="an earlier moment"),
-        pytest.param(StartAt("timestamp", timestamp_ms=8), 7, 0, [LOSS], id="a later moment"),
+        pytest.param(StartAt("timestamp", timestamp_ms=8), 2, 0, [LOSS], id="a later moment"),
         pytest.param(
             StartAt("offsets", offsets={"events_raw": {"orders": {"0": 8, "1": -2}}}),
             2,
