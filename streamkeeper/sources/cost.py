@@ -13,7 +13,7 @@ from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits, describe
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, Restart, StartAt
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.base.format import Case, Move
 from streamkeeper.sources.formats import format_of
 

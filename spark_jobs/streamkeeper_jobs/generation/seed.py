@@ -24,7 +24,7 @@ from streamkeeper.checkpoint import (
 )
 from streamkeeper.declare.model import Source
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, REBUILT, Generation
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.replay_steps import Bound, spread
 from streamkeeper_jobs.generation.copy_checkpoint import copy_file, schema_logs
 from streamkeeper_jobs.generation.replay import Replay, Step, carry_out
@@ -160,7 +160,9 @@ def _write_sources(
             continue
         bound = Bound.of(job.spark.conf.get).of_source(source) if new.rebuilds else None
         into = Planting(job, new.folder, source, bound, made_of)
-        found = format_in_job(source).plant(into, origin.sources[source.name], partial(looks.look, source))
+        found = format_in_job(source).create_checkpoint(
+            into, origin.sources[source.name], partial(looks.look, source)
+        )
         if found:
             ends[source.name] = found
     return ends

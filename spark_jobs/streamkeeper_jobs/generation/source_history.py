@@ -64,4 +64,4 @@ def check_history(job: Job, generation: Generation, origin: Origin, looks: Looks
                 " Restore them and start again, or reset the flow again with state `empty`, or with"
                 f" `{MISSING_HISTORY}` accepted."
             )
-        say(f"The state is rebuilt without them, as accepted: {words}.")
+        say(f"The state is rebuilt without part of its history, as accepted: {words}.")

@@ -25,7 +25,7 @@ from streamkeeper.flows.generations import (
     Generation,
     StartAt,
 )
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.base.format import Before, Resolved
 from streamkeeper.sources.kafka.options import fails_on_loss
 from streamkeeper.sources.starts import starts_of
@@ -102,7 +102,7 @@ class _Beginning:
     """A generation that begins: its sources, and what the generation before, ``where``, has read."""
 
     sources: tuple[Source, ...]
-    where: Standing | None
+    where: CommittedPosition | None
     looks: Looks
     accepted: tuple[str, ...]
 
@@ -157,14 +157,15 @@ def require(source: Source, found: Resolved[Any], accepted: tuple[str, ...]) -> 
         )
     if found.blocked:
         raise RecoveryError(
-            f"The source {source.name} cannot go on from its position: {found.blocked}. Nothing was changed."
-            " Put them back, or reset the flow from a timestamp, latest or earliest: its plan counts what"
-            " that costs."
+            f"The source {source.name} cannot continue from its position: {found.blocked}. Nothing was"
+            " changed. Restore them, or reset the flow from a timestamp, latest or earliest: its plan"
+            " counts the cost."
         )
     if found.lost and fails_on_loss(source) and LOSS not in accepted:
         raise RecoveryError(
-            f"The source {source.name} cannot go on from its position: {found.lost}. Nothing was changed."
-            f" reset_checkpoint goes on with what is there, if `{LOSS}` is accepted; its plan counts it."
+            f"The source {source.name} cannot continue from its position: {found.lost}. Nothing was"
+            f" changed. reset_checkpoint continues with the rows that still exist, if `{LOSS}` is accepted;"
+            " its plan counts the loss."
         )
     return [f"source {source.name}: {note}" for note in found.notes]
 
@@ -177,9 +178,7 @@ def _after_last(begin: _Beginning) -> Origin:
     keys = source_keys(begin.sources, list(offsets.sources), offsets.version)
     notes = [f"source {name} is new: read from its beginning" for name in sorted(begin.names - keys.keys())]
     if offsets.version == 2:
-        notes += [
-            f"source {name} is not read any more" for name in offsets.sources if name not in begin.names
-        ]
+        notes += [f"source {name} is no longer read" for name in offsets.sources if name not in begin.names]
     found = begin.at(_ONWARD, {name: offsets.sources[key] for name, key in keys.items()}, keys)
     return Origin(found.sources, offsets.watermark_ms, (*notes, *found.notes))
 
@@ -188,7 +187,7 @@ def _after_kept(begin: _Beginning, kept: Mapping[str, Any]) -> Origin:
     """Continue after the offsets of a batch that a backup kept, without its watermark."""
     read = {name for name, offset in kept.items() if offset is not None}
     notes = [f"source {name} is new: read from its beginning" for name in sorted(begin.names - read)]
-    notes += [f"source {name} is not read any more" for name in sorted(read - begin.names)]
+    notes += [f"source {name} is no longer read" for name in sorted(read - begin.names)]
     found = begin.at(_ONWARD, kept, begin.folders())
     return replace(found, notes=(*notes, *found.notes))
 

@@ -43,7 +43,7 @@ class DeltaInJob(JobFormat[History, DeltaPosition]):
     def complete(self, job: Job, source: Source, position: DeltaPosition) -> DeltaPosition:
         return replace(position, first_read=_first_read(job.home, source))
 
-    def plant(self, into: Planting, position: DeltaPosition, look: Look) -> list[Any]:
+    def create_checkpoint(self, into: Planting, position: DeltaPosition, look: Look) -> list[Any]:
         if into.bound is None:
             return [position.offset]
         if position.first_read is not None:
@@ -70,13 +70,13 @@ class DeltaInJob(JobFormat[History, DeltaPosition]):
             return None
         if version < 0:
             raise RecoveryError(
-                f"The source {source.name} is to start before version 0, where there is nothing to make a"
-                f" state of. {_ADVICE}"
+                f"The source {source.name} is to start before version 0, where there is no history to"
+                f" rebuild state from. {_ADVICE}"
             )
         if not history.holds_snapshot(version):
             raise RecoveryError(
-                f"The state cannot be rebuilt: the table of source {source.name} cannot be put together as"
-                f" it was at version {version}, since its log was cleaned up. {_ADVICE}"
+                f"The state cannot be rebuilt: the table of source {source.name} cannot be reconstructed at"
+                f" version {version}, since its log was cleaned up. {_ADVICE}"
             )
         gone = [file for file in _table(spark, source, version).inputFiles() if not _exists(spark, file)]
         if gone:

@@ -34,7 +34,9 @@ class FilesInJob(JobFormat[Listing, FilesPosition]):
         finally:
             storage.remove(folder)
 
-    def plant(self, into: Planting, position: FilesPosition, look: Callable[[], Listing]) -> list[Any]:
+    def create_checkpoint(
+        self, into: Planting, position: FilesPosition, look: Callable[[], Listing]
+    ) -> list[Any]:
         base = base_url(into.job.spark, into.source)
         log = FilesLog(f"{into.folder}/sources/{into.source.name}", into.source, base, position.entries)
         return write_in_steps(into.job.home.storage, log, into.bound, into.made_of)
@@ -50,6 +52,6 @@ class FilesInJob(JobFormat[Listing, FilesPosition]):
         if not gone:
             return None
         return (
-            f"{len(gone)} of the processed files of source {source.name} are gone or written anew, the first"
+            f"{len(gone)} of the processed files of source {source.name} are gone or rewritten, the first"
             f" of them {gone[0]}"
         )

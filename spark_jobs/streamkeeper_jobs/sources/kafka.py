@@ -27,7 +27,9 @@ class KafkaInJob(JobFormat[KafkaLook, KafkaPosition]):
             kafka_topics.look_at(job.spark, source), partial(kafka_topics.at_time, job.spark, source)
         )
 
-    def plant(self, into: Planting, position: KafkaPosition, look: Callable[[], KafkaLook]) -> list[Any]:
+    def create_checkpoint(
+        self, into: Planting, position: KafkaPosition, look: Callable[[], KafkaLook]
+    ) -> list[Any]:
         offsets = position.offsets
         first = position.replay_from if into.bound and offsets is not None else position.initial
         into.write(write_initial_offsets(first))

@@ -28,7 +28,7 @@ from streamkeeper.flows.generations import (
     StartAt,
 )
 from streamkeeper.flows.past_positions import Place
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 
 L = TypeVar("L")
 P = TypeVar("P")
@@ -53,7 +53,7 @@ class Before:
     """Whether damage of the first offsets is an error. A plan reports it elsewhere."""
 
     @classmethod
-    def of(cls, standing: Standing | None, key: str, offset: Any, strict: bool = True) -> Before:
+    def of(cls, standing: CommittedPosition | None, key: str, offset: Any, strict: bool = True) -> Before:
         """Return what a generation, if there was one, has read of a source."""
         if standing is None:
             return cls(None, {}, key, offset, strict)
@@ -105,7 +105,7 @@ class Case:
     """
 
     source: Source
-    standing: Standing
+    standing: CommittedPosition
     position: dict[str, Any] | None
     offset: Any
     restart: Restart
@@ -140,7 +140,7 @@ class Case:
         return SourcePrice(self.source.name, self.where, then, **parts)
 
 
-def key_of(source: Source, standing: Standing) -> str:
+def key_of(source: Source, standing: CommittedPosition) -> str:
     """Return a source's name in a checkpoint; in a log without names, its number."""
     keys, names = standing.checkpoint.sources(), list(standing.start.positions)
     if source.name in keys:
@@ -159,7 +159,7 @@ class Move:
     ``restored`` the table is restored to the same place.
     """
 
-    standing: Standing
+    standing: CommittedPosition
     position: Mapping[str, Any] | None
     place: Place
     state: str
@@ -325,5 +325,5 @@ def read_again(price: SourcePrice, amount: Amount, move: Move) -> SourcePrice:
     """Add what is read again: duplicates if the table is kept, no price if it is restored to before them."""
     if not move.restored or amount.nothing:
         return replace(price, repeated=amount)
-    said = f"{in_words(amount)} are read and written again, into the table as it was before them"
+    said = f"{in_words(amount)} are read and written again, into the restored table"
     return replace(price, repeated=NONE, notes=(*price.notes, said))

@@ -101,7 +101,7 @@ def _words(case: Case, found: Resolved[DeltaPosition]) -> str:
         case mode if mode == AFTER_LAST:
             return "what is there" if found.lost else "after the last processed batch"
         case mode if mode == EARLIEST:
-            return "the beginning: the whole table as it is, then what comes"
+            return "the beginning: the whole current table, then new commits"
         case mode if mode == LATEST:
             return "only versions that are committed after the new generation has begun"
         case mode if mode == TIMESTAMP and found.position is not None:
@@ -140,7 +140,7 @@ def _with_state(price: SourcePrice, case: Case, table: _Table, position: DeltaPo
 
 
 def _no_snapshot(source: Source, version: int) -> str:
-    return f"the table of {source.name} cannot be put together as it was at version {version}"
+    return f"the table of {source.name} cannot be reconstructed at version {version}"
 
 
 def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
@@ -156,7 +156,7 @@ def _before_restore(source: Source, move: Move, price: SourcePrice, then: dict[s
     """Check what the driver would check itself before it begins: with a restore, that would be too late."""
     table = _look(source, then)
     if isinstance(table, str):
-        why = f"whether all that it has yet to read is still there is unknown: {table}"
+        why = f"it is unknown whether all unread rows still exist: {table}"
         return replace(price, lost=Amount(None, 0, None, why), notes=())
     why_not = _why_not_rebuilt(source, table, then) if move.rebuilds else None
     if why_not is None or price.blocked is not None:
@@ -228,7 +228,7 @@ def _after_last(price: SourcePrice, table: _Table, found: Resolved[DeltaPosition
     if found.lost:
         return replace(price, lost=Amount(None, 0, None, found.lost), notes=found.notes)
     if found.blocked:
-        said = f"source {table.source.name} cannot go on: {found.blocked}"
+        said = f"source {table.source.name} cannot continue: {found.blocked}"
         why = f"{said}. Choose a timestamp, latest or earliest"
         return replace(price, blocked=why)
     return replace(price, notes=tuple(_waiting(table)))

@@ -54,7 +54,9 @@ class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
                     )
         except SourceError as error:
             return Waiting(
-                True, f"the source {source.name} cannot be looked at, and so hardly be read: {error}"
+                True,
+                f"the source {source.name} cannot be inspected, so it can probably not be read either:"
+                f" {error}",
             )
         return Waiting(False)
 

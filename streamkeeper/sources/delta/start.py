@@ -74,7 +74,7 @@ def after_last(offset: dict[str, Any], history: History) -> Resolved[DeltaPositi
         return Resolved(None, (f"{why}; the new table is read from its beginning",), lost=why)
     version = next_held(offset, history)
     found = DeltaPosition(before(history, version, offset))
-    return Resolved(found, (f"{why}; it goes on with version {version}",), lost=why)
+    return Resolved(found, (f"{why}; it continues with version {version}",), lost=why)
 
 
 def at(offset: dict[str, Any], history: History) -> Resolved[DeltaPosition]:

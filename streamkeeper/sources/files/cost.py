@@ -16,7 +16,7 @@ from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, OFFSETS, TIMESTAMP
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.base.format import Case, Move, Resolved, key_of, read_again
 from streamkeeper.sources.files import listing as file_listing
 from streamkeeper.sources.files.listing import SourceFile
@@ -108,8 +108,7 @@ def _check_offset(case: Case, highest: int) -> None:
     if log_offset > highest:
         raise RequestError(
             f"offsets of {case.source.name} say logOffset {log_offset}, but the flow's files log ends at"
-            f" {highest}. Give a number from -1 (nothing) to {highest}; after-last is what you want for"
-            " the end."
+            f" {highest}. Give a number from -1 (nothing) to {highest}; use after-last to start at the end."
         )
 
 
@@ -234,12 +233,12 @@ def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
     if others and move.restored:  # the restored table has them already
         found = replace(found, repeated=file_listing.amount(source, [present[path] for path in others]))
     if anew:
-        said = f"{anew:,} files were written anew since they were read: they are read as they are now"
+        said = f"{anew:,} files were rewritten since they were read: they are read as they are now"
         found = replace(found, notes=(*found.notes, said))
     if gone and move.restored:
         more = f", and {len(skipped):,} are too old by maxFileAge" if skipped else ""
         lost = Amount(
-            len(gone) + len(skipped), 0, None, f"the files are not there any more, such as {gone[0]}{more}"
+            len(gone) + len(skipped), 0, None, f"the files no longer exist, such as {gone[0]}{more}"
         )
         return replace(found, lost=lost)
     if gone:

@@ -16,7 +16,7 @@ from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import CheckpointError, RequestError, SourceError
 from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, OFFSETS, TIMESTAMP
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.base.format import UNREADABLE, Case, Move, Resolved
 from streamkeeper.sources.base.format import read_again as with_read_again
 from streamkeeper.sources.kafka import client as kafka_client
@@ -140,10 +140,10 @@ def _price_of(case: Case, seen: Seen, resolve: Resolve) -> tuple[SourcePrice, Ka
         return _moved(case.price(words), seen, position.offsets or {}), position
     if seen.offset is None and seen.initial is None:
         return case.price(words), position
-    assert position is not None and position.onward is not None, "what was read is gone on with"
+    assert position is not None and position.onward is not None, "what was read is continued with"
     waiting = (
-        f"at most {records_between(position.onward.offsets, seen.topics.latest):,} unread records wait and"
-        " will be read"
+        f"at most {records_between(position.onward.offsets, seen.topics.latest):,} unread records are"
+        " unread and will be read"
     )
     return case.price(words, lost=_lost(position.onward), notes=(waiting, *found.notes)), position
 
@@ -160,7 +160,7 @@ def _words(case: Case, seen: Seen) -> str:
             begun = seen.initial is not None or seen.topics is None
             return "where the old generation was to begin" if begun else _DECLARED
         case mode if mode == EARLIEST:
-            return "the beginning: all that the topics still hold"
+            return "the beginning: all records in the topics"
         case mode if mode == LATEST:
             return "only records that are written after the new generation has begun"
         case mode if mode == TIMESTAMP:
@@ -176,8 +176,8 @@ def _unseen(case: Case, seen: Seen) -> SourcePrice:
     match case.start.mode:
         case mode if mode == AFTER_LAST:
             told = (
-                f"whether all that it has yet to read is still there is unknown: {seen.why}. The driver looks"
-                " before it touches anything"
+                f"it is unknown whether all unread rows still exist: {seen.why}. The driver checks before"
+                " it changes anything"
             )
             return replace(price, notes=(told,))
         case mode if mode == EARLIEST:
@@ -267,12 +267,12 @@ def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
 
 def _unseen_before_restore(price: SourcePrice, why: str, move: Move) -> SourcePrice:
     """Ask for what the driver would check itself before it begins: with a restore, that would be too late."""
-    lost = unknown(f"whether all that it has yet to read is still there is unknown: {why}")
-    history = unknown(f"whether all that it has read is still there is unknown: {why}")
+    lost = unknown(f"it is unknown whether all unread rows still exist: {why}")
+    history = unknown(f"it is unknown whether all rows that were read still exist: {why}")
     return replace(price, lost=lost, gone=history if move.rebuilds else price.gone, notes=())
 
 
-def look(source: Source, standing: Standing, offset: Offsets | None) -> Seen:
+def look(source: Source, standing: CommittedPosition, offset: Offsets | None) -> Seen:
     """Read a Kafka source, once for each plan: brokers that do not answer cost their timeout only once.
 
     :param source: opened as far as this process can.

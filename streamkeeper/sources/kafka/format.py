@@ -43,7 +43,9 @@ class Kafka(KafkaStarts, PlannedFormat[KafkaLook, KafkaPosition]):
             return Waiting(False, f"whether records wait in the source {source.name} is unknown: {error}")
         except SourceError as error:
             return Waiting(
-                True, f"the source {source.name} cannot be looked at, and so hardly be read: {error}"
+                True,
+                f"the source {source.name} cannot be inspected, so it can probably not be read either:"
+                f" {error}",
             )
         known: Offsets = end if isinstance(end, dict) else {}
         stands = {topic: {**parts, **known.get(topic, {})} for topic, parts in topics.earliest.items()}

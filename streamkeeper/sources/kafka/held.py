@@ -41,7 +41,8 @@ def _told(seen: Seen, ends: Offsets) -> Iterator[str]:
     ]
     if endless:
         yield (
-            f"Read up to the end as it is then: {', '.join(endless)}. What is written until then comes, too."
+            f"Read up to the end of {', '.join(endless)} at that time. Records written until then are"
+            " included."
         )
 
 
@@ -57,8 +58,8 @@ def _checked(start: Offsets, topics: Topics) -> Offsets:
     wrong = misfits({**start, **whole}, topics)
     if wrong:
         raise RequestError(
-            f"from_offsets cannot be used: {'; '.join(wrong)}. Name what is held; -2 is the first offset of a"
-            " partition."
+            f"from_offsets cannot be used: {'; '.join(wrong)}. Give offsets that exist; -2 is the first"
+            " offset of a partition."
         )
     return resolved(start, topics)
 
@@ -71,5 +72,5 @@ def _unanswered(start: Offsets | None, ends: Offsets, why: str) -> Reading:
         for part, at in parts.items()
     ):
         return Reading(unknown(why))
-    note = f"Counted are the offsets that were asked for; whether they are still held is unknown: {why}."
+    note = f"Counted are the offsets that were asked for; whether they still exist is unknown: {why}."
     return Reading(records(records_between(start, ends)), (note,))

@@ -61,7 +61,7 @@ def after_last(
     if onward.new:
         notes += (f"new since then, and read from the first record: {', '.join(onward.new)}",)
     if onward.left:
-        notes += (f"not read any more: {', '.join(onward.left)}; what waits there is not read",)
+        notes += (f"not read any more: {', '.join(onward.left)}; unread records there are not read",)
     lost = "; ".join(loss.said for loss in onward.losses)
     if offset is None:
         return Resolved(KafkaPosition(None, onward.offsets, onward.offsets, onward=onward), notes, lost)

@@ -280,7 +280,7 @@ def test_the_strategy_that_fits_follows_from_what_the_plan_found(
 
 
 def test_an_approval_keeps_its_buttons_on_the_first_screen_and_counts_the_notes_that_it_leaves_out() -> None:
-    costs = (Refusal("loss", "rows are lost. To go on all the same, accept `loss`."),)
+    costs = (Refusal("loss", "rows are lost. To continue anyway, accept `loss`."),)
     short = replace(
         plan_of(refusals=costs), copies=(), flows=(flow_plan(price(lost=TEN), failure=None, position=None),)
     )

@@ -158,7 +158,7 @@ def test_a_topic_that_is_not_read_any_more_is_left_and_a_source_that_was_not_rea
     assert origin.offsets == STOOD
     for said in (
         "source new is new: read from its beginning",
-        "source left is not read any more",
+        "source left is no longer read",
         "source raw: not read any more: gone",
     ):
         assert said in found.notes or any(said in note for note in found.notes)

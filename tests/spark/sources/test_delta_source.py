@@ -149,7 +149,7 @@ def test_an_explicit_offset_counts_what_is_up_to_it_as_processed(delta: Make) ->
     flow.bed.reset(StartAt(OFFSETS, offsets={"raw": offset_before("another", 2)}))
     assert flow.bed.run() is Outcome.PARKED
     assert (
-        "The offsets of source raw cannot be used: the table was made anew"
+        "The offsets of source raw cannot be used: the table was recreated"
         in flow.bed.park().details["message"]
     )
 
