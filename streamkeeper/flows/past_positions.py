@@ -16,7 +16,16 @@ from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows import position as standing
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import BATCH, COPIED, EMPTY, REBUILT, Generation, Start, StartAt
+from streamkeeper.flows.generations import (
+    BATCH,
+    COPIED,
+    EMPTY,
+    REBUILT,
+    Generation,
+    InitialState,
+    Start,
+    StartAt,
+)
 from streamkeeper.flows.position import CommittedPosition
 
 OTHER_WAYS = (
@@ -176,7 +185,7 @@ def begun(home: FlowHome) -> list[int]:
     return [number for number, start in found if start is not None and _is_there(home, number, start)]
 
 
-def state_from(place: Place, fingerprint: str, wanted: str) -> tuple[str, str]:
+def state_from(place: Place, fingerprint: str, wanted: InitialState) -> tuple[InitialState, str]:
     """Return the state with which a query begins at a position, and the reason.
 
     It is ``copied`` only if that very state still exists, and the declaration has not changed since.

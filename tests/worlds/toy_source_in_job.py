@@ -21,7 +21,7 @@ class NumberedInJob(JobFormat[None, Offset]):
     def look(self, job: Job, source: Source, folder: str, schemas: Mapping[str, str]) -> None:
         return None
 
-    def create_checkpoint(self, into: Planting, position: Offset, look: Callable[[], None]) -> list[Any]:
+    def write_position(self, into: Planting, position: Offset, look: Callable[[], None]) -> list[Any]:
         return [position]
 
 

@@ -160,7 +160,7 @@ def _write_sources(
             continue
         bound = Bound.of(job.spark.conf.get).of_source(source) if new.rebuilds else None
         into = Planting(job, new.folder, source, bound, made_of)
-        found = format_in_job(source).create_checkpoint(
+        found = format_in_job(source).write_position(
             into, origin.sources[source.name], partial(looks.look, source)
         )
         if found:

@@ -43,7 +43,7 @@ class DeltaInJob(JobFormat[History, DeltaPosition]):
     def complete(self, job: Job, source: Source, position: DeltaPosition) -> DeltaPosition:
         return replace(position, first_read=_first_read(job.home, source))
 
-    def create_checkpoint(self, into: Planting, position: DeltaPosition, look: Look) -> list[Any]:
+    def write_position(self, into: Planting, position: DeltaPosition, look: Look) -> list[Any]:
         if into.bound is None:
             return [position.offset]
         if position.first_read is not None:

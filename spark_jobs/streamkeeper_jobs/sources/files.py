@@ -34,7 +34,7 @@ class FilesInJob(JobFormat[Listing, FilesPosition]):
         finally:
             storage.remove(folder)
 
-    def create_checkpoint(
+    def write_position(
         self, into: Planting, position: FilesPosition, look: Callable[[], Listing]
     ) -> list[Any]:
         base = base_url(into.job.spark, into.source)

@@ -1,4 +1,4 @@
-"""What of a format of source only a driver can do: look with Spark, and create_checkpoint a position in a checkpoint."""
+"""What of a format of source only a driver can do: look with Spark, and write a position into a checkpoint."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class JobFormat(ABC, Generic[L, P]):
         """
 
     @abstractmethod
-    def create_checkpoint(self, into: Planting, position: P, look: Callable[[], L]) -> list[Any]:
+    def write_position(self, into: Planting, position: P, look: Callable[[], L]) -> list[Any]:
         """Write what a source keeps in a checkpoint; return its offset after each step, its own the last."""
 
     def complete(self, job: Job, source: Source, position: P) -> P:

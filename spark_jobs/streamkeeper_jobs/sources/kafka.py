@@ -27,7 +27,7 @@ class KafkaInJob(JobFormat[KafkaLook, KafkaPosition]):
             kafka_topics.look_at(job.spark, source), partial(kafka_topics.at_time, job.spark, source)
         )
 
-    def create_checkpoint(
+    def write_position(
         self, into: Planting, position: KafkaPosition, look: Callable[[], KafkaLook]
     ) -> list[Any]:
         offsets = position.offsets

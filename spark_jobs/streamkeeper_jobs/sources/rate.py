@@ -17,8 +17,6 @@ class RateInJob(JobFormat[None, RatePosition]):
     def look(self, job: Job, source: Source, folder: str, schemas: Mapping[str, str]) -> None:
         return None
 
-    def create_checkpoint(
-        self, into: Planting, position: RatePosition, look: Callable[[], None]
-    ) -> list[Any]:
+    def write_position(self, into: Planting, position: RatePosition, look: Callable[[], None]) -> list[Any]:
         into.write(position.started())
         return [position.seconds]

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from streamkeeper.amounts import LOSS, NONE, PRICES, REPEATS, UNKNOWN_PRICE, Amount, SourcePrice
+from streamkeeper.amounts import LOSS, NONE, PRICES, REPEATS, UNKNOWN_PRICE, Amount, Price, SourcePrice
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.offsets import describe
 from streamkeeper.delta import log as delta_log
@@ -239,7 +239,7 @@ def _refusals(settings: Settings, flow: Flow, request: AdoptRequest, found: Foun
     for why in adopt_notes.obstacles(flow, request, found):
         yield Refusal(None, f"It cannot be carried out: {why}")
     table = settings.table_path(flow.declaration.target)
-    costs: dict[str, str] = {}
+    costs: dict[Price, str] = {}
     if not found.has_table:
         costs[LOSS] = (
             f"there is no table at {table}; rows that the old job read up to batch {found.batch} are not in"

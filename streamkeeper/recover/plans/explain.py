@@ -11,6 +11,7 @@ from streamkeeper.amounts import (
     MISSING_HISTORY,
     REPEATS,
     UNKNOWN_PRICE,
+    Price,
     in_words,
     size_in_words,
 )
@@ -187,7 +188,7 @@ def consent(plan: Plan) -> str:
     return f"Approve, and {' and '.join(said)}" if said else "Approve"
 
 
-def _cost(plan: Plan, word: str) -> str:
+def _cost(plan: Plan, word: Price) -> str:
     """Return a price as a verb and a number of rows, if all its amounts were counted.
 
     Else in general words.

@@ -115,7 +115,8 @@ def check_unchanged(work: Work, plan: Plan, then: str) -> None:
     :param then: what to do if one is not, for the message.
     :raises RecoveryError: someone wrote to a table since.
     """
-    for back in (*versions_of(plan), *tables_of(plan)):
+    backs: tuple[VersionToRestore | TableToRestore, ...] = (*versions_of(plan), *tables_of(plan))
+    for back in backs:
         written_late(work, plan, back.path, back.newest, then)
 
 

@@ -142,8 +142,8 @@ def _price_of(case: Case, seen: Seen, resolve: Resolve) -> tuple[SourcePrice, Ka
         return case.price(words), position
     assert position is not None and position.onward is not None, "what was read is continued with"
     waiting = (
-        f"at most {records_between(position.onward.offsets, seen.topics.latest):,} unread records are"
-        " unread and will be read"
+        f"at most {records_between(position.onward.offsets, seen.topics.latest):,} unread records"
+        " will be read"
     )
     return case.price(words, lost=_lost(position.onward), notes=(waiting, *found.notes)), position
 
