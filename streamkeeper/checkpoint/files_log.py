@@ -47,10 +47,6 @@ class FilesLog:
         plain, compact = self.batches()
         return max([*plain[-1:], *compact[-1:]], default=None)
 
-    def compact_batch(self) -> int | None:
-        """Return the newest compacted batch, or None."""
-        return next(reversed(self.batches()[1]), None)
-
     def entries(self, upto: int | None = None) -> Iterator[FileEntry]:
         """Read the processed files, oldest batch first, up to and including the log's batch ``upto``: the
         ``logOffset`` of the source's offset.

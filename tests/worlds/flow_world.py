@@ -229,7 +229,7 @@ class Flowbed:
         """Run a driver as a real process of spark-submit, in a process group of its own, which ends with the
         block.
         """
-        command = [*submit.command(self.settings, self.flow()), *arguments]
+        command = [*submit.driver(self.settings, [self.flow()]).command(), *arguments]
         command[command.index("--flow") + 1] = name
         self.log = self.root / f"driver-{time.monotonic_ns()}.log"
         with running_driver(self.settings, command, self.log) as driver:

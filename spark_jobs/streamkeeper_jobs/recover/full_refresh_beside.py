@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.copy_files import FIRST_COMMIT, Progress, copy_files, files_of
-from streamkeeper.delta.identity_columns import with_later_marks, without_marks
 from streamkeeper.delta.log import SEAL
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations, holds
@@ -41,7 +40,7 @@ from streamkeeper_jobs.recover.side_table import (
     read_what_is_there,
     stop_for_good,
 )
-from streamkeeper_jobs.spark.delta_snapshot import JsonObject, Snapshot, read_metadata, read_snapshot
+from streamkeeper_jobs.spark.delta_snapshot import JsonObject, Snapshot, read_snapshot
 from streamkeeper_jobs.spark.log import say
 
 _DEFINITION = "streamkeeper.definition"
@@ -79,7 +78,7 @@ def build(spark: SparkSession, work: Work) -> dict[str, Any]:
         read = read_what_is_there(spark, work, flows)
         batches += read
         work.progress(round=rounds, batches=read)
-        if read <= plan.request["behind"]:
+        if read <= side_table.BEHIND:
             break
     return {"rounds": rounds, "batches": batches, "left_in_last_round": read, "files": _bring(spark, work)}
 
@@ -139,9 +138,8 @@ def _is_definition(action: JsonObject) -> bool:
 
 
 def _digest(found: Snapshot) -> str:
-    """Return a digest of a table's definition; the counters of identity columns are no part of it."""
+    """Return a digest of a table's definition."""
     own = {name: content for name, content in found.metadata.items() if name not in ("id", "createdTime")}
-    own["schemaString"] = without_marks(own["schemaString"])
     domains = [action for action in found.others if _is_definition(action)]
     text = json.dumps([found.protocol, own, sorted(map(json.dumps, domains))], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -234,10 +232,7 @@ def _replace(spark: SparkSession, plan: Plan, what: str) -> dict[str, Any]:
         open_storage(path).create(FIRST_COMMIT, ("\n".join(lines) + "\n").encode())
         numbers: JsonObject = {}
     else:
-        schema = with_later_marks(wanted.metadata["schemaString"], read_metadata(spark, path)["schemaString"])
-        numbers = replace_table(
-            spark, path, replace(wanted, metadata={**wanted.metadata, "schemaString": schema}), app_id, wrote
-        )
+        numbers = replace_table(spark, path, wanted, app_id, wrote)
     version = delta_log.latest_version(path)
     say(f"{path} is what was built beside, since version {version}.")
     return {

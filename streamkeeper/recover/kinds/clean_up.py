@@ -90,21 +90,13 @@ def plan(
         backups.needed_generations(storage),
         {flow.name: moment - reach(flow.spark_conf, flow.trigger) for flow in pipeline.flows},
     )
-    removals: list[dict[str, Any]] = []
     notes: list[str] = []
-    for name in (name for name in kept if not side_flow.is_beside(name)):
-        home = FlowHome(storage, pipeline.name, name)
-        if name in declared or name not in request.forget_flows:
-            removals += _of_flow(home, around, notes)
-        if name in request.forget_flows:
-            removals.append(_forgotten(home, around))
-        elif is_backfill(name):
-            removals += _of_backfill(home, around)
-        elif name not in declared:
-            notes.append(
-                f"{home.full_name} is declared no more (renamed, or removed?): its files stay until"
-                " forget_flows names it."
-            )
+    removals = [
+        item
+        for name in kept
+        if not side_flow.is_beside(name)
+        for item in _of_kept(FlowHome(storage, pipeline.name, name), name in declared, request, around, notes)
+    ]
     keyed = sorted({flow.target for flow in pipeline.flows if isinstance(flow, AutoCdcFlow)})
     forgets = {
         table: tombstone_retention.forgets(
@@ -118,11 +110,8 @@ def plan(
         for table, item in forgets.items()
         if item.before is not None
     ]
-    expired, without_entry = (
-        backups.expired(settings, datetime.fromtimestamp(moment, timezone.utc)),
-        backups.left_over(settings),
-    )
     left = list(side_table.left_over(settings, pipeline.name))
+    expired, without_entry = backups.expired(settings, _moment(moment)), backups.left_over(settings)
     copies = [
         {"table": item.table, "id": item.id, "why": item.why, "unfinished": item in without_entry.unfinished}
         for item in (*expired, *without_entry.unfinished)
@@ -150,8 +139,12 @@ def plan(
     )
 
 
-def _in_words(moment: float) -> str:
-    return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds")
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)
+
+
+def _in_words(seconds: float) -> str:
+    return _moment(seconds).isoformat(timespec="seconds")
 
 
 def _tombstone_notes(forgets: Mapping[str, Forgets]) -> Iterator[str]:
@@ -199,6 +192,24 @@ def _strange_notes(storage: Storage, manifest: Manifest) -> Iterator[str]:
                 f" {', '.join(flows)} stays. If it was renamed, run `streamkeeper rename {name} NEW`; or, if"
                 f" nobody needs its checkpoints and ledgers again, remove {storage.path(name)} by hand."
             )
+
+
+def _of_kept(
+    home: FlowHome, declared: bool, request: CleanUpRequest, around: _Around, notes: list[str]
+) -> Iterator[dict[str, Any]]:
+    """Yield the removals of one flow that something is kept of, declared or not."""
+    forgotten = home.flow in request.forget_flows
+    if declared or not forgotten:
+        yield from _of_flow(home, around, notes)
+    if forgotten:
+        yield _forgotten(home, around)
+    elif is_backfill(home.flow):
+        yield from _of_backfill(home, around)
+    elif not declared:
+        notes.append(
+            f"{home.full_name} is declared no more (renamed, or removed?): its files stay until"
+            " forget_flows names it."
+        )
 
 
 def _of_flow(home: FlowHome, around: _Around, notes: list[str]) -> Iterator[dict[str, Any]]:

@@ -212,7 +212,7 @@ def _notes(request: BesideRequest, beside: str, felt: list[str]) -> Iterator[str
         " place."
     )
     yield (
-        f"The flows are held for what a round of reading leaves after it found {request.behind} batches or"
+        f"The flows are held for what a round of reading leaves after it found {side_table.BEHIND} batches or"
         " fewer, and for that commit; then they go on in the checkpoints that were made beside."
     )
     if request.definition == DECLARED:

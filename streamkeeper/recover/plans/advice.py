@@ -82,14 +82,6 @@ def advised(settings: Settings, plan: Plan) -> Plan:
     return replace(plan, ways=tuple(_advise(plan, newest)))
 
 
-def advise(plan: Plan) -> Iterator[str]:
-    """Yield the ways out of a plan.
-
-    For a plan of an earlier release they are derived again, without backups.
-    """
-    yield from plan.ways or _advise(plan, {})
-
-
 def _advise(plan: Plan, newest: Mapping[str, Backup]) -> Iterator[str]:
     for flow in plan.flows:
         if flow.failure:

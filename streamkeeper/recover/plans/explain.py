@@ -14,7 +14,7 @@ from streamkeeper.amounts import (
     in_words,
     size_in_words,
 )
-from streamkeeper.recover.plans.advice import TRADE_OFFS, advise
+from streamkeeper.recover.plans.advice import TRADE_OFFS
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan
 
@@ -97,13 +97,12 @@ def _markdown(plan: Plan) -> Iterator[str]:
         yield ""
         yield "**Copied**"
         yield from (f"- {_plain(_copy(copy))}" for copy in plan.copies)
-    advices = list(advise(plan))
-    if advices:
+    if plan.ways:
         yield ""
-        yield _plain(advices[0])
+        yield _plain(plan.ways[0])
     yield ""
     steps = ", ".join(f"`{step}`" for step in plan.steps)
-    others = ", and the other ways out; the DAG's docs compare them" if advices else ""
+    others = ", and the other ways out; the DAG's docs compare them" if plan.ways else ""
     yield f"Steps: {steps}. The log of the task `plan` says what each does{others}."
     why = _literal(plan.reason) if plan.reason else "none given"
     yield f"Recovery `{plan.recovery_id}`, asked by {_literal(plan.by)}, planned {plan.at}. Reason: {why}."
@@ -208,10 +207,9 @@ def _text(plan: Plan) -> Iterator[str]:
     yield from (f"  copied: {_copy(copy)}" for copy in plan.copies)
     yield "  steps"
     yield from (f"    {step.replace('`', '')}" for step in _steps(plan))
-    advices = list(advise(plan))
-    if advices:
+    if plan.ways:
         yield "  ways out"
-        yield from (f"    {advice}" for advice in advices)
+        yield from (f"    {advice}" for advice in plan.ways)
         yield from (f"    {row[0]}: {_trade_off(row)}" for row in TRADE_OFFS[1:])
     yield from (f"  refused: {refusal.message}" for refusal in plan.refusals)
 

@@ -138,9 +138,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 
 def from_json(value: dict[str, Any]) -> Plan:
-    """Return a plan from the JSON object of :func:`to_json`, of this format or of the one before."""
-    if value.get("format") == 1:
-        value = _from_format_1(value)
+    """Return a plan from the JSON object of :func:`to_json`."""
     return Plan(
         **{
             **value,
@@ -149,7 +147,7 @@ def from_json(value: dict[str, Any]) -> Plan:
             "steps": tuple(value["steps"]),
             "copies": tuple(CopyPlan(**copy) for copy in value["copies"]),
             "notes": tuple(value["notes"]),
-            "ways": tuple(value.get("ways", ())),
+            "ways": tuple(value["ways"]),
             "refusals": tuple(Refusal(**refusal) for refusal in value["refusals"]),
         }
     )
@@ -235,39 +233,3 @@ def _flow(value: dict[str, Any]) -> FlowPlan:
             "written_again": Amount(**value["written_again"]) if value.get("written_again") else None,
         }
     )
-
-
-def _from_format_1(value: dict[str, Any]) -> dict[str, Any]:
-    """Convert a plan of the format before, which was of one flow, and always a reset."""
-    request = value["request"]
-    same = (
-        "flow",
-        "target",
-        "generation",
-        "next_generation",
-        "previous",
-        "fingerprint",
-        "position",
-        "stateful",
-        "operators_before",
-    )
-    flow = {name: value[name] for name in (*same, "prices", "failure")}
-    flow |= {
-        "start": request["start"],
-        "state": request["state"],
-        "keeps_schemas": not request["infer_schemas"],
-        "notes": value["notes"],
-    }
-    return {
-        **{name: value[name] for name in ("recovery", "recovery_id", "steps", "at", "refusals")},
-        "pipeline": value["flow"].partition(".")[0],
-        "tables": [value["target"]],
-        "request": {
-            **{name: content for name, content in request.items() if name != "flow"},
-            "flows": [value["flow"]],
-        },
-        "flows": [flow],
-        "copies": [],
-        "notes": [],
-        "format": FORMAT,
-    }

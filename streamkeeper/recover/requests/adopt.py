@@ -16,7 +16,7 @@ class AdoptRequest(Request):
     """An adoption as requested; every value was checked against the manifest.
 
     ``checkpoint`` is an absolute path or a URL. ``sources`` map each source of the checkpoint ("0", "1", … or
-    a name) to the flow's name for it; None if they are to be matched by what they are.
+    a name) to the flow's name for it; None if it has one source, or the flow's names.
     """
 
     refused = "The adoption was not planned"
@@ -40,8 +40,8 @@ class AdoptRequest(Request):
     sources: dict[str, str] | None = asked(
         "object",
         "Sources",
-        "Which source of the flow each source of the checkpoint is, where that cannot be told, in the order"
-        ' in which the old job\'s query reads them: {"0": "orders_raw", "1": "customers_raw"}.',
+        "Which source of the flow each source of the checkpoint is, if it has several without names, in the"
+        ' order in which the old job\'s query reads them: {"0": "orders_raw", "1": "customers_raw"}.',
         nullable=True,
         section="Sources",
     )

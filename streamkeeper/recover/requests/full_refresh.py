@@ -17,9 +17,6 @@ KEPT, DECLARED = "kept", "declared"
 DEFINITIONS = (KEPT, DECLARED)
 """Definition of a side table: that of the existing table, or that of a newly declared one."""
 
-BEHIND = 5
-"""Batches that the last round of reading before the hold may find, by default."""
-
 SOURCES = "sources"
 FILLS = (SOURCES, BACKUP)
 """What an emptied table is filled from."""
@@ -27,14 +24,6 @@ FILLS = (SOURCES, BACKUP)
 
 def _table(said: str) -> Any:
     return asked("string", "Table", said, names=TABLE)
-
-
-def _infer_schemas() -> Any:
-    said = (
-        "Look at the files again for sources that declare no schema. Off: the schemas of the old generation"
-        " stay."
-    )
-    return asked("boolean", "Infer schemas again", said, False, section="Sources")
 
 
 def _writers(asking: Asking) -> list[Flow]:
@@ -65,7 +54,14 @@ class RefreshRequest(Request):
         "The table that is emptied; every flow that writes it reads its sources again from the beginning."
     )
     accept: tuple[str, ...] = accepted()
-    infer_schemas: bool = _infer_schemas()
+    infer_schemas: bool = asked(
+        "boolean",
+        "Infer schemas again",
+        "Look at the files again for sources that declare no schema. Off: the schemas of the old generation"
+        " stay.",
+        False,
+        section="Sources",
+    )
     reason: str = ""
     by: str = "someone"
 
@@ -77,28 +73,15 @@ class RefreshRequest(Request):
 
 
 @dataclass(frozen=True)
-class BesideRequest(Request):
+class BesideRequest(RefreshRequest):
     """A full refresh beside the table, as requested.
 
-    ``table`` is ``pipeline.table``; ``behind`` a number of batches; ``definition`` one of ``DEFINITIONS``.
+    ``table`` is ``pipeline.table``; ``definition`` one of ``DEFINITIONS``.
     """
-
-    refused = "The full refresh was not planned"
 
     table: str = _table(
         "The table that is built anew; every flow that writes it reads its sources from the beginning, beside"
         " the table as it is."
-    )
-    behind: int = asked(
-        "number",
-        "May be behind by",
-        "Batches. What is read beside is read in rounds, each of all that is there; after one that had no"
-        " more batches than this, the flows are held, the rest is read, and the table is put in place. 0:"
-        " after a round that found nothing.",
-        BEHIND,
-        whole=True,
-        least=0,
-        unit="batches",
     )
     definition: str = asked(
         "string",
@@ -109,26 +92,14 @@ class BesideRequest(Request):
         KEPT,
         enum=DEFINITIONS,
     )
-    accept: tuple[str, ...] = accepted()
-    infer_schemas: bool = _infer_schemas()
-    reason: str = ""
-    by: str = "someone"
-
-    @classmethod
-    def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
-        """Check that a flow writes the table."""
-        _writers(asking)
-        return {}
 
 
 @dataclass(frozen=True)
-class WithBackupRequest(Request):
+class WithBackupRequest(RefreshRequest):
     """A full refresh with backup, as requested.
 
     ``table`` is ``pipeline.table``; ``fill_from`` one of :data:`FILLS`; the retention is the backup's.
     """
-
-    refused = "The full refresh was not planned"
 
     table: str = _table("The table that is backed up, emptied and filled again.")
     fill_from: str = asked(
@@ -142,10 +113,6 @@ class WithBackupRequest(Request):
     )
     kept_days: float | None = kept_days()
     keep_last: int | None = keep_last()
-    accept: tuple[str, ...] = accepted()
-    infer_schemas: bool = _infer_schemas()
-    reason: str = ""
-    by: str = "someone"
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:

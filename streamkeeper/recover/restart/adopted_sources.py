@@ -1,7 +1,7 @@
-"""Which source of a flow each source of an adopted checkpoint is: by what its positions say, never by its
-place in the query alone.
+"""Names of the sources of an adopted checkpoint, as the flow declares them.
 
 The order in which a query reads its sources is Spark's, and need not be the one in which they are declared.
+So several sources without names must be named in the request, and what each has read must fit.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from itertools import permutations
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry, files_log
@@ -19,8 +18,6 @@ from streamkeeper.delta.history import read_history
 from streamkeeper.errors import RequestError
 from streamkeeper.manifest.environment import variables
 
-_MOST = 6
-"""Sources up to which every way to name them is tried."""
 _GLOB = re.compile(r"[*?{\[]")
 
 
@@ -32,8 +29,8 @@ def match_sources(
     :param entry: the offsets of the batch that the flow is to go on after.
     :param sources: the flow's, opened.
     :param asked: which is which, where someone said so.
-    :raises RequestError: they do not fit, or could be told apart in several ways; the message says what was
-        found and what is declared.
+    :raises RequestError: they do not fit, or several have no names; the message says what was found and what
+        is declared.
     """
     keys = list(dict.fromkeys([*entry.sources, *checkpoint.sources()]))
     found = "; ".join(f"{key}: {describe(entry.sources.get(key))}" for key in keys)
@@ -50,34 +47,21 @@ def match_sources(
             " touched."
         )
     by_name = {source.name: source for source in sources}
-    ways = [dict(asked)] if asked is not None else _ways(keys, list(by_name))
-    misfits = [
-        [_misfit(checkpoint, key, entry.sources.get(key), by_name[name]) for key, name in way.items()]
-        for way in ways
-    ]
-    fitting = [way for way, wrong in zip(ways, misfits, strict=True) if not any(wrong)]
-    if len(fitting) == 1:
-        return fitting[0]
-    if not fitting:
-        why = "; ".join(dict.fromkeys(item for item in misfits[0] if item))
+    names = dict(asked or {}) or ({name: name for name in by_name} if set(keys) == set(by_name) else {})
+    if not names and len(keys) > 1:
+        example = json.dumps(dict(zip(keys, by_name, strict=True)))
         raise RequestError(
-            f"{told} They do not fit: {why}. Declare what the old job reads, and plan anew; nothing was"
+            f"{told} Which is which cannot be told. Say so in `sources`, such as {example}; nothing was"
             " touched."
         )
-    example = json.dumps(fitting[0])
-    raise RequestError(
-        f"{told} Which is which cannot be told. Say so in `sources`, such as {example}; nothing was touched."
-    )
-
-
-def _ways(keys: list[str], names: list[str]) -> list[dict[str, str]]:
-    """Give the ways in which sources may be named: as they are where they have names, else every order, the
-    declared one first.
-    """
-    if set(keys) == set(names):
-        return [{name: name for name in names}]
-    orders = permutations(names) if len(names) <= _MOST else [tuple(names)]
-    return [dict(zip(keys, order, strict=True)) for order in orders]
+    names = names or dict(zip(keys, by_name, strict=True))
+    wrong = [_misfit(checkpoint, key, entry.sources.get(key), by_name[name]) for key, name in names.items()]
+    if any(wrong):
+        raise RequestError(
+            f"{told} They do not fit: {'; '.join(filter(None, wrong))}. Declare what the old job reads, and"
+            " plan anew; nothing was touched."
+        )
+    return names
 
 
 def _misfit(checkpoint: Checkpoint, key: str, offset: Any, source: Source) -> str | None:

@@ -33,6 +33,9 @@ from streamkeeper.tables import past_versions
 from streamkeeper.tables.backups import TARGET, TOMBSTONES
 
 RECOVERY = "full_refresh_beside"
+BEHIND = 5
+"""Batches that the last round of reading before the hold may find."""
+_IDENTITY = "delta.identity.step"
 
 
 def app_id(recovery_id: str) -> str:
@@ -59,6 +62,11 @@ def check_replaceable(path: str, protocol: dict[str, Any], metadata: dict[str, A
     """
     check_copyable(path, protocol)
     check_rows_may_go(path, metadata)
+    if definition == KEPT and _IDENTITY in metadata.get("schemaString", ""):
+        raise RequestError(
+            f"{path} has an identity column: a table built beside would give its numbers a second time."
+            " Nothing was touched. Choose full_refresh."
+        )
     mapped = mapping_of(metadata)
     if definition == DECLARED and mapped != UNMAPPED:
         raise RequestError(

@@ -391,19 +391,13 @@ def names_of(found: Plan) -> dict[str, str] | None:
     return found.flows[0].start.sources
 
 
-def test_sources_are_told_apart_by_what_they_read_not_by_their_order(world: World) -> None:
-    assert names_of(plan(world, two_sources(world, "shop", "web"))) == {"0": "shop", "1": "web"}
-    shutil.rmtree(world.root / "old job")
-    assert names_of(plan(world, two_sources(world, "web", "shop"))) == {"0": "web", "1": "shop"}
-
-
-def test_sources_that_cannot_be_told_apart_must_be_named(world: World) -> None:
-    world.declare(TWO.replace("{data}/shop", "{data}/web"))
-    folder = two_sources(world, "web", "web")
-    world.declare(TWO.replace("{data}/shop", "{data}/web"))
+def test_several_sources_without_names_must_be_named(world: World) -> None:
+    folder = two_sources(world, "web", "shop")
     with pytest.raises(RequestError, match=r"Which is which cannot be told\. Say so in `sources`"):
         plan(world, folder)
     assert names_of(plan(world, folder, sources={"0": "web", "1": "shop"})) == {"0": "web", "1": "shop"}
+    with pytest.raises(RequestError, match=r"They do not fit: 0 has read .*/web/a\.json, and shop reads"):
+        plan(world, folder, sources={"0": "shop", "1": "web"})
     with pytest.raises(RequestError, match="`sources` must name each of 0, 1; it names a, b"):
         plan(world, folder, sources={"a": "web", "b": "shop"})
     with pytest.raises(

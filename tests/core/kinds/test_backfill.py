@@ -88,12 +88,6 @@ def keyed(world: World) -> World:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "no flow": ({"flow": "events.nobody"}, "events.nobody"),
-    "an unknown read": (
-        {"read": "everything"},
-        "read is 'everything'; allowed are history, files, table, backup",
-    ),
-    "an unknown field": ({"chunks": 3}, "Unknown: 'chunks'"),
     "an unknown source": ({"source": "other"}, "source is 'other'; events.clean_events reads events_raw"),
     "files without a path": ({"read": "files"}, "no path is given"),
     "a relative path": ({"read": "files", "path": "old"}, "neither absolute nor a URL"),
@@ -106,8 +100,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "its own table": ({"read": "table", "table": "events"}, "would be filled with its own rows"),
     "a backup with a source": ({"read": "backup", "source": "events_raw"}, "stand for no source"),
     "offsets of files": ({"from_offsets": {"a": {"0": 1}}}, "is no Kafka source but one of json"),
-    "half a file": ({"chunk": 1.5}, "chunk is 1.5; it must be a whole number, 1 or more"),
-    "nothing at a time": ({"chunk": 0}, "chunk is 0"),
     "an empty predicate": ({"predicate": " "}, "predicate is an empty text"),
 }
 

@@ -162,7 +162,8 @@ def test_what_is_decided_to_begin_from_an_earlier_one_keeps_it(stands: World) ->
 def test_what_a_recovery_names_that_is_not_over_stays(stands: World) -> None:
     evidence = {
         "format": 2, "recovery": "rewind", "recovery_id": "w1", "pipeline": "events", "tables": ["events"],
-        "request": {}, "steps": [], "copies": [], "notes": [], "refusals": [], "details": {}, "at": "",
+        "request": {}, "steps": [], "copies": [], "notes": [], "refusals": [], "ways": [],
+        "details": {}, "at": "",
         "flows": [
             {
                 "flow": FLOW, "target": "events", "generation": 4, "next_generation": 5, "previous": 4,
@@ -327,12 +328,10 @@ def test_it_stays_while_a_driver_of_it_lives(renamed: World) -> None:
             "forget_flows names unknown, of which nothing is kept. Kept and not declared are: old_events",
         ),
         ({"keep_days": 0.5}, "keep_days is 0.5; it must be a number of days from 1 to 36,500"),
-        ({"tombstone_days": "x"}, "tombstone_days is 'x'; it must be of type number"),
         (
             {"tombstone_days": 1_000_000},
             "tombstone_days is 1000000; it must be a number of days from 1 to 36,500",
         ),
-        ({"pipeline": "other"}, "pipeline is 'other'; allowed are events"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(values: dict[str, Any], said: str, renamed: World) -> None:

@@ -470,19 +470,15 @@ def test_a_generation_is_told_on_the_command_line_in_one_word() -> None:
         ({}, "none is given. Say to where in one way"),
         ({"batch": "1", "timestamp": "2026-11-21T10:00:00Z"}, "batch and timestamp are given"),
         ({"batch": "x"}, "batch is 'x'. Allowed is a batch such as 17, or one of a generation such as 2/17"),
-        ({"batch": 7}, "batch is 7; it must be of type string"),
         ({"timestamp": "2030-01-01T00:00:00Z"}, "lies in the future"),
         ({"offsets": {"other": 1}}, "offsets name other, which the flow does not read"),
         (
             {"offsets": {"events_raw": {"logOffset": 1}}, "target": "restored"},
             "positions belong to no version",
         ),
-        ({"batch": "1", "target": "new"}, "target is 'new'; allowed are kept, restored"),
         ({"batch": "1", "along": ["events.clean_events"], "target": "restored"}, "which is the flow itself"),
         ({"batch": "1", "along": ["other.flow"], "target": "restored"}, "along is .*other.flow"),
         ({"batch": "1", "along": ["rates.clean_rates"], "target": "restored"}, "which does not write events"),
-        ({"batch": "1", "flow": "no.flow"}, "There is no flow 'no.flow'"),
-        ({"batch": "1", "where": 1}, "Unknown: 'where'"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(values: dict[str, Any], said: str, world: World) -> None:

@@ -1,13 +1,11 @@
-"""Carrying out a reset: killed anywhere and run again it comes to the same end, and nobody's hold or lock is
-left or lost.
+"""Carrying out a reset: in its order, as approved, and nobody's hold or lock is left or lost. It is killed at
+every change in test_killed_everywhere.py.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +20,6 @@ from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.recover.plans.plan import Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.steps import shared as shared_steps
-from streamkeeper.storage import LocalStorage
 from streamkeeper.tables import recovery_lock
 from tests.worlds.recoveries import FLOW, carry_out, drive, plan
 from tests.worlds.small_world import CHANGES, EVENTS, World
@@ -100,74 +97,6 @@ def test_a_step_that_is_done_only_gives_its_evidence_again(parked: World) -> Non
     before = parked.tree()
     assert carry_out(parked, *UNTIL_RELEASED) == first
     assert parked.tree() == before
-
-
-class Deadly(LocalStorage):
-    """A storage that kills its process right before or right after its n-th change."""
-
-    changes = 0
-    at = 0
-    after = False
-
-    def _change(self, act: Callable[[], Any]) -> Any:
-        Deadly.changes += 1
-        if Deadly.changes == Deadly.at and not Deadly.after:
-            os._exit(9)
-        result = act()
-        if Deadly.changes == Deadly.at:
-            os._exit(9)
-        return result
-
-    def create(self, name: str, content: bytes) -> bool:
-        return bool(self._change(lambda: super(Deadly, self).create(name, content)))
-
-    def overwrite(self, name: str, content: bytes) -> None:
-        self._change(lambda: super(Deadly, self).overwrite(name, content))
-
-    def remove(self, name: str) -> None:
-        self._change(lambda: super(Deadly, self).remove(name))
-
-
-def killed_at(world: World, at: int, after: bool) -> bool:
-    """Carry the recovery out in a child that is killed at its n-th change; give whether it came that far."""
-    child = os.fork()
-    if child == 0:
-        Deadly.at, Deadly.after = at, after
-        engine.open_storage = Deadly  # type: ignore[attr-defined]
-        code = 8
-        try:
-            carry_out(world, *UNTIL_RELEASED)
-            drive(world.home)
-            carry_out(world, "verify_progress")
-            code = 0
-        finally:
-            os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, 9), f"the child failed at change {at}"
-    return code == 9
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before each change", "after each change"])
-def test_a_reset_that_is_killed_at_any_change_and_run_again_comes_to_the_same_end(
-    after: bool, parked: World
-) -> None:
-    plan(parked)
-    state, kept = parked.root / "state", parked.root / "kept"
-    shutil.copytree(state, kept)
-    assert not killed_at(parked, 10_000, after)
-    expected = end_state(parked)
-    at = 0
-    while True:
-        at += 1
-        shutil.rmtree(state)
-        shutil.copytree(kept, state)
-        if not killed_at(parked, at, after):
-            break
-        carry_out(parked, *UNTIL_RELEASED)
-        drive(parked.home)
-        carry_out(parked, "verify_progress")
-        assert end_state(parked) == expected, f"killed at change {at}"
-    assert at > len(STEPS) * 2, "every step's start and end was among the changes"
 
 
 @pytest.mark.parametrize("step", STEPS[1:])

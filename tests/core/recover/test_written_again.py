@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from streamkeeper.amounts import REPEATS, UNKNOWN_PRICE, Amount
-from streamkeeper.flows.generations import StartAt
+from streamkeeper.amounts import REPEATS, UNKNOWN_PRICE
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans import explain
@@ -142,11 +141,3 @@ def test_a_plan_whose_table_gets_more_a_second_time_got_worse(stands: World) -> 
     add_to(stands, 3, {"add": {"path": "more", "dataChange": True, "stats": json.dumps({"numRecords": 6})}})
     said = plans.worse(accepted, plan(stands, "rewind", batch="1", accept=[REPEATS]))
     assert said == ["table events: what it gets a second time went from at most 114 rows to at most 120 rows"]
-
-
-def test_a_plan_of_an_earlier_release_counted_nothing_of_it(stands: World) -> None:
-    value = plans.to_json(plan(stands, "rewind", batch="1"))
-    del value["flows"][0]["written_again"]
-    assert plans.from_json(value).flows[0].written_again is None
-    assert StartAt("batch", generation=1, batch=1) == plans.from_json(value).flows[0].start
-    assert Amount().nothing

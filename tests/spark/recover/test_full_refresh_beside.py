@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delta.tables import DeltaTable, IdentityGenerator
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 from streamkeeper_jobs.recover import full_refresh_beside, side_table
 from streamkeeper_jobs.spark.row_checksums import checksum
 
@@ -86,7 +84,8 @@ def test_a_reader_sees_the_old_table_or_the_new_one_and_the_flow_goes_on_before_
     assert bed.run() is Outcome.STOPPED
     old = [bed.rows()]
     bed.declare(FILTERED)
-    at_work.plan(KIND, NAME, table="events.events", behind=0)
+    at_work.plan(KIND, NAME, table="events.events")
+    monkeypatch.setattr(besides, "BEHIND", 0)
 
     def goes_on() -> None:
         bed.arrive(4, 5, 6)
@@ -121,43 +120,11 @@ def test_a_reader_sees_the_old_table_or_the_new_one_and_the_flow_goes_on_before_
     assert bed.home.storage.names("events") == ["clean_events", "ledger", "tables"]
 
 
-@pytest.mark.long
-def test_an_identity_column_that_goes_on_counting_is_no_change_and_gives_no_number_twice(
-    bed: Flowbed, at_work: Recoverer, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Delta keeps how far it has counted in the schema, and moves that with each batch of the flow that runs
-    on.
-    """
-    table = DeltaTable.create(spark).location(str(bed.table)).addColumns(StructType.fromDDL(SCHEMA))
-    table.addColumn("number", "BIGINT", generatedAlwaysAs=IdentityGenerator(start=10, step=5)).execute()
-    bed.arrive(1, 2, 3)
-    assert bed.run() is Outcome.STOPPED
-    given = {row["number"] for row in bed.rows()}
-    at_work.plan(KIND, NAME, table="events.events", behind=0)
-
-    def goes_on() -> None:
-        bed.arrive(*range(4, 40))
-        assert bed.run() is Outcome.STOPPED
-        given.update(row["number"] for row in bed.rows())
-
-    with monkeypatch.context() as patch:
-        after_round(1, goes_on, patch)
-        steps(at_work, "lock", "build")
-    steps(at_work, "hold", "plan_again", "put_in_place", *DONE)
-    given.update(row["number"] for row in bed.rows())
-    bed.arrive(40, 41)
-    assert bed.run() is Outcome.STOPPED
-    bed.holds(distinct(bed))
-    numbers = {row["n"]: row["number"] for row in bed.rows()}
-    assert len(set(numbers.values())) == 41
-    assert given.isdisjoint({numbers[40], numbers[41]}), "neither table ever gave them"
-
-
 PARTS = [
     ("read_what_is_there", 1, True),
     ("stop_for_good", 1, False),
     ("_bring", 1, True),
-    ("_shut_out", 1, True),
+    ("shut_flows_out", 1, True),
     ("_begin", 1, True),
     ("_begin", 2, True),
     ("_replace", 1, True),
@@ -178,7 +145,8 @@ def test_both_flows_of_a_table_by_key_and_its_tombstones_killed_in_the_middle_of
     bed.change(upsert(1, 5), delete(2, 6), upsert(5, 7))
     assert (bed.run(INCREMENTAL), bed.run(SNAPSHOT)) == (Outcome.STOPPED, Outcome.DONE)
     spark.sql(f"DELETE FROM delta.`{bed.table}` WHERE customer_id = 3")  # what a refresh is to put right
-    made = at_work.plan(KIND, NAME, table="customers.customers", behind=0)
+    made = at_work.plan(KIND, NAME, table="customers.customers")
+    monkeypatch.setattr(besides, "BEHIND", 0)
     at_work.step(NAME, "lock")
     real, drives = side_table.drive_aside, iter(range(1, 100))
 
