@@ -11,7 +11,6 @@ from streamkeeper.drivers.submit import driver
 from tests.worlds.flow_world import Flowbed, pipeline
 
 JOB = """
-import sys
 from streamkeeper_jobs.spark.session import open_session
 from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import Flow
@@ -21,7 +20,7 @@ settings = Settings.from_environment()
 loaded = load_pipeline(settings.pipelines / "events.py", settings.data)
 context = open_session(settings, Flow(loaded, loaded.flow("clean_events"), "")).sparkContext
 names = ("spark.sql.shuffle.partitions", "spark.sql.session.timeZone", "spark.ui.showConsoleProgress")
-print("found", context.master, *map(context.getConf().get, names), file=sys.stderr)
+print("found", context.master, *map(context.getConf().get, names))
 """
 
 
@@ -42,4 +41,4 @@ def test_a_driver_has_the_master_of_spark_submit_and_its_settings_where_the_flow
         text=True,
         check=False,
     )
-    assert "found local[3] 3 UTC true" in done.stderr, done.stderr[-3000:]
+    assert "found local[3] 3 UTC true" in done.stdout, done.stdout[-3000:]
