@@ -1,4 +1,4 @@
-"""What of a format of source only a driver can do: look with Spark, and write a position into a checkpoint."""
+"""What only a driver can do for a source format: look with Spark, and write a position into a checkpoint."""
 
 from __future__ import annotations
 
