@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -113,7 +114,7 @@ def _get(url: str) -> dict[str, Any]:
         return found
 
 
-PARTS = {
+PARTS: dict[str, Callable[..., None]] = {
     "api-server": api_server,
     "scheduler": scheduler,
     "job": job,
