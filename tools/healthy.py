@@ -49,7 +49,7 @@ def scheduler() -> None:
 
 def job(kind: str) -> None:
     """Check that the Airflow job of this container had a heartbeat lately, by Airflow's records."""
-    import psycopg2
+    import psycopg2  # type: ignore[import-untyped]
 
     address = os.environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].replace("+psycopg2", "")
     connection = psycopg2.connect(address, connect_timeout=int(ANSWER))
@@ -69,7 +69,7 @@ def job(kind: str) -> None:
 
 def worker() -> None:
     """Check that the Celery worker of this container answers by its broker."""
-    from celery import Celery
+    from celery import Celery  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     name = f"celery@{socket.gethostname()}"
     app = Celery(broker=os.environ["AIRFLOW__CELERY__BROKER_URL"])
