@@ -50,7 +50,7 @@ demo: setup ## start Airflow with a streaming flow and new data; STORY=1 plays b
 test: setup ## run the tests but the long ones, fast ones first, in JOBS=… processes (2); PYTEST_OPTIONS=… is passed on
 	@$(call PYTEST,"not long") $(ORDERED) $(OTHERS)
 
-test-long: browser setup ## run the tests that are marked as long; some need Chromium and its driver
+test-long: setup browser ## run the tests that are marked as long; fetches the browser that some of them need (once)
 	@$(call PYTEST,long) $(ORDERED) $(OTHERS)
 
 test-fast: $(PROJECT_STAMP) ## run those of make test that need neither Spark nor Airflow
@@ -100,9 +100,6 @@ clean: ## remove .venv, .cache, .demo and what the tools left behind
 java:
 	@PYTHON="$(PYTHON)" sh tools/needs.sh java >/dev/null
 
-browser:
-	@PYTHON="$(PYTHON)" sh tools/needs.sh java browser >/dev/null
-
 $(VENV_STAMP):
 	@python=$$(PYTHON="$(PYTHON)" sh tools/needs.sh) || exit 1; \
 	if [ ! -x $(PY) ] && ! "$$python" -m venv .venv; then \
@@ -129,3 +126,6 @@ $(PROJECT_STAMP): pyproject.toml $(LOCK_STAMP)
 # Looked at each time, by name and content; that takes a fifth of a second, and a damaged or missing jar comes again.
 jars: $(LOCK_STAMP)
 	@$(PY) -m tools.jars .cache/jars
+
+browser: $(LOCK_STAMP)
+	@$(PY) -m tools.browser

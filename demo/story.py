@@ -105,7 +105,7 @@ class Story:
 
     def it_breaks(self) -> None:
         """The pipeline file loses its deduplication, and the flow is parked."""
-        self._title("Somebody removes dropDuplicates from the pipeline file")
+        self._title("Someone removes dropDuplicates from the pipeline file")
         file = self.view.settings.pipelines / FILE
         before = file.read_text(encoding="utf-8")
         aside = file.with_name(f".{FILE}.writing")
@@ -151,7 +151,7 @@ class Story:
         """Generation 2 begins behind the very files that generation 1 processed, and the snapshot is not read
         again.
         """
-        self._title("The flow goes on, on generation 2, from exactly where it stood")
+        self._title("The flow continues, on generation 2, from exactly where it stood")
         check(
             "generation 2 began",
             generations.read_start(self.view.home, 2) is not None,

@@ -49,7 +49,7 @@ def scheduler() -> None:
 
 def job(kind: str) -> None:
     """Check that the Airflow job of this container had a heartbeat lately, by Airflow's records."""
-    import psycopg2  # type: ignore[import-untyped]
+    import psycopg2
 
     address = os.environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].replace("+psycopg2", "")
     connection = psycopg2.connect(address, connect_timeout=int(ANSWER))

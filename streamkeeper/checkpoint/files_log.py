@@ -155,7 +155,7 @@ class FilesLog:
         """Return what is wrong with a file by its first and last bytes; None if nothing is."""
         head, tail = _head_and_tail(self.storage, name)
         if not head:
-            return "is empty: the process or the machine went down while it was written"
+            return "is empty: the process or the machine stopped while it was written"
         version, newline, _ = head.partition(b"\n")
         if version.rstrip() != b"v1":
             return f"starts with {version[:30]!r} instead of the version v1"

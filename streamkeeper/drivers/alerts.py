@@ -60,7 +60,7 @@ _SUBJECTS = {
     AlertKind.RECOVERED: "is running again",
     AlertKind.RECOVERY_FINISHED: "was recovered",
     AlertKind.RECOVERY_FAILED: "could not be recovered",
-    AlertKind.RETRIED_AS_DECLARED: "is retried, as declared, after a failure that a restart cannot mend",
+    AlertKind.RETRIED_AS_DECLARED: "is retried, as declared, after a failure that a restart cannot fix",
     AlertKind.SETTINGS: "has settings that cannot work",
 }
 
@@ -125,8 +125,8 @@ def storage_now(storage: Storage) -> float:
     written = storage.modified(CLOCK)
     if written is None:
         raise StorageError(
-            f"{storage.path(CLOCK)} was written and is not there. Something removes files from the state"
-            " folder: find it, and stop it."
+            f"{storage.path(CLOCK)} was written and is not there. Another process removes files from the"
+            " state folder: find it and stop it."
         )
     return written
 
@@ -215,5 +215,6 @@ def _from_json(home: FlowHome, value: dict[str, Any]) -> Alert:
     except (TypeError, KeyError, ValueError) as error:
         path = home.storage.path(home.alert("pending"))
         raise StorageError(
-            f"A file in {path} or beside it is no alert: {error}. Remove it; the alert is told no more."
+            f"A file in {path} or beside it is not an alert: {error}. Remove it; the alert is then not sent"
+            " again."
         ) from error

@@ -171,7 +171,7 @@ def test_a_storage_that_cannot_be_written_does_not_break_the_task(
     (project / "state" / "first").write_text("in the way")
     with caplog.at_level(logging.ERROR):
         assert not alert(settings, AlertKind.PARKED, FLOW, "it broke", "park 1")
-    assert "Nobody could be told that first.first_flow: parked" in caplog.text
+    assert "No notifier could be called for first.first_flow, parked" in caplog.text
 
 
 class OnlyAsync(BaseNotifier):

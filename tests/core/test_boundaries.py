@@ -1,4 +1,4 @@
-"""Which room may import what (DESIGN, "The rooms"): read from the code's syntax, so that a lazy import counts
+"""Which room may import what (docs/architecture.md): read from the syntax, so that a lazy import counts
 too.
 """
 

@@ -183,7 +183,7 @@ def carry_out(world: World, name: str, **values: Any) -> None:
     ]
     assert (world.home.owners(), world.footprint()["lock"]) == ([], None)
     world.await_flow("running")
-    wait_until(world.last_batch, ENDING, "the flow goes on")
+    wait_until(world.last_batch, ENDING, "the flow continues")
 
 
 @pytest.mark.long

@@ -116,7 +116,7 @@ def test_a_price_that_got_worse_under_the_hold_is_asked_about_once_more(world: W
     assert world.api.answer(RESET, run, "approve", "Approve", ENDING) == "success"
     world.api.wait_for_task(RESET, run, "approve_again", ("awaiting_input",), ENDING)
     question = world.api.question(RESET, run, "approve_again")
-    assert question["subject"] == f"The price got worse. Approve the reset of {FLOW} all the same?"
+    assert question["subject"] == f"The price got worse. Approve the reset of {FLOW} anyway?"
     assert world.home.generations()[-1] == generation - 1
     assert world.api.answer(RESET, run, "approve_again", "Approve", ENDING) == "success"
     assert world.api.wait_for_run(RESET, run, ENDING) == "success"

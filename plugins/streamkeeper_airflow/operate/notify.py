@@ -60,7 +60,7 @@ def alert(
         log.warning("Alert: %s\n%s", found.subject, found.text)
         return deliver(home, found, notifiers_of(settings, flow))
     except (StreamkeeperError, OSError) as error:
-        log.exception("Nobody could be told that %s: %s: %s", flow, kind.value, error)
+        log.exception("No notifier could be called for %s, %s: %s", flow, kind.value, error)
         return False
 
 
@@ -83,7 +83,7 @@ def deliver(
         failure = send(notifier, found)
         if failure is None:
             alerts.record_told(home, found, notifier)
-            log.info("%s was told that %s.", notifier.classpath, found.subject)
+            log.info("%s was notified: %s.", notifier.classpath, found.subject)
         else:
             left += 1
             again = "no further attempt" if number >= alerts.MOST_ATTEMPTS else "the monitor tries again"

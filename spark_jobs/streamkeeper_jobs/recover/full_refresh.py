@@ -15,7 +15,7 @@ from streamkeeper.errors import RecoveryError
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables.commit_marks import app_id, is_emptied
-from streamkeeper_jobs.recover.rewind import shut_flows_out
+from streamkeeper_jobs.recover.rewind import seal_flows
 from streamkeeper_jobs.spark.delta_commit import carrying
 from streamkeeper_jobs.spark.session import spark_url
 
@@ -32,7 +32,7 @@ def empty_tables(spark: SparkSession, work: Work) -> dict[str, Any]:
     for path in paths:
         _check_may_be_emptied(spark, path)
     before = {path: delta_log.latest_version(path) for path in paths}
-    shut_flows_out(spark, work, plan)
+    seal_flows(spark, work, plan)
     done = []
     for number, path in enumerate(paths, start=1):
         work.check_stop()

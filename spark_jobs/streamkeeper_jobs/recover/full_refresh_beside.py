@@ -32,7 +32,7 @@ from streamkeeper.tables.backups import TARGET
 from streamkeeper.times import now
 from streamkeeper_jobs.recover.backup_table import commit_of
 from streamkeeper_jobs.recover.restore_table import replace_table
-from streamkeeper_jobs.recover.rewind import shut_flows_out
+from streamkeeper_jobs.recover.rewind import seal_flows
 from streamkeeper_jobs.recover.side_table import (
     Builder,
     builders,
@@ -103,7 +103,7 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
         _check_definitions(spark, plan)
     stop_for_good(work, flows)
     brought = _bring(spark, work)
-    shut_flows_out(spark, work, plan)
+    seal_flows(spark, work, plan)
     standing = {
         builder.flow.full_name: _begin(builder, plan)
         for builder in flows
@@ -157,8 +157,8 @@ def _check_definitions(spark: SparkSession, plan: Plan) -> None:
         if made_by is not None and made_by != _digest(read_snapshot(spark, path)):
             raise RecoveryError(
                 f"The columns, properties or constraints of {path} were changed while the table was built"
-                " beside, so they would go. Nothing was touched: give this recovery up (streamkeeper abandon"
-                f" {plan.recovery_id}), and plan anew."
+                " beside, so those changes would be lost. Nothing was changed. Give this recovery up"
+                f" (streamkeeper abandon {plan.recovery_id}), and plan again."
             )
 
 
@@ -171,8 +171,8 @@ def _bring(spark: SparkSession, work: Work) -> dict[str, int]:
     for what, path in work.plan.details["beside"].items():
         if not delta_log.exists(path):
             raise RecoveryError(
-                f"There is no table at {path}: its sources have nothing yet to make it of, or somebody"
-                " removed it. What it was to replace was not touched."
+                f"There is no table at {path}: its sources had no rows yet, or someone removed it. The old"
+                " table was not changed."
             )
         files = list(files_of(json.dumps({"add": add}) for add in read_snapshot(spark, path).adds))
         progress = Progress(
@@ -234,7 +234,7 @@ def _replace(spark: SparkSession, plan: Plan, what: str) -> dict[str, Any]:
     else:
         numbers = replace_table(spark, path, wanted, app_id, wrote)
     version = delta_log.latest_version(path)
-    say(f"{path} is what was built beside, since version {version}.")
+    say(f"{path} was replaced by the table built beside, in version {version}.")
     return {
         "what": what,
         "path": path,

@@ -9,7 +9,6 @@ again under their old query ids. That is why each flow begins a new generation a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from delta.tables import DeltaTable
@@ -21,6 +20,7 @@ from streamkeeper.flows import backfill_flow, generations
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.restart import put_back as put_backs
+from streamkeeper.recover.restart.put_back import VersionToRestore
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import past_versions, running_vacuums
 from streamkeeper_jobs.cdc.steps import CdcTables, app_ids
@@ -32,16 +32,7 @@ from streamkeeper_jobs.spark.session import spark_url, with_settings
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
-@dataclass(frozen=True)
-class Back:
-    """A table to restore to ``version``; ``newest`` was its version when that was planned under the hold."""
-
-    path: str
-    version: int
-    newest: int
-
-
-def shut_flows_out(spark: SparkSession, work: Work, plan: Plan) -> None:
+def seal_flows(spark: SparkSession, work: Work, plan: Plan) -> None:
     """Seal the earlier generations of a plan's flows, as the driver of their next generation would.
 
     Doing it again changes nothing. Abandoned backfills of the table are sealed too: a batch of theirs may be
@@ -67,7 +58,9 @@ def shut_flows_out(spark: SparkSession, work: Work, plan: Plan) -> None:
                 shut_out(spark, path, app_id, work.check_stop)
 
 
-def put_back(spark: SparkSession, work: Work, plan: Plan, backs: Iterable[Back]) -> Iterator[dict[str, Any]]:
+def put_back(
+    spark: SparkSession, work: Work, plan: Plan, backs: Iterable[VersionToRestore]
+) -> Iterator[dict[str, Any]]:
     """Restore tables one after the other and yield the evidence of each.
 
     Skips a table that this recovery has restored. Waits for a running VACUUM, which could remove files that
@@ -86,23 +79,23 @@ def put_back(spark: SparkSession, work: Work, plan: Plan, backs: Iterable[Back])
         lacking = past_versions.lacking_files(back.path, back.version) if found[back.path] is None else []
         if lacking:
             raise RecoveryError(
-                f"{back.path} cannot be put back to version {back.version}: VACUUM removed {lacking[0]} and"
-                " perhaps more. No table was put back. Give the flow a start that keeps its table"
-                " (reset_checkpoint), or put a backup back with restore_table."
+                f"{back.path} cannot be restored to version {back.version}: VACUUM removed {lacking[0]} and"
+                " perhaps more. No table was restored. Reset the flow and keep its table"
+                " (reset_checkpoint), or restore a backup with restore_table."
             )
     for back in wanted:
         evidence: dict[str, Any] = {"path": back.path, "version": back.version, "from_version": back.newest}
         if found[back.path] is not None:
-            yield {**evidence, "put_back_at": found[back.path], "note": "was put back before this try"}
+            yield {**evidence, "put_back_at": found[back.path], "note": "was restored before this try"}
             continue
         late = put_backs.written_late(work, plan, back.path, back.newest, put_backs.once_decided(plan))
         if back.version == back.newest and not late:
-            yield {**evidence, "put_back_at": None, "note": "nothing was written since"}
+            yield {**evidence, "put_back_at": None, "note": "nothing was written since then"}
         else:
             yield {**evidence, **_restore(spark, back, recovery)}
 
 
-def _restore(spark: SparkSession, back: Back, recovery: str) -> dict[str, Any]:
+def _restore(spark: SparkSession, back: VersionToRestore, recovery: str) -> dict[str, Any]:
     with with_settings(spark, {_METADATA: past_versions.mark(recovery)}):
         told = DeltaTable.forPath(spark, spark_url(back.path)).restoreToVersion(back.version).first()
     at = past_versions.restored_by(back.path, recovery, back.newest)
@@ -117,9 +110,9 @@ def _restore(spark: SparkSession, back: Back, recovery: str) -> dict[str, Any]:
 def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     """Do the step ``put_back`` of a rewind; do nothing if the target is kept."""
     plan = shared_steps.plan_under_hold(work)
-    backs = [Back(**back) for back in plan.details["put_back"]]
+    backs = put_backs.versions_of(plan)
     if not backs:
         return {"tables": [], "note": "the target is kept as it is"}
     put_backs.check_unchanged(work, plan, put_backs.once_decided(plan))
-    shut_flows_out(spark, work, plan)
+    seal_flows(spark, work, plan)
     return {"tables": list(put_back(spark, work, plan, backs))}

@@ -1,8 +1,7 @@
-"""``backup_table``: a durable copy of a table as it is now, with its tombstones as one unit. Writers go on
-meanwhile.
+"""``backup_table``: a durable copy of a table and its tombstones. Flows keep writing during the copy.
 
-Versions that belong together are pinned, their files copied, the copies compared with what was pinned, and
-only then entered as a backup. Nothing of the table, its flows or their holds is touched.
+Versions that belong together are chosen, their files are copied, and the copies are compared with the chosen
+versions. Only then they are listed as a backup. The table, its flows and their holds are not changed.
 """
 
 from __future__ import annotations
@@ -34,10 +33,11 @@ from streamkeeper.tables.backups import (
     TOMBSTONES,
     VERIFY,
     Backup,
+    Pinned,
+    PinnedTable,
     TableBackup,
-    checksum_of,
+    Verified,
     commit_file,
-    flows_of,
 )
 from streamkeeper.times import now
 
@@ -45,7 +45,7 @@ RECOVERY = "backup_table"
 
 
 def unit_of(settings: Settings, pipeline: Pipeline, table: str) -> dict[str, str]:
-    """Give what is copied and put back together: the paths of the table and, where there are any, of its
+    """Return what is copied and restored together: the paths of the table and, where there are any, of its
     tombstones.
     """
     unit = {TARGET: settings.table_path(table)}
@@ -88,24 +88,21 @@ def copy(work: Work) -> dict[str, Any]:
     """Copy the files of what was pinned, then write the commit that makes them a table; what is there already
     is left.
     """
-    pinned = work.evidence(PIN)
-    assert pinned is not None, "the step before was done"
     copies = open_storage(work.plan.details["folder"])
     return {
         "tables": [
-            _copy_table(work, table, copies.read(commit_file(table["what"]))) for table in pinned["tables"]
+            _copy_table(work, table, copies.read(commit_file(table.what)))
+            for table in work.result(PIN, Pinned).tables
         ]
     }
 
 
 def enter(work: Work) -> dict[str, Any]:
     """Write the entry that makes the copies a backup."""
-    pinned, verified = work.evidence(PIN), work.evidence(VERIFY)
-    assert pinned is not None and verified is not None, "the steps before were done"
+    pinned = work.result(PIN, Pinned)
     [table] = work.plan.tables
     asked = work.plan.request  # of this recovery, or of one that backs the table up first
-    proven = {found["what"]: found for found in verified["tables"]}
-    names = ("what", "source", "path", "version", "table_id", "files", "bytes")
+    proven = {found.what: found for found in work.result(VERIFY, Verified).tables}
     entry = Backup(
         id=work.plan.recovery_id,
         pipeline=work.plan.pipeline,
@@ -114,13 +111,19 @@ def enter(work: Work) -> dict[str, Any]:
         by=work.plan.by,
         tables=tuple(
             TableBackup(
-                **{name: found[name] for name in names},
-                checksum=checksum_of(proven[found["what"]]["checksum"]),
-                schema=proven[found["what"]]["schema"],
+                what=found.what,
+                source=found.source,
+                path=found.path,
+                version=found.version,
+                table_id=found.table_id,
+                files=found.files,
+                bytes=found.bytes,
+                checksum=proven[found.what].checksum,
+                schema=proven[found.what].schema,
             )
-            for found in pinned["tables"]
+            for found in pinned.tables
         ),
-        flows=flows_of(pinned["flows"]),
+        flows=pinned.flows,
         kept_days=asked.get("kept_days"),
         keep_last=asked.get("keep_last"),
         reason=work.plan.reason,
@@ -129,7 +132,7 @@ def enter(work: Work) -> dict[str, Any]:
 
 
 def is_entered(work: Work) -> bool:
-    """Say whether the entry of the backup is written."""
+    """Return whether the entry of the backup is written."""
     [table] = work.plan.tables
     return any(
         found.id == work.plan.recovery_id
@@ -137,20 +140,20 @@ def is_entered(work: Work) -> bool:
     )
 
 
-def _copy_table(work: Work, table: dict[str, Any], commit: bytes | None) -> dict[str, Any]:
+def _copy_table(work: Work, table: PinnedTable, commit: bytes | None) -> dict[str, Any]:
     if commit is None:
         raise RecoveryError(
-            f"What was pinned of {table['source']} is gone from {work.plan.details['folder']}: somebody"
-            " removed the folder while the copy was made. Give this backup up and back the table up anew."
+            f"The copied log of {table.source} is missing from {work.plan.details['folder']}: someone"
+            " removed the folder during the copy. Give this backup up and back up the table again."
         )
-    source, target = open_storage(table["source"]), open_storage(table["path"])
+    source, target = open_storage(table.source), open_storage(table.path)
     began = time.monotonic()
     progress = Progress(
-        lambda **numbers: work.progress(what=table["what"], **numbers), work.check_stop, table["files"]
+        lambda **numbers: work.progress(what=table.what, **numbers), work.check_stop, table.files
     )
     done = copy_files(source, target, files_of(commit.decode().splitlines()), progress)
     target.create(FIRST_COMMIT, commit)
-    return {"what": table["what"], **asdict(done), "seconds": round(time.monotonic() - began, 2)}
+    return {"what": table.what, **asdict(done), "seconds": round(time.monotonic() - began, 2)}
 
 
 def _copy(what: str, path: str, destination: str, notes: list[str]) -> CopyPlan:
@@ -163,8 +166,8 @@ def _copy(what: str, path: str, destination: str, notes: list[str]) -> CopyPlan:
     summary = read_summary(path, version)
     if summary is None:
         notes.append(
-            f"The log of the {what} has no summary of version {version}, so its bytes are known once it is"
-            " pinned."
+            f"The log of the {what} has no summary of version {version}, so its size is known only in the"
+            " step pin."
         )
         return CopyPlan(what, path, destination, 0, None, 0)
     check_copyable(path, summary.protocol)
@@ -182,21 +185,20 @@ def _rows(path: str, version: int) -> int | None:
 def _notes(request: BackupRequest, unit: Mapping[str, str]) -> Iterator[str]:
     if TOMBSTONES in unit:
         yield (
-            "Target and tombstones are pinned together, in the writers' turn; it is given back before"
-            " anything is copied."
+            "The versions of target and tombstones are chosen together, in the writers' turn, which is"
+            " released before the copy."
         )
-    yield "Flows go on meanwhile. What they write after the pin is not in the backup."
-    yield "Copied is one version: earlier versions and the change data feed of the table stay where they are."
+    yield "Flows keep running. Rows that they write after the version is chosen are not in the backup."
+    yield "One version is copied, without earlier versions and without the change data feed."
     if request.kept_days is None and request.keep_last is None:
-        yield "It is kept until somebody removes it."
+        yield "It is kept until someone removes it."
 
 
 KIND = Kind(
     name=RECOVERY,
-    title="Back up table",
     description=(
-        "Copies a table as it is now, with its tombstones, to where VACUUM and DROP do not reach it; flows"
-        " go on."
+        "Copies a table as it is now, with its tombstones, to a folder that VACUUM and DROP do not affect;"
+        " flows keep running."
     ),
     request=BackupRequest,
     plan=plan,
@@ -207,10 +209,10 @@ KIND = Kind(
             "spark",
             "streamkeeper_jobs.recover.backup_table:pin",
         ),
-        StepKind(COPY, "copy their files; flows go on", "here", copy),
+        StepKind(COPY, "copy their files; flows keep running", "here", copy),
         StepKind(
             VERIFY,
-            "compare rows and checksums of the copies with what was pinned",
+            "compare rows and checksums of the copies with the chosen versions",
             "spark",
             "streamkeeper_jobs.recover.backup_table:verify",
         ),

@@ -22,19 +22,19 @@ class AdoptRequest(Request):
     refused = "The adoption was not planned"
 
     flow: str = asked(
-        "string", "Flow", "The flow that goes on with the checkpoint; it must not have begun yet.", names=FLOW
+        "string", "Flow", "The flow that continues with the checkpoint. It must never have run.", names=FLOW
     )
     checkpoint: str = asked(
         "string",
         "Checkpoint",
         "What the old job has as its checkpointLocation: an absolute path, or a URL such as"
-        " s3://bucket/folder. It is copied, and nothing in it is changed.",
+        " s3://bucket/folder. It is copied and not changed.",
     )
     old_job_is_stopped: bool = asked(
         "boolean",
         "The old job is stopped",
-        "Nobody but you can know that. Where it still runs, what it does from now on is not in the table, or"
-        " comes twice.",
+        "Streamkeeper cannot check this. If it still runs, rows that it processes from now on are lost or"
+        " duplicated.",
         False,
     )
     sources: dict[str, str] | None = asked(

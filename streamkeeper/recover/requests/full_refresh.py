@@ -34,7 +34,7 @@ def _writers(asking: Asking) -> list[Flow]:
     writers = asking.manifest.writers(pipeline.name, table.name)
     if not writers:
         asking.wrong.append(
-            f"table is '{pipeline.name}.{table.name}', which no flow writes, so nothing would fill it again."
+            f"table is '{pipeline.name}.{table.name}', which no flow writes, so it would stay empty."
         )
     return writers
 
@@ -51,14 +51,14 @@ class RefreshRequest(Request):
     refused = "The full refresh was not planned"
 
     table: str = _table(
-        "The table that is emptied; every flow that writes it reads its sources again from the beginning."
+        "The table to empty; every flow that writes it reads its sources again from the beginning."
     )
     accept: tuple[str, ...] = accepted()
     infer_schemas: bool = asked(
         "boolean",
         "Infer schemas again",
-        "Look at the files again for sources that declare no schema. Off: the schemas of the old generation"
-        " stay.",
+        "Infer the schemas of sources that declare none from their files again. Off: the schemas of the"
+        " old generation are kept.",
         False,
         section="Sources",
     )
@@ -80,15 +80,15 @@ class BesideRequest(RefreshRequest):
     """
 
     table: str = _table(
-        "The table that is built anew; every flow that writes it reads its sources from the beginning, beside"
-        " the table as it is."
+        "The table to rebuild; every flow that writes it reads its sources from the beginning, into a new"
+        " table beside the old one."
     )
     definition: str = asked(
         "string",
         "Definition",
-        "kept: columns, partitions or clustering, properties and constraints are those of the table as it is."
-        " declared: the table is made as a new one would be, for flows that give other columns; what was set"
-        " by hand is gone then.",
+        "kept: columns, partitions or clustering, properties and constraints are those of the table as it"
+        " is. declared: the table is made as a new one would be, for flows that give other columns;"
+        " settings made by hand are lost.",
         KEPT,
         enum=DEFINITIONS,
     )
@@ -101,13 +101,13 @@ class WithBackupRequest(RefreshRequest):
     ``table`` is ``pipeline.table``; ``fill_from`` one of :data:`FILLS`; the retention is the backup's.
     """
 
-    table: str = _table("The table that is backed up, emptied and filled again.")
+    table: str = _table("The table to back up, empty and fill again.")
     fill_from: str = asked(
         "string",
         "Filled from",
-        "sources: every flow reads its sources again from the beginning; the backup is the way back. backup:"
-        " the rows come back from the backup, and each flow goes on after what it read last; for a table"
-        " whose history the sources have no more.",
+        "sources: every flow reads its sources again from the beginning; the backup allows a restore."
+        " backup: the rows are filled in from the backup, and each flow continues from its position; for"
+        " tables whose history the sources no longer have.",
         SOURCES,
         enum=FILLS,
     )
@@ -121,8 +121,8 @@ class WithBackupRequest(RefreshRequest):
         if values["fill_from"] == BACKUP:
             if values["infer_schemas"]:
                 asking.wrong.append(
-                    "infer_schemas is given, but fill_from is backup: the flows go on as they are. Leave it"
-                    " off, or fill from sources."
+                    "infer_schemas is given, but fill_from is backup: the flows continue unchanged. Leave"
+                    " it off, or fill from sources."
                 )
             try:
                 if writers:

@@ -110,7 +110,7 @@ def spoil_cut(name: str) -> Callable[[Path], None]:
             spoil_write("21", b"v9\n{}"), r"21 starts with b'v9' instead of the version v1", id="version"
         ),
         pytest.param(spoil_cut("21"), r"21 is cut off", id="plain cut off"),
-        pytest.param(spoil_write("21", b'v1\n{"path":1}'), r"no processed file", id="no entry"),
+        pytest.param(spoil_write("21", b'v1\n{"path":1}'), r"not a processed file", id="no entry"),
     ],
 )
 def test_a_damaged_log_is_never_read_short(tmp_path: Path, spoil: Callable[[Path], None], match: str) -> None:

@@ -99,7 +99,7 @@ def test_the_plan_says_where_the_table_is_built_and_what_that_takes(stands: Worl
         3,
     )
     assert found.steps.index("build") < found.steps.index("hold") < found.steps.index("put_in_place")
-    assert "is built anew beside" in found.notes[0]
+    assert "is rebuilt beside" in found.notes[0]
     assert KIND.read_request(found.request) == BesideRequest("events.events", by="ada")
 
 
@@ -152,14 +152,12 @@ def test_what_the_running_flow_removes_while_the_table_is_built_is_an_unknown_lo
     found = plan(stands)
     [refusal] = found.refusals
     assert refusal.price == LOSS
-    assert (
-        "goes on removing files that it has read while the table is built, by cleanSource" in refusal.message
-    )
-    assert "Choose full_refresh, which holds the flow meanwhile" in refusal.message
-    assert "goes on removing files" in str(found.flows[0].prices[0].lost.rows_unknown)
+    assert "keeps removing files that it has read while the table is built, by cleanSource" in refusal.message
+    assert "Choose full_refresh, which holds the flow" in refusal.message
+    assert "keeps removing files" in str(found.flows[0].prices[0].lost.rows_unknown)
     stands.files[0].unlink()
     assert str(plan(stands).flows[0].prices[0].lost.rows_unknown).startswith(
-        "1 file, rows unknown: the files are not there"
+        "1 file, rows unknown: the files no longer exist"
     )
     assert plan(stands, LOSS).refusals == ()
     stands.declare(EVENTS.replace("options={}", 'options={"cleanSource": "off"}'))
@@ -191,12 +189,12 @@ REFUSED: dict[str, tuple[dict[str, str], str, str]] = {
     "an identity column": (
         {"schema": '{"fields":[{"name":"n","metadata":{"delta.identity.step":1}}]}'},
         "kept",
-        r"has an identity column.*Nothing was touched. Choose full_refresh",
+        r"has an identity column.*Nothing was changed. Choose full_refresh",
     ),
     "appends only": (
         {"delta.appendOnly": "true"},
         "kept",
-        r"has the property delta.appendOnly.*Nothing was touched. Unset the property",
+        r"has the property delta.appendOnly.*Nothing was changed. Unset the property",
     ),
     "mapped columns": (
         {"delta.columnMapping.mode": "name"},
@@ -302,7 +300,7 @@ def test_clean_up_finds_what_a_recovery_that_is_over_has_left_and_touches_none_t
     ledger.open(stands.home.storage, "events", RECOVERY).record("given_up", {"why": "x"})
     found = left()
     assert found.details["beside"] == [RECOVERY]
-    assert f"What {RECOVERY} built beside a table" in " ".join(found.notes)
+    assert f"The table that {RECOVERY} built" in " ".join(found.notes)
     clean_up_steps.remove_beside(
         Work(stands.settings, found, ledger.open(stands.home.storage, "events", "c1"), "remove_beside")
     )

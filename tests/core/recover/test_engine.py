@@ -242,7 +242,7 @@ def test_of_two_recoveries_that_share_one_table_the_second_is_refused_and_leaves
     plan(several, "r2", FLOWS)
     carry_out(several, "hold", recovery="r1")
     with pytest.raises(
-        TableLocked, match=r"The recovery r1 works on the table events of events, so r2 cannot begin"
+        TableLocked, match=r"The recovery r1 has locked the table events of events, so r2 cannot start"
     ):
         carry_out(several, "hold", recovery="r2")
     assert [home.owners() for home in homes(several)] == [["park", "recovery-r1"], [], []]
@@ -285,7 +285,7 @@ def test_a_price_of_one_of_several_flows_is_said_with_its_name(several: World) -
         (flow, "repeats") for flow in FLOWS
     ]
     assert all(refusal.message.startswith(f"{refusal.flow}: ") for refusal in made.refusals)
-    with pytest.raises(PlanRefused, match=r"events.aside_events: rows that the target"):
+    with pytest.raises(PlanRefused, match=r"events.aside_events: duplicates: rows that the target"):
         shared_steps.check_accepted(made)
 
 
@@ -402,9 +402,7 @@ def stamp_plan(_: Settings, manifest: Manifest, request: StampRequest, recovery_
         flow.full_name, request.table, 1, None, 1, flow.fingerprint, StartAt("earliest"), "rebuilt"
     )
     refusals = (
-        ()
-        if "loss" in request.accept
-        else (Refusal("loss", "rows go. To go on all the same, accept `loss`."),)
+        () if "loss" in request.accept else (Refusal("loss", "rows go. To continue anyway, accept `loss`."),)
     )
     tables = (request.table,)
     return Plan(
@@ -430,7 +428,6 @@ def chunks(work: Work) -> dict[str, Any]:
 
 STAMP = Kind(
     name="stamp",
-    title="Stamp",
     description="Stamps a table.",
     request=StampRequest,
     plan=stamp_plan,

@@ -190,7 +190,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("values", "message"), BAD.values(), ids=BAD.keys())
 def test_a_value_that_does_not_fit_is_refused(values: dict[str, Any], message: str, known: Manifest) -> None:
-    with pytest.raises(RequestError, match=rf"(?s)nothing was touched:\n- .*{message}"):
+    with pytest.raises(RequestError, match=rf"(?s)nothing was changed:\n- .*{message}"):
         parse(known, **values)
 
 
@@ -240,7 +240,7 @@ def test_the_command_lines_from_is_read(text: str, values: dict[str, Any]) -> No
 
 
 def test_offsets_that_are_no_json_are_refused() -> None:
-    with pytest.raises(RequestError, match=r"what follows offsets: is no JSON .* Example: offsets:"):
+    with pytest.raises(RequestError, match=r"what follows offsets: is not JSON .* Example: offsets:"):
         ResetRequest.shorthand({"start": "offsets:{events_raw: 7}"})
 
 

@@ -266,7 +266,7 @@ def test_what_the_old_job_still_sends_adds_nothing(make_bed: Make) -> None:
             (
                 lambda events: events,
                 '.withColumn("more", events.n)',
-                "gives the columns more, which the table",
+                "has the columns more, which the table",
             ),
         ],
     ),
@@ -295,7 +295,7 @@ def test_a_job_that_still_runs_is_found_by_the_rehearsal(make_bed: Make) -> None
     adopt(bed, folder, until="plan_again")
     bed.arrive(2)
     run_old_job(bed, lambda events: events)
-    with pytest.raises(RecoveryError, match=r"moved on from batch 0 .* the old job still runs"):
+    with pytest.raises(RecoveryError, match=r"went from batch 0 .* the old job still runs"):
         adopt(bed, folder, until="see_still")
     assert bed.home.generations() == []
 

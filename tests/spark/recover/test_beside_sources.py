@@ -74,7 +74,7 @@ def test_from_kafka_and_from_delta_while_more_arrives(
     assert bed.run() is Outcome.STOPPED
     bed.holds(distinct(bed, above=1))
     assert bed.start(2).checkpoint.rpartition("/")[2].startswith("beside-"), (
-        "it goes on where the table was built"
+        "it continues where the table was built"
     )
 
 

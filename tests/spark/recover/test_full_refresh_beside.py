@@ -124,7 +124,7 @@ PARTS = [
     ("read_what_is_there", 1, True),
     ("stop_for_good", 1, False),
     ("_bring", 1, True),
-    ("shut_flows_out", 1, True),
+    ("seal_flows", 1, True),
     ("_begin", 1, True),
     ("_begin", 2, True),
     ("_replace", 1, True),
@@ -148,7 +148,7 @@ def test_both_flows_of_a_table_by_key_and_its_tombstones_killed_in_the_middle_of
     made = at_work.plan(KIND, NAME, table="customers.customers")
     monkeypatch.setattr(besides, "BEHIND", 0)
     at_work.step(NAME, "lock")
-    real, drives = side_table.drive_aside, iter(range(1, 100))
+    real, drives = side_table.drive_derived_flow, iter(range(1, 100))
 
     def killed_before_the_second(*arguments: Any, **named: Any) -> Any:
         if next(drives) == 2:
@@ -156,7 +156,7 @@ def test_both_flows_of_a_table_by_key_and_its_tombstones_killed_in_the_middle_of
         return real(*arguments, **named)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(side_table, "drive_aside", killed_before_the_second)
+        patch.setattr(side_table, "drive_derived_flow", killed_before_the_second)
         at_work.step(NAME, "build")
     with monkeypatch.context() as patch:
         after_round(1, lambda: (bed.change(delete(1, 9), upsert(2, 4)), bed.run()), patch)
@@ -216,7 +216,7 @@ def test_the_job_is_killed_while_it_builds_and_what_is_given_up_leaves_nothing(
             job.wait()
     assert ledger.open(bed.home.storage, "events", NAME).find("build.done") is None
     told = at_work.step(NAME, "build")
-    assert told["batches"] < 15, "it went on, and did not begin anew"
+    assert told["batches"] < 15, "it went on, and did not begin again"
     found = bed.spark.read.format("delta").load(
         besides.unit_beside(bed.settings, {"target": ""}, "events", NAME)["target"]
     )
@@ -253,7 +253,7 @@ def test_what_was_set_by_hand_stays_and_abandoned_before_the_commit_the_flow_is_
     steps(at_work, "lock", "build", "hold", "plan_again")
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('owner.team' = 'shop')")
     with pytest.raises(
-        RecoveryError, match=r"were changed while the table was built beside.*Nothing was touched"
+        RecoveryError, match=r"were changed while the table was built beside.*Nothing was changed"
     ):
         at_work.step(NAME, "put_in_place")
     assert engine.give_up(bed.settings, "events", NAME, "changed")
@@ -286,7 +286,7 @@ def test_what_was_set_by_hand_stays_and_abandoned_before_the_commit_the_flow_is_
     engine.abandon(bed.settings, "events", third, "ada")
     before = delta_log.latest_version(str(bed.table))
     assert bed.run() is Outcome.PARKED
-    assert "checkpoint and its table cannot both be right" in bed.park().reason
+    assert "checkpoint and its table contradict each other" in bed.park().reason
     assert delta_log.latest_version(str(bed.table)) == before
     bed.declare(pipeline())
     at_work.run("reset_checkpoint", "back", flow="events.clean_events", start="generation", generation=2)
