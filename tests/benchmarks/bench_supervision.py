@@ -170,7 +170,8 @@ def _drive(bench: Bench, home: FlowHome, lease: leases.Lease, over: threading.Ev
 
     declaration = Declaration(bench.settings, NAME)
     absence = Absence(home, bench.settings.supervisor_timeout)
-    with Watch(home, lease, bench.settings.heartbeat_interval, declaration, absence) as watch:
+    interval, term = bench.settings.heartbeat_interval, bench.settings.lease_term
+    with Watch(home, lease, interval, declaration, absence, term=term) as watch:
         watch.tell(phase="running")
         over.wait()
 

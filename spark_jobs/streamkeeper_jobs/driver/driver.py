@@ -165,7 +165,8 @@ def take_lease(asked: DriverRequest) -> Lease:
 def watch_over(asked: DriverRequest, lease: Lease) -> Watch:
     """Return the watch of a flow whose lease was taken; it begins when it is entered as a context."""
     absence = supervision.absence(asked.home, asked.settings.supervisor_timeout)
-    return Watch(asked.home, lease, asked.settings.heartbeat_interval, asked.declaration, absence)
+    interval, term = asked.settings.heartbeat_interval, asked.settings.lease_term
+    return Watch(asked.home, lease, interval, asked.declaration, absence, term=term)
 
 
 def drive(

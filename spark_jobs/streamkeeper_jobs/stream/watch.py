@@ -7,7 +7,9 @@ that runs a query obeys it.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -15,11 +17,12 @@ from types import TracebackType
 from typing import Protocol
 
 from streamkeeper.drivers.supervision import Absence
-from streamkeeper.errors import LeaseLost
+from streamkeeper.errors import LeaseLost, StorageError
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Heartbeat, Lease
 from streamkeeper.times import now
+from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.stream.declaration_watch import Declaration
 
 
@@ -74,6 +77,9 @@ class Orders(Protocol):
 class Watch:
     """Beats every ``interval`` seconds and looks for an order, until closed. Use as a context.
 
+    A storage that fails is silence at first. Another driver may take the lease over after ``term`` seconds of
+    silence. So the watch ends this one when half of that is over.
+
     :param absence: detects that the supervising task is gone, if there is one.
     """
 
@@ -84,9 +90,13 @@ class Watch:
         interval: float,
         declaration: Declaration,
         absence: Absence | None = None,
+        *,
+        term: float,
     ) -> None:
         self._home, self._lease, self._interval, self._declaration = home, lease, interval, declaration
-        self._absence = absence
+        self._term, self._absence = term, absence
+        self._beaten = time.monotonic()
+        self._silent = False
         self._lock = threading.Lock()
         self._heartbeat = Heartbeat(lease.epoch, 0, "starting", lease.generation, now())
         self._order: Order | None = None
@@ -97,8 +107,10 @@ class Watch:
         self._checking: Future[str | None] | None = None
 
     def __enter__(self) -> Watch:
+        began = time.monotonic()
         self._beat()
         self._look()
+        self._heard(began)
         self._thread.start()
         return self
 
@@ -108,7 +120,8 @@ class Watch:
         self._closed.set()
         self._thread.join()
         if self._broken is None and (self._order is None or not self._order.at_once):
-            self._beat()
+            with contextlib.suppress(StorageError):  # the lease is left, or kept, without it as well
+                self._beat()
         self._importer.shutdown(wait=False, cancel_futures=True)
 
     @property
@@ -125,7 +138,10 @@ class Watch:
             before = self._heartbeat.phase
             self._heartbeat = replace(self._heartbeat, **changes)  # type: ignore[arg-type]
         if self._heartbeat.phase != before:
-            self._beat()
+            try:
+                self._beat()
+            except StorageError as error:
+                self._unheard(error)
 
     def wait(self, seconds: float) -> None:
         """Wait for some seconds, or until there is an order.
@@ -162,12 +178,42 @@ class Watch:
     def _run(self) -> None:
         try:
             while not self._closed.wait(self._interval):
-                self._beat()
-                if self._order is None:
-                    self._look()
+                began = time.monotonic()
+                try:
+                    self._beat()
+                    if self._order is None:
+                        self._look()
+                except StorageError as error:
+                    self._unheard(error)
+                else:
+                    self._heard(began)
         except BaseException as error:  # noqa: BLE001 - handed to the main thread, which raises it
             self._broken = error
             self._told.set()
+
+    def _heard(self, began: float) -> None:
+        """Note that the storage took a beat and answered each look, which began at a moment."""
+        if self._silent:
+            say("The state folder answers again.")
+        self._beaten, self._silent = began, False
+
+    def _unheard(self, error: StorageError) -> None:
+        """Take a storage that failed for silence.
+
+        :raises StorageError: half of the lease's term is over since the last beat.
+        """
+        silence = time.monotonic() - self._beaten
+        if silence >= self._term / 2:
+            raise StorageError(
+                f"The driver of {self._home.full_name} could not use its state folder for {silence:.0f} s,"
+                " half of STREAMKEEPER_LEASE_TERM. It stops before another one may take its lease over:"
+                f" {error}"
+            ) from error
+        if not self._silent:
+            self._silent = True
+            say(
+                f"The state folder does not answer; tried again for {self._term / 2 - silence:.0f} s: {error}"
+            )
 
     def _beat(self) -> None:
         with self._lock:

@@ -1,5 +1,5 @@
-"""What a driver makes of its pipelines folder while it runs: nothing that is wrong there ends it, and a
-change of its flow does.
+"""What a driver makes of its pipelines folder and its state folder while it runs: nothing that is wrong in
+the pipelines ends it, a change of its flow does, and a state folder that fails does for too long.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pytest
 from streamkeeper_jobs.stream.declaration_watch import AGAIN_SECONDS, Declaration
 from streamkeeper_jobs.stream.watch import Watch
 
+from streamkeeper.errors import StorageError
 from streamkeeper.flows import leases
 from streamkeeper.manifest.manifest import read_manifest
 from tests.worlds.small_world import EVENTS, World
@@ -37,7 +38,7 @@ def declared(world: World) -> Declaration:
 @pytest.fixture
 def watch(world: World, declared: Declaration) -> Iterator[Watch]:
     """The watch of a driver of the flow, under its lease."""
-    with Watch(world.home, leases.acquire(world.home, 1, 0.6), 0.05, declared) as made:
+    with Watch(world.home, leases.acquire(world.home, 1, 0.6), 0.05, declared, term=60) as made:
         yield made
 
 
@@ -128,3 +129,40 @@ def test_a_look_that_failed_is_taken_again_although_no_file_changed(
     at[0] += AGAIN_SECONDS
     assert found.files_changed()
     assert "the declaration changed" in str(found.what_changed())
+
+
+@pytest.fixture
+def without_heartbeats(world: World, watch: Watch) -> Iterator[None]:
+    """A state folder that refuses the heartbeats of a running watch."""
+    folder = Path(world.home.storage.path(world.home.heartbeat(1))).parent
+    folder.rename(folder.with_name("aside"))
+    folder.write_text("no folder")
+    yield
+    if folder.is_file():
+        folder.unlink()
+
+
+def test_heartbeats_that_could_not_be_written_are_silence_and_then_go_on(
+    world: World, watch: Watch, without_heartbeats: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = watch.heartbeat.count
+    until(lambda: watch.heartbeat.count > before + 3)
+    watch.tell(phase="running")
+    assert watch.order() is None
+    Path(world.home.storage.path(world.home.heartbeat(1))).parent.unlink()
+    until(lambda: leases.read_heartbeat(world.home, 1))
+    said: list[str] = []
+    until(lambda: said.append(capfd.readouterr().out) or "answers again" in "".join(said))
+    assert "".join(said).count("does not answer; tried again") == 1
+
+
+def test_a_driver_ends_when_half_of_the_term_was_silent(world: World, declared: Declaration) -> None:
+    with Watch(world.home, leases.acquire(world.home, 1, 0.6), 0.05, declared, term=1.0) as watch:
+        folder = Path(world.home.storage.path(world.home.heartbeat(1))).parent
+        folder.rename(folder.with_name("aside"))
+        folder.write_text("no folder")
+        began = time.monotonic()
+        with pytest.raises(StorageError, match=r"could not use its state folder for .* half of STREAMKEEPER"):
+            while True:
+                watch.wait(0.05)
+        assert time.monotonic() - began >= 0.3, "it was silent for a while first"
