@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 from streamkeeper.errors import SettingsError
@@ -24,6 +25,19 @@ DEFAULT_MASTER = "local[2]"
 PIPELINE_ENV = "STREAMKEEPER_PIPELINE_ENV"
 """Setting that names the environment variables which pipelines may see."""
 
+UNTESTED = "STREAMKEEPER_UNTESTED_STORAGE"
+"""Setting that allows URLs of stores that Streamkeeper was not tried on."""
+
+_TRIED = ("s3", "s3a")
+"""Schemes of URLs that Streamkeeper was tried on."""
+_NESTED = {
+    "same": "they are the same folder.",
+    "inside": "the first is inside the second.",
+    "around": "the second is inside the first.",
+}
+_BACKUPS_IN = (
+    " Backups may lie in the warehouse below a name that begins with an underscore, such as __backups."
+)
 _VARIABLES = re.compile(r"[A-Za-z_*][A-Za-z0-9_*]*")
 _FEW = 5
 """Heartbeats that a supervisor may always miss before its driver stops."""
@@ -56,6 +70,8 @@ class Settings:
     """
     backups: str = ""
     """Folder or URL of the backups of tables; empty means a folder in the warehouse."""
+    untested_storage: bool = False
+    """Whether URLs of stores may be set that Streamkeeper was not tried on."""
     pipeline_env: tuple[str, ...] = ("ORDERS_BROKERS",)
     """Environment variables, or patterns of their names, for user code and for ``{env:NAME}``."""
 
@@ -64,8 +80,9 @@ class Settings:
         """Read the settings from ``environment`` (``os.environ`` by default).
 
         :raises SettingsError: a time is not a positive number of seconds, ``lease_term`` or
-            ``supervisor_timeout`` is too short, a path is relative, a folder that must be local is a URL, or
-            a name in ``pipeline_env`` is not one of an environment variable.
+            ``supervisor_timeout`` is too short, a path is relative, a folder that must be local is a URL, a
+            URL is of a store that was not tried, two folders are equal or inside one another, or a name in
+            ``pipeline_env`` is not one of an environment variable.
         """
         env = os.environ if environment is None else environment
         home = PROJECT / ".demo"
@@ -87,8 +104,10 @@ class Settings:
             log_retention=_seconds("STREAMKEEPER_LOG_RETENTION", env, cls.log_retention),
             stop_timeout=_seconds("STREAMKEEPER_STOP_TIMEOUT", env, cls.stop_timeout),
             backups=_location("STREAMKEEPER_BACKUPS", env.get("STREAMKEEPER_BACKUPS"), ""),
+            untested_storage=_untested(env),
             pipeline_env=pipeline_env(env),
         )
+        settings._check_folders()
         if settings.lease_term < 2 * settings.heartbeat_interval:
             raise SettingsError(
                 f"STREAMKEEPER_LEASE_TERM is {settings.lease_term:g} s and STREAMKEEPER_HEARTBEAT_INTERVAL"
@@ -118,8 +137,33 @@ class Settings:
             "STREAMKEEPER_LOG_RETENTION": str(self.log_retention),
             "STREAMKEEPER_STOP_TIMEOUT": str(self.stop_timeout),
             "STREAMKEEPER_BACKUPS": self.backups,
+            UNTESTED: str(self.untested_storage).lower(),
             PIPELINE_ENV: ",".join(self.pipeline_env),
         }
+
+    def _check_folders(self) -> None:
+        """Check that each folder is on a store that was tried, and outside of the others.
+
+        Backups may lie in the warehouse where no table can: the name of no table begins with ``_`` or ``.``.
+        """
+        named = {
+            "STREAMKEEPER_STATE": self.state,
+            "STREAMKEEPER_WAREHOUSE": self.warehouse,
+            "STREAMKEEPER_DATA": self.data,
+            **({"STREAMKEEPER_BACKUPS": self.backups} if self.backups else {}),
+        }
+        for name, place in named.items():
+            _check_store(name, place, self.untested_storage)
+        for (one, of_one), (other, of_other) in combinations(named.items(), 2):
+            found = _nested(of_one, of_other)
+            aside = other == "STREAMKEEPER_BACKUPS" and one == "STREAMKEEPER_WAREHOUSE"
+            if found is None or (aside and found == "around" and _is_no_table(of_one, of_other)):
+                continue
+            raise SettingsError(
+                f"{one} is {of_one} and {other} {of_other}: {_NESTED[found]} Each keeps files of its own, and"
+                " removes what it does not know. Give each a folder of its own, such as /srv/sk/state and"
+                f" /srv/sk/warehouse.{_BACKUPS_IN if aside else ''}"
+            )
 
     def table_path(self, table: str) -> str:
         """Return the folder or URL of a table: ``{warehouse}/t`` for ``t``, ``{warehouse}/s/t`` for
@@ -163,7 +207,57 @@ def pipeline_env(environment: Mapping[str, str] | None = None) -> tuple[str, ...
 def _location(name: str, value: str | None, default: Path | str) -> str:
     if not value:
         return str(default)
+    if value.startswith("file:"):
+        path = value.removeprefix("file:")
+        value = path.removeprefix("//")
+        if not value.startswith("/"):
+            raise SettingsError(
+                f"{name} is 'file:{path}', a relative path, which means another folder in every process."
+                " Write file:///folder, with three slashes, or just /folder."
+            )
     return value if "://" in value else str(_absolute(name, value))
+
+
+def _check_store(name: str, place: str, untested: bool) -> None:
+    scheme, is_url, _ = place.partition("://")
+    if is_url and scheme not in _TRIED and (scheme == "memory" or not untested):
+        way_out = (
+            "Its files are gone with each process."
+            if scheme == "memory"
+            else f"To try it, set {UNTESTED}=true. The danger is two drivers of one flow, and lost commits of"
+            " Delta."
+        )
+        raise SettingsError(
+            f"{name} is {place}; Streamkeeper was tried on local folders and on S3 (s3:// and s3a://), not on"
+            f" {scheme}://. {way_out}"
+        )
+
+
+def _nested(one: str, other: str) -> str | None:
+    """Return how a folder lies to another one: ``same``, ``inside`` it or ``around`` it; None if apart."""
+    parts, others = _parts(one), _parts(other)
+    shorter = min(len(parts), len(others))
+    if parts[:shorter] != others[:shorter]:
+        return None
+    return "same" if len(parts) == len(others) else "inside" if len(parts) > len(others) else "around"
+
+
+def _parts(place: str) -> list[str]:
+    scheme, is_url, rest = place.partition("://")
+    if not is_url:
+        return ["", *Path(place).parts[1:]]
+    return [scheme.replace("s3a", "s3"), *(part for part in rest.split("/") if part)]
+
+
+def _is_no_table(warehouse: str, place: str) -> bool:
+    return _parts(place)[len(_parts(warehouse))].startswith(("_", "."))
+
+
+def _untested(env: Mapping[str, str]) -> bool:
+    text = env.get(UNTESTED, "")
+    if text.lower() not in ("", "true", "false"):
+        raise SettingsError(f"{UNTESTED} is {text!r}; it must be true or false. Correct it, or unset it.")
+    return text.lower() == "true"
 
 
 def _local(name: str, value: str | None, default: Path) -> Path:

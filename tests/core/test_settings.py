@@ -81,3 +81,38 @@ def test_a_table_lives_below_the_warehouse(warehouse: str, table: str, path: str
 def test_a_value_that_cannot_be_used_is_refused(name: str, value: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         Settings.from_environment({name: value})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"STATE": "/w", "WAREHOUSE": "/w"}, "STATE is /w and STREAMKEEPER_WAREHOUSE /w: they are the same"),
+        ({"STATE": "/w/state/", "WAREHOUSE": "/w"}, "the first is inside the second"),
+        ({"STATE": "s3://b/a", "WAREHOUSE": "s3a://b//a/w"}, "the second is inside the first"),
+        ({"STATE": "file:///w", "DATA": "/w/data"}, "the second is inside the first"),
+        ({"STATE": "s3://b/x", "BACKUPS": "s3://b/x"}, "STREAMKEEPER_BACKUPS s3://b/x: they are the same"),
+        ({"WAREHOUSE": "/w", "BACKUPS": "/w/customers"}, "name that begins with an underscore"),
+        ({"WAREHOUSE": "/b/w", "BACKUPS": "/b"}, "the first is inside the second"),
+        ({"STATE": "file://srv/state"}, "a relative path, .* three slashes"),
+        ({"STATE": "gs://b/state"}, "not on gs://. To try it, set STREAMKEEPER_UNTESTED_STORAGE=true"),
+        ({"STATE": "memory://s", "UNTESTED_STORAGE": "true"}, "gone with each process"),
+        ({"UNTESTED_STORAGE": "yes"}, "must be true or false"),
+    ],
+)
+def test_folders_that_would_destroy_each_other_are_refused(value: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        Settings.from_environment({f"STREAMKEEPER_{name}": place for name, place in value.items()})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"STATE": "/w/state", "WAREHOUSE": "/w/states", "DATA": "/w/data", "BACKUPS": "/w/backups"},
+        {"WAREHOUSE": "s3://b/w", "BACKUPS": "s3://b/w/__backups"},
+        {"STATE": "s3://b", "WAREHOUSE": "/b"},
+        {"STATE": "gs://b/state", "UNTESTED_STORAGE": "true"},
+    ],
+)
+def test_folders_beside_each_other_are_taken(value: dict[str, str]) -> None:
+    settings = Settings.from_environment({f"STREAMKEEPER_{name}": place for name, place in value.items()})
+    assert Settings.from_environment(settings.as_environment()) == settings
