@@ -166,6 +166,7 @@ def copy_files(
         while group := list(islice(pending, _IN_HAND)):
             for size, found in pool.map(lambda file: _copy_file(source, target, file, share), group):
                 progress.add(size, found)
+    target.sync()
     return progress.so_far()
 
 

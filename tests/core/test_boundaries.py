@@ -19,7 +19,7 @@ PURE = {"__future__"} | STANDARD
 
 OPTIONAL = {
     "streamkeeper/cli": {"typer", "rich"},
-    "streamkeeper/storage.py": {"fsspec"},
+    "streamkeeper/storage/remote.py": {"fsspec"},
     "streamkeeper/sources/files/listing.py": {"fsspec"},
     "streamkeeper/sources/kafka/client.py": {"confluent_kafka"},
     "streamkeeper/sources/delta/statistics.py": {"deltalake"},
@@ -154,7 +154,7 @@ def test_what_a_driver_needs_of_streamkeeper_is_the_standard_library_alone() -> 
         if top(name) not in PURE | {"streamkeeper"}
     }
     assert third_party <= {
-        "streamkeeper.storage: fsspec",
+        "streamkeeper.storage.remote: fsspec",
         "streamkeeper.sources.files.listing: fsspec",
     }, "fsspec alone, and only for remote storage"
     assert not list((PROJECT / "streamkeeper").rglob("*.so"))
@@ -229,7 +229,7 @@ def test_a_planted_violation_is_found_with_its_place(room: str, file: str, sourc
 
 ALLOWED = {
     "typer in the command line": ("streamkeeper", "streamkeeper/cli/running.py", "import typer"),
-    "fsspec in storage": ("streamkeeper", "streamkeeper/storage.py", "import fsspec"),
+    "fsspec in storage": ("streamkeeper", "streamkeeper/storage/remote.py", "import fsspec"),
     "deltalake in its probe": (
         "streamkeeper",
         "streamkeeper/sources/delta/statistics.py",

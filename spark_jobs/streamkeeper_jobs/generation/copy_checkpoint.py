@@ -94,6 +94,7 @@ def copy_checkpoint(  # noqa: PLR0917 - what is copied, and where to
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+    storage.sync(folder)
     return Copied(batch, committed, len(names) + 1)
 
 

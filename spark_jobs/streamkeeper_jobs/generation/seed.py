@@ -176,3 +176,4 @@ def keep_schema_logs(job: Job, generation: Generation, where: CommittedPosition 
         for name in schema_logs(where.checkpoint, source.name) if source.track_schema else ():
             job.watch.obey()
             copy_file(where.checkpoint, name, job.home.storage, folder)
+    job.home.storage.sync(folder)

@@ -51,7 +51,9 @@ def stands(world: World) -> World:
     folder = world.home.checkpoint(2, 2)
     old = generations.read_start(world.home, 1)
     assert old is not None
-    world.home.storage.copy(old.checkpoint, folder)
+    shutil.copytree(
+        world.home.storage.path(old.checkpoint), world.home.storage.path(folder), dirs_exist_ok=True
+    )
     generations.begin(world.home, Start(2, folder, None, {}, {}, (), None, 2, "2026-01-02T10:00:00+00:00"))
     world.write_table(second.query_id, 3)
     world.park(2)

@@ -4,7 +4,9 @@ processes.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import uuid
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 from pathlib import Path
@@ -15,6 +17,7 @@ from moto.server import ThreadedMotoServer
 from streamkeeper.errors import StorageError
 from streamkeeper.storage import LocalStorage, RemoteStorage, Storage, open_storage, read_json, to_json
 from tests.worlds.racing import race
+from tests.worlds.s3_proxy import Proxy, proxy
 
 
 @pytest.fixture(scope="module")
@@ -95,23 +98,6 @@ CASES: dict[str, tuple[Case, object]] = {
         lambda s: (s.overwrite("a", b"1"), (s.modified("a") or 0) > 1_600_000_000)[-1],
         True,
     ),
-    "copy of a file": (
-        lambda s: (fill(s, "a"), s.copy("a", "b/c"), content(s))[-1],
-        {"a": b"content of a", "b/c": b"content of a"},
-    ),
-    "copy of a folder": (
-        lambda s: (fill(s, "f/a", "f/g/b"), s.copy("f", "t/u"), sorted(content(s, "t")))[-1],
-        ["t/u/a", "t/u/g/b"],
-    ),
-    "copy onto what an interrupted copy left": (
-        lambda s: (
-            fill(s, "f/a", "f/g/b", "t/a"),
-            s.overwrite("t/a", b"half"),
-            s.copy("f", "t"),
-            content(s, "t"),
-        )[-1],
-        {"t/a": b"content of f/a", "t/g/b": b"content of f/g/b"},
-    ),
     "remove of a file": (lambda s: (fill(s, "a", "b"), s.remove("a"), s.names())[-1], ["b"]),
     "remove of a folder": (lambda s: (fill(s, "f/a", "f/g/b", "fa"), s.remove("f"), s.names())[-1], ["fa"]),
     "remove of nothing": (lambda s: s.remove("no/such"), None),
@@ -130,12 +116,6 @@ CASES: dict[str, tuple[Case, object]] = {
 @pytest.mark.parametrize(("case", "expected"), CASES.values(), ids=CASES.keys())
 def test_local_disks_and_s3_do_the_same(storage: Storage, case: Case, expected: object) -> None:
     assert case(storage) == expected
-
-
-def test_copying_what_is_not_there_is_an_error(storage: Storage) -> None:
-    with pytest.raises(StorageError, match=r"no/such cannot be copied"):
-        storage.copy("no/such", "target")
-    assert storage.names() == []
 
 
 @pytest.mark.parametrize(
@@ -229,7 +209,7 @@ def test_a_bucket_that_is_not_there_is_an_error_for_the_user(s3: str) -> None:
     storage = RemoteStorage("s3://no-such-bucket-of-ours/state")
     with pytest.raises(
         StorageError,
-        match=r"no-such-bucket-of-ours/state/x cannot be written: .* Check that the bucket is there",
+        match=r"no-such-bucket-of-ours/state/.* cannot be written: .* Check that the bucket is there",
     ):
         storage.create("x", b"1")
 
@@ -242,3 +222,114 @@ def test_s3a_is_read_as_s3(s3: str) -> None:
 def test_a_file_url_is_a_local_folder(tmp_path: Path) -> None:
     open_storage(f"file://{tmp_path}").overwrite("x", b"1")
     assert (tmp_path / "x").read_bytes() == b"1"
+
+
+@pytest.fixture
+def before_s3(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Proxy, str]]:
+    """A proxy before the S3 server, and the URL of a folder there that no process has used."""
+    import fsspec
+
+    with proxy(os.environ["AWS_ENDPOINT_URL"].removeprefix("http://")) as found:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", found.url)
+        fsspec.filesystem("s3").clear_instance_cache()
+        yield found, f"{s3}/{uuid.uuid4().hex}"
+        fsspec.filesystem("s3").clear_instance_cache()
+
+
+@pytest.mark.parametrize("times", [1, 40], ids=["the repeated request is refused", "no answer comes at all"])
+def test_a_create_whose_answer_was_lost_knows_its_own_file(
+    before_s3: tuple[Proxy, str], times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, url = before_s3
+    storage = open_storage(url)
+    assert storage.create("warm", b"")
+    monkeypatch.setattr("s3fs.core.asyncio.sleep", _no_sleep)
+    network.requests.clear()
+    network.lose_first(f"PUT {url.removeprefix('s3:/')}/lease", times)
+    assert storage.create("lease", b"same")
+    assert len([request for request in network.requests if request.startswith("PUT")]) > 1, "it was repeated"
+    assert not storage.create("lease", b"same"), "another call with the same content"
+
+
+async def _no_sleep(seconds: float) -> None:
+    pass
+
+
+def test_of_two_creates_with_the_same_content_one_wins_though_the_refusal_was_lost(
+    before_s3: tuple[Proxy, str],
+) -> None:
+    network, url = before_s3
+    assert open_storage(url).create("lease", b"same")
+    network.lose_first(f"PUT {url.removeprefix('s3:/')}/lease")
+    assert not open_storage(url).create("lease", b"same")
+
+
+def test_a_store_that_takes_a_second_create_is_refused_before_anything_is_written(
+    before_s3: tuple[Proxy, str],
+) -> None:
+    network, url = before_s3
+    network.ignores_conditions = True
+    with pytest.raises(StorageError, match=r"does not keep create-if-absent: the second of two creates"):
+        open_storage(url).create("lease", b"1")
+    network.ignores_conditions = False
+    assert open_storage(url).names() == []
+
+
+def test_a_store_is_tried_once_and_later_processes_only_look(
+    before_s3: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, url = before_s3
+    assert open_storage(url).create("first", b"1")
+    assert open_storage(url).names() == ["first"], "neither the trial nor its proof is in a listing"
+    monkeypatch.setattr("streamkeeper.storage.remote._PROVEN", set())  # as in another process
+    for expected in (["HEAD", "PUT"], ["PUT"]):
+        network.requests.clear()
+        assert open_storage(url).create(uuid.uuid4().hex, b"1")
+        assert [request.split()[0] for request in network.requests] == expected
+
+
+def test_a_link_that_nfs_repeats_and_refuses_is_a_create_that_succeeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def twice(source: str, target: str) -> None:
+        with contextlib.suppress(FileExistsError):
+            link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", twice)
+    storage = LocalStorage(str(tmp_path))
+    assert storage.create("lease", b"same")
+    assert not storage.create("lease", b"same")
+    assert storage.names() == ["lease"]
+
+
+SYNCED: dict[str, tuple[Case, set[str]]] = {
+    "create": (lambda s: s.create("new/er/x", b"1"), {"", "new", "new/er"}),
+    "create of what is there": (lambda s: s.create("f/x", b"1"), {"f"}),
+    "overwrite": (lambda s: s.overwrite("f/x", b"1"), {"f"}),
+    "remove": (lambda s: s.remove("f/x"), {"f"}),
+    "bring and sync": (lambda s: (s.bring(s, "f/x", "g/h/x"), s.sync("g")), {"", "g", "g/h"}),
+    "share and sync": (lambda s: (s.share(s, "f/x", "g/h/x"), s.sync("g")), {"", "g", "g/h"}),
+}
+
+
+@pytest.mark.parametrize(("case", "expected"), SYNCED.values(), ids=SYNCED)
+def test_the_folders_of_what_was_done_are_written_to_the_disk(
+    case: Case, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = LocalStorage(str(tmp_path))
+    storage.overwrite("f/x", b"1")
+    synced: set[str] = set()
+    sync = os.fsync
+
+    def noted(number: int) -> None:
+        sync(number)
+        found = Path(f"/proc/self/fd/{number}").readlink()
+        if found.is_dir():
+            synced.add(str(found.relative_to(tmp_path)).removeprefix("."))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    case(storage)
+    assert synced == expected

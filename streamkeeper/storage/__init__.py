@@ -1,0 +1,30 @@
+"""Storage of everything that Streamkeeper keeps: create if absent, overwrite, read, list, bring, remove.
+
+Local folders go through the standard library; URLs (``s3://…``) through fsspec. Callers rely on two
+properties:
+
+* *create if absent* is atomic: exactly one of several writers wins, and no reader sees half a file. Locally
+  it is a hard link onto a finished temporary file; on S3 it is a conditional PUT (``If-None-Match: *``,
+  "Conditional writes" in the documentation of Amazon S3). A store under a URL is tried before the first one.
+* *overwrite* is atomic: a rename locally, a PUT on S3.
+
+What has returned outlives a power cut (docs/decisions/0042).
+"""
+
+from __future__ import annotations
+
+from streamkeeper.storage.base import Storage, read_json, to_json
+from streamkeeper.storage.local import LocalStorage
+from streamkeeper.storage.remote import RemoteStorage
+
+__all__ = ["LocalStorage", "RemoteStorage", "Storage", "open_storage", "read_json", "to_json"]
+
+
+def open_storage(root: str) -> Storage:
+    """Return the storage at a path or URL; ``s3a://`` is read as ``s3://``.
+
+    :raises StorageError: fsspec, or its file system for this URL, is not installed.
+    """
+    if root.startswith("file://"):
+        root = root.removeprefix("file://")
+    return RemoteStorage(root) if "://" in root else LocalStorage(root)

@@ -1,0 +1,120 @@
+"""Operations of every storage, and the JSON files in it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, BinaryIO, Protocol
+
+from streamkeeper.errors import StorageError
+
+OURS = ".streamkeeper-"
+"""First letters of names that a storage keeps for itself: they are in no listing."""
+PIECE = 8 * 2**20
+"""Bytes of a file in memory at a time."""
+
+
+class Storage(Protocol):
+    """Operations of every storage. Names are relative to ``root``, with ``/`` between their parts.
+
+    Every operation raises :class:`StorageError` if the storage refuses: no rights, a full disk, no network.
+    """
+
+    root: str
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a new file whole. Return False, without a change, if it exists already.
+
+        A file that this very call wrote, and whose answer was lost, is not one that existed: then this
+        returns True. Of two calls with the same content only one returns True.
+        """
+        ...
+
+    def overwrite(self, name: str, content: bytes) -> None:
+        """Write a file whole; an existing one is replaced."""
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file's bytes; None if there is no such file."""
+        ...
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names (without the folder) of files and folders right below ``folder``, sorted; empty if
+        it does not exist.
+        """
+        ...
+
+    def modified(self, name: str) -> float | None:
+        """Return the time of a file's last write, in seconds since the epoch by the storage's clock; None if
+        it does not exist.
+        """
+        ...
+
+    def size(self, name: str) -> int | None:
+        """Return a file's size in bytes; None if there is no such file."""
+        ...
+
+    def bring(self, source: Storage, name: str, target: str) -> None:
+        """Copy one file of any storage into this one, whole or not at all, of any size. It outlives a power
+        cut after :meth:`sync`.
+
+        :raises StorageError: there is no such file, or it cannot be written here.
+        """
+        ...
+
+    def share(self, source: Storage, name: str, target: str) -> None:
+        """Make a file of another storage available under a name of its own here, without copying if both are
+        folders of one disk; otherwise as :meth:`bring`.
+
+        The file must never change. It exists until its last name is removed. Its name outlives a power cut
+        after :meth:`sync`.
+
+        :raises StorageError: there is no such file, or it cannot be written here.
+        """
+        ...
+
+    def sync(self, folder: str = "") -> None:
+        """Make the names below a folder outlive a power cut: those of the files that were brought or shared.
+        All other operations do so themselves.
+        """
+        ...
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file for reading.
+
+        :raises StorageError: there is no such file.
+        """
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file, or a folder with all its content; without effect if it does not exist."""
+        ...
+
+    def path(self, name: str = "") -> str:
+        """Return the full path or URL of a name."""
+        ...
+
+
+def read_json(storage: Storage, name: str) -> dict[str, Any] | None:
+    """Return the JSON object in a file; None if there is no such file.
+
+    :raises StorageError: the content is not one JSON object.
+    """
+    content = storage.read(name)
+    if content is None:
+        return None
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise StorageError(
+            f"{storage.path(name)} holds {content[:60]!r}…, not a JSON object. Streamkeeper writes such"
+            " files whole, so another process changed it. Restore it from a copy, or move it away if its"
+            " content is known."
+        )
+    return value
+
+
+def to_json(value: object) -> bytes:
+    """Return the bytes of a JSON file, as :func:`read_json` reads them."""
+    return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,187 @@
+"""Storage under a URL, through fsspec."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import shutil
+import uuid
+from typing import BinaryIO, cast
+
+from streamkeeper.errors import StorageError
+from streamkeeper.storage.base import OURS, PIECE, Storage, to_json
+from streamkeeper.storage.errors import or_storage_error
+from streamkeeper.times import now
+
+
+class RemoteStorage:
+    """Prefix on an object store, through fsspec."""
+
+    def __init__(self, root: str) -> None:
+        try:
+            fsspec = importlib.import_module("fsspec")  # an optional dependency, without types
+
+            self._fs, self._base = fsspec.core.url_to_fs(
+                root.replace("s3a://", "s3://", 1).rstrip("/"), use_listings_cache=False
+            )
+        except ImportError as error:
+            raise StorageError(
+                f"{root} needs a package that is not installed: {error}. Install streamkeeper[remote]."
+            ) from error
+        except ValueError as error:
+            raise StorageError(
+                f"{root} cannot be opened: {error}. Give a path, or the URL of a store, such as"
+                " s3://bucket/folder."
+            ) from error
+        self.root = root.rstrip("/")
+        self._has_marks = "s3" in (
+            self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,)
+        )
+
+    def path(self, name: str = "") -> str:
+        return f"{self.root}/{name}" if name else self.root
+
+    def create(self, name: str, content: bytes) -> bool:
+        self._prove()
+        return self._create(name, content)
+
+    def _create(self, name: str, content: bytes) -> bool:
+        key, mark = self._key(name), uuid.uuid4().hex
+        marked = {"Metadata": {_MARK: mark}} if self._has_marks else {}
+        with or_storage_error(self.path(name), "written", _CHECK_STORE):
+            try:
+                self._fs.pipe_file(key, content, mode="create", **marked)
+            except FileExistsError:
+                # The client repeats a request whose answer was lost, and the store refuses the second.
+                return self._mark_of(key) == mark
+            except Exception:
+                with contextlib.suppress(Exception):
+                    # Without an answer, or in a race with another call, the store may hold a file by now.
+                    found = self._mark_of(key)
+                    if found is not None:
+                        return found == mark
+                raise
+        return True
+
+    def _mark_of(self, key: str) -> str | None:
+        """Return the mark of the call that wrote a file; None if it has none, or there is no file."""
+        if not self._has_marks:
+            return None
+        try:
+            found = self._fs.metadata(key)
+        except FileNotFoundError:
+            return None
+        return next((str(value) for name, value in found.items() if name.lower() == _MARK), None)
+
+    def _prove(self) -> None:
+        """Try create-if-absent once for each URL; that it held is kept in the storage.
+
+        :raises StorageError: the store takes a second create of one file.
+        """
+        place = (self.root, self._endpoint())
+        if place in _PROVEN:
+            return
+        proof = f"{OURS}proven-{hashlib.sha256(place[1].encode()).hexdigest()[:12]}.json"
+        if self.size(proof) is None:
+            self._try_create()
+            self.overwrite(proof, to_json({"store": place[1], "root": self.root, "at": now()}))
+        _PROVEN.add(place)
+
+    def _try_create(self) -> None:
+        probe = f"{OURS}probe-{uuid.uuid4().hex}"
+        try:
+            first, second = self._create(probe, b"first"), self._create(probe, b"second")
+            kept = self.read(probe)
+        finally:
+            with contextlib.suppress(StorageError):
+                self.remove(probe)
+        if (first, second, kept) != (True, False, b"first"):
+            found = (
+                "the second of two creates of one file was accepted"
+                if first and second
+                else f"two creates of one file gave {first} and {second}, and {kept!r} is there"
+            )
+            raise StorageError(
+                f"{self.root} does not keep create-if-absent: {found}. Two drivers of one flow could both"
+                " take its lease. Give a store with conditional writes (If-None-Match on PUT), such as Amazon"
+                " S3, or a local folder."
+            )
+
+    def _endpoint(self) -> str:
+        """Return the address of the store, as far as its file system tells it."""
+        client = getattr(self._fs, "s3", None)
+        return f"{self._fs.protocol} {getattr(getattr(client, 'meta', None), 'endpoint_url', '')}"
+
+    def overwrite(self, name: str, content: bytes) -> None:
+        with or_storage_error(self.path(name), "written", _CHECK_STORE):
+            self._fs.pipe_file(self._key(name), content)
+
+    def read(self, name: str) -> bytes | None:
+        with or_storage_error(self.path(name), "read", _CHECK_STORE):
+            try:
+                return bytes(self._fs.cat_file(self._key(name)))
+            except FileNotFoundError:
+                return None
+
+    def names(self, folder: str = "") -> list[str]:
+        base = self._key(folder).rstrip("/")
+        with or_storage_error(self.path(folder), "listed", _CHECK_STORE):
+            try:
+                keys = [str(key).rstrip("/") for key in self._fs.ls(base, detail=False)]
+            except FileNotFoundError:
+                return []
+        found = {key.removeprefix(f"{base}/") for key in keys if key.startswith(f"{base}/")}
+        return sorted(name for name in found if not name.startswith(OURS))
+
+    def modified(self, name: str) -> float | None:
+        with or_storage_error(self.path(name), "looked at", _CHECK_STORE):
+            try:
+                return float(self._fs.modified(self._key(name)).timestamp())
+            except FileNotFoundError:
+                return None
+
+    def size(self, name: str) -> int | None:
+        with or_storage_error(self.path(name), "looked at", _CHECK_STORE):
+            try:
+                return int(self._fs.size(self._key(name)))
+            except FileNotFoundError:
+                return None
+
+    def open(self, name: str) -> BinaryIO:
+        with or_storage_error(self.path(name), "read", _CHECK_STORE):
+            return cast(BinaryIO, self._fs.open(self._key(name), "rb"))
+
+    def bring(self, source: Storage, name: str, target: str) -> None:
+        with or_storage_error(source.path(name), f"copied to {self.path(target)}", _CHECK_STORE):
+            if isinstance(source, RemoteStorage) and type(source._fs) is type(self._fs):
+                self._fs.cp_file(source._key(name), self._key(target))  # the store copies
+                return
+            with source.open(name) as found, self._fs.open(self._key(target), "wb") as file:
+                shutil.copyfileobj(found, file, PIECE)
+
+    def share(self, source: Storage, name: str, target: str) -> None:
+        self.bring(source, name, target)
+
+    def sync(self, folder: str = "") -> None:
+        """Do nothing: what a store has answered is kept."""
+
+    def remove(self, name: str) -> None:
+        with (
+            or_storage_error(self.path(name), "removed", _CHECK_STORE),
+            contextlib.suppress(FileNotFoundError),
+        ):
+            self._fs.rm(self._key(name), recursive=True)
+
+    def _key(self, name: str) -> str:
+        return f"{self._base}/{name}" if name else str(self._base)
+
+
+_MARK = "streamkeeper-create"
+"""Metadata of a file: which call wrote it. It tells one's own file from another's with the same content."""
+_PROVEN: set[tuple[str, str]] = set()
+"""URLs, with the address of their store, for which create-if-absent is known to hold."""
+_CHECK_STORE = (
+    "Check that the bucket is there, that the network reaches it, and that the credentials may read and"
+    " write it."
+)
