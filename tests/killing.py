@@ -12,7 +12,7 @@ import pytest
 
 from streamkeeper.storage import LocalStorage
 
-_CHANGING = ("create", "overwrite", "bring", "copy", "remove")
+_CHANGING = ("create", "overwrite", "bring", "remove")
 
 
 class Killed(BaseException):

@@ -81,7 +81,7 @@ def _drive(
     lease = _lease(home, settings)
     declaration = _Settled(settings, home.full_name)
     declaration.fingerprint = flow.fingerprint
-    watch = _Telling(home, lease, settings.heartbeat_interval, declaration, tell)
+    watch = _Telling(home, lease, settings, declaration, tell)
     outcome = drive(DriverRequest(settings, home, declaration, True, flow), lease, watch, session)
     order, park = watch.order(), holds.parked(home)
     why = None
@@ -119,9 +119,9 @@ class _Telling(Watch):
     """A watch that also reports the flow's progress to the ledger from time to time."""
 
     def __init__(
-        self, home: FlowHome, lease: Lease, interval: float, declaration: Declaration, tell: Tell
+        self, home: FlowHome, lease: Lease, settings: Settings, declaration: Declaration, tell: Tell
     ) -> None:
-        super().__init__(home, lease, interval, declaration)
+        super().__init__(home, lease, settings.heartbeat_interval, declaration, term=settings.lease_term)
         self._tell, self._at, self._batch = tell, float("-inf"), -1
 
     def tell(self, **changes: object) -> None:
