@@ -18,7 +18,7 @@ RUN mkdir -p /usr/share/man/man1 \
 
 FROM runtime AS build
 RUN apt-get update \
- && apt-get install -y --no-install-recommends python3-venv \
+ && apt-get install -y --no-install-recommends python3-venv openjdk-17-jdk-headless \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /opt/streamkeeper
 # Of the system, so that a base image with an authority of its own needs no more than that.
@@ -33,6 +33,7 @@ RUN python3 -m venv .venv \
 ARG STREAMKEEPER_IVY_SETTINGS
 ARG JAVA_TOOL_OPTIONS
 COPY jars.lock ./
+COPY jvm jvm
 COPY tools/__init__.py tools/ivy.py tools/jars.py tools/java.py tools/kafka_broker.lock tools/
 RUN .venv/bin/python -m tools.jars .cache/jars \
  && .venv/bin/python -m tools.jars .cache/kafka-4.1.0 --lock tools/kafka_broker.lock \
@@ -49,6 +50,7 @@ COPY --from=build /opt/streamkeeper/.venv .venv
 COPY --from=build /opt/streamkeeper/.cache .cache
 COPY docker/spark /etc/spark
 COPY jars.lock ./
+COPY jvm jvm
 COPY tools tools
 COPY demo demo
 COPY streamkeeper streamkeeper

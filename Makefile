@@ -1,5 +1,5 @@
 # Streamkeeper's front door. Everything that is downloaded goes into .venv and .cache.
-# It needs Python >= 3.10 with its venv module, Java 17 or 21, and make.
+# It needs Python >= 3.10 with its venv module, a JDK of Java 17 or 21, and make.
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -33,16 +33,16 @@ OTHERS := $(sort $(filter-out $(ORDERED) tests/benchmarks,$(patsubst %/,%,$(dir 
 # What is passed on comes last, so that it wins.
 PYTEST = $(PY) -m pytest $(BESIDE) -m $(1) --durations=25 $(PYTEST_OPTIONS)
 
-.PHONY: help setup java browser jars demo test test-long test-fast check format chaos bench lock up down up-test clean
+.PHONY: help setup java browser jars s3-jars demo test test-long test-fast check format chaos bench lock up down up-test clean
 
 # Compose's plugin, or the program of its own that older systems have. An image is built before it is used, so that none is pulled.
 COMPOSE = $(if $(shell docker compose version 2>/dev/null),docker compose,docker-compose)
 
 help: ## show this help
 	@echo "Streamkeeper: make <target>"
-	@awk -F ':.*## ' '/^[.a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[.a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: java $(PROJECT_STAMP) jars ## make .venv, install the locked packages, fetch the jars (once)
+setup: java $(PROJECT_STAMP) jars ## make .venv, install the locked packages, fetch and build the jars (once)
 
 demo: setup ## start Airflow with a streaming flow and new data; STORY=1 plays break and recovery by itself; KAFKA=1 adds Kafka; PORT=…
 	@$(PY) -m demo $(if $(STORY),--story) $(if $(KAFKA),--kafka) $(if $(PORT),--port $(PORT))
@@ -77,6 +77,7 @@ lock: $(LOCK_STAMP) ## make all lock files anew, after a change of requirements.
 	@$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --output-file requirements-cluster.txt requirements-cluster.in
 	@$(PY) -m tools.jars --resolve
+	@$(PY) -m tools.jars --resolve --lock tools/s3.lock
 	@$(PY) -m tools.jars --resolve --lock tools/kafka_broker.lock \
 		--root org.apache.kafka:kafka_2.13:4.1.0 --root org.slf4j:slf4j-simple:1.7.36
 
@@ -126,6 +127,9 @@ $(PROJECT_STAMP): pyproject.toml $(LOCK_STAMP)
 # Looked at each time, by name and content; that takes a fifth of a second, and a damaged or missing jar comes again.
 jars: $(LOCK_STAMP)
 	@$(PY) -m tools.jars .cache/jars
+
+s3-jars: setup ## fetch the jars for state and tables on S3 into .cache/jars-s3, beside all others; for STREAMKEEPER_JARS
+	@$(PY) -m tools.jars .cache/jars-s3 --lock jars.lock --lock tools/s3.lock
 
 browser: $(LOCK_STAMP)
 	@$(PY) -m tools.browser

@@ -49,27 +49,32 @@ CASES = {
     "nothing is there": (
         {},
         ["there is no python3 on PATH", "there is no java"],
-        "python3 python3-venv openjdk-17-jre-headless",
+        "python3 python3-venv openjdk-17-jdk-headless",
     ),
     "an old Python": (
         {"python3": IS_OLD},
         ["python3 is Python 3.9.2", "no java"],
-        "python3 python3-venv openjdk-17-jre-headless",
+        "python3 python3-venv openjdk-17-jdk-headless",
     ),
     "no venv, no Java": (
         {"python3": HAS_NO_VENV},
         ["the venv module of python3", "No Java was found"],
-        "python3-venv openjdk-17-jre-headless",
+        "python3-venv openjdk-17-jdk-headless",
     ),
     "no venv of a named Python": (
-        {"python3.11": HAS_NO_VENV, "java": JAVA},
+        {"python3.11": HAS_NO_VENV, "java": JAVA, "javac": JAVA},
         ["the venv module of python3.11"],
         "python3.11-venv",
+    ),
+    "a JRE": (
+        {"python3": HAS_ALL, "java": JAVA},
+        ["has no compiler beside it", "a JRE does not do"],
+        "openjdk-17-jdk-headless",
     ),
     "an old Java": (
         {"python3": HAS_ALL, "java": JAVA.replace("{version}", "11.0.2")},
         ["Java 11 was found"],
-        "openjdk-17-jre-headless",
+        "openjdk-17-jdk-headless",
     ),
 }
 
@@ -92,4 +97,5 @@ def test_a_python_that_does_is_named_and_java_is_asked_for_only_where_it_is_need
     assert look(machine).stdout == "python3\n"
     assert look(machine, "java").returncode == 1
     install(machine, "java", JAVA)
+    install(machine, "javac", JAVA)
     assert look(machine, "java").stdout == "python3\n"

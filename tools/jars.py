@@ -1,26 +1,31 @@
-"""Keep a folder of exactly the jars that a lock file names: Delta and Kafka for Spark by default.
+"""Keep a folder of exactly the jars that lock files name, Delta and Kafka for Spark by default, and the one
+that is built of jvm/.
 
     python -m tools.jars [FOLDER]             fill .cache/jars as jars.lock says, or see that it is complete
-    python -m tools.jars FOLDER --lock FILE   the same for another lock
+    python -m tools.jars FOLDER --lock FILE   the same for another lock; --lock may be repeated
     python -m tools.jars --resolve            make jars.lock anew from ROOTS (after a change of versions)
     python -m tools.jars --resolve --lock FILE --root group:artifact:version …
                                               the same for another lock, which stands by itself
 
 A lock line is `sha256 group:artifact:version`. A complete folder is only read; no Java is started for it.
+The jar of jvm/ belongs to jars.lock. Its name has the hash of its sources, so that a change of them shows.
 """
 
 import argparse
 import fcntl
 import hashlib
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tools.ivy import IvyError, Module, download, pyspark_jars, resolve
-from tools.java import JavaError
+from tools.java import SUPPORTED, JavaError, find_javac
 
 PROJECT = Path(__file__).resolve().parent.parent
 LOCK = PROJECT / "jars.lock"
@@ -33,12 +38,20 @@ ROOTS = [
 # The Kafka connector asks for the token provider in its own version, which is not in the repository; 4.0.0
 # serves it.
 INSTEAD = [Module.parse("org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0")]
+S3_LOCK = PROJECT / "tools" / "s3.lock"
+# What Spark's s3a needs, without the SDK's bundle of 686 MB, and without what Spark itself brings.
+S3_ROOTS = [
+    Module.parse("org.apache.hadoop:hadoop-aws:3.5.0"),
+    *(Module.parse(f"software.amazon.awssdk:{name}:2.35.4") for name in ("s3", "s3-transfer-manager", "sts")),
+]
+SOURCES = PROJECT / "jvm"
 LEFT_OUT = (
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13",
     # Spark routes the same classes to its own logging by jcl-over-slf4j.
     "commons-logging:commons-logging",
     # Spark's newer RoaringBitmap holds the same classes.
     "org.roaringbitmap:shims",
+    "software.amazon.awssdk:bundle",
 )
 
 
@@ -46,33 +59,44 @@ class JarsError(Exception):
     """The folder does not hold, or could not be given, the jars of the lock."""
 
 
-def read_lock(lock: Path = LOCK) -> dict[Module, str]:
-    """Return each jar of a lock file with its sha256; raises JarsError for a missing file or a malformed
-    line.
+def read_lock(*locks: Path) -> dict[Module, str]:
+    """Return each jar of some lock files, jars.lock by default, with its sha256; raises JarsError for a
+    missing file or a malformed line.
     """
-    if not lock.is_file():
-        raise JarsError(
-            f"There is no lock file {lock}. Take it from the repository, or make it with `python -m"
-            " tools.jars --resolve`."
-        )
     locked = {}
-    for number, line in enumerate(lock.read_text().splitlines(), start=1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        digest, _, name = line.partition(" ")
-        try:
-            locked[Module.parse(name.strip())] = digest
-        except ValueError as error:
-            raise JarsError(f"{lock}:{number}: {error}") from None
+    for lock in locks or (LOCK,):
+        if not lock.is_file():
+            raise JarsError(
+                f"There is no lock file {lock}. Take it from the repository, or make it with `python -m"
+                " tools.jars --resolve`."
+            )
+        for number, line in enumerate(lock.read_text().splitlines(), start=1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            digest, _, name = line.partition(" ")
+            try:
+                locked[Module.parse(name.strip())] = digest
+            except ValueError as error:
+                raise JarsError(f"{lock}:{number}: {error}") from None
     return locked
 
 
-def jar_paths(folder: Path = FOLDER, lock: Path = LOCK) -> list[Path]:
-    """Return the path of every jar of the lock in `folder`, sorted; raises JarsError if one is missing.
+def built_jar() -> str:
+    """Return the name of the jar that is built of the present sources."""
+    digest = hashlib.sha256()
+    for source in sorted(SOURCES.rglob("*.java")):
+        digest.update(source.relative_to(SOURCES).as_posix().encode() + b"\n" + source.read_bytes())
+    return f"streamkeeper-jvm-{digest.hexdigest()[:12]}.jar"
+
+
+def jar_paths(folder: Path = FOLDER) -> list[Path]:
+    """Return the path of every jar of jars.lock in `folder`, and of the built one, sorted.
+
+    Raises JarsError if one is missing.
 
     Only the presence is looked at, not the content: `ensure` does that.
     """
-    paths = sorted(folder / module.file_name for module in read_lock(lock))
+    paths = sorted(folder / name for name in [*(module.file_name for module in read_lock()), built_jar()])
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
         raise JarsError(
@@ -81,12 +105,13 @@ def jar_paths(folder: Path = FOLDER, lock: Path = LOCK) -> list[Path]:
     return paths
 
 
-def problems(folder: Path, lock: Path = LOCK) -> list[str]:
-    """Compare a folder with the lock by name and sha256; an empty list means that it is exactly right."""
-    locked = {module.file_name: digest for module, digest in read_lock(lock).items()}
+def problems(folder: Path, *locks: Path) -> list[str]:
+    """Compare a folder with locks by name and sha256; an empty list means that it is exactly right."""
+    locked = {module.file_name: digest for module, digest in read_lock(*locks).items()}
+    built = _built(locks)
     there = {path.name for path in folder.glob("*.jar")} if folder.is_dir() else set()
-    found = [f"{name} is missing" for name in sorted(locked.keys() - there)]
-    found += [f"{name} is not in the lock" for name in sorted(there - locked.keys())]
+    found = [f"{name} is missing" for name in sorted({*locked, *built} - there)]
+    found += [f"{name} is not in the lock" for name in sorted(there - {*locked, *built})]
     for name in sorted(there & locked.keys()):
         digest = _sha256(folder / name)
         if digest != locked[name]:
@@ -94,33 +119,68 @@ def problems(folder: Path, lock: Path = LOCK) -> list[str]:
     return found
 
 
-def ensure(folder: Path = FOLDER, lock: Path = LOCK) -> bool:
-    """Make `folder` hold exactly the jars of the lock, and return whether anything had to be downloaded.
+def ensure(folder: Path = FOLDER, *locks: Path) -> bool:
+    """Make `folder` hold exactly the jars of the locks, and return whether anything had to be made.
 
-    The jars come into a folder beside it, are checked there, and then take its place in one move: a run that
-    is cut off leaves nothing half done, and two runs at once wait for each other. Raises JarsError, IvyError
-    or JavaError.
+    Jars that are there and right are kept. The others come into a folder beside it, are checked there, and
+    all take its place in one move: a run that is cut off leaves nothing half done, and two runs at once wait
+    for each other. Raises JarsError, IvyError or JavaError.
     """
     folder = folder.absolute()
     with _alone(folder):
-        if not problems(folder, lock):
+        if not problems(folder, *locks):
             return False
         with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=folder.parent) as name:
             new = Path(name) / "new"
-            download(list(read_lock(lock)), new)
-            wrong = problems(new, lock)
+            new.mkdir()
+            lacking = []
+            for module, digest in read_lock(*locks).items():
+                known = [place / module.file_name for place in (folder, FOLDER)]
+                kept = next((jar for jar in known if jar.is_file() and _sha256(jar) == digest), None)
+                if kept is None:
+                    lacking.append(module)
+                else:
+                    shutil.copy2(kept, new)
+            if lacking:
+                download(lacking, new)
+            for jar in _built(locks):
+                _build(new / jar, new)
+            wrong = problems(new, *locks)
             if wrong:
                 raise JarsError(
                     "\n  ".join(
                         ["What was downloaded is not what the lock names, and was thrown away:", *wrong]
                     )
                     + "\nRun it again; if it stays so, the repository or what stands between changed a file:"
-                    f" do not use it. The lock is {lock.name}."
+                    f" do not use it. The lock is {', '.join(lock.name for lock in locks or (LOCK,))}."
                 )
             if folder.exists():
                 folder.rename(Path(name) / "old")
             new.rename(folder)
     return True
+
+
+def _built(locks: tuple[Path, ...]) -> list[str]:
+    return [built_jar()] if LOCK in (locks or (LOCK,)) else []
+
+
+def _build(jar: Path, folder: Path) -> None:
+    """Compile the sources of jvm/ against Spark's jars and those in a folder, and put them into a jar."""
+    with tempfile.TemporaryDirectory(prefix="javac-", dir=folder.parent) as name:
+        classes = Path(name)
+        path = os.pathsep.join([f"{pyspark_jars()}/*", f"{folder}/*"])
+        command = [str(find_javac()), "--release", str(SUPPORTED[0]), "-Xlint:all,-path", "-Werror"]
+        done = subprocess.run(
+            [*command, "-d", str(classes), "-cp", path, *map(str, sorted(SOURCES.rglob("*.java")))],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise JarsError(f"The sources in {SOURCES} could not be compiled:\n{done.stdout}{done.stderr}")
+        with zipfile.ZipFile(jar, "w", zipfile.ZIP_DEFLATED) as archive:
+            for file in sorted(classes.rglob("*.class")):
+                archive.write(file, file.relative_to(classes).as_posix())
 
 
 def make_lock(
@@ -169,9 +229,12 @@ def _alone(folder: Path) -> Iterator[None]:
 def _resolve(lock: Path, roots: list[Module]) -> int:
     if roots:
         return len(make_lock(lock, roots, [], (), beside_spark=False))
+    if lock == S3_LOCK:
+        return len(make_lock(lock, S3_ROOTS, [], LEFT_OUT, beside_spark=True))
     if lock != LOCK:
         raise JarsError(
-            f"{lock} is not jars.lock: name what it is resolved from with --root group:artifact:version."
+            f"{lock} is neither jars.lock nor tools/s3.lock: name what it is resolved from with --root"
+            " group:artifact:version."
         )
     return len(make_lock(LOCK, ROOTS, INSTEAD, LEFT_OUT, beside_spark=True))
 
@@ -184,17 +247,19 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m tools.jars", description="Keep a folder of exactly the jars that a lock names."
     )
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
-    parser.add_argument("--lock", type=Path, default=LOCK)
+    parser.add_argument("--lock", type=Path, action="append", default=[])
     parser.add_argument("--resolve", action="store_true", help="make the lock again")
     parser.add_argument(
         "--root", type=Module.parse, action="append", default=[], help="what another lock is resolved from"
     )
     chosen = parser.parse_args(arguments)
     try:
+        locks = [lock.resolve() for lock in chosen.lock] or [LOCK]
         if chosen.resolve:
-            print(f"{chosen.lock.name}: {_resolve(chosen.lock, chosen.root)} jars")
-        elif ensure(chosen.folder, chosen.lock):
-            print(f"{len(read_lock(chosen.lock))} jars downloaded into {chosen.folder}")
+            for lock in locks:
+                print(f"{lock.name}: {_resolve(lock, chosen.root)} jars")
+        elif ensure(chosen.folder, *locks):
+            print(f"{chosen.folder} has {len(list(chosen.folder.glob('*.jar')))} jars now")
     except (JarsError, IvyError, JavaError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""Find the Java that Spark will run on, and refuse one that Spark 4.2 does not support."""
+"""Find the Java that Spark will run on, and refuse one that Spark 4.2 does not support; find its compiler."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 SUPPORTED = (17, 21)
 WHAT_TO_DO = (
-    "Install one (Debian and Ubuntu: apt-get install openjdk-17-jre-headless), or point JAVA_HOME at one that"
+    "Install one (Debian and Ubuntu: apt-get install openjdk-17-jdk-headless), or point JAVA_HOME at one that"
     " is already there."
 )
 
@@ -30,6 +30,22 @@ def find_java() -> Path:
     if version not in SUPPORTED:
         raise JavaError(f"Java {version} was found at {java}; Spark 4.2 needs Java {allowed}. {WHAT_TO_DO}")
     return java
+
+
+def find_javac() -> Path:
+    """Return the compiler beside the `java` that Spark's scripts would start, or the first on PATH.
+
+    Raises JavaError if there is none: a JRE has no compiler.
+    """
+    java = find_java()
+    beside = java.resolve().parent / "javac"
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("javac")
+    if found is None:
+        raise JavaError(
+            f"{java} has no compiler beside it, and there is no `javac` on PATH; a JRE does not do, since"
+            f" the classes in jvm/ are compiled. {WHAT_TO_DO}"
+        )
+    return Path(found)
 
 
 def parse_version(text: str) -> int | None:
@@ -72,9 +88,9 @@ def _version(java: Path, allowed: str) -> int:
 
 
 def main() -> int:
-    """Print nothing and return 0 if Java is usable; else say why not and return 1."""
+    """Print nothing and return 0 if Java and its compiler are usable; else say why not and return 1."""
     try:
-        find_java()
+        find_javac()
     except JavaError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -21,7 +21,7 @@ from demo.lock import MARK, DemoLock, SecondDemo, UnusableHome
 from demo.seeing import StoryFailed
 from demo.story import prepare
 from streamkeeper.settings import PROJECT, Settings
-from tools.jars import read_lock
+from tools.jars import built_jar, read_lock
 from tools.waiting import wait_until
 
 FREE = next(port for port in range(20000, 30000) if port_is_free(port))
@@ -31,8 +31,8 @@ FREE = next(port for port in range(20000, 30000) if port_is_free(port))
 def settings(tmp_path: Path) -> Settings:
     jars = tmp_path / "jars"
     jars.mkdir()
-    for module in read_lock():
-        (jars / module.file_name).touch()
+    for name in [*(module.file_name for module in read_lock()), built_jar()]:
+        (jars / name).touch()
     folders = {name.upper(): str(tmp_path / name) for name in ("state", "warehouse", "data")}
     return Settings.from_environment(
         {f"STREAMKEEPER_{name}": folder for name, folder in (*folders.items(), ("JARS", str(jars)))}

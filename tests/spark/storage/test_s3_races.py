@@ -1,0 +1,67 @@
+"""Delta's log and Spark's checkpoints on a real S3 server: of two writers of one file exactly one is told
+that it wrote it, also where answers are lost.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from streamkeeper.settings import PROJECT
+from tests.worlds.s3_proxy import Proxy, proxy
+from tests.worlds.s3_server import BUCKET, s3_jars
+from tools.ivy import pyspark_jars
+from tools.java import find_java
+
+pytestmark = pytest.mark.long
+
+RACES = PROJECT / "tests" / "jvm" / "Races.java"
+
+
+@pytest.fixture
+def network(server: str) -> Iterator[Proxy]:
+    with proxy(server) as found:
+        yield found
+
+
+def play(endpoint: str, folder: str, kind: str, rounds: int = 0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            *(str(find_java()), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
+            *("-cp", f"{s3_jars()}/*:{pyspark_jars()}/*", str(RACES)),
+            *(endpoint, f"s3a://{BUCKET}/{folder}", kind, str(rounds)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("kind", ["log", "checkpoint"])
+def test_of_two_writers_of_one_file_exactly_one_wins(server: str, kind: str) -> None:
+    done = play(f"http://{server}", kind, kind, 1000)
+    assert done.stdout == "none 0 one 1000 both 0 wrong 0\n", done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("kind", ["log", "checkpoint"])
+def test_exactly_one_wins_where_every_third_answer_to_a_put_is_lost(network: Proxy, kind: str) -> None:
+    puts = count(1)
+    network.loses = lambda request: request.startswith("PUT") and next(puts) % 3 == 0
+    done = play(network.url, f"lost-{kind}", kind, 100)
+    assert done.stdout == "none 0 one 100 both 0 wrong 0\n", done.stderr[-4000:]
+
+
+def test_what_is_thrown_away_is_never_there(server: str) -> None:
+    done = play(f"http://{server}", "aborted", "abort")
+    assert done.stdout == "failed, there false\n" * 2 + "cancelled, there false\n" * 2, done.stderr[-4000:]
+
+
+def test_a_store_that_does_not_obey_is_refused_and_one_that_does_is_not(
+    server: str, disobedient: Proxy
+) -> None:
+    assert play(f"http://{server}", "probe", "prove").stdout == "proven\n"
+    refused = play(disobedient.url, "probe", "prove")
+    assert (refused.returncode, "took a second conditional PUT" in refused.stderr) == (1, True)
