@@ -139,7 +139,8 @@ class LocalStorage:
         path = Path(self.path(folder))
         with or_storage_error(str(path), "written", _MUST_BE_WRITABLE):
             for inner, _, _ in os.walk(path):
-                _sync(Path(inner))
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    _sync(Path(inner))
 
     def _write_aside(self, target: Path, content: bytes) -> Path:
         """Write a complete temporary file beside the target, flushed to disk."""
