@@ -185,6 +185,11 @@ class Settings:
         return f"{self.table_path(table)}{TOMBSTONES}"
 
 
+def is_s3(location: str) -> bool:
+    """Return whether a path or URL is on S3."""
+    return location.startswith(("s3://", "s3a://"))
+
+
 def pipeline_env(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return the environment variables, or patterns of their names, that pipelines may see. An empty text
     names none.

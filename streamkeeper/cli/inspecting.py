@@ -75,6 +75,7 @@ def _split(place: str) -> tuple[str, str]:
 
 def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str, Any], str]:
     from streamkeeper.checkpoint import Checkpoint
+    from streamkeeper.drivers.submit import written_by
     from streamkeeper.flows import generations, past_positions
     from streamkeeper.flows.files import FlowHome
     from streamkeeper.flows.position import last_begun
@@ -99,7 +100,9 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
         for source in flow.pipeline.sources_of(flow.declaration)
         if source.schema is None and source.reads_files
     }
+    classes = written_by(settings)
     head = {
+        **({"written_by": classes} if classes else {}),
         "decided_generation": asdict(newest),
         "start": asdict(start),
         "inferred": sorted(inferred & start.schemas.keys()),
@@ -122,6 +125,7 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
             f"adopted         {begun[0].start.checkpoint}, query {begun[0].start.query_id}, after its batch"
             f" {start.seed_batch}"
         )
+    lines += [f"{what + ' by':<15} {name}, on conditional writes" for what, name in classes.items()]
     lines += [f"schema          {name}: {schema} (inferred)" for name, schema in start.schemas.items()]
     try:
         found = inspect(home.storage, start.checkpoint, home, count_files=files)

@@ -18,7 +18,7 @@ from streamkeeper.declare.model import AnyFlow, Pipeline
 from streamkeeper.declare.shared_driver import FAIR, common_conf, job_conf
 from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.settings import DEFAULT_MASTER, PROJECT, Settings
+from streamkeeper.settings import DEFAULT_MASTER, PROJECT, Settings, is_s3
 from streamkeeper.user_environment import environment
 
 JOB = PROJECT / "spark_jobs" / "run_flow.py"
@@ -37,16 +37,27 @@ SUPERVISED_VARIABLE = "STREAMKEEPER_SUPERVISED"
 (streamkeeper.drivers.supervision).
 """
 
+_LOG_STORE = "streamkeeper.storage.S3LogStore"
+_CHECKPOINT_MANAGER = "streamkeeper.storage.S3CheckpointFileManager"
+
 OURS: Mapping[str, str] = {
     "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
     "spark.sql.streaming.offsetLog.formatVersion": "2",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Delta chooses by the scheme, and s3 and s3a are one place.
+    "spark.delta.logStore.s3.impl": _LOG_STORE,
+    "spark.delta.logStore.s3a.impl": _LOG_STORE,
 }
 """Settings on which positions by source name, and Delta, depend. A flow that sets one of them is refused."""
+
+CHECKPOINT_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+"""Setting of the class that writes checkpoints; Streamkeeper's own if they are on S3."""
 
 _DELTA = "io.delta.sql.DeltaSparkSessionExtension"
 _REFUSED = (
     *OURS,
+    CHECKPOINT_MANAGER,
+    "spark.delta.logStore.class",
     "spark.sql.streaming.checkpointLocation",
     "spark.databricks.delta.write.txnAppId",
     "spark.databricks.delta.write.txnVersion",
@@ -154,6 +165,14 @@ def driver(
     return Submission(application_name(flows), JOB, tuple(asked), conf, master, environment(settings))
 
 
+def written_by(settings: Settings) -> dict[str, str]:
+    """Return the classes of jvm/ that write checkpoints and tables, where these are on S3."""
+    return {
+        **({"checkpoint": _CHECKPOINT_MANAGER} if is_s3(settings.state) else {}),
+        **({"table": _LOG_STORE} if is_s3(settings.warehouse) else {}),
+    }
+
+
 def spark_submit() -> str:
     """Return the ``spark-submit`` of this Python's own environment, or the one on the path."""
     beside = Path(sys.executable).parent / "spark-submit"
@@ -166,6 +185,7 @@ def _application(settings: Settings, declared: Mapping[str, str], master: str) -
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
+        "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         **(_on_one_machine(cores) if cores is not None else {}),
     }
     extensions = [
@@ -175,6 +195,7 @@ def _application(settings: Settings, declared: Mapping[str, str], master: str) -
         **defaults,
         **declared,
         **OURS,
+        **_checkpoints(settings.state),
         **_jars(settings.jars, declared, cores is not None),
         "spark.sql.extensions": ",".join([_DELTA, *extensions]),
     }
@@ -224,6 +245,13 @@ def _on_one_machine(cores: int) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }
+
+
+def _checkpoints(state: str) -> dict[str, str]:
+    """Return the setting for checkpoints in a state folder; none of Spark's own managers keeps two queries
+    apart on S3 (docs/decisions/0043).
+    """
+    return {CHECKPOINT_MANAGER: _CHECKPOINT_MANAGER} if is_s3(state) else {}
 
 
 def _jars(folder: Path, declared: Mapping[str, str], local: bool) -> dict[str, str]:

@@ -52,6 +52,7 @@ from streamkeeper_jobs.generation.take_over import own_generation
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.exceptions import causes_of
 from streamkeeper_jobs.spark.log import say
+from streamkeeper_jobs.spark.object_storage import check_conditional_writes
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators
 from streamkeeper_jobs.stream.batch_header import pin_state_partitions
 from streamkeeper_jobs.stream.declaration_watch import Declaration
@@ -200,9 +201,9 @@ def _drive(
         watch.obey()
         owners.ensure(asked.settings, home, flow.declaration.target, flow.declaration.where)
         with_sources = opened_flow(flow, asked.settings)
-        _run_generation(
-            Job(session(flow), asked.settings, home, with_sources, lease, watch, asked.available_now)
-        )
+        spark = session(flow)
+        check_conditional_writes(spark, asked.settings.state, asked.settings.warehouse)
+        _run_generation(Job(spark, asked.settings, home, with_sources, lease, watch, asked.available_now))
         if flow.declaration.once:
             return Outcome.DONE
     except Stopped as stopped:

@@ -12,14 +12,20 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.declare.model import Pipeline
 from streamkeeper.declare.shared_driver import FAIR, common_conf, own_conf
-from streamkeeper.drivers.submit import OURS, check_allowed, shared_settings, spark_settings
+from streamkeeper.drivers.submit import (
+    CHECKPOINT_MANAGER,
+    OURS,
+    check_allowed,
+    shared_settings,
+    spark_settings,
+)
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 from streamkeeper_jobs.spark.jvm import classes
 
 POOL = "spark.scheduler.pool"
 
-_ALWAYS = (*OURS, *FAIR, "spark.sql.extensions")
+_ALWAYS = (*OURS, *FAIR, CHECKPOINT_MANAGER, "spark.sql.extensions")
 """Settings that no setting of spark-submit replaces. The extensions always hold Delta's."""
 
 _REPEATED = (

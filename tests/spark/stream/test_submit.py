@@ -58,7 +58,12 @@ def test_what_a_flow_declares_comes_after_the_defaults_and_beside_what_is_needed
 
 @pytest.mark.parametrize(
     "name",
-    [*submit.OURS, "spark.sql.streaming.checkpointLocation", "spark.databricks.delta.write.txnVersion"],
+    [
+        *submit.OURS,
+        submit.CHECKPOINT_MANAGER,
+        "spark.sql.streaming.checkpointLocation",
+        "spark.databricks.delta.write.txnVersion",
+    ],
 )
 def test_a_flow_cannot_set_what_exactness_depends_on(settings: Settings, name: str) -> None:
     with pytest.raises(
@@ -148,3 +153,13 @@ def test_who_chose_the_number_of_partitions_is_said(
     flow = replace(FLOW, spark_conf=declared)
     assert said in submit.why_partitions(flow, master, number, stateful)
     assert submit.spark_settings(settings, flow, master).get("spark.sql.shuffle.partitions", "200") == number
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+def test_checkpoints_on_s3_and_the_logs_of_both_schemes_are_written_by_classes_of_our_own(
+    settings: Settings, scheme: str
+) -> None:
+    there = submit.spark_settings(replace(settings, state=f"{scheme}://bucket/state"), FLOW)
+    assert there[submit.CHECKPOINT_MANAGER] == "streamkeeper.storage.S3CheckpointFileManager"
+    assert there[f"spark.delta.logStore.{scheme}.impl"] == "streamkeeper.storage.S3LogStore"
+    assert submit.CHECKPOINT_MANAGER not in submit.spark_settings(settings, FLOW), "state on a local disk"
