@@ -157,8 +157,16 @@ class RemoteStorage:
             if isinstance(source, RemoteStorage) and type(source._fs) is type(self._fs):
                 self._fs.cp_file(source._key(name), self._key(target))  # the store copies
                 return
-            with source.open(name) as found, self._fs.open(self._key(target), "wb") as file:
-                shutil.copyfileobj(found, file, PIECE)
+            with source.open(name) as found:
+                file = self._fs.open(self._key(target), "wb")
+                try:
+                    shutil.copyfileobj(found, file, PIECE)
+                except BaseException:
+                    # Closing it would make half a file visible.
+                    file.discard()
+                    file.closed = True
+                    raise
+                file.close()
 
     def share(self, source: Storage, name: str, target: str) -> None:
         self.bring(source, name, target)

@@ -5,6 +5,7 @@ processes.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -333,3 +334,27 @@ def test_the_folders_of_what_was_done_are_written_to_the_disk(
     monkeypatch.setattr(os, "fsync", noted)
     case(storage)
     assert synced == expected
+
+
+class Breaking(io.BytesIO):
+    """A file that cannot be read to its end."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell():
+            raise OSError(5, "the disk is broken")
+        return super().read(1000)
+
+
+@pytest.mark.parametrize("before", [None, b"as it was"], ids=["nothing", "another file"])
+def test_a_file_that_cannot_be_read_to_its_end_is_not_brought(
+    before: bytes | None, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = f"{tmp_path}/source" if isinstance(storage, RemoteStorage) else "memory://source"
+    source = open_storage(other)
+    source.overwrite("f", b"1" * 100_000)
+    if before is not None:
+        storage.overwrite("f", before)
+    monkeypatch.setattr(source, "open", lambda name: Breaking(b"1" * 100_000))
+    with pytest.raises(StorageError, match="the disk is broken"):
+        storage.bring(source, "f", "f")
+    assert storage.read("f") == before
