@@ -36,6 +36,12 @@ pytestmark = pytest.mark.long
 
 FLOW = "first.first_flow"
 SOON = 240.0
+SMALL = {
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.sql.shuffle.partitions": 2,
+    "spark.databricks.delta.snapshotPartitions": 1,
+}
 NEVER = "550"
 """Seconds of the lease's term: nothing but the cluster's word proves a driver's end within the test."""
 
@@ -56,7 +62,8 @@ class Bed:
     def table_has(self, *ids: int) -> None:
         def look() -> bool:
             table = self.folder / "warehouse" / "first_clean"
-            found = sorted(DeltaTable(table).to_pyarrow_table()["id"].to_pylist()) if table.exists() else []
+            there = (table / "_delta_log" / f"{0:020}.json").exists()
+            found = sorted(DeltaTable(table).to_pyarrow_table()["id"].to_pylist()) if there else []
             if found != sorted(ids):
                 raise NotYet(str(found))
             return True
@@ -96,6 +103,8 @@ class Bed:
 @pytest.fixture
 def bed(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
     (project / "data" / "raw").mkdir()
+    file = project / "pipelines" / "first.py"
+    file.write_text(file.read_text().replace('sources=["raw"]', f'sources=["raw"], spark_conf={SMALL}'))
     monkeypatch.setenv("STREAMKEEPER_JARS", str(PROJECT / ".cache" / "jars"))
     monkeypatch.setenv("STREAMKEEPER_LEASE_TERM", NEVER)
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")

@@ -41,7 +41,7 @@ from streamkeeper_airflow.flow.retries import (
     AfterHealth,
     DriverFailed,
     WrongSettings,
-    check_supervisor_timeout,
+    check_airflow,
     delay,
     failing_streak,
 )
@@ -216,19 +216,19 @@ class FlowOperator(BaseOperator):
                 self.flow,
                 leases.describe(held) if held else "?",
             )
-            self._warn_of_short_timeout(settings)
+            self._warn_of_settings(settings)
         return found
 
-    def _warn_of_short_timeout(self, settings: Settings) -> None:
-        """Warn about timeouts that do not fit, but keep watching: a refusal would end the running driver."""
+    def _warn_of_settings(self, settings: Settings) -> None:
+        """Warn about settings that do not fit, but keep watching: a refusal would end the running driver."""
         try:
-            check_supervisor_timeout(settings)
+            check_airflow(settings)
         except WrongSettings as error:
             self.log.warning("The next driver will be refused: %s", error)
 
-    def _refuse_short_timeout(self, settings: Settings) -> None:
+    def _refuse_settings(self, settings: Settings) -> None:
         try:
-            check_supervisor_timeout(settings)
+            check_airflow(settings)
         except WrongSettings as error:
             alert(
                 settings,
@@ -240,7 +240,7 @@ class FlowOperator(BaseOperator):
             raise
 
     def _submit(self, settings: Settings, context: Context) -> Submitted | InCluster:
-        self._refuse_short_timeout(settings)
+        self._refuse_settings(settings)
         manifest = read_manifest(settings)
         flows = [manifest.find(flow) for flow in self.flows]
         if flows[0].pipeline.shared_driver and not self.shared:
