@@ -16,10 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 
+from streamkeeper.drivers import clusters
 from streamkeeper.errors import LeaseHeld, StreamkeeperError
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.leases import Lease, Life, process_started
+from streamkeeper.flows.leases import ClusterDriver, Lease, Life, process_started
 
 KILL_AFTER = 60.0
 """Seconds between SIGTERM and SIGKILL by default."""
@@ -131,6 +132,10 @@ def _signal(home: FlowHome, number: signal.Signals, waited: float, say: Callable
     if lease is None:
         return
     state = leases.life(home, lease)
+    if lease.cluster is not None and state in (Life.UNKNOWN, Life.ALIVE):
+        # Never by a signal: on this host, its process group is that of the cluster's worker.
+        _end_in_cluster(home, lease, lease.cluster, waited, say)
+        return
     if state is Life.UNKNOWN:
         raise LeaseHeld(
             _beyond(home, lease, waited, "and this process cannot see it (another host, boot or container)")
@@ -158,6 +163,24 @@ def _signal(home: FlowHome, number: signal.Signals, waited: float, say: Callable
         raise LeaseHeld(_beyond(home, lease, waited, f"and this user may not signal it ({error})")) from error
     finally:
         os.close(handle)
+
+
+def _end_in_cluster(
+    home: FlowHome, lease: Lease, driver: ClusterDriver, waited: float, say: Callable[[str], None]
+) -> None:
+    """Have a driver's cluster end it, and wait for the cluster's word."""
+    say(
+        f"{home.full_name}: its driver ({leases.describe(lease)}) is still there after {waited:g} s; asking"
+        f" {driver.page} to end {driver.id}."
+    )
+    try:
+        clusters.end(driver)
+    except OSError as error:
+        why = f"and {driver.page} cannot be asked to end {driver.id} ({error})"
+        raise LeaseHeld(_beyond(home, lease, waited, why)) from error
+    until = time.monotonic() + DYING
+    while not clusters.note_end(home, lease) and time.monotonic() < until:
+        time.sleep(0.5)
 
 
 def _kill_group(pid: int) -> None:

@@ -10,13 +10,14 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.declare.model import AnyFlow, Pipeline
 from streamkeeper.declare.shared_driver import FAIR, common_conf, job_conf
-from streamkeeper.errors import DeclarationError
+from streamkeeper.drivers import clusters
+from streamkeeper.errors import DeclarationError, SettingsError
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import DEFAULT_MASTER, PROJECT, Settings, is_s3
 from streamkeeper.user_environment import environment
@@ -141,6 +142,25 @@ class Submission:
     conf: Mapping[str, str]
     master: str
     environment: Mapping[str, str]
+
+    def by_master(self, page: str, settings: Settings) -> Submission:
+        """Return it as a standalone master runs it on one of its workers: by a class, from a jar that is
+        there.
+
+        Job, Python and jars must be at the same place on every worker.
+
+        :param page: address of the master's pages, which the driver hands on by its lease.
+        :raises SettingsError: there is no jar.
+        """
+        jars = sorted(settings.jars.glob("*.jar"))
+        if not jars:
+            raise SettingsError(f"There are no jars in {settings.jars}. Run `make setup`.")
+        return replace(
+            self,
+            application=jars[0],
+            arguments=(str(self.application), "", *self.arguments),
+            environment={**self.environment, clusters.PAGE_VARIABLE: page},
+        )
 
     def command(self) -> list[str]:
         """Return the whole command, ``spark-submit`` first."""

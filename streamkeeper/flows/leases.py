@@ -59,8 +59,19 @@ SILENT_SECONDS = 86400.0
 
 
 @dataclass(frozen=True)
+class ClusterDriver:
+    """Driver that a cluster started: its id there, and the address of the cluster's pages
+    (:mod:`streamkeeper.drivers.clusters`).
+    """
+
+    page: str
+    id: str
+
+
+@dataclass(frozen=True)
 class Lease:
     """One epoch of a flow's lease. ``log`` is the file of the driver's output, if its supervisor named one.
+    ``cluster`` says where to ask after a driver that a cluster started.
 
     ``took_over`` is the reason why the epoch before counts as gone: it ``left``, it is proven ``dead``, or it
     was ``silent`` for the term, which proves nothing; None for a flow's first. ``unproven`` is the newest of
@@ -75,6 +86,7 @@ class Lease:
     log: str | None = None
     took_over: str | None = None
     unproven: int | None = None
+    cluster: ClusterDriver | None = None
 
 
 @dataclass(frozen=True)
@@ -140,7 +152,9 @@ def read(home: FlowHome, epoch: int) -> Lease | None:
                 f"its process has the id {process.pid!r} and the start {process.started!r}, where whole"
                 " numbers are expected"
             )
-        return Lease(**{**_known(Lease, value), "process": process})
+        told = value.get("cluster")
+        cluster = None if told is None else ClusterDriver(**_known(ClusterDriver, told))
+        return Lease(**{**_known(Lease, value), "process": process, "cluster": cluster})
     except (TypeError, KeyError, AttributeError) as error:
         raise StorageError(
             f"{home.storage.path(home.lease(epoch))} is not a lease: {error}. Check that no driver of"
@@ -222,6 +236,7 @@ def acquire(
     generation: int,
     term: float,
     log: str | None = None,
+    cluster: ClusterDriver | None = None,
     *,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -239,7 +254,17 @@ def acquire(
     gone = _check_gone(home, holder, term, monotonic, sleep) if holder else None
     epoch = (holder.epoch if holder else 0) + 1
     unproven = None if holder is None else holder.epoch if gone == SILENT else holder.unproven
-    lease = Lease(epoch, Process.current(), generation, now(), log=log, took_over=gone, unproven=unproven)
+    lease = Lease(
+        epoch,
+        Process.current(),
+        generation,
+        now(),
+        None,
+        log,
+        took_over=gone,
+        unproven=unproven,
+        cluster=cluster,
+    )
     if not home.storage.create(home.lease(epoch), to_json(asdict(lease))):
         raise LeaseHeld(
             f"Another driver of {home.full_name} claimed lease epoch {epoch} at the same moment. This one"

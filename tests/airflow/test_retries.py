@@ -16,6 +16,7 @@ from streamkeeper_airflow.flow.retries import (
     AfterHealth,
     DriverFailed,
     WrongSettings,
+    check_airflow,
     check_supervisor_timeout,
     delay,
     failing_streak,
@@ -141,3 +142,27 @@ def test_the_streak_is_counted_from_the_newest_drivers_that_never_looked_for_dat
         home.storage.create(home.lease(epoch), b"{}")
         leases.beat(home, Heartbeat(epoch, 1, "running", 1, now(), triggers=count))
     assert failing_streak(home) == streak
+
+
+@pytest.mark.parametrize("executor", ["CeleryExecutor", "LocalExecutor,CeleryExecutor"])
+def test_a_broker_that_would_hand_a_running_task_to_another_worker_is_refused(
+    monkeypatch: pytest.MonkeyPatch, executor: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", executor)
+    monkeypatch.setenv("AIRFLOW__CELERY__BROKER_URL", "redis://:secret@redis:6379/0")
+    with pytest.raises(WrongSettings, match=r"visibility_timeout is 86400 s.*Set it to 31536000") as refused:
+        check_airflow(Settings.from_environment())
+    assert "secret" not in str(refused.value)
+    monkeypatch.setenv("AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__VISIBILITY_TIMEOUT", "31536000")
+    check_airflow(Settings.from_environment())
+
+
+@pytest.mark.parametrize(
+    ("executor", "broker"), [("LocalExecutor", "redis://redis"), ("CeleryExecutor", "amqp://rabbit")]
+)
+def test_what_hands_on_no_running_task_needs_no_such_setting(
+    monkeypatch: pytest.MonkeyPatch, executor: str, broker: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", executor)
+    monkeypatch.setenv("AIRFLOW__CELERY__BROKER_URL", broker)
+    check_airflow(Settings.from_environment())

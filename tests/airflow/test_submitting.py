@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from streamkeeper_airflow.flow import submit as submitting
 from streamkeeper_airflow.recovery.tasks import SparkStep
 
-from streamkeeper.drivers import submit
+from streamkeeper.drivers import clusters, submit
 from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.settings import Settings
@@ -64,14 +64,14 @@ def test_a_missing_connection_is_said_and_not_replaced_by_yarn(flow: Flow, tmp_p
         prepare(flow, tmp_path / "driver.log")
 
 
-def test_cluster_mode_is_refused_with_the_reason(
+def test_cluster_mode_is_refused_with_the_reason_where_drivers_are_not_supervised_in_it(
     flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(
         "AIRFLOW_CONN_STREAMKEEPER_SPARK",
         '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}',
     )
-    with pytest.raises(AirflowFailException, match=r"deploy mode cluster.*Set it to client"):
+    with pytest.raises(AirflowFailException, match=r"deploy mode cluster on.*yarn.*Set it to client"):
         prepare(flow, tmp_path / "driver.log")
 
 
@@ -91,6 +91,11 @@ MASTERS = {
     "one machine": ('{"conn_type": "spark", "host": "local[3]"}', "local[3]", "3"),
     "standalone": (
         '{"conn_type": "spark", "host": "spark://there", "port": 7077}',
+        "spark://there:7077",
+        None,
+    ),
+    "standalone, deploy mode cluster": (
+        '{"conn_type": "spark", "host": "spark://there", "port": 7077, "extra": {"deploy-mode": "cluster"}}',
         "spark://there:7077",
         None,
     ),
@@ -170,6 +175,14 @@ def test_every_job_is_submitted_with_what_suits_the_connections_master_and_with_
         )
         assert call.conf["spark.driver.extraClassPath"] == f"{project}/jars/*"
         assert "spark.jars" not in call.conf
+    if "deploy-mode" in connection:
+        runner = "org.apache.spark.deploy.PythonRunner"
+        assert (call.option("--deploy-mode"), call.option("--class")) == ("cluster", runner)
+        _, *arguments = call.arguments[call.arguments.index(f"{project}/jars/delta.jar") :]
+        assert arguments[:2] == [str(application), ""], "no Python files beside it"
+        assert call.environment[clusters.PAGE_VARIABLE] == "http://there:8080"
+        waits = call.conf.get("spark.standalone.submit.waitAppCompletion") == "true"
+        assert waits == (application == submit.RECOVERY_JOB), "spark-submit waits for a step alone"
     assert ("--queue" in call.arguments) == (master == "yarn"), "the rest of the connection holds, too"
     assert not any("appMasterEnv" in argument or "s3cr3t" in argument for argument in call.arguments)
     assert "s3cr3t" not in call.environment.values()
@@ -186,7 +199,7 @@ def test_a_step_is_not_submitted_where_a_driver_would_not_be(
         "AIRFLOW_CONN_STREAMKEEPER_SPARK",
         '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}',
     )
-    with pytest.raises(AirflowFailException, match=r"deploy mode cluster.*Set it to client"):
+    with pytest.raises(AirflowFailException, match=r"deploy mode cluster on.*yarn.*Set it to client"):
         a_step(project)
     assert recorder.calls == []
 

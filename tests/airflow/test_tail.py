@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from streamkeeper_airflow.flow.log_tail import LogTail
+from streamkeeper_airflow.flow.log_tail import LogFile, LogTail
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def append(log: Path, text: str) -> None:
 
 def test_whole_lines_are_handed_over_once_and_half_lines_when_they_are_whole(log: Path) -> None:
     said: list[str] = []
-    tail = LogTail(log, said.append)
+    tail = LogTail(LogFile(log), said.append)
     tail.pump()
     append(log, "one\ntw")
     tail.pump()
@@ -33,14 +33,14 @@ def test_whole_lines_are_handed_over_once_and_half_lines_when_they_are_whole(log
 def test_only_the_end_of_an_older_log_is_shown(log: Path) -> None:
     append(log, "old\n" * 100 + "new\n")
     said: list[str] = []
-    LogTail(log, said.append, backlog=8).pump()
+    LogTail(LogFile(log), said.append, backlog=8).pump()
     assert said == ["old", "new"]
 
 
 def test_a_flood_is_cut_off_with_a_word_on_where_the_rest_is(log: Path) -> None:
     append(log, "line\n" * 10)
     said: list[str] = []
-    tail = LogTail(log, said.append, limit=3)
+    tail = LogTail(LogFile(log), said.append, limit=3)
     tail.pump()
     append(log, "line\n" * 10)
     tail.pump()
@@ -50,12 +50,12 @@ def test_a_flood_is_cut_off_with_a_word_on_where_the_rest_is(log: Path) -> None:
 def test_a_line_without_end_is_shortened(log: Path) -> None:
     append(log, "x" * 5000 + "\n")
     said: list[str] = []
-    LogTail(log, said.append, width=10).pump()
+    LogTail(LogFile(log), said.append, width=10).pump()
     assert said == ["x" * 10 + "… (5000 characters)"]
 
 
 def test_bytes_that_are_no_text_do_not_stop_it(log: Path) -> None:
     log.write_bytes(b"\xff\xfe\n")
     said: list[str] = []
-    LogTail(log, said.append).pump()
+    LogTail(LogFile(log), said.append).pump()
     assert len(said) == 1

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+APART = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 STARTING = 120.0
 """Seconds that master and worker may take to start on a busy machine."""
 
@@ -46,8 +47,12 @@ class Cluster:
 
 
 @contextmanager
-def standalone(folder: Path, cores: int = 2) -> Iterator[Cluster]:
-    """Run a master and a worker until the block ends; their logs and work are in ``folder``."""
+def standalone(folder: Path, cores: int = 2, memory: str = "1500m", apart: bool = False) -> Iterator[Cluster]:
+    """Run a master and a worker until the block ends; their logs and work are in ``folder``.
+
+    :param apart: whether the worker has a pid namespace of its own, so that nobody outside can tell whether
+        its processes run, as on another host.
+    """
     port, page, worker_page = free_ports(3)
     cluster = Cluster(f"spark://127.0.0.1:{port}", f"http://127.0.0.1:{page}")
     with ExitStack() as stack:
@@ -62,10 +67,12 @@ def standalone(folder: Path, cores: int = 2) -> Iterator[Cluster]:
             "--cores",
             str(cores),
             "--memory",
-            "1500m",
+            memory,
         ]
         asked = [*work, "--work-dir", str(folder / "work"), cluster.master]
-        worker = stack.enter_context(_daemon("worker.Worker", asked, folder / "worker.log"))
+        worker = stack.enter_context(
+            _daemon("worker.Worker", asked, folder / "worker.log", APART if apart else ())
+        )
         _wait_for(worker, folder / "worker.log", lambda: cluster.state()["aliveworkers"] == 1)
         yield cluster
 
@@ -80,14 +87,19 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def _daemon(name: str, arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _daemon(
+    name: str, arguments: list[str], log: Path, within: Sequence[str] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+    programs = Path(sys.executable).parent
     command = [
-        str(Path(sys.executable).parent / "spark-class"),
+        *within,
+        str(programs / "spark-class"),
         f"org.apache.spark.deploy.{name}",
         *arguments,
     ]
     environment = {
         **os.environ,
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_NO_DAEMONIZE": "1",
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -96,7 +108,7 @@ def _daemon(name: str, arguments: list[str], log: Path) -> Iterator[subprocess.P
         try:
             yield process
         finally:
-            process.terminate()
+            process.kill()  # unshare ignores SIGTERM
 
 
 def _wait_for(process: subprocess.Popen[bytes], log: Path, condition: Callable[[], bool]) -> None:

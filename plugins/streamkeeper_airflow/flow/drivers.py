@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from streamkeeper.drivers import clusters
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.leases import Lease, Life, process_started
+from streamkeeper.flows.leases import ClusterDriver, Lease, Life, process_started
 from streamkeeper.storage import read_json
 
 LOOK = 1.0
@@ -37,9 +38,14 @@ class Ending:
 
 
 class Driver(Protocol):
-    """A driver, submitted or found."""
+    """A driver, submitted or found. ``log`` is the file of its output, if it is on this host; ``cluster`` is
+    where a cluster shows it.
+    """
 
     log: Path | None
+
+    @property
+    def cluster(self) -> ClusterDriver | None: ...
 
     def wait(self) -> Ending | None:
         """Wait :data:`LOOK` seconds at most; return the ending, or None while the driver lives."""
@@ -53,6 +59,8 @@ class Submitted:
     :param environment: the whole environment of the process.
     :param log: the file for its output; ``<log>.pid`` beside it names its process group while it runs.
     """
+
+    cluster: ClusterDriver | None = None
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -88,6 +96,52 @@ class Submitted:
         return Ending(code, f"exit code {code}" if code >= 0 else f"ended by {signal.Signals(-code).name}")
 
 
+class InCluster:
+    """A driver that a cluster starts. spark-submit ends once the cluster has it; from its lease on, it is
+    followed as any that runs elsewhere.
+
+    :param submitted: spark-submit, whose output names the driver.
+    :param page: address of the cluster's pages.
+    :param find: finds the driver by its lease, once that is newer than all there were before.
+    """
+
+    def __init__(self, submitted: Submitted, page: str, find: Callable[[], Driver | None]) -> None:
+        self.log = submitted.log
+        self._submitted: Submitted | None = submitted
+        self._page, self._find, self._id = page, find, ""
+        self._found: Driver | None = None
+
+    @property
+    def cluster(self) -> ClusterDriver | None:
+        """The driver, as its cluster knows it; None until the cluster has it."""
+        return ClusterDriver(self._page, self._id) if self._id else None
+
+    def wait(self) -> Ending | None:
+        if self._found is not None:
+            return self._found.wait()
+        if self._submitted is not None:
+            return self._await_submission(self._submitted)
+        self._found = self._find()
+        if self._found is None and self.cluster is not None:
+            state = clusters.ended_if_known(self.cluster)
+            self._found = self._find()  # it may have begun since
+            if state is not None and self._found is None:
+                return Ending(Outcome.FAILED, f"{self._id} is {state}, and had not begun; see {self._page}")
+            time.sleep(LOOK)
+        return None
+
+    def _await_submission(self, submitted: Submitted) -> Ending | None:
+        ending = submitted.wait()
+        if ending is None:
+            return None
+        assert submitted.log is not None, "its output is in a file"
+        found = clusters.ID.findall(submitted.log.read_text(errors="replace"))
+        if ending.code or not found:
+            return Ending(Outcome.FAILED, f"the cluster did not take it: spark-submit ended ({ending.said})")
+        self._submitted, self._id = None, found[-1]
+        return None
+
+
 class Attached:
     """A driver that was already alive: its supervisor was lost, or it was started by hand.
 
@@ -102,6 +156,7 @@ class Attached:
         self._beat = leases.read_heartbeat(home, lease.epoch)
         self._since = self._ask_at = time.monotonic()
         self.log: Path | None = Path(lease.log) if lease.log and Path(lease.log).is_file() else None
+        self.cluster = lease.cluster
 
     def wait(self) -> Ending | None:
         deadline = time.monotonic() + LOOK
@@ -125,6 +180,8 @@ class Attached:
             case Life.ALIVE:
                 return False
             case Life.UNKNOWN:
+                if clusters.note_end(self._home, self._lease):
+                    return True
                 beat = leases.read_heartbeat(self._home, self._lease.epoch)
                 if beat != self._beat:
                     self._beat, self._since = beat, time.monotonic()

@@ -1,40 +1,98 @@
-"""Copies a driver's log file into the task's log, up to a limit."""
+"""Copies a driver's output into the task's log, up to a limit: of a file, or of its cluster's pages."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
+
+from streamkeeper.drivers import clusters
+from streamkeeper.flows.leases import ClusterDriver
 
 CHUNK = 256 * 1024
 """Bytes of one read."""
+PAGE_SECONDS = 5.0
+"""Seconds between two looks at a page of the cluster."""
+
+
+class Output(Protocol):
+    """Growing output of a driver."""
+
+    where: str
+
+    def size(self) -> int:
+        """Return how many bytes there are."""
+        ...
+
+    def read(self, start: int) -> bytes:
+        """Return bytes from a position on, :data:`CHUNK` at most; none if there are none yet."""
+        ...
+
+
+class LogFile:
+    """Output in a file of this host, which need not be there yet."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self.where = file, str(file)
+
+    def size(self) -> int:
+        return self._file.stat().st_size if self._file.exists() else 0
+
+    def read(self, start: int) -> bytes:
+        if not self._file.exists():
+            return b""
+        with self._file.open("rb") as log:
+            log.seek(start)
+            return log.read(CHUNK)
+
+
+class ClusterLog:
+    """Output of a driver that a cluster runs. A page that does not answer shows nothing for now."""
+
+    def __init__(self, driver: ClusterDriver) -> None:
+        self._driver, self.where = driver, f"{driver.page} ({driver.id})"
+        self._asked = float("-inf")
+
+    def size(self) -> int:
+        try:
+            return clusters.output_size(self._driver)
+        except (OSError, ValueError):
+            return 0
+
+    def read(self, start: int) -> bytes:
+        if time.monotonic() - self._asked < PAGE_SECONDS:
+            return b""
+        self._asked = time.monotonic()
+        try:
+            return clusters.output(self._driver, start, CHUNK)
+        except (OSError, ValueError):
+            return b""
 
 
 class LogTail:
-    """Passes the new lines of a growing file to ``write``, ``limit`` lines at most; the file stays unchanged.
+    """Passes the new lines of a growing output to ``write``, ``limit`` lines at most.
 
-    :param backlog: bytes before the file's present end that are shown too; None shows all of it.
+    :param backlog: bytes before its present end that are shown too; None shows all of it.
     """
 
     def __init__(
         self,
-        file: Path,
+        output: Output,
         write: Callable[[str], None],
         *,
         limit: int = 5000,
         width: int = 2000,
         backlog: int | None = None,
     ) -> None:
-        self.file, self._write, self._left, self._width = file, write, limit, width
-        size = file.stat().st_size if file.exists() else 0
-        self._position = 0 if backlog is None else max(0, size - backlog)
+        self._output, self._write, self._left, self._width = output, write, limit, width
+        self._position = 0 if backlog is None else max(0, output.size() - backlog)
         self._rest = b""
 
     def pump(self) -> None:
-        """Pass on what is new since the last call; nothing if the file does not exist yet."""
-        while self._left > 0 and self.file.exists():
-            with self.file.open("rb") as log:
-                log.seek(self._position)
-                chunk = log.read(CHUNK)
+        """Pass on what is new since the last call."""
+        while self._left > 0:
+            chunk = self._output.read(self._position)
             if not chunk:
                 return
             self._position += len(chunk)
@@ -48,4 +106,4 @@ class LogTail:
         self._write(line if len(line) <= self._width else f"{line[: self._width]}… ({len(line)} characters)")
         self._left -= 1
         if self._left == 0:
-            self._write(f"No more lines are shown here; the driver keeps writing to {self.file}.")
+            self._write(f"No more lines are shown here; the driver keeps writing to {self._output.where}.")

@@ -33,6 +33,11 @@ SPARE = timedelta(seconds=30)
 It looks for lost tasks every 10 s.
 """
 HEARTBEAT_TIMEOUT = "task_instance_heartbeat_timeout"
+FOR_MONTHS = timedelta(days=365)
+"""The shortest time after which a broker may hand on a task that is not done."""
+_BROKER = "celery_broker_transport_options"
+_REDELIVERING = ("redis", "sentinel", "sqs")
+"""Brokers, by the beginning of their address, that have a visibility timeout; others notice a lost worker."""
 
 
 class DriverFailed(AirflowException):
@@ -113,6 +118,39 @@ def check_supervisor_timeout(settings: Settings) -> None:
         f" attaches to it, so none is started. Set STREAMKEEPER_SUPERVISOR_TIMEOUT to {needed:.0f} or"
         f" more{lower}, and start Airflow again."
     )
+
+
+def check_redelivery() -> None:
+    """Check that Celery's broker does not hand a flow's task, which runs for months, to a second worker.
+
+    Redis and SQS do after their visibility timeout, which Airflow sets to a day unless told. The second task
+    attaches to the driver, but it takes a slot, and Airflow hears of two ends.
+
+    :raises WrongSettings: the timeout is below :data:`FOR_MONTHS`.
+    """
+    broker = conf.get("celery", "broker_url", fallback="") if _celery() else ""
+    told = conf.getint(_BROKER, "visibility_timeout", fallback=86_400)
+    if not broker.startswith(_REDELIVERING) or told >= FOR_MONTHS.total_seconds():
+        return
+    raise WrongSettings(
+        f"Airflow's [{_BROKER}] visibility_timeout is {told} s: after that time Celery's broker hands a task"
+        f" that still runs to another worker, and a flow's task runs for months. Set it to"
+        f" {FOR_MONTHS.total_seconds():.0f} or more"
+        " (AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__VISIBILITY_TIMEOUT), and start Airflow again."
+    )
+
+
+def _celery() -> bool:
+    return "celery" in conf.get("core", "executor", fallback="").lower()
+
+
+def check_airflow(settings: Settings) -> None:
+    """Check the settings of Airflow that a driver's supervision depends on.
+
+    :raises WrongSettings: one does not hold; the message says which, why, and what to set.
+    """
+    check_supervisor_timeout(settings)
+    check_redelivery()
 
 
 class AfterHealth(RetryPolicy):

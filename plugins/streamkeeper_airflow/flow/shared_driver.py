@@ -36,6 +36,7 @@ class AttachedToSharedDriver:
         self._living, self._endings = list(parts), list[Ending]()
         self._parts = list(parts)
         self.log: Path | None = next((part.log for part in parts if part.log), None)
+        self.cluster = next((part.cluster for part in parts if part.cluster), None)
 
     def wait(self) -> Ending | None:
         deadline = time.monotonic() + drivers.LOOK

@@ -18,24 +18,37 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException, AirflowRuntimeError
 
-from streamkeeper.drivers import submit
+from streamkeeper.drivers import clusters, submit
 from streamkeeper.drivers.submit import Submission
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 
 CONNECTION = "streamkeeper_spark"
+_AWAITED = "spark.standalone.submit.waitAppCompletion"
+"""Setting by which spark-submit stays until the end of a driver that a standalone master runs."""
 
 
 class Hook(SparkSubmitHook):
     """Submits a job with its own environment instead of Airflow's.
 
     Airflow's environment holds passwords, and a job may run the user's code.
+
+    :param wait: whether spark-submit waits for the end of a job that a cluster runs.
     """
 
-    def __init__(self, job: Submission, connection: str) -> None:
+    def __init__(self, job: Submission, connection: str, wait: bool = False) -> None:
+        page = cluster_page(connection)
+        if page is not None:
+            job = job.by_master(page, Settings.from_environment())
+            job = replace(job, conf={**job.conf, _AWAITED: "true"} if wait else job.conf)
         super().__init__(
-            conn_id=connection, conf=dict(job.conf), application_args=list(job.arguments), name=job.name
+            conn_id=connection,
+            conf=dict(job.conf),
+            application_args=list(job.arguments),
+            java_class=clusters.RUNNER if page else None,
+            name=job.name,
         )
+        self._should_track_driver_status = False  # spark-submit itself waits, where anybody does
         self.job = job
 
     def command(self) -> list[str]:
@@ -47,7 +60,9 @@ class Hook(SparkSubmitHook):
 
         :raises AirflowException: it failed.
         """
-        given: str | None = super().submit(application, **{**kwargs, "env": dict(self.job.environment)})
+        given: str | None = super().submit(
+            str(self.job.application), **{**kwargs, "env": dict(self.job.environment)}
+        )
         return given
 
     def _get_spark_binary_path(self) -> list[str]:
@@ -75,7 +90,7 @@ class SubmitJob(SparkSubmitOperator):
     def _get_hook(self) -> SparkSubmitHook:
         if self._job is None:
             return super()._get_hook()
-        return Hook(replace(self._job, conf=dict(self.conf or {})), self._conn_id)
+        return Hook(replace(self._job, conf=dict(self.conf or {})), self._conn_id, wait=True)
 
 
 def prepare(
@@ -87,8 +102,9 @@ def prepare(
         supervised yet.
     """
     job = submit.driver(settings, [flows] if isinstance(flows, Flow) else flows, master_of(connection))
-    return Hook(job, connection).command(), {
-        **job.environment,
+    hook = Hook(job, connection)
+    return hook.command(), {
+        **hook.job.environment,
         submit.LOG_VARIABLE: str(log),
         submit.SUPERVISED_VARIABLE: "1",
     }
@@ -102,12 +118,29 @@ def master_of(connection: str) -> str:
     """
     _check_there(connection)
     found = SparkSubmitHook(conn_id=connection)._connection
-    if found["deploy_mode"] == "cluster":
+    master = str(found["master"])
+    if found["deploy_mode"] == "cluster" and not master.startswith("spark://"):
         raise AirflowFailException(
-            f"The connection {connection!r} asks for deploy mode cluster, in which a driver's exit code and"
-            " log do not reach Airflow yet. Set it to client, or remove it."
+            f"The connection {connection!r} asks for deploy mode cluster on the master {master!r}. In that"
+            " mode drivers are supervised on Spark's own masters (spark://…) alone. Set it to client, or"
+            " remove it."
         )
-    return str(found["master"])
+    return master
+
+
+def cluster_page(connection: str) -> str | None:
+    """Return the address of the pages of the master that runs drivers itself; None in client mode.
+
+    It is the connection's extra ``cluster-page``, or the master's host with Spark's usual port.
+
+    :raises AirflowFailException: as :func:`master_of` does.
+    """
+    master = master_of(connection)
+    if SparkSubmitHook(conn_id=connection)._connection["deploy_mode"] != "cluster":
+        return None
+    told = BaseHook.get_connection(connection).extra_dejson.get("cluster-page")
+    host = master.removeprefix("spark://").partition(",")[0].rpartition(":")[0]
+    return str(told or f"http://{host}:8080").rstrip("/")
 
 
 def _check_there(connection: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,11 @@ from streamkeeper.settings import Settings
 from streamkeeper.times import now
 from streamkeeper_airflow.flow import drivers
 from streamkeeper_airflow.flow import submit as submitting
-from streamkeeper_airflow.flow.drivers import Attached, Driver, Ending, Submitted
+from streamkeeper_airflow.flow.drivers import Attached, Driver, Ending, InCluster, Submitted
 from streamkeeper_airflow.flow.gate import HoldTrigger
 from streamkeeper_airflow.flow.heartbeat import Heart, name_of
 from streamkeeper_airflow.flow.holds import all_held
-from streamkeeper_airflow.flow.log_tail import LogTail
+from streamkeeper_airflow.flow.log_tail import ClusterLog, LogFile, LogTail
 from streamkeeper_airflow.flow.park_message import describe_park, describe_retried
 from streamkeeper_airflow.flow.retries import (
     LONGEST_DELAY,
@@ -40,7 +41,7 @@ from streamkeeper_airflow.flow.retries import (
     AfterHealth,
     DriverFailed,
     WrongSettings,
-    check_supervisor_timeout,
+    check_airflow,
     delay,
     failing_streak,
 )
@@ -215,19 +216,19 @@ class FlowOperator(BaseOperator):
                 self.flow,
                 leases.describe(held) if held else "?",
             )
-            self._warn_of_short_timeout(settings)
+            self._warn_of_settings(settings)
         return found
 
-    def _warn_of_short_timeout(self, settings: Settings) -> None:
-        """Warn about timeouts that do not fit, but keep watching: a refusal would end the running driver."""
+    def _warn_of_settings(self, settings: Settings) -> None:
+        """Warn about settings that do not fit, but keep watching: a refusal would end the running driver."""
         try:
-            check_supervisor_timeout(settings)
+            check_airflow(settings)
         except WrongSettings as error:
             self.log.warning("The next driver will be refused: %s", error)
 
-    def _refuse_short_timeout(self, settings: Settings) -> None:
+    def _refuse_settings(self, settings: Settings) -> None:
         try:
-            check_supervisor_timeout(settings)
+            check_airflow(settings)
         except WrongSettings as error:
             alert(
                 settings,
@@ -238,8 +239,8 @@ class FlowOperator(BaseOperator):
             )
             raise
 
-    def _submit(self, settings: Settings, context: Context) -> Submitted:
-        self._refuse_short_timeout(settings)
+    def _submit(self, settings: Settings, context: Context) -> Submitted | InCluster:
+        self._refuse_settings(settings)
         manifest = read_manifest(settings)
         flows = [manifest.find(flow) for flow in self.flows]
         if flows[0].pipeline.shared_driver and not self.shared:
@@ -250,8 +251,21 @@ class FlowOperator(BaseOperator):
         log = self._log_file(context, submit.application_name(flows))
         command, environment = submitting.prepare(settings, flows, self.spark_conn_id, log)
         driver = Submitted(command, environment, log)
+        page = submitting.cluster_page(self.spark_conn_id)
+        if page is not None:
+            self.log.info("Submitted the driver of %s to the cluster of %s.", self.flow, page)
+            return InCluster(driver, page, partial(self._find_newer, settings))
         self.log.info("Started the driver of %s: process group %s, output in %s.", self.flow, driver.pid, log)
         return driver
+
+    def _find_newer(self, settings: Settings) -> Driver | None:
+        """Find the driver that this try submitted, by a lease that was not there before."""
+        homes = [open_home(settings, flow) for flow in self.flows]
+        newer = [home for home in homes if _newest_epoch(home) > self._before[home.full_name]]
+        parts = [
+            Attached(home, lease, settings.lease_term) for home in newer if (lease := leases.current(home))
+        ]
+        return (AttachedToSharedDriver(parts) if self.shared else parts[0]) if parts else None
 
     def _log_file(self, context: Context, application: str) -> Path:
         ti = context["ti"]
@@ -261,12 +275,16 @@ class FlowOperator(BaseOperator):
         return Path(conf.get("logging", "base_log_folder")) / "drivers" / application / f"{name}.log"
 
     def _follow(self, driver: Driver, heart: Heart) -> Ending:
-        backlog = None if isinstance(driver, Submitted) else BACKLOG
-        tail = LogTail(driver.log, self.log.info, backlog=backlog) if driver.log else None
+        backlog = None if isinstance(driver, Submitted | InCluster) else BACKLOG
+        tails = [LogTail(LogFile(driver.log), self.log.info, backlog=backlog)] if driver.log else []
+        elsewhere: LogTail | None = None
         while True:
             heart.beat()
             ending = driver.wait()
-            if tail:
+            if elsewhere is None and driver.cluster is not None:
+                elsewhere = LogTail(ClusterLog(driver.cluster), self.log.info, backlog=backlog)
+                tails.append(elsewhere)
+            for tail in tails:
                 tail.pump()
             if ending is not None:
                 return ending
@@ -313,7 +331,7 @@ class FlowOperator(BaseOperator):
 
     def _failed(self, home: FlowHome, ending: Ending) -> DriverFailed:
         where = f" Its output: {self._driver.log}" if self._driver and self._driver.log else ""
-        attached = self._driver is not None and not isinstance(self._driver, Submitted)
+        attached = self._driver is not None and not isinstance(self._driver, Submitted | InCluster)
         began = attached or _newest_epoch(home) > self._before.get(home.full_name, 0)
         streak = failing_streak(home) if began else None
         failures = crash_loops.note(home)

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.damage import ERROR
 from streamkeeper.declare.model import NAME, RETRY, Pipeline
-from streamkeeper.drivers import failures, supervision
+from streamkeeper.drivers import clusters, failures, supervision
 from streamkeeper.drivers.failures import Cause, Failure, FailureClass
 from streamkeeper.drivers.submit import LOG_VARIABLE
 from streamkeeper.errors import (
@@ -152,7 +152,11 @@ def take_lease(asked: DriverRequest) -> Lease:
     """
     home = asked.home
     lease = leases.acquire(
-        home, _present_generation(home), asked.settings.lease_term, log=os.environ.get(LOG_VARIABLE)
+        home,
+        _present_generation(home),
+        asked.settings.lease_term,
+        log=os.environ.get(LOG_VARIABLE),
+        cluster=clusters.here(),
     )
     if asked.lifts_park:
         holds.release(home, holds.PARK)

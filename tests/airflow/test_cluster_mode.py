@@ -1,0 +1,166 @@
+"""A flow whose driver a standalone master runs on one of its workers (deploy mode cluster), under its task:
+real Spark, and a worker whose processes nobody else can see.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from airflow.sdk import Context
+from deltalake import DeltaTable
+from streamkeeper_airflow.flow import supervise
+from streamkeeper_airflow.flow.supervise import FlowOperator
+
+from streamkeeper.drivers import clusters, stopping
+from streamkeeper.drivers.stopping import By
+from streamkeeper.flows import holds, leases
+from streamkeeper.flows.files import FlowHome, open_home
+from streamkeeper.flows.leases import ClusterDriver, Life
+from streamkeeper.settings import PROJECT, Settings
+from tests.worlds.standalone import Cluster, standalone
+from tools.waiting import NotYet, wait_until
+
+pytestmark = pytest.mark.long
+
+FLOW = "first.first_flow"
+SOON = 240.0
+SMALL = {
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.sql.shuffle.partitions": 2,
+    "spark.databricks.delta.snapshotPartitions": 1,
+}
+NEVER = "550"
+"""Seconds of the lease's term: nothing but the cluster's word proves a driver's end within the test."""
+
+
+@dataclass
+class Bed:
+    """The flow, its cluster, and tries of its task."""
+
+    home: FlowHome
+    folder: Path
+    cluster: Cluster
+
+    def arrive(self, *ids: int) -> None:
+        aside = self.folder / "aside.json"
+        aside.write_text("".join(json.dumps({"id": number}) + "\n" for number in ids))
+        aside.rename(self.folder / "data" / "raw" / f"{ids[0]}.json")
+
+    def table_has(self, *ids: int) -> None:
+        def look() -> bool:
+            table = self.folder / "warehouse" / "first_clean"
+            there = (table / "_delta_log" / f"{0:020}.json").exists()
+            found = sorted(DeltaTable(table).to_pyarrow_table()["id"].to_pylist()) if there else []
+            if found != sorted(ids):
+                raise NotYet(str(found))
+            return True
+
+        wait_until(look, SOON, f"the table has {ids}")
+
+    def task(self) -> threading.Thread:
+        """Start a try of the flow's task; what it ends with is kept in ``ended``."""
+
+        def run() -> None:
+            ti = SimpleNamespace(dag_id="flow", run_id="now", task_id="run", try_number=1)
+            run = SimpleNamespace(dag_id=ti.dag_id, run_id=ti.run_id)
+            try:
+                FlowOperator(task_id="run", flow=FLOW).execute(cast("Context", {"ti": ti, "dag_run": run}))
+            except Exception as error:  # noqa: BLE001 - what a task ends with is what is looked at
+                thread.ended = error  # type: ignore[attr-defined]
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.ended = None  # type: ignore[attr-defined]
+        thread.start()
+        return thread
+
+    def drivers(self) -> dict[str, str]:
+        """Return the state of each driver that the master knows, by its id."""
+        known = self.cluster.state()
+        return {found["id"]: found["state"] for found in known["activedrivers"] + known["completeddrivers"]}
+
+    def driver(self, epoch: int, task: threading.Thread) -> ClusterDriver:
+        def look() -> ClusterDriver | None:
+            assert task.is_alive(), task.ended  # type: ignore[attr-defined]
+            lease = leases.read(self.home, epoch)
+            return lease.cluster if lease else None
+
+        return wait_until(look, SOON, f"the driver of epoch {epoch} has the lease")
+
+
+@pytest.fixture
+def bed(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+    (project / "data" / "raw").mkdir()
+    file = project / "pipelines" / "first.py"
+    file.write_text(file.read_text().replace('sources=["raw"]', f'sources=["raw"], spark_conf={SMALL}'))
+    monkeypatch.setenv("STREAMKEEPER_JARS", str(PROJECT / ".cache" / "jars"))
+    monkeypatch.setenv("STREAMKEEPER_LEASE_TERM", NEVER)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setattr(supervise, "alert", lambda *_, **__: None)
+    (tmp_path / "cluster").mkdir()
+    with standalone(tmp_path / "cluster", memory="3500m", apart=True) as cluster:
+        extra = {"deploy-mode": "cluster", "cluster-page": cluster.page}
+        connection = {"conn_type": "spark", "host": cluster.master, "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", json.dumps(connection))
+        yield Bed(open_home(Settings.from_environment(), FLOW), project, cluster)
+
+
+def test_a_driver_that_the_cluster_runs_is_followed_found_again_replaced_and_ended(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log: list[str] = []
+
+    def await_words(words: str) -> None:
+        def look() -> bool:
+            log.append(capsys.readouterr().out)
+            return words in "".join(log)
+
+        wait_until(lambda: look() or None, SOON, f"the task's log has {words!r}")
+
+    bed.arrive(1, 2, 3)
+    first = bed.task()
+    driver = bed.driver(1, first)
+    bed.table_has(1, 2, 3)
+    lease = leases.current(bed.home)
+    assert lease is not None
+    assert leases.life(bed.home, lease) is Life.UNKNOWN, "its process is not visible from here"
+    await_words("generation 1, batch 0, 3 rows")  # the driver's own
+
+    other = bed.task()
+    await_words("attaching to it")
+    assert bed.drivers() == {driver.id: "RUNNING"}
+
+    _kill_jvm(driver.id)
+    bed.arrive(4, 5)
+    second = bed.driver(2, first)
+    assert bed.drivers()[driver.id] == "FAILED"
+    assert leases.life(bed.home, lease) is Life.LEFT, "nobody waited for the lease's term"
+    bed.table_has(1, 2, 3, 4, 5)
+
+    holds.put(bed.home, holds.person("ada"), "maintenance", "ada")
+    stop = stopping.stop(bed.home, 0.0, term=float(NEVER))
+    assert stop.by in (By.HOLD, By.TERM)
+    wait_until(lambda: clusters.ended(second), SOON, "the master says that it ended")
+    assert stop.epoch == 2
+    for task in (first, other):
+        task.join(SOON)
+        assert not task.is_alive()
+    assert "RUNNING" not in bed.drivers().values()
+
+
+def _kill_jvm(driver: str) -> None:
+    found = subprocess.run(
+        ["pgrep", "-f", f"java.*DriverWrapper.*{driver}"], capture_output=True, text=True, check=True
+    )
+    for pid in found.stdout.split():
+        os.kill(int(pid), signal.SIGKILL)

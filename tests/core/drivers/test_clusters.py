@@ -1,0 +1,143 @@
+"""What a cluster's word about its drivers comes to; tests/airflow/test_cluster_mode.py asks a real master."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from streamkeeper.drivers import clusters, stopping
+from streamkeeper.errors import LeaseHeld
+from streamkeeper.flows import holds, leases
+from streamkeeper.flows.leases import ClusterDriver, Lease, Life, Process
+from streamkeeper.storage import to_json
+from tests.worlds.small_world import World
+
+ID = "driver-20261123010203-0007"
+ELSEWHERE = Process("another-host", "b", "n", 7, 1)
+
+
+class Master:
+    """A master's page that says what it is told to."""
+
+    def __init__(self) -> None:
+        self.state, self.asked = "RUNNING", list[str]()
+        master = self
+
+        class Page(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                over = master.state not in ("RUNNING", "SUBMITTED")
+                driver = {"id": ID, "state": master.state, "worker": "w"}
+                body = {
+                    "activedrivers": [] if over else [driver],
+                    "completeddrivers": [driver] if over else [],
+                    "workers": [],
+                }
+                self._answer(json.dumps(body).encode())
+
+            def do_POST(self) -> None:
+                master.asked.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+                master.state = "KILLED"
+                self._answer(b"")
+
+            def _answer(self, body: bytes) -> None:
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+        self.driver = ClusterDriver(f"http://127.0.0.1:{self._server.server_address[1]}", ID)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def master() -> Iterator[Master]:
+    found = Master()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def leased(world: World, master: Master) -> Lease:
+    """A lease of a driver on another host, which the cluster runs."""
+    lease = Lease(1, ELSEWHERE, 1, "then", cluster=master.driver)
+    world.home.storage.create(world.home.lease(1), to_json(asdict(lease)))
+    found = leases.current(world.home)
+    assert found == lease
+    return lease
+
+
+@pytest.mark.parametrize(
+    ("state", "ended"),
+    [
+        ("RUNNING", False),
+        ("SUBMITTED", False),
+        ("ERROR", False),
+        ("FINISHED", True),
+        ("FAILED", True),
+        ("KILLED", True),
+    ],
+)
+def test_only_what_the_worker_itself_reported_proves_an_end(
+    world: World, master: Master, leased: Lease, state: str, ended: bool
+) -> None:
+    master.state = state
+    assert clusters.note_end(world.home, leased) is ended
+    assert leases.life(world.home, leased) is (Life.LEFT if ended else Life.UNKNOWN)
+
+
+def test_a_driver_that_said_why_it_left_is_not_talked_over(
+    world: World, master: Master, leased: Lease
+) -> None:
+    leases.leave(world.home, leased, "held")
+    master.state = "FAILED"
+    assert clusters.note_end(world.home, leased)
+    assert leases.why_left(world.home, leased) == "held"
+
+
+def test_a_page_that_does_not_answer_proves_nothing(world: World, master: Master, leased: Lease) -> None:
+    master.state = "KILLED"
+    master.close()
+    assert not clusters.note_end(world.home, leased)
+
+
+def test_a_held_driver_past_its_deadline_is_ended_by_its_cluster_and_by_no_signal(
+    world: World, master: Master, leased: Lease
+) -> None:
+    holds.put(world.home, holds.person("ada"), "maintenance", "ada")
+    said: list[str] = []
+    assert stopping.stop(world.home, 0.0, term=60.0, say=said.append).by is stopping.By.TERM
+    assert master.asked == [f"id={ID}&terminate=true"]
+    assert f"asking {master.driver.page} to end {ID}" in said[0]
+
+
+def test_a_cluster_that_cannot_be_asked_is_said(world: World, master: Master, leased: Lease) -> None:
+    holds.put(world.home, holds.person("ada"), "maintenance", "ada")
+    master.close()
+    with pytest.raises(LeaseHeld, match=rf"cannot be asked to end {ID}"):
+        stopping.stop(world.home, 0.0, term=60.0)
+
+
+def test_a_driver_knows_itself_by_its_folder_and_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ID).mkdir()
+    monkeypatch.chdir(tmp_path / ID)
+    assert clusters.here() is None, "no cluster was named"
+    monkeypatch.setenv(clusters.PAGE_VARIABLE, "http://m:8080")
+    assert clusters.here() == ClusterDriver("http://m:8080", ID)
+    monkeypatch.chdir(tmp_path)
+    assert clusters.here() is None
