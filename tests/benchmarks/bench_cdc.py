@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "spark_jobs"))
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from streamkeeper_jobs.cdc import CdcTables, Step, apply_changes, prepare
+from streamkeeper_jobs.cdc import Step, apply_changes, prepare
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING, CdcSpec
 from streamkeeper.declare.model import AppendFlow, Table, Where
@@ -53,8 +53,8 @@ class Bench:
     recent: bool
 
     @property
-    def tables(self) -> CdcTables:
-        return CdcTables(str(self.root / "ours"), str(self.root / "ours__tombstones"))
+    def path(self) -> str:
+        return str(self.root / "ours")
 
     def fill(self) -> None:
         """Make both targets with the same rows, in as many files, sorted by key."""
@@ -64,9 +64,9 @@ class Bench:
             )
         )
         rows.write.format("delta").save(str(self.root / "bare"))
-        prepare(self.spark, rows.withColumn("op", F.lit("U")).schema, SPEC, self.tables, TABLE, nullcontext)
+        prepare(self.spark, rows.withColumn("op", F.lit("U")).schema, SPEC, self.path, TABLE, nullcontext)
         kept = rows.withColumn(BOOKKEEPING, F.struct(F.col("at").alias("sequence"))).drop("at")
-        kept.write.format("delta").mode("append").save(self.tables.target)
+        kept.write.format("delta").mode("append").save(self.path)
         for number in range(BATCHES):
             self._events(number).write.parquet(str(self.root / f"batch-{number}"))
 
@@ -87,7 +87,7 @@ class Bench:
         return wide(drawn).withColumn("op", F.when(F.rand(number + 1000) < DELETES, "D").otherwise("U"))
 
     def ours(self, number: int) -> None:
-        apply_changes(self.batch(number), SPEC, self.tables, Step("bench", number), nullcontext)
+        apply_changes(self.batch(number), SPEC, self.path, Step("bench", number), nullcontext)
 
     def bare(self, number: int) -> None:
         newest = F.row_number().over(Window.partitionBy("id").orderBy(F.desc("at")))

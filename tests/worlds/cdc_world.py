@@ -1,6 +1,4 @@
-"""A target of AUTO CDC to try changes on: a pair of tables in a folder of its own, and batches made of plain
-rows.
-"""
+"""A target of AUTO CDC to try changes on, in a folder of its own, and batches made of plain rows."""
 
 from __future__ import annotations
 
@@ -13,7 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
-from streamkeeper_jobs.cdc import CdcTables, Step, apply_changes, prepare
+from streamkeeper_jobs.cdc import Step, apply_changes, prepare
+from streamkeeper_jobs.cdc.columns import layout_by
+from streamkeeper_jobs.cdc.remembered import rows_of
+from streamkeeper_jobs.cdc.replace_rows import opened
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING, CdcSpec
 from streamkeeper.declare.model import Table, Where
@@ -33,11 +34,8 @@ TABLE = Table("customers", None, {}, (), Where("customers.py", 1))
 _TARGET_COMMITS = (
     "replace_rows._merge",
     "scd1.merging",
-    "scd1.append",
-    "scd1_by_value.merging",
-    "scd2.merging",
 )
-"""What a batch calls last before the one commit of its target, each in the module that calls it."""
+"""What a batch calls last before the commit of its step, each in the module that calls it."""
 
 
 class Killed(Exception):
@@ -52,9 +50,7 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def killed_before_the_target() -> Iterator[None]:
-    """Let the batch that is applied inside the block die when its tombstones are written and its target is
-    not.
-    """
+    """Let the batch that is applied inside the block die right before it is committed."""
 
     def die(*_: object) -> None:
         raise Killed
@@ -77,15 +73,15 @@ class CdcBed:
     batches: int = field(default=0, init=False)
 
     @property
-    def tables(self) -> CdcTables:
-        return CdcTables(str(self.root / "customers"), str(self.root / "customers__tombstones"))
+    def path(self) -> str:
+        return str(self.root / "customers")
 
     @property
     def columns(self) -> StructType:
         return StructType.fromDDL(self.schema)
 
-    def prepare(self, table: Table = TABLE) -> CdcBed:
-        prepare(self.spark, self.columns, self.spec, self.tables, table, alone)
+    def prepare(self, table: Table = TABLE, sibling: str | None = None) -> CdcBed:
+        prepare(self.spark, self.columns, self.spec, self.path, table, alone, sibling=sibling)
         return self
 
     def frame(self, rows: Iterable[Sequence[Any]]) -> DataFrame:
@@ -95,14 +91,17 @@ class CdcBed:
         """Apply one batch, the next one by default, and give its number."""
         number = self.batches if batch is None else batch
         self.batches = max(self.batches, number + 1)
-        apply_changes(self.frame(rows), self.spec, self.tables, Step(self.query_id, number), alone)
+        apply_changes(self.frame(rows), self.spec, self.path, Step(self.query_id, number), alone)
         return number
 
     def table(self) -> DataFrame:
-        return self.spark.read.format("delta").load(self.tables.target)
+        return self.spark.read.format("delta").load(self.path)
 
-    def tombstones(self) -> DataFrame:
-        return self.spark.read.format("delta").load(self.tables.tombstones)
+    def remembered(self) -> DataFrame:
+        """Give all that the table remembers beside its rows."""
+        target = opened(self.spark, self.path)
+        layout = layout_by(target.schema, target.properties)
+        return rows_of(self.spark, self.path, layout, target.remembered)
 
     def rows(self) -> list[dict[str, Any]]:
         """Give the table's rows without the bookkeeping, in an order of their own."""
@@ -110,7 +109,7 @@ class CdcBed:
         return in_order(found)
 
     def versions(self) -> int:
-        return int(self.spark.sql(f"DESCRIBE HISTORY delta.`{self.tables.target}`").count())
+        return int(self.spark.sql(f"DESCRIBE HISTORY delta.`{self.path}`").count())
 
 
 def plain(value: Any) -> Any:

@@ -15,12 +15,11 @@ from pyspark.sql import DataFrame
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper_jobs.cdc.columns import layout_of
 from streamkeeper_jobs.cdc.events import Work, changes
+from streamkeeper_jobs.cdc.replace_rows import opened
 from streamkeeper_jobs.cdc.scd1 import apply_newest
 from streamkeeper_jobs.cdc.scd1_by_value import apply_by_value
 from streamkeeper_jobs.cdc.scd2 import apply_history
-from streamkeeper_jobs.cdc.steps import CdcTables, Step, Turn
-from streamkeeper_jobs.spark.delta_commit import partitions_of, table_at
-from streamkeeper_jobs.spark.delta_table import last_written
+from streamkeeper_jobs.cdc.steps import Step, Turn
 from streamkeeper_jobs.spark.log import say
 
 TRIES = 5
@@ -40,8 +39,8 @@ Not ``ConcurrentTransactionException``: another driver writes, or has just seale
 """
 
 
-def apply_changes(batch: DataFrame, spec: CdcSpec, tables: CdcTables, step: Step, turn: Turn) -> None:
-    """Apply one micro-batch to a target and its tombstones.
+def apply_changes(batch: DataFrame, spec: CdcSpec, path: str, step: Step, turn: Turn) -> None:
+    """Apply one micro-batch to the target at a path or URL.
 
     Repeated with the same step it changes nothing more.
 
@@ -49,12 +48,12 @@ def apply_changes(batch: DataFrame, spec: CdcSpec, tables: CdcTables, step: Step
     is passed to Delta through it. A batch of a sealed generation is skipped, as by Delta's own sink.
 
     :raises ChangeRefused: some of its rows have no key or no sequence; nothing was written.
-    :raises DeclarationError: the target was not prepared for this flow.
+    :raises DeclarationError: the target was not prepared for this flow, or somebody restored or copied it.
     """
     for left in reversed(range(TRIES)):
         try:
             with turn():
-                _apply_once(batch, spec, tables, step)
+                _apply_once(batch, spec, path, step)
             return
         except CONFLICTS as conflict:
             if not left:
@@ -65,18 +64,15 @@ def apply_changes(batch: DataFrame, spec: CdcSpec, tables: CdcTables, step: Step
             )
 
 
-def _apply_once(batch: DataFrame, spec: CdcSpec, tables: CdcTables, step: Step) -> None:
-    session = batch.sparkSession
-    written = last_written(session, tables.target, step.query_id)
-    if written is not None and written >= step.batch_id:
+def _apply_once(batch: DataFrame, spec: CdcSpec, path: str, step: Step) -> None:
+    target = opened(batch.sparkSession, path, step)
+    if target.has_step:
         # The rows are not needed, but Spark fails a batch of a stateful query that has not committed its
         # state (STATE_STORE_COMMIT_…).
         batch.write.format("noop").mode("overwrite").save()
         return
-    layout = layout_of(
-        table_at(session, tables.target).toDF().schema, spec.keys, partitions_of(session, tables.target)
-    )
-    found, work = changes(batch, spec, layout), Work(layout, tables, step)
+    layout = layout_of(target.schema, spec.keys, target.partitions)
+    found, work = changes(batch, spec, layout), Work(layout, target)
     if layout.history:
         apply_history(found, spec, work)
     elif layout.by_value:

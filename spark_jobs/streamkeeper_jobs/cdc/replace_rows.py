@@ -7,12 +7,18 @@ of Delta, as ``docs/decisions/0019-one-look-at-the-target.md`` explains.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
+from streamkeeper.delta.remembered import DOMAIN, Remembered, restored_since
+from streamkeeper.errors import DeclarationError
+from streamkeeper.storage import open_storage
 from streamkeeper_jobs.cdc.steps import Step
 from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import files_read, resolved
@@ -27,13 +33,97 @@ _MORE_THAN_ROWS = ("delta.enableChangeDataFeed", "delta.enableRowTracking")
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A target as one transaction sees it."""
+class Target:
+    """A target as the one transaction of a batch sees it: its rows, and what it remembers."""
 
+    session: SparkSession
+    path: str
+    step: Step | None
+    remembered: Remembered
+    transaction: Any
+
+    @property
+    def schema(self) -> StructType:
+        """The target's columns."""
+        return StructType.fromJson(json.loads(self.transaction.metadata().schemaString()))
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The target's table properties."""
+        return properties_of(classes(self.session), self.transaction)
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The names of its partition columns."""
+        names = self.transaction.metadata().partitionColumns()
+        return tuple(str(name) for name in python_list(classes(self.session), names))
+
+    @property
+    def has_step(self) -> bool:
+        """Whether the batch is in the target already, or its generation is sealed.
+
+        The transaction was asked: a seal that comes later makes its commit fail.
+        """
+        assert self.step is not None, "it was opened for a batch"
+        return int(self.transaction.txnVersion(self.step.query_id)) >= self.step.batch_id
+
+    def looked_at(self, bounds: Column) -> Opened | None:
+        """Return the rows within bounds on the target's columns; None if only MERGE can replace them.
+
+        MERGE is needed if the table has no deletion vectors, or keeps more of a row than its columns: a
+        change data feed, row tracking. (The positions of rows are in Spark's ``_metadata``, unless a column
+        has that name.)
+        """
+        java, properties = classes(self.session), self.properties
+        more = any(properties.get(name) == "true" for name in _MORE_THAN_ROWS)
+        if properties.get(_VECTORS) != "true" or more or "_metadata" in self.schema.fieldNames():
+            return None
+        condition = resolved(self.session, self.transaction, bounds)
+        files = self.transaction.filterFiles(scala_seq(java, [condition]), True)
+        return Opened(self, files_read(self.session, self.transaction, files).where(bounds), files)
+
+    def commit_remembered(self, remembered: Remembered) -> None:
+        """Commit what the target remembers from now on, without the step: before a MERGE, which can not.
+
+        It is of changes that did happen, so it does no harm if the batch never follows.
+
+        :raises DeltaConcurrentModificationException: another commit came in between, such as a seal.
+        """
+        java = classes(self.session)
+        operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
+        self.transaction.commit(scala_seq(java, [self._domain(remembered)]), operation)
+
+    def commit_step(self, actions: Any, remembered: Remembered) -> None:
+        """Commit the batch: actions on files, what the target remembers from now on, and the step.
+
+        :raises DeltaConcurrentModificationException: another commit came in between; one of its subclasses.
+        """
+        assert self.step is not None, "it was opened for a batch"
+        java = classes(self.session)
+        step = set_transaction(java, self.step.query_id, self.step.batch_id)
+        ours = scala_seq(java, [step, self._domain(remembered)])
+        self.transaction.commit(ours.appendedAll(actions), _merge(java))
+
+    def commit_nothing(self, remembered: Remembered) -> None:
+        """Commit a batch that changes no row: the target needs its step all the same."""
+        self.commit_step(scala_seq(classes(self.session), []), remembered)
+
+    def _domain(self, remembered: Remembered) -> Any:
+        found = replace(remembered, since=int(self.transaction.snapshot().version()))
+        return domain(classes(self.session), found)
+
+
+def domain(java: Classes, found: Remembered) -> Any:
+    """Return Delta's action that says what a table remembers."""
+    return java("org.apache.spark.sql.delta.actions.DomainMetadata")(DOMAIN, found.to_json(), False)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The rows of a target within some bounds, with their ``_metadata``."""
+
+    target: Target
     rows: DataFrame
-    """The target's rows within the bounds, with their ``_metadata``."""
-    step: Step
-    _transaction: Any
     _files: Any
 
     def placed(self, *columns: Column) -> DataFrame:
@@ -41,30 +131,26 @@ class Opened:
         place = F.struct(F.col("_metadata.file_path").alias(FILE), F.col("_metadata.row_index").alias(INDEX))
         return self.rows.select(*columns, place.alias(PLACE))
 
-    def replace(self, gone: DataFrame | None, rows: DataFrame) -> None:
-        """Remove rows (column ``place``.
+    def replace(self, gone: DataFrame | None, rows: DataFrame, remembered: Callable[[], Remembered]) -> None:
+        """Remove rows (column ``place``; None for none) and add others (the target's columns) in the step's
+        commit.
 
-        None for none) and add others (the target's columns) in the step's commit.
-
-        If the target has the step already, or its generation is sealed, nothing is written.
-
+        :param remembered: returns what the target remembers from then on; asked once the rows are written.
         :raises DeltaConcurrentModificationException: another commit came in between; one of its subclasses.
         """
-        if self._transaction.txnVersion(self.step.query_id) >= self.step.batch_id:
-            return
         java = classes(rows.sparkSession)
         added = self._transaction.writeFiles(self._laid_out(rows)._jdf)
         marked, count = self._mark(gone) if gone is not None else (scala_seq(java, []), 0)
         self._say_how_much(rows.sparkSession, added, count)
-        step = set_transaction(java, self.step.query_id, self.step.batch_id)
-        self._transaction.commit(scala_seq(java, [step]).appendedAll(added).appendedAll(marked), _merge(java))
+        self.target.commit_step(added.appendedAll(marked), remembered())
+
+    @property
+    def _transaction(self) -> Any:
+        return self.target.transaction
 
     def _laid_out(self, rows: DataFrame) -> DataFrame:
         """Return the rows grouped by partition, as by MERGE: else each task would write a file into each."""
-        java = classes(rows.sparkSession)
-        names = [
-            column(str(name)) for name in python_list(java, self._transaction.metadata().partitionColumns())
-        ]
+        names = [column(name) for name in self.target.partitions]
         return rows.repartition(*names) if names else rows
 
     def _mark(self, gone: DataFrame) -> tuple[Any, int]:
@@ -116,25 +202,56 @@ class Opened:
         self._transaction.registerSQLMetrics(session._jsparkSession, as_map)
 
 
-def opened(session: SparkSession, path: str, step: Step, bounds: Column) -> Opened | None:
-    """Open a target for the one commit of a step, limited to bounds on its columns; None if MERGE is needed.
+def properties_of(java: Classes, transaction: Any) -> dict[str, str]:
+    """Return the table properties that a transaction sees."""
+    found = transaction.metadata().configuration()
+    return dict(java("scala.jdk.javaapi.CollectionConverters").asJava(found))
 
-    MERGE is needed if the table has no deletion vectors, or keeps more of a row than its columns: a change
-    data feed, row tracking. (The positions of rows are in Spark's ``_metadata``, unless a column has that
-    name.)
+
+def opened(session: SparkSession, path: str, step: Step | None = None) -> Target:
+    """Open a target, for the commits of a step.
+
+    :raises DeclarationError: it is not prepared, or is not as its flows left it: somebody restored or copied
+        it.
     """
-    java = classes(session)
     transaction = delta_log_of(session, path).startTransaction()
-    properties = java("scala.jdk.javaapi.CollectionConverters").asJava(transaction.metadata().configuration())
-    taken = "_metadata" in list(transaction.metadata().schema().fieldNames())
-    if (
-        properties.get(_VECTORS) != "true"
-        or any(properties.get(name) == "true" for name in _MORE_THAN_ROWS)
-        or taken
-    ):
-        return None
-    files = transaction.filterFiles(scala_seq(java, [resolved(session, transaction, bounds)]), True)
-    return Opened(files_read(session, transaction, files).where(bounds), step, transaction, files)
+    return Target(session, path, step, remembered_by(session, path, transaction), transaction)
+
+
+def remembered_by(session: SparkSession, path: str, transaction: Any) -> Remembered:
+    """Return what a target remembers, as a transaction sees it.
+
+    :raises DeclarationError: it is not prepared, or is not as its flows left it.
+    """
+    snapshot = transaction.snapshot()
+    found = next(
+        (
+            Remembered.from_json(str(action.configuration()))
+            for action in python_list(classes(session), snapshot.domainMetadata())
+            if str(action.domain()) == DOMAIN and not action.removed()
+        ),
+        None,
+    )
+    if found is None:
+        raise DeclarationError(
+            f"The log of {path} does not say which deletes it remembers: it is a copy of an AUTO CDC table,"
+            " or the domain was dropped. Without them a late change could bring a deleted row back. Put a"
+            " backup back with restore_table, or refresh the table in full."
+        )
+    own = str(transaction.metadata().id())
+    if found.table != own:
+        raise DeclarationError(
+            f"The table at {path} has the id {own}, and its log says what {found.table} remembers: it is a"
+            " copy. Put a backup back with restore_table, or refresh the table in full."
+        )
+    restored = restored_since(open_storage(path), found.since, int(snapshot.version()))
+    if restored is not None:
+        raise DeclarationError(
+            f"Version {restored} of {path} is a RESTORE that no recovery finished: its rows are older than"
+            " the deletes that it remembers, and than where its flows stand. Choose the same version in the"
+            " recovery restore_table, which puts back both and lets the flows go on from there."
+        )
+    return found
 
 
 def _merge(java: Classes) -> Any:

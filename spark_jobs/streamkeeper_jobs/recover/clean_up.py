@@ -20,8 +20,7 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.steps.clean_up import give_back_locks
 from streamkeeper.tables import recovery_lock, tombstone_retention
-from streamkeeper_jobs.cdc.steps import CdcTables
-from streamkeeper_jobs.cdc.tombstones import forget
+from streamkeeper_jobs.cdc.remembered import forget
 from streamkeeper_jobs.recover.tidy_tables import turn_on
 
 
@@ -45,12 +44,8 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
                     _locked(work, table) as why,
                 ):
                     if why is None:
-                        tables = CdcTables(
-                            work.settings.table_path(table), work.settings.tombstones_path(table)
-                        )
-                        forgotten[table] = forget(
-                            spark, tables, datetime.fromisoformat(item["before"]), nullcontext
-                        )
+                        before = datetime.fromisoformat(item["before"])
+                        forgotten[table] = forget(spark, work.settings.table_path(table), before, nullcontext)
             if why is not None:
                 left[table] = why
     finally:

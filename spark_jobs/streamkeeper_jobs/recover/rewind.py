@@ -23,7 +23,6 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.restart import put_back as put_backs
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import past_versions, running_vacuums
-from streamkeeper_jobs.cdc.steps import CdcTables, app_ids
 from streamkeeper_jobs.generation.seal_earlier import not_sealed, write_end
 from streamkeeper_jobs.spark.delta_table import shut_out
 from streamkeeper_jobs.spark.log import say
@@ -47,11 +46,10 @@ def shut_flows_out(spark: SparkSession, work: Work, plan: Plan) -> None:
     Doing it again changes nothing. Abandoned backfills of the table are sealed too: a batch of theirs may be
     in progress in a process that was not waited for.
 
-    :param plan: has one table, whose tombstones are included if there are any. Of each flow with a next
-        generation, all generations before it are sealed.
+    :param plan: has one table. Of each flow with a next generation, all generations before it are sealed.
     """
     (table,) = plan.tables
-    tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
+    path = work.settings.table_path(table)
     following = [
         (work.home(flow), flow.next_generation) for flow in plan.flows if flow.next_generation is not None
     ]
@@ -62,9 +60,8 @@ def shut_flows_out(spark: SparkSession, work: Work, plan: Plan) -> None:
         ]  # its process may be about to decide its first generation
     for home, number in shut:
         write_end(home, number)
-        for path, app_id in app_ids(tables, generations.query_id_of(home, number)):
-            if delta_log.exists(path):
-                shut_out(spark, path, app_id, work.check_stop)
+        if delta_log.exists(path):
+            shut_out(spark, path, generations.query_id_of(home, number), work.check_stop)
 
 
 def put_back(spark: SparkSession, work: Work, plan: Plan, backs: Iterable[Back]) -> Iterator[dict[str, Any]]:
