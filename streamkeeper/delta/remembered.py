@@ -140,6 +140,18 @@ def moved(action: dict[str, Any], table: str, since: int) -> dict[str, Any]:
     return {"domainMetadata": {**domain, "configuration": there.to_json()}}
 
 
+def emptied(action: dict[str, Any]) -> dict[str, Any] | None:
+    """Return an action that says that nothing is remembered, instead of one that says what is; None for
+    others.
+    """
+    domain = action.get("domainMetadata")
+    if not domain or domain["domain"] != DOMAIN or domain.get("removed"):
+        return None
+    found = Remembered.from_json(domain["configuration"])
+    nothing = Remembered(found.table, found.since)
+    return {"domainMetadata": {**domain, "configuration": nothing.to_json()}}
+
+
 def restored_since(log: Storage, since: int, newest: int) -> int | None:
     """Return the newest version after ``since`` that a RESTORE made; None if there is none.
 

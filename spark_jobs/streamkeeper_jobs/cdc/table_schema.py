@@ -21,6 +21,7 @@ from streamkeeper_jobs.cdc.columns import (
     check_spec,
     field_of,
     holds,
+    layout_by,
     layout_of,
     sequence_type,
     stored_fields,
@@ -32,8 +33,8 @@ from streamkeeper_jobs.cdc.replace_rows import domain, properties_of, remembered
 from streamkeeper_jobs.cdc.steps import Turn
 from streamkeeper_jobs.spark.columns import quoted
 from streamkeeper_jobs.spark.delta_commit import table_at
-from streamkeeper_jobs.spark.delta_table import delta_log_of
-from streamkeeper_jobs.spark.jvm import classes, scala_object, scala_seq
+from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
+from streamkeeper_jobs.spark.jvm import classes, python_list, scala_object, scala_seq
 from streamkeeper_jobs.spark.session import spark_url
 
 NULLS_PROPERTY = "streamkeeper.ignoreNullUpdates"
@@ -91,7 +92,7 @@ def prepare(  # noqa: PLR0917 - it mirrors apply_changes
             _add(spark, path, lack.columns)
         else:
             _make(spark, path, made, table, spec)
-        _bind(spark, path, spec, sibling)
+        bind(spark, path, sibling)
 
 
 def check_target(  # noqa: PLR0917 - it mirrors prepare
@@ -144,7 +145,12 @@ def _check_bound(spark: SparkSession, path: str, sibling: str | None) -> None:
         )
 
 
-def _bind(spark: SparkSession, path: str, spec: CdcSpec, sibling: str | None) -> None:
+def is_bound(spark: SparkSession, path: str) -> bool:
+    """Return whether the log of a table says what it remembers."""
+    return BOUND in properties_of(classes(spark), delta_log_of(spark, path).startTransaction())
+
+
+def bind(spark: SparkSession, path: str, sibling: str | None) -> None:
     """Let the log of a target say what it remembers, from now on; take over what an earlier release kept.
 
     One commit, with the property that says so: killed before it, the next start does it.
@@ -155,7 +161,7 @@ def _bind(spark: SparkSession, path: str, spec: CdcSpec, sibling: str | None) ->
         return
     found = Remembered(str(transaction.metadata().id()), int(transaction.snapshot().version()))
     if sibling and delta_log.exists(sibling):
-        layout = layout_of(table_at(spark, path).toDF().schema, spec.keys)
+        layout = layout_by(table_at(spark, path).toDF().schema, properties_of(java, transaction))
         found = adopted(spark, path, layout, table_at(spark, sibling).toDF(), found)
     read = java("org.apache.spark.sql.delta.actions.Action").fromJson
     metadata = json.loads(transaction.metadata().json())["metaData"]
@@ -166,6 +172,19 @@ def _bind(spark: SparkSession, path: str, spec: CdcSpec, sibling: str | None) ->
     transaction.updateMetadata(read(json.dumps({"metaData": metadata})), False)
     operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
     transaction.commit(scala_seq(java, [domain(java, found)]), operation)
+
+
+def empty(spark: SparkSession, path: str, app_id: str) -> None:
+    """Remove all rows of a target, and all that it remembers, in one commit of (``app_id``, 0)."""
+    java = classes(spark)
+    transaction = delta_log_of(spark, path).startTransaction()
+    if int(transaction.txnVersion(app_id)) >= 0:
+        return
+    gone = [file.remove() for file in python_list(java, transaction.filterFiles())]
+    nothing = Remembered(str(transaction.metadata().id()), int(transaction.snapshot().version()))
+    actions = [set_transaction(java, app_id, 0), domain(java, nothing), *gone]
+    operation = java("org.apache.spark.sql.delta.DeltaOperations$Delete")(scala_seq(java, []))
+    transaction.commit(scala_seq(java, actions), operation)
 
 
 def _make(spark: SparkSession, path: str, schema: StructType, table: Table, spec: CdcSpec) -> None:

@@ -14,11 +14,12 @@ from pyspark.sql.types import DataType, StructType
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING
 from streamkeeper.declare.model import KAFKA, AutoCdcFlow
+from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RecoveryError, RequestError, StreamkeeperError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
 from streamkeeper.flows import position as flow_position
-from streamkeeper.flows.backfill_flow import HISTORY, KIND, SEQUENCE
+from streamkeeper.flows.backfill_flow import HISTORY, KIND, SEQUENCE, name_of
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.environment import opened
 from streamkeeper.manifest.import_file import load_pipeline
@@ -31,8 +32,11 @@ from streamkeeper.settings import Settings
 from streamkeeper.sources.kafka.offsets import LATEST
 from streamkeeper.tables.backups import TARGET, TOMBSTONES
 from streamkeeper_jobs.cdc.columns import SEQUENCE as AT
+from streamkeeper_jobs.cdc.columns import layout_by
 from streamkeeper_jobs.cdc.events import KEY
 from streamkeeper_jobs.cdc.events import KIND as KIND_OF_CHANGE
+from streamkeeper_jobs.cdc.remembered import rows_of
+from streamkeeper_jobs.cdc.replace_rows import opened as opened_target
 from streamkeeper_jobs.driver.derived_flow import FOR_NOW, Tell, drive_aside
 from streamkeeper_jobs.driver.driver import declared_in, find
 from streamkeeper_jobs.spark.columns import column
@@ -119,11 +123,25 @@ def _prepare(spark: SparkSession, filling: Filling) -> tuple[FlowHome, Flow]:
     request = _with_all_partitions(spark, filling.settings, request, flow)
     if backup is not None:
         backup = replace(backup, parts=_sequence_parts(spark, backup, flow))
+        if backup.tombstones is None and isinstance(flow.declaration, AutoCdcFlow):
+            side = FlowHome(home.storage, home.pipeline, name_of(flow.name, filling.recovery))
+            place = home.storage.path(f"{side.root}/remembered")
+            backup = replace(backup, tombstones=_remembered(spark, backup.target, place))
     filters = Filters(
         partial(_only, request, flow), lambda frame: frame.where(F.lit(False)), partial(_changes, request)
     )
     derived = backfill_source.derive(flow, request, filling.recovery, filters, backup)
     return FlowHome(home.storage, home.pipeline, derived.name), derived
+
+
+def _remembered(spark: SparkSession, path: str, place: str) -> str:
+    """Write what a backup remembers as a table that can be read as a stream, once; return its place."""
+    if not delta_log.exists(place):
+        target = opened_target(spark, path)
+        layout = layout_by(target.schema, target.properties)
+        rows = rows_of(spark, path, layout, target.remembered)
+        rows.write.format("delta").save(spark_url(place))
+    return place
 
 
 def _with_all_partitions(

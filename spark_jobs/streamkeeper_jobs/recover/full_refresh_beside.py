@@ -11,11 +11,13 @@ import hashlib
 import json
 import uuid
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from streamkeeper.delta import log as delta_log
+from streamkeeper.delta import remembered
 from streamkeeper.delta.copy_files import FIRST_COMMIT, Progress, copy_files, files_of
 from streamkeeper.delta.identity_columns import with_later_marks, without_marks
 from streamkeeper.delta.log import SEAL
@@ -123,7 +125,10 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
 def _define(found: Snapshot, plan: Plan, what: str) -> None:
     """Create the side table, without rows, with the definition of the present table, unless it exists."""
     path = plan.details["beside"][what]
-    empty = replace(found, adds=(), others=tuple(action for action in found.others if _is_definition(action)))
+    nothing = [action for action in (remembered.emptied(action) for action in found.others) if action]
+    empty = replace(
+        found, adds=(), others=(*(action for action in found.others if _is_definition(action)), *nothing)
+    )
     told = {
         "source": plan.details["unit"][what],
         "sourceVersion": str(found.version),
@@ -135,7 +140,8 @@ def _define(found: Snapshot, plan: Plan, what: str) -> None:
 
 def _is_definition(action: JsonObject) -> bool:
     """Return whether an action is part of the definition, such as clustering: not of writes or row ids."""
-    return "domainMetadata" in action and action["domainMetadata"]["domain"] != "delta.rowTracking"
+    own = ("delta.rowTracking", remembered.DOMAIN)
+    return "domainMetadata" in action and action["domainMetadata"]["domain"] not in own
 
 
 def _digest(found: Snapshot) -> str:
@@ -176,7 +182,9 @@ def _bring(spark: SparkSession, work: Work) -> dict[str, int]:
                 f"There is no table at {path}: its sources have nothing yet to make it of, or somebody"
                 " removed it. What it was to replace was not touched."
             )
-        files = list(files_of(json.dumps({"add": add}) for add in read_snapshot(spark, path).adds))
+        built = read_snapshot(spark, path)
+        actions = chain(built.others, ({"add": add} for add in built.adds))
+        files = list(files_of(json.dumps(action) for action in actions))
         progress = Progress(
             lambda what=what, **numbers: work.progress(what=what, **numbers), work.check_stop, len(files)
         )

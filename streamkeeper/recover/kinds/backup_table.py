@@ -1,4 +1,4 @@
-"""``backup_table``: a durable copy of a table as it is now, with its tombstones as one unit. Writers go on
+"""``backup_table``: a durable copy of a table as it is now. Writers go on
 meanwhile.
 
 Versions that belong together are pinned, their files copied, the copies compared with what was pinned, and
@@ -8,11 +8,10 @@ only then entered as a backup. Nothing of the table, its flows or their holds is
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from streamkeeper.declare.model import Pipeline
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.copy_files import FIRST_COMMIT, Progress, check_copyable, copy_files, files_of
 from streamkeeper.delta.summary import read_summary
@@ -31,7 +30,6 @@ from streamkeeper.tables.backups import (
     ENTER,
     PIN,
     TARGET,
-    TOMBSTONES,
     VERIFY,
     Backup,
     TableBackup,
@@ -44,30 +42,16 @@ from streamkeeper.times import now
 RECOVERY = "backup_table"
 
 
-def unit_of(settings: Settings, pipeline: Pipeline, table: str) -> dict[str, str]:
-    """Give what is copied and put back together: the paths of the table and, where there are any, of its
-    tombstones.
-    """
-    unit = {TARGET: settings.table_path(table)}
-    if pipeline.keeps_tombstones(table):
-        unit[TOMBSTONES] = settings.tombstones_path(table)
-    return unit
-
-
 def plan(settings: Settings, manifest: Manifest, request: BackupRequest, recovery_id: str) -> Plan:
     """Plan a backup.
 
     :raises RequestError: there is no table yet, or it is of a kind that is not whole with its files.
     """
     pipeline, table = declared_table(request.table, manifest, "The backup was not planned")
-    unit = {
-        what: path
-        for what, path in unit_of(settings, pipeline, table.name).items()
-        if what == TARGET or delta_log.exists(path)
-    }
+    path = settings.table_path(table.name)
     folder = backups.folder(settings, pipeline.name, table.name, recovery_id)
     notes: list[str] = []
-    copies = tuple(_copy(what, path, f"{folder}/{what}", notes) for what, path in unit.items())
+    copies = (_copy(TARGET, path, f"{folder}/{TARGET}", notes),)
     flows = [flow.name for flow in pipeline.flows if flow.target == table.name]
     return Plan(
         recovery=RECOVERY,
@@ -79,8 +63,8 @@ def plan(settings: Settings, manifest: Manifest, request: BackupRequest, recover
         steps=KIND.step_names,
         at=now(),
         copies=copies,
-        details={"unit": unit, "folder": folder, "flows": flows},
-        notes=(*notes, *_notes(request, unit)),
+        details={"path": path, "folder": folder, "flows": flows},
+        notes=(*notes, *_notes(request)),
     )
 
 
@@ -179,12 +163,7 @@ def _rows(path: str, version: int) -> int | None:
         return None
 
 
-def _notes(request: BackupRequest, unit: Mapping[str, str]) -> Iterator[str]:
-    if TOMBSTONES in unit:
-        yield (
-            "Target and tombstones are pinned together, in the writers' turn; it is given back before"
-            " anything is copied."
-        )
+def _notes(request: BackupRequest) -> Iterator[str]:
     yield "Flows go on meanwhile. What they write after the pin is not in the backup."
     yield "Copied is one version: earlier versions and the change data feed of the table stay where they are."
     if request.kept_days is None and request.keep_last is None:
@@ -194,16 +173,13 @@ def _notes(request: BackupRequest, unit: Mapping[str, str]) -> Iterator[str]:
 KIND = Kind(
     name=RECOVERY,
     title="Back up table",
-    description=(
-        "Copies a table as it is now, with its tombstones, to where VACUUM and DROP do not reach it; flows"
-        " go on."
-    ),
+    description=("Copies a table as it is now to where VACUUM and DROP do not reach it; flows go on."),
     request=BackupRequest,
     plan=plan,
     steps=(
         StepKind(
             PIN,
-            "choose versions of target and tombstones that belong together",
+            "choose the version that is copied",
             "spark",
             "streamkeeper_jobs.recover.backup_table:pin",
         ),

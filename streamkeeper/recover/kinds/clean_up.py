@@ -111,7 +111,7 @@ def plan(
             storage, manifest.writers(pipeline.name, table), request.tombstone_days * 86400, moment
         )
         for table in keyed
-        if exists(settings.tombstones_path(table))
+        if exists(settings.table_path(table))
     }
     tombstones = [
         {"table": table, "before": _in_words(item.before)}

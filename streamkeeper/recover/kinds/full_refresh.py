@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 from streamkeeper.amounts import NONE, Amount, SourcePrice, in_words
-from streamkeeper.declare.model import DELTA, KAFKA, Pipeline, Source, Table
+from streamkeeper.declare.model import DELTA, KAFKA, Source
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_rows_may_go
 from streamkeeper.errors import CheckpointError, RequestError, StorageError
@@ -68,9 +68,7 @@ def plan(
     felt = what_readers_feel(settings, manifest, path)
     others = other_writers.look(settings, pipeline.name, writers, path) if others_go else Strangers()
     refusals += (*price_of_others(others.found, request.accept), *price_of_readers(felt, request.accept))
-    paths = [place for place in _paths(settings, pipeline, table) if delta_log.exists(place)]
-    for place in paths:
-        check_rows_may_go(place)
+    check_rows_may_go(path)
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -81,12 +79,12 @@ def plan(
         steps=KIND.step_names,
         at=now(),
         details={
-            "paths": paths,
-            "versions": {place: delta_log.latest_version(place) for place in paths},
+            "paths": [path],
+            "versions": {path: delta_log.latest_version(path)},
             "readers": felt,
             "others": list(_notes_of_others(others)),
         },
-        notes=(*_notes(request, paths, felt), *_notes_of_others(others)),
+        notes=(*_notes(request, path, felt), *_notes_of_others(others)),
         refusals=tuple(refusals),
     )
 
@@ -150,16 +148,12 @@ def _price(source: Source, present: Present, asked: ResetRequest) -> SourcePrice
     )
 
 
-def _notes(request: RefreshRequest, paths: list[str], felt: list[str]) -> Iterator[str]:
+def _notes(request: RefreshRequest, path: str, felt: list[str]) -> Iterator[str]:
+    yield f"All rows of {request.table} are removed by one commit."
     yield (
-        f"All rows of {request.table} are removed by one"
-        f" commit{', and its tombstones by another' if len(paths) > 1 else ''}."
+        f"{path} is at version {delta_log.latest_version(path)}: until VACUUM takes its files it can be"
+        " put back by restore_table."
     )
-    for path in paths:
-        yield (
-            f"{path} is at version {delta_log.latest_version(path)}: until VACUUM takes its files it can be"
-            " put back by restore_table."
-        )
     yield "Until the flows have caught up, readers see a table that is being filled."
     yield from (f"It is read as a stream: {reader}." for reader in felt)
 
@@ -176,12 +170,6 @@ def _notes_of_others(others: Strangers) -> Iterator[str]:
             f"Whether others wrote some of its older rows is not known: {others.unknown}. No flow would bring"
             " those again."
         )
-
-
-def _paths(settings: Settings, pipeline: Pipeline, table: Table) -> tuple[str, ...]:
-    """Give the paths of a table and, where changes are applied to it by key, of its tombstones: one unit."""
-    path = settings.table_path(table.name)
-    return (path, settings.tombstones_path(table.name)) if pipeline.keeps_tombstones(table.name) else (path,)
 
 
 def _emptied_any(work: Work) -> bool:
@@ -206,8 +194,7 @@ KIND = Kind(
         shared_steps.PLAN_AGAIN,
         StepKind(
             "empty_tables",
-            "shut the old generations out of the table, then remove all its rows, and those of its"
-            " tombstones, by one commit each",
+            "shut the old generations out of the table, then remove all its rows by one commit",
             "spark",
             "streamkeeper_jobs.recover.full_refresh:empty_tables",
             changes=True,

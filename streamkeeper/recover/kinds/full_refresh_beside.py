@@ -16,23 +16,22 @@ from streamkeeper.amounts import LOSS, PRICES, Amount, in_words
 from streamkeeper.declare.model import Source
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import newest_summary
-from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.recover.kinds import full_refresh
-from streamkeeper.recover.kinds.backup_table import unit_of
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
-from streamkeeper.recover.requests.full_refresh import DECLARED, KEPT, BesideRequest, RefreshRequest
+from streamkeeper.recover.requests.full_refresh import DECLARED, BesideRequest, RefreshRequest
 from streamkeeper.recover.restart import side_table
 from streamkeeper.recover.restart.flow_now import flow_home
 from streamkeeper.recover.restart.side_table import RECOVERY
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.sources.files.options import OFF, FileOptions
-from streamkeeper.tables.backups import TARGET, TOMBSTONES
+from streamkeeper.tables.backups import TARGET
 
 BUILD, PUT_IN_PLACE, REMOVE = "build", "put_in_place", "remove_beside"
 _GOES_ON = "the flow goes on removing files that it has read while the table is built"
@@ -48,13 +47,8 @@ def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recover
     asked = RefreshRequest(request.table, request.accept, request.infer_schemas, request.reason, request.by)
     refresh = full_refresh.plan(settings, manifest, asked, recovery_id)
     pipeline, table = declared_table(request.table, manifest, "The full refresh was not planned")
-    unit = unit_of(settings, pipeline, table.name)
-    if request.definition == KEPT and TOMBSTONES in unit and not delta_log.exists(unit[TOMBSTONES]):
-        raise RequestError(
-            f"The tombstones of {unit[TARGET]} are gone: {unit[TOMBSTONES]} is no Delta table, so its"
-            f" definition cannot be kept. Nothing was touched. Choose the definition {DECLARED!r}."
-        )
-    beside = side_table.unit_beside(settings, unit, table.name, recovery_id)
+    unit = {TARGET: settings.table_path(table.name)}
+    beside = {TARGET: settings.table_path(side_table.name_of(table.name, recovery_id))}
     copies = tuple(
         _copy(what, unit[what], beside[what], request.definition)
         for what in unit
@@ -254,7 +248,7 @@ KIND = Kind(
         StepKind(
             PUT_IN_PLACE,
             "read what came since, shut the old generations out, begin the next ones where the table beside"
-            " stands, and put it in place: the tombstones by one commit, then the table by one",
+            " stands, and put it in place by one commit",
             "spark",
             "streamkeeper_jobs.recover.full_refresh_beside:put_in_place",
             changes=True,

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from streamkeeper.declare.model import AutoCdcFlow
-from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import past_positions
 from streamkeeper.flows.files import FlowHome
@@ -56,11 +54,6 @@ class _Table:
     @property
     def path(self) -> str:
         return self.settings.table_path(self.target)
-
-    @property
-    def tombstones(self) -> str | None:
-        keyed = any(isinstance(flow.declaration, AutoCdcFlow) for flow in self.flows)
-        return self.settings.tombstones_path(self.target) if keyed else None
 
     @property
     def homes(self) -> tuple[FlowHome, ...]:
@@ -122,10 +115,10 @@ def _planned(table: _Table, flow: Flow, request: RewindRequest) -> Parts:
         table.target, table.path, past_versions.version_after(place, table.path), table.homes
     )
     others, missing = _others(table, flow, past, request, way)
-    backs = list(_backs(table, past))
+    backs = [{"path": past.path, "version": past.version, "newest": past.newest}]
     refusals = (*missing, *_table_refusals(past, backs, request))
     details = {"place": str(place), "put_back": backs}
-    return [first, *others], details, tuple(_table_notes(past, backs)), refusals
+    return [first, *others], details, tuple(_table_notes(past)), refusals
 
 
 def _place(table: _Table, flow: Flow, request: RewindRequest) -> Place:
@@ -183,18 +176,6 @@ def _along(table: _Table, flow: Flow, stood: FlowAt, way: Way) -> Planned:
     return plan_place(table.settings, flow, place, way)
 
 
-def _backs(table: _Table, past: PastVersion) -> Iterator[dict[str, Any]]:
-    """Give what is put back: the table's tombstones first, so that none is ever missing that the table
-    needs.
-    """
-    if table.tombstones is not None:
-        version = flows_at_version.tombstones_version(past, table.tombstones, table.homes)
-        newest = delta_log.latest_version(table.tombstones)
-        if version is not None and newest is not None:
-            yield {"path": table.tombstones, "version": version, "newest": newest}
-    yield {"path": past.path, "version": past.version, "newest": past.newest}
-
-
 def _table_refusals(
     past: PastVersion, backs: list[dict[str, Any]], request: RewindRequest
 ) -> Iterator[Refusal]:
@@ -210,16 +191,12 @@ def _table_refusals(
     yield from price_of_strangers(past.strangers, past.version, request.accept)
 
 
-def _table_notes(past: PastVersion, backs: list[dict[str, Any]]) -> Iterator[str]:
+def _table_notes(past: PastVersion) -> Iterator[str]:
     undone = ", ".join(f"{count:,} of {flow}" for flow, count in past.undone.items() if count) or "none"
     yield (
         f"The table {past.table} is put back from version {past.newest} to version {past.version}; batches"
         f" undone: {undone}."
     )
-    if len(backs) > 1:
-        yield (
-            f"Its tombstones are put back from version {backs[0]['newest']} to version {backs[0]['version']}."
-        )
     if past.strangers:
         yield f"Commits that no flow made are undone along: {', '.join(past.strangers)}."
 

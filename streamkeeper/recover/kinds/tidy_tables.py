@@ -42,22 +42,17 @@ _HOURS = {"hour": 1.0, "day": 24.0, "week": 168.0}
 class TableTidy:
     """What is done to one table.
 
-    ``tombstones`` says that it is an AUTO CDC table: its tombstones are tidied along, and compaction takes
-    its turn among the writers. ``retention_hours`` is None where nothing is vacuumed. With ``left_alone``
-    nothing is done, for that reason. ``notes`` say what was found.
+    ``turns`` says that it is an AUTO CDC table, and compaction takes its turn among the writers.
+    ``retention_hours`` is None where nothing is vacuumed. With ``left_alone`` nothing is done, for that
+    reason. ``notes`` say what was found.
     """
 
     pipeline: str
     table: str
-    tombstones: bool
+    turns: bool
     retention_hours: float | None
     notes: tuple[str, ...] = ()
     left_alone: str | None = None
-
-    def paths(self, settings: Settings) -> tuple[str, ...]:
-        """Return where the table lies, and where its tombstones do."""
-        path = settings.table_path(self.table)
-        return (path, settings.tombstones_path(self.table)) if self.tombstones else (path,)
 
     def describe(self) -> str:
         """Say the plan for this table in a line."""
@@ -135,7 +130,7 @@ def property_hours(duration: str) -> float | None:
 
 def _plan(around: _Around, request: TidyRequest, pipeline: Pipeline, table: Table) -> TableTidy:
     path = around.settings.table_path(table.name)
-    bare = TableTidy(pipeline.name, table.name, pipeline.keeps_tombstones(table.name), None)
+    bare = TableTidy(pipeline.name, table.name, pipeline.takes_turns(table.name), None)
     try:
         at_work = recovery_at_work(around.storage, bare)
         history = delta_history.read_history(path)

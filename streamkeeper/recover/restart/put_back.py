@@ -20,7 +20,6 @@ from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import past_versions
-from streamkeeper.tables.past_versions import TOMBSTONES_OF
 
 _UPKEEP = frozenset(("OPTIMIZE", "REORG", "VACUUM START", "VACUUM END"))
 """Operations that change neither a row nor what a table is."""
@@ -145,7 +144,6 @@ def _writers(work: Work, plan: Plan, returning: bool) -> Iterator[tuple[str, str
         if (flow.next_generation is not None) == returning:
             for writer in past_versions.writers_of(work.home(flow)):
                 yield writer, flow.flow
-                yield f"{writer}{TOMBSTONES_OF}", flow.flow
 
 
 def _is_upkeep(commit: LogCommit) -> bool:

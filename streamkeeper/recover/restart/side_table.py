@@ -5,7 +5,7 @@ own: the declared ones under other names, with leases, turns and query ids of th
 checkpoints lie where they will stay, in the folders of the declared flows, since those go on in them
 afterwards.
 
-{warehouse}/<table>__beside_<mark>                     the table; its tombstones beside it, as any table's
+{warehouse}/<table>__beside_<mark>                     the table
 {state}/{pipeline}/<flow>__beside_<mark>/              leases, heartbeats and generations of its flow
 {state}/{pipeline}/<flow>/checkpoints/beside-<mark>-…  checkpoints of that flow
 {state}/{pipeline}/tables/<table>__beside_<mark>/turn/ turn of those flows
@@ -15,7 +15,7 @@ The mark is the end of the recovery's id.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from streamkeeper.delta.copy_files import check_copyable
@@ -30,7 +30,6 @@ from streamkeeper.recover.requests.full_refresh import DECLARED, KEPT
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import past_versions
-from streamkeeper.tables.backups import TARGET, TOMBSTONES
 
 RECOVERY = "full_refresh_beside"
 
@@ -40,15 +39,6 @@ def app_id(recovery_id: str) -> str:
     twice.
     """
     return f"{recovery_id}{past_versions.PUT_IN_PLACE}"
-
-
-def unit_beside(settings: Settings, unit: Mapping[str, str], table: str, recovery_id: str) -> dict[str, str]:
-    """Give the paths of what is built, by what it is: for the target, and for the tombstones where the unit
-    has any.
-    """
-    name = name_of(table, recovery_id)
-    paths = {TARGET: settings.table_path(name), TOMBSTONES: settings.tombstones_path(name)}
-    return {what: paths[what] for what in unit}
 
 
 def check_replaceable(path: str, protocol: dict[str, Any], metadata: dict[str, Any], definition: str) -> None:

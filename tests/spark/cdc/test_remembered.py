@@ -88,7 +88,7 @@ def test_what_an_earlier_release_kept_beside_the_table_is_taken_over(
     kept = bed.remembered().withColumnRenamed(remembered.LEARNED, "written_at")
     kept.write.format("delta").partitionBy("kind").save(sibling)
     as_before(bed)
-    with pytest.raises(DeclarationError, match="What .* remembers of deleted keys is gone"):
+    with pytest.raises(DeclarationError, match=r"What .* remembers of deleted keys is gone"):
         bed.prepare()
     for _ in range(2):
         bed.prepare(sibling=sibling)
