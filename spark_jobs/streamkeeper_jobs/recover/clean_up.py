@@ -24,6 +24,7 @@ from streamkeeper.recover.steps.clean_up import give_back_locks
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock, tombstone_retention
 from streamkeeper_jobs.cdc.remembered import forget
+from streamkeeper_jobs.cdc.table_schema import is_bound
 from streamkeeper_jobs.recover.tidy_tables import turn_on
 from streamkeeper_jobs.spark.delta_snapshot import domains_of, snapshot_at
 
