@@ -309,7 +309,11 @@ def _written(  # noqa: PLR0917 - one caller a kind of run
     writer.parquet(f"{spark_url(path)}/{folder}")
     storage = open_storage(path)
     names = sorted(f"{folder}/{name}" for name in storage.names(folder) if name.endswith(".parquet"))
-    return replace(run, files=tuple((name, storage.size(name) or 0) for name in names))
+    run = replace(run, files=tuple((name, storage.size(name) or 0) for name in names))
+    if held is None:
+        return run
+    known = _read(session, path, run_schema(layout), [run])
+    return replace(run, rows=known.count() if known is not None else 0)
 
 
 def _each_once(rows: DataFrame, layout: Layout) -> DataFrame:

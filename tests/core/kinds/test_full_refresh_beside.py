@@ -104,21 +104,13 @@ def test_the_plan_says_where_the_table_is_built_and_what_that_takes(stands: Worl
     assert KIND.read_request(found.request) == BesideRequest("events.events", by="ada")
 
 
-def test_a_table_by_key_is_built_with_its_tombstones(world: World) -> None:
+def test_a_table_by_key_is_built_as_one_table(world: World) -> None:
     world.declare(CHANGES % ", once=True")
     world.processed(2)
-    with pytest.raises(
-        RequestError, match=r"events__tombstones is no Delta table.*Choose the definition 'declared'"
-    ):
-        plan(world)
-    path = world.settings.table_path(f"events__beside_{MARK}")
-    assert plan(world, definition="declared").details["beside"] == {
-        "target": path,
-        "tombstones": f"{path}__tombstones",
-    }
-    make_table(world, "events__tombstones")
-    assert [copy.what for copy in plan(world).copies] == ["target", "tombstones"]
-    assert plan(world).flows[0].once
+    found = plan(world)
+    assert found.details["beside"] == {"target": world.settings.table_path(f"events__beside_{MARK}")}
+    assert [copy.what for copy in found.copies] == ["target"]
+    assert found.flows[0].once
 
 
 def test_every_flow_gets_a_generation_one_that_never_ran_too(stands: World) -> None:
@@ -175,7 +167,6 @@ def test_a_once_flow_that_is_done_removes_nothing_more_and_one_that_never_ran_ma
     )
     world.declare(text)
     world.processed(2)
-    make_table(world, "events__tombstones")
     assert [item.price for item in plan(world).refusals] == [LOSS]
     generations.finish(world.home, 1, 1)
     assert plan(world).refusals == ()
