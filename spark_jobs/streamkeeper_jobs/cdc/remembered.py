@@ -134,7 +134,10 @@ def learn(rows: DataFrame | None, bounds: Bounds, truncated: Any, work: Work, ke
     dated = rows.withColumn(LEARNED, F.lit(now).cast("timestamp"))
     others = found.merged_with(bounds.rows)
     run = Run((), bounds.rows, *_texts(bounds, work.layout), now)
-    writing = _begun(lambda: _written(work.target.session, work.target.path, dated, work.layout, run, others))
+    writing = _begun(
+        work.target.session,
+        lambda: _written(work.target.session, work.target.path, dated, work.layout, run, others),
+    )
     kept.callback(writing.exception)
     return lambda: found.with_run(writing.result(), instead_of=others)
 
@@ -371,7 +374,7 @@ def _zone(session: SparkSession) -> str:
     return str(session.conf.get("spark.sql.session.timeZone"))
 
 
-def _begun(act: Callable[[], Run]) -> Future[Run]:
+def _begun(session: SparkSession, act: Callable[[], Run]) -> Future[Run]:
     """Run something in a thread of its own, in the pool and under the description of this one."""
     outcome: Future[Run] = Future()
 
@@ -381,5 +384,5 @@ def _begun(act: Callable[[], Run]) -> Future[Run]:
         except BaseException as error:  # noqa: BLE001 - raised where the outcome is asked for
             outcome.set_exception(error)
 
-    Thread(target=inheritable_thread_target(run), name="remembers", daemon=True).start()
+    Thread(target=inheritable_thread_target(session)(run), name="remembers", daemon=True).start()
     return outcome

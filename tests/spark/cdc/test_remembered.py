@@ -112,7 +112,7 @@ def test_runs_are_merged_and_hold_the_last_delete_of_each_key(spark: SparkSessio
     for at in range(9):
         bed.apply((1, 10 + at, "D", None, None), (2 + at, 10, "D", None, None))
     found = opened(spark, bed.path).remembered
-    assert [run.rows for run in found.runs] == [16, 2]
+    assert [run.rows for run in found.runs] == [9, 2]
     assert sorted((row["key"]["id"], row["sequence"]) for row in bed.remembered().collect()) == [
         (1, 17), (1, 18), *((key, 10) for key in range(2, 11)),
     ]  # fmt: skip
