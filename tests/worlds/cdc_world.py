@@ -99,9 +99,7 @@ class CdcBed:
 
     def remembered(self) -> DataFrame:
         """Give all that the table remembers beside its rows."""
-        target = opened(self.spark, self.path)
-        layout = layout_by(target.schema, target.properties)
-        return rows_of(self.spark, self.path, layout, target.remembered)
+        return all_remembered(self.spark, self.path)
 
     def rows(self) -> list[dict[str, Any]]:
         """Give the table's rows without the bookkeeping, in an order of their own."""
@@ -110,6 +108,12 @@ class CdcBed:
 
     def versions(self) -> int:
         return int(self.spark.sql(f"DESCRIBE HISTORY delta.`{self.path}`").count())
+
+
+def all_remembered(spark: SparkSession, path: str) -> DataFrame:
+    """Give all that a table remembers beside its rows."""
+    target = opened(spark, path)
+    return rows_of(spark, path, layout_by(target.schema, target.properties), target.remembered)
 
 
 def plain(value: Any) -> Any:

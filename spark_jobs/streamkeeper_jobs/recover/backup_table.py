@@ -51,7 +51,8 @@ def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
         recovery_lock.check_free(work.book.storage, plan.pipeline, table, plan.recovery_id)
 
     check_free()
-    path: str = plan.details["path"]
+    # A plan of an earlier release names the unit that a table was.
+    path: str = plan.details.get("path") or plan.details["unit"][TARGET]
     sibling = work.settings.tombstones_path(table)
     if not is_bound(spark, path) and delta_log.exists(sibling):
         with turn_on(spark, work.settings, plan.pipeline, table, plan.recovery)():

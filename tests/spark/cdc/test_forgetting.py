@@ -1,4 +1,4 @@
-"""Forgetting old tombstones. SCD type 2: changes that are later than the retention may be judged wrongly, all
+"""Forgetting old deletes. SCD type 2: changes that are later than the retention may be judged wrongly, all
 others are not.
 
 And the step of a clean-up that lets tables forget: no recovery is at work meanwhile.
@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from streamkeeper_jobs.cdc import remembered as remembered_changes
 from streamkeeper_jobs.cdc.remembered import forget
 from streamkeeper_jobs.recover import clean_up as forgetting
 
@@ -179,6 +180,14 @@ def test_no_recovery_begins_while_a_table_forgets(clean_up: CleanUp, monkeypatch
     assert remembered(clean_up.table) == []
 
 
+class Earlier(datetime):
+    """A clock of forty days ago."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Earlier:
+        return super().now(tz) - timedelta(days=40)
+
+
 @pytest.fixture
 def shop(spark: SparkSession, tmp_path: Path) -> CustomersBed:
     """A customer was deleted forty days ago; an older change of it comes later than its deletion, and is not
@@ -187,9 +196,10 @@ def shop(spark: SparkSession, tmp_path: Path) -> CustomersBed:
     bed = CustomersBed.make(tmp_path / "a bed", spark)
     bed.take_snapshot(3)
     bed.change(upsert(1, 1), delete(1, 10), upsert(2, 2))
-    assert bed.run(SNAPSHOT) is Outcome.DONE
-    assert bed.run() is Outcome.STOPPED
-    spark.sql(f"UPDATE delta.`{bed.tombstones}` SET written_at = written_at - INTERVAL 40 DAYS")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(remembered_changes, "datetime", Earlier)
+        assert bed.run(SNAPSHOT) is Outcome.DONE
+        assert bed.run() is Outcome.STOPPED
     return bed
 
 

@@ -8,11 +8,15 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from streamkeeper_jobs.cdc.remembered import forget
+from streamkeeper_jobs.cdc.table_schema import empty
 from streamkeeper_jobs.driver import derived_flow
 from streamkeeper_jobs.recover.backfill import Filling, fill
 from streamkeeper_jobs.recover.steps import perform
@@ -135,13 +139,12 @@ def test_a_backup_is_filled_in_at_the_sequences_of_its_rows_with_what_it_remembe
     customers.change(upsert(1, 10), upsert(2, 10), upsert(3, 10))
     customers.change(delete(3, 12), upsert(2, 14))
     assert customers.run() is Outcome.STOPPED
-    old = Backup(str(customers.root / "backup"), str(customers.root / "backup_tombstones"))
+    old = Backup(str(customers.root / "backup"), None)
     shutil.copytree(customers.table, old.target)
-    shutil.copytree(customers.tombstones, str(old.tombstones))
     customers.change(upsert(1, 20), upsert(2, 12))
     assert customers.run() is Outcome.STOPPED
     spark.sql(f"DELETE FROM delta.`{customers.table}` WHERE customer_id <> 1")
-    spark.sql(f"DELETE FROM delta.`{customers.tombstones}`")
+    forget(spark, customers.table, datetime.now(timezone.utc) + timedelta(days=1), nullcontext)
     fill(spark, filling(customers, read=BACKUP, source=None, backup=old), lambda said: None)
     customers.change(upsert(3, 11))
     assert customers.run() is Outcome.STOPPED
@@ -172,11 +175,9 @@ def test_a_backup_of_a_table_by_several_columns_brings_the_sequences_of_its_snap
 
     before = sequences()
     assert before == {1: (10, 1), 3: (0, None)}
-    old = Backup(str(customers.root / "backup"), str(customers.root / "backup_tombstones"))
+    old = Backup(str(customers.root / "backup"), None)
     shutil.copytree(customers.table, old.target)
-    shutil.copytree(customers.tombstones, str(old.tombstones))
-    for path in (customers.table, customers.tombstones):
-        spark.sql(f"DELETE FROM delta.`{path}`")
+    empty(spark, customers.table, "emptied")
     fill(spark, filling(customers, read=BACKUP, source=None, backup=old), lambda said: None)
     assert sequences() == before
     customers.change({**upsert(2, 4), "part": 9})
