@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from streamkeeper_jobs.cdc import Step, apply_changes, prepare
 from streamkeeper_jobs.cdc.columns import layout_by
 from streamkeeper_jobs.cdc.remembered import rows_of
 from streamkeeper_jobs.cdc.replace_rows import opened
+from streamkeeper_jobs.spark.session import with_settings
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING, CdcSpec
 from streamkeeper.declare.model import Table, Where
@@ -108,6 +110,31 @@ class CdcBed:
 
     def versions(self) -> int:
         return int(self.spark.sql(f"DESCRIBE HISTORY delta.`{self.path}`").count())
+
+
+def optimized(bed: CdcBed) -> None:
+    bed.spark.sql(f"OPTIMIZE delta.`{bed.path}`")
+
+
+def vacuumed(bed: CdcBed) -> None:
+    with with_settings(bed.spark, {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}):
+        bed.spark.sql(f"VACUUM delta.`{bed.path}` RETAIN 0 HOURS")
+
+
+def cleaned_log(bed: CdcBed) -> None:
+    """Leave of the log its last checkpoint and the newest commit."""
+    opened(bed.spark, bed.path).transaction.deltaLog().checkpoint()
+    for commit in sorted(Path(bed.path, "_delta_log").glob("*.json"))[:-1]:
+        commit.unlink()
+
+
+def cloned(bed: CdcBed) -> None:
+    shutil.rmtree(bed.root / "clone", ignore_errors=True)
+    bed.spark.sql(f"CREATE OR REPLACE TABLE delta.`{bed.root}/clone` SHALLOW CLONE delta.`{bed.path}`")
+
+
+DONE_BY_OTHERS = (optimized, vacuumed, cleaned_log, cloned)
+"""What others may do to a table between batches, without harm to what it remembers."""
 
 
 def all_remembered(spark: SparkSession, path: str) -> DataFrame:

@@ -14,12 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 from streamkeeper_jobs.cdc import remembered
 from streamkeeper_jobs.cdc.replace_rows import opened
-from streamkeeper_jobs.spark.session import with_settings
 
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.delta import remembered as in_log
 from streamkeeper.errors import DeclarationError
-from tests.worlds.cdc_world import SPEC, CdcBed
+from tests.worlds.cdc_world import DONE_BY_OTHERS, SPEC, CdcBed
 from tests.worlds.suites import long_after
 
 VERSIONS = replace(SPEC, scd_type=2, apply_as_truncates=None)
@@ -42,13 +41,8 @@ def test_a_delete_outlives_what_others_do_to_the_table(
     spec: CdcSpec, spark: SparkSession, tmp_path: Path
 ) -> None:
     bed = deleted(spark, tmp_path, spec)
-    table = f"delta.`{bed.path}`"
-    spark.sql(f"OPTIMIZE {table}")
-    with with_settings(spark, {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}):
-        spark.sql(f"VACUUM {table} RETAIN 0 HOURS")
-    opened(spark, bed.path).transaction.deltaLog().checkpoint()
-    for commit in sorted(Path(bed.path, "_delta_log").glob("*.json"))[:-1]:
-        commit.unlink()
+    for done in DONE_BY_OTHERS:
+        done(bed)
     bed.apply((1, 4, "U", "late", "x"), (3, 1, "U", "c", "x"))
     assert keys(bed) == [2, 3]
 
