@@ -3,8 +3,8 @@
 Each case applies the same batches on all sides, in turn, each into a table of its own with the same rows.
 
 - *bare* is the MERGE of the newest row of each key. It remembers nothing of deleted keys, and a repeated
-  batch is applied twice: it is faster than it has a right to be. With SCD type 2 it is a MERGE that closes the
-  present version and inserts the new one, for changes that come in order.
+  batch is applied twice: it is faster than it has a right to be. With SCD type 2 it is a MERGE that closes
+  the present version and inserts the new one, for changes that come in order.
 - *soft* keeps deleted rows with a mark, by which readers must filter: so it knows of deletes, as ours does.
 
 The ratio is the median of the pairs. ``CASES`` (names, or parts of them) and ``ROUNDS`` by environment. All

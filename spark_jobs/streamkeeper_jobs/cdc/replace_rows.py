@@ -90,23 +90,25 @@ class Target:
         :raises DeltaConcurrentModificationException: another commit came in between, such as a seal.
         """
         java = classes(self.session)
-        operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
-        self.transaction.commit(scala_seq(java, [self._domain(remembered)]), operation)
+        self.transaction.commit(scala_seq(java, [self._domain(remembered)]), _update(java))
 
     def commit_step(self, actions: Any, remembered: Remembered) -> None:
         """Commit the batch: actions on files, what the target remembers from now on, and the step.
 
         :raises DeltaConcurrentModificationException: another commit came in between; one of its subclasses.
         """
-        assert self.step is not None, "it was opened for a batch"
         java = classes(self.session)
-        step = set_transaction(java, self.step.query_id, self.step.batch_id)
-        ours = scala_seq(java, [step, self._domain(remembered)])
-        self.transaction.commit(ours.appendedAll(actions), _merge(java))
+        self.transaction.commit(self._ours(remembered).appendedAll(actions), _merge(java))
 
     def commit_nothing(self, remembered: Remembered) -> None:
         """Commit a batch that changes no row: the target needs its step all the same."""
-        self.commit_step(scala_seq(classes(self.session), []), remembered)
+        self.transaction.commit(self._ours(remembered), _update(classes(self.session)))
+
+    def _ours(self, remembered: Remembered) -> Any:
+        assert self.step is not None, "it was opened for a batch"
+        java = classes(self.session)
+        step = set_transaction(java, self.step.query_id, self.step.batch_id)
+        return scala_seq(java, [step, self._domain(remembered)])
 
     def _domain(self, remembered: Remembered) -> Any:
         found = replace(remembered, since=int(self.transaction.snapshot().version()))
@@ -252,6 +254,11 @@ def remembered_by(session: SparkSession, path: str, transaction: Any) -> Remembe
             " recovery restore_table, which puts back both and lets the flows go on from there."
         )
     return found
+
+
+def _update(java: Classes) -> Any:
+    """Return the operation of a commit that changes no row."""
+    return scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
 
 
 def _merge(java: Classes) -> Any:

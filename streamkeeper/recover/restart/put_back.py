@@ -150,7 +150,9 @@ def _is_upkeep(commit: LogCommit) -> bool:
     if commit.changes_data:
         return False
     seals = [version == SEAL for version in commit.transactions.values()]
-    return commit.operation in _UPKEEP or bool(seals and all(seals))
+    # What is remembered without a batch is of one whose MERGE has not followed yet, or was forgotten.
+    remembers = commit.remembered is not None and not seals
+    return commit.operation in _UPKEEP or remembers or bool(seals and all(seals))
 
 
 def _describe(commit: LogCommit, names: dict[str, Any]) -> str:
