@@ -6,6 +6,7 @@ from delta.exceptions import (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
     ConcurrentWriteException,
     MetadataChangedException,
     ProtocolChangedException,
@@ -20,6 +21,7 @@ from streamkeeper_jobs.cdc.scd1 import apply_newest
 from streamkeeper_jobs.cdc.scd1_by_value import apply_by_value
 from streamkeeper_jobs.cdc.scd2 import apply_history
 from streamkeeper_jobs.cdc.steps import Step, Turn
+from streamkeeper_jobs.spark.delta_table import last_written
 from streamkeeper_jobs.spark.log import say
 
 TRIES = 5
@@ -29,13 +31,15 @@ CONFLICTS = (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
     ConcurrentWriteException,
     MetadataChangedException,
     ProtocolChangedException,
 )
 """Conflicts after which a batch is tried again.
 
-Not ``ConcurrentTransactionException``: another driver writes, or has just sealed, this generation.
+``ConcurrentTransactionException`` says that the target remembers something else by now, or that another
+driver writes, or has just sealed, this generation. Then it is not tried again.
 """
 
 
@@ -56,12 +60,18 @@ def apply_changes(batch: DataFrame, spec: CdcSpec, path: str, step: Step, turn: 
                 _apply_once(batch, spec, path, step)
             return
         except CONFLICTS as conflict:
-            if not left:
+            of_step = isinstance(conflict, ConcurrentTransactionException)
+            if not left or (of_step and _has_step(batch, path, step)):
                 raise
             say(
                 f"Batch {step.batch_id} met another commit ({type(conflict).__name__}) and is applied again,"
                 " as a whole."
             )
+
+
+def _has_step(batch: DataFrame, path: str, step: Step) -> bool:
+    last = last_written(batch.sparkSession, path, step.query_id)
+    return last is not None and last >= step.batch_id
 
 
 def _apply_once(batch: DataFrame, spec: CdcSpec, path: str, step: Step) -> None:
