@@ -18,6 +18,7 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import newest_summary
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations
+from streamkeeper.flows.side_flow import name_of
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.recover.kinds import full_refresh
 from streamkeeper.recover.plans import plan as plans
@@ -48,7 +49,7 @@ def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recover
     refresh = full_refresh.plan(settings, manifest, asked, recovery_id)
     pipeline, table = declared_table(request.table, manifest, "The full refresh was not planned")
     unit = {TARGET: settings.table_path(table.name)}
-    beside = {TARGET: settings.table_path(side_table.name_of(table.name, recovery_id))}
+    beside = {TARGET: settings.table_path(name_of(table.name, recovery_id))}
     copies = tuple(
         _copy(what, unit[what], beside[what], request.definition)
         for what in unit
