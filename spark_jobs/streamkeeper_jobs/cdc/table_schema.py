@@ -183,7 +183,7 @@ def empty(spark: SparkSession, path: str, app_id: str) -> None:
     gone = [file.remove() for file in python_list(java, transaction.filterFiles())]
     nothing = Remembered(str(transaction.metadata().id()), int(transaction.snapshot().version()))
     actions = [set_transaction(java, app_id, 0), domain(java, nothing), *gone]
-    operation = java("org.apache.spark.sql.delta.DeltaOperations$Delete")(scala_seq(java, []))
+    operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
     transaction.commit(scala_seq(java, actions), operation)
 
 
