@@ -33,11 +33,14 @@ OTHERS := $(sort $(filter-out $(ORDERED) tests/benchmarks,$(patsubst %/,%,$(dir 
 # What is passed on comes last, so that it wins.
 PYTEST = $(PY) -m pytest $(BESIDE) -m $(1) --durations=25 $(PYTEST_OPTIONS)
 
-.PHONY: help setup java browser jars demo test test-long test-fast check format chaos bench lock clean
+.PHONY: help setup java browser jars demo test test-long test-fast check format chaos bench lock up down up-test clean
+
+# Compose's plugin, or the program of its own that older systems have. An image is built before it is used, so that none is pulled.
+COMPOSE = $(if $(shell docker compose version 2>/dev/null),docker compose,docker-compose)
 
 help: ## show this help
 	@echo "Streamkeeper: make <target>"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[.a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: java $(PROJECT_STAMP) jars ## make .venv, install the locked packages, fetch the jars (once)
 
@@ -47,7 +50,7 @@ demo: setup ## start Airflow with a streaming flow and new data; STORY=1 plays b
 test: setup ## run the tests but the long ones, fast ones first, in JOBS=… processes (2); PYTEST_OPTIONS=… is passed on
 	@$(call PYTEST,"not long") $(ORDERED) $(OTHERS)
 
-test-long: browser setup ## run the tests that are marked as long; some need Chromium and its driver
+test-long: setup browser ## run the tests that are marked as long; fetches the browser that some of them need (once)
 	@$(call PYTEST,long) $(ORDERED) $(OTHERS)
 
 test-fast: $(PROJECT_STAMP) ## run those of make test that need neither Spark nor Airflow
@@ -71,9 +74,24 @@ bench: setup ## measure, and print all ratios in one table at the end; NAME=… 
 lock: $(LOCK_STAMP) ## make all lock files anew, after a change of requirements.in or tools/jars.py
 	@$(PY) -m uv pip compile --quiet --universal --python-version 3.10 --no-annotate --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --output-file requirements.txt requirements.in
+	@$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make lock" --output-file requirements-cluster.txt requirements-cluster.in
 	@$(PY) -m tools.jars --resolve
 	@$(PY) -m tools.jars --resolve --lock tools/kafka_broker.lock \
 		--root org.apache.kafka:kafka_2.13:4.1.0 --root org.slf4j:slf4j-simple:1.7.36
+
+.env: ## make the secrets of docker-compose.yaml; a file that is there stays
+	@sh docker/make_env.sh $@
+
+up: .env ## build and start docker-compose.yaml, until all is healthy; PROFILE="metrics s3" adds to it; PORT=…
+	@$(if $(PORT),AIRFLOW_PORT=$(PORT)) $(COMPOSE) $(PROFILE:%=--profile %) up -d --build
+	@echo "Airflow: http://$$($(COMPOSE) port api-server 8080), login admin and AIRFLOW_PASSWORD of .env. The rest: docs/docker.md"
+
+down: ## stop what `make up` started; the volumes stay
+	@$(COMPOSE) --profile metrics --profile s3 down --timeout 120
+
+up-test: .env ## play the demo's story through docker-compose.yaml, beside what runs, and remove it again; PORT=… (18080)
+	@sh docker/up_test.sh $(or $(PORT),18080) $(COMPOSE)
 
 clean: ## remove .venv, .cache, .demo and what the tools left behind
 	rm -rf .venv .cache .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
@@ -81,9 +99,6 @@ clean: ## remove .venv, .cache, .demo and what the tools left behind
 
 java:
 	@PYTHON="$(PYTHON)" sh tools/needs.sh java >/dev/null
-
-browser:
-	@PYTHON="$(PYTHON)" sh tools/needs.sh java browser >/dev/null
 
 $(VENV_STAMP):
 	@python=$$(PYTHON="$(PYTHON)" sh tools/needs.sh) || exit 1; \
@@ -111,3 +126,6 @@ $(PROJECT_STAMP): pyproject.toml $(LOCK_STAMP)
 # Looked at each time, by name and content; that takes a fifth of a second, and a damaged or missing jar comes again.
 jars: $(LOCK_STAMP)
 	@$(PY) -m tools.jars .cache/jars
+
+browser: $(LOCK_STAMP)
+	@$(PY) -m tools.browser

@@ -5,16 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG
-from streamkeeper_airflow.flow.flow_doc import name_of_another
 from streamkeeper_airflow.operate.driver_logs import RemoveDriverLogs
 from streamkeeper_airflow.timetables import by_the_clock
 
 with DAG(
     dag_id="remove_driver_logs",
-    dag_display_name=name_of_another("Remove driver logs"),
     description=(
-        "Removes driver logs that nobody wrote for STREAMKEEPER_LOG_RETENTION (30 days); those of living"
-        " drivers stay."
+        "Removes driver logs that were not written for STREAMKEEPER_LOG_RETENTION (30 days); those of"
+        " living drivers stay."
     ),
     schedule=by_the_clock("0 0 * * *"),
     catchup=False,

@@ -6,7 +6,6 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 from streamkeeper_airflow import forms
-from streamkeeper_airflow.flow.flow_doc import name_of_another
 from streamkeeper_airflow.operate.hold_tasks import HOLD, HoldFlows, StopDrivers
 
 from streamkeeper.manifest.manifest import read_manifest
@@ -15,7 +14,6 @@ from streamkeeper.settings import Settings
 
 with DAG(
     dag_id="hold_flows",
-    dag_display_name=name_of_another("Hold flows"),
     description=(
         "Stops flows after their batch, and keeps them from running; by force only after the deadline."
     ),

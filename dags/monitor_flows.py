@@ -5,15 +5,12 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 from airflow.sdk import DAG
-from streamkeeper_airflow.flow.flow_doc import name_of_another
 from streamkeeper_airflow.operate.monitor import MonitorFlows
 
 with DAG(
     dag_id="monitor_flows",
-    dag_display_name=name_of_another("Monitor flows"),
     description=(
-        "Tells who wants to know when a flow makes no progress although it has something to read, and when it"
-        " is well again."
+        "Alerts when a flow makes no progress although input is waiting, and when it commits again."
     ),
     schedule=timedelta(minutes=1),
     start_date=datetime(2020, 1, 1, tzinfo=timezone.utc),

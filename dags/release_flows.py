@@ -6,7 +6,6 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 from streamkeeper_airflow import forms
-from streamkeeper_airflow.flow.flow_doc import name_of_another
 from streamkeeper_airflow.operate.hold_tasks import ReleaseFlows
 
 from streamkeeper.manifest.manifest import read_manifest
@@ -15,9 +14,8 @@ from streamkeeper.settings import Settings
 
 with DAG(
     dag_id="release_flows",
-    dag_display_name=name_of_another("Release flows"),
     description=(
-        "Takes your hold, or a named person's, from flows; holds of others, parks and recoveries stay."
+        "Releases your hold, or a named person's, from flows; holds of others, parks and recoveries stay."
     ),
     schedule=None,
     catchup=False,

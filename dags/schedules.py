@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG
-from streamkeeper_airflow.flow.flow_doc import name_of_another
 from streamkeeper_airflow.timetables import by_the_clock
 
 from streamkeeper.declare.model import Pipeline, Schedule
 from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.schedules import conf_of, dag_id
 from streamkeeper.settings import Settings
 
@@ -25,9 +23,7 @@ def schedule_dag(pipeline: Pipeline, schedule: Schedule) -> DAG:
     of = schedule.name.removeprefix(f"{schedule.recovery}__")
     with DAG(
         dag_id=dag_id(pipeline, schedule),
-        dag_display_name=name_of_another(
-            f"{kind(schedule.recovery).title}, scheduled · {pipeline.name} · {of}"
-        ),
+        dag_display_name=f"{pipeline.name} · {schedule.recovery}, scheduled · {of}",
         description=f"Triggers {schedule.recovery} with the values that {schedule.where} declares.",
         schedule=by_the_clock(schedule.cron),
         catchup=False,

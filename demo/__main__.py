@@ -7,6 +7,7 @@ python -m demo --story  breaks it and brings it back by itself, checks every cus
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import threading
@@ -109,7 +110,7 @@ def _serve(
     with service, generator:
         _say_where(service, settings)
         if story:
-            return tell(service, settings, generator)
+            return tell(service.api, settings, generator)
         _say_what_to_do(service, settings)
         _watch(settings, generator.check, check)
     return 0
@@ -128,10 +129,15 @@ def _orders(home: Path, mark: str) -> Iterator[Callable[[], None]]:
     """Run Kafka and its producer beside the demo, and give their check. Only who asks for it needs Kafka's
     jars and client.
     """
-    from demo.orders import TOPIC, Orders
+    from demo.orders import TOPIC, VARIABLE, Orders
+    from tools.kafka_broker import KafkaBroker
 
     print("Starting a Kafka broker; the first time, its jars are fetched.", flush=True)
-    with Orders(home / "kafka", {MARK: mark}) as orders:
+    with (
+        KafkaBroker(home / "kafka", environment={MARK: mark}) as broker,
+        Orders(broker.bootstrap_servers) as orders,
+    ):
+        os.environ[VARIABLE] = orders.brokers
         print(f"Kafka        {orders.brokers}, topic {TOPIC}")
         yield orders.check
 

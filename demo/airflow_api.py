@@ -17,6 +17,7 @@ from tools.waiting import NotYet, wait_until
 
 JsonObject = dict[str, Any]
 FINAL = ("success", "failed")
+COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 REQUEST_SECONDS = 60.0
 """How long one request waits for its answer, which a busy machine may need half of."""
 PATIENCE = 300.0
@@ -95,6 +96,18 @@ class AirflowApi:
     def health(self) -> JsonObject:
         """Give the state of every component; asks once, and needs no login."""
         return self._send("GET", f"{self.base_url}/api/v2/monitor/health", None, None)
+
+    def healthy(self) -> bool:
+        """Return True where every component is healthy; asks once.
+
+        :raises NotYet: one is not; it says which.
+        """
+        health = self.health()
+        states = {part: (health.get(part) or {}).get("status") for part in COMPONENTS}
+        ill = [f"{part} is {state or 'not there'}" for part, state in states.items() if state != "healthy"]
+        if ill:
+            raise NotYet(", ".join(ill))
+        return True
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> str:
         """Trigger a run as the form's button does; give its id. It has one before, so that a lost answer

@@ -26,7 +26,7 @@ from streamkeeper.flows.files import kept_flows, kept_pipelines
 from streamkeeper.flows.leases import Lease, Life
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage
-from tools.waiting import NeverCame, NotYet, wait_until
+from tools.waiting import NeverCame, wait_until
 
 POOL = "streaming_flows"
 PARALLELISM, FLOW_SLOTS = 12, 8
@@ -38,7 +38,6 @@ WRITER_SECONDS = 30
 """How long who writes to Airflow's database waits for who writes: less than the 60 s that this project's
 clients wait for an answer.
 """
-COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 
 
 class ServiceError(Exception):
@@ -141,7 +140,7 @@ class AirflowService:
             end_group(self._process.pid, grace=10)
             self._process.wait()
             self._process = None
-        for lease, stopping in self._drivers():
+        for lease, stopping in living_drivers(self.settings):
             # It obeys a hold or a SIGTERM already; a second SIGTERM would end it in the middle of its batch.
             if stopping:
                 await_end(lease.process.pid, lease.process.started, 20)
@@ -241,32 +240,10 @@ class AirflowService:
                 f"Airflow ended with exit code {self._process.returncode}. The end of"
                 f" {self.output}:\n{self._last_output()}"
             )
-        health = self.api.health()
-        states = {part: (health.get(part) or {}).get("status") for part in COMPONENTS}
-        if set(states.values()) != {"healthy"}:
-            raise NotYet(
-                ", ".join(
-                    f"{part} is {state or 'not there'}"
-                    for part, state in states.items()
-                    if state != "healthy"
-                )
-            )
-        return True
+        return self.api.healthy()
 
     def _last_output(self, size: int = 4000) -> str:
         return self.output.read_text(errors="replace")[-size:] if self.output.exists() else "(nothing)"
-
-    def _drivers(self) -> Iterable[tuple[Lease, bool]]:
-        """Give the lease of every living driver below the state folder, and whether it is stopping
-        already.
-        """
-        storage = open_storage(self.settings.state)
-        for pipeline in kept_pipelines(storage):
-            for home in kept_flows(storage, pipeline):
-                lease = leases.current(home)
-                if lease is not None and leases.life(home, lease) is Life.ALIVE:
-                    beat = leases.read_heartbeat(home, lease.epoch)
-                    yield lease, beat is not None and beat.phase == "stopping"
 
     def _submits(self) -> Iterable[tuple[int, int]]:
         """Give pid and start time of every spark-submit that a task of this Airflow noted beside its log; its
@@ -275,6 +252,19 @@ class AirflowService:
         for note in (self.home / "logs" / "drivers").rglob("*.pid"):
             process = json.loads(note.read_text())
             yield process["pid"], process["started"]
+
+
+def living_drivers(settings: Settings) -> Iterable[tuple[Lease, bool]]:
+    """Give the lease of every living driver of this host below the state folder, and whether it is stopping
+    already.
+    """
+    storage = open_storage(settings.state)
+    for pipeline in kept_pipelines(storage):
+        for home in kept_flows(storage, pipeline):
+            lease = leases.current(home)
+            if lease is not None and leases.life(home, lease) is Life.ALIVE:
+                beat = leases.read_heartbeat(home, lease.epoch)
+                yield lease, beat is not None and beat.phase == "stopping"
 
 
 def _free_ports(count: int) -> list[int]:

@@ -1,19 +1,17 @@
-"""The part of the demo that needs Kafka: a real broker on this machine, and a producer that sends orders,
-some late, some twice.
+"""The part of the demo that needs Kafka: a producer that sends orders, some late, some twice.
 
-Asked for by ``make demo KAFKA=1``. The broker's address goes into ``ORDERS_BROKERS``, without which the
-pipeline ``orders`` is not offered.
+Asked for by ``make demo KAFKA=1``, or by itself: python -m demo.orders BROKERS
 """
 
 from __future__ import annotations
 
 import json
-import os
+import signal
+import sys
 import threading
 import uuid
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Any
@@ -22,10 +20,11 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tools.kafka_broker import KafkaBroker
 from tools.waiting import NotYet, wait_until
 
-VARIABLE, TOPIC, PARTITIONS = "ORDERS_BROKERS", "orders", 3
+VARIABLE = "ORDERS_BROKERS"
+"""Names the brokers; without it the pipeline ``orders`` is not offered."""
+TOPIC, PARTITIONS = "orders", 3
 TOPIC_SECONDS = 120.0
 REPEATED, LATE = 0.15, 0.08
 _KEPT = 500
@@ -34,17 +33,15 @@ _KEPT = 500
 
 @dataclass
 class Orders:
-    """A broker, its topic and a thread that sends orders; use as a context. Its data stays in ``folder``, for
-    the next demo.
+    """A topic and a thread that sends orders to it; use as a context.
 
-    :param marks: environment variables by which a demo that follows knows a broker that was left behind.
+    :param brokers: Kafka's address.
     :param size: new orders each time; repeated ones come on top.
     :param every: seconds between two times.
     :raises Exception: on :meth:`check` and at the end, whatever ended the thread by itself.
     """
 
-    folder: Path
-    marks: dict[str, str]
+    brokers: str
     size: int = 20
     every: float = 2.0
     sent: int = 0
@@ -53,19 +50,12 @@ class Orders:
     _stopping: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Orders:
-        self._broker = KafkaBroker(self.folder, environment=self.marks)
-        self._broker.start()
-        try:
-            self._make_topic()
-            self._producer = Producer(
-                {"bootstrap.servers": self.brokers, "enable.idempotence": True, "log_level": 3}
-            )
-            self._thread = threading.Thread(target=self._run, name="orders", daemon=True)
-            self._thread.start()
-        except BaseException:
-            self._broker.stop()
-            raise
-        os.environ[VARIABLE] = self.brokers
+        self._make_topic()
+        self._producer = Producer(
+            {"bootstrap.servers": self.brokers, "enable.idempotence": True, "log_level": 3}
+        )
+        self._thread = threading.Thread(target=self._run, name="orders", daemon=True)
+        self._thread.start()
         return self
 
     def __exit__(
@@ -74,13 +64,7 @@ class Orders:
         self._stopping.set()
         self._thread.join()
         del self._producer  # before its broker, whose going it would report
-        self._broker.stop()
         self.check()
-
-    @property
-    def brokers(self) -> str:
-        """The broker's address."""
-        return self._broker.bootstrap_servers
 
     def check(self) -> None:
         """Raise what ended the thread, if something did: a silent producer must not look like a quiet
@@ -139,3 +123,17 @@ def _order(random: Random, moment: datetime) -> bytes:
         "ordered_at": (moment - age).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
     return json.dumps(order).encode()
+
+
+def main() -> None:
+    """Send orders until SIGINT or SIGTERM: ``python -m demo.orders BROKERS``."""
+    stopped = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stopped.set())
+    with Orders(sys.argv[1]) as orders:
+        while not stopped.wait(0.5):
+            orders.check()
+
+
+if __name__ == "__main__":
+    main()

@@ -24,7 +24,7 @@ Found = TypeVar("Found")
 Seen = tuple[Found | None, str]
 """What was looked for, or None; and in words what was seen."""
 
-LONG = 300.0
+LONG = 900.0
 """Seconds that a step may take before the story fails: a driver's start on a busy small machine takes a good
 part of a minute.
 """

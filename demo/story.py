@@ -1,24 +1,31 @@
 """The story: a flow runs, breaks, and is brought back exactly, through Airflow's own API, as a person at its
 pages would do it.
+
+python -m demo.story URL   plays it at an Airflow that runs, with AIRFLOW_PASSWORD and the settings of the
+environment. It writes the changes itself, and edits the pipeline file in its place.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import sys
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from demo import evidence
 from demo.airflow_api import AirflowApi
-from demo.airflow_service import AirflowService
+from demo.airflow_service import HEALTHY_SECONDS, USER
+from demo.customers import Customers
 from demo.generator import Generator
 from demo.seeing import FlowView, RunView, Seen, StoryFailed, check, wait
 from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
+from tools.waiting import wait_until
 
 FLOW, SNAPSHOT = "customers.customers_incremental_flow", "customers.customers_snapshot_flow"
 FILE, RESET = "customers.py", "reset_checkpoint"
@@ -52,13 +59,13 @@ def prepare(home: Path, settings: Settings) -> tuple[Path, Settings]:
     )
 
 
-def tell(service: AirflowService, settings: Settings, generator: Generator) -> int:
+def tell(api: AirflowApi, settings: Settings, generator: Generator) -> int:
     """Play the story; return 0, or 1 after saying what did not come true."""
     view, snapshot = (
         FlowView(settings, FlowHome(open_storage(settings.state), *name.split(".")), name)
         for name in (FLOW, SNAPSHOT)
     )
-    story = Story(service.api, generator, view, snapshot)
+    story = Story(api, generator, view, snapshot)
     try:
         story.it_runs()
         story.it_breaks()
@@ -96,7 +103,7 @@ class Story:
 
     def it_breaks(self) -> None:
         """The pipeline file loses its deduplication, and the flow is parked."""
-        self._title("Somebody removes dropDuplicates from the pipeline file")
+        self._title("Someone removes dropDuplicates from the pipeline file")
         file = self.view.settings.pipelines / FILE
         before = file.read_text(encoding="utf-8")
         aside = file.with_name(f".{FILE}.writing")
@@ -142,7 +149,7 @@ class Story:
         """Generation 2 begins behind the very files that generation 1 processed, and the snapshot is not read
         again.
         """
-        self._title("The flow goes on, on generation 2, from exactly where it stood")
+        self._title("The flow continues, on generation 2, from exactly where it stood")
         check(
             "generation 2 began",
             generations.read_start(self.view.home, 2) is not None,
@@ -234,3 +241,16 @@ class Story:
     def _quote(self, text: str) -> None:
         for line in text.strip().splitlines():
             print(f"      | {line}", flush=True)
+
+
+def main() -> int:
+    """Play the story at the Airflow whose address is the argument; return 0, or 1 if it did not come true."""
+    settings = Settings.from_environment()
+    api = AirflowApi(sys.argv[1], USER, os.environ["AIRFLOW_PASSWORD"])
+    wait_until(api.healthy, HEALTHY_SECONDS, "Airflow is healthy", tell=print)
+    with Generator(Customers(Path(settings.data) / "customers")) as generator:
+        return tell(api, settings, generator)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument(
         "--flow", required=True, action="append", metavar="PIPELINE.FLOW", help="a flow, by its full name"
     )
-    parser.add_argument("--available-now", action="store_true", help="process what is there, then stop")
+    parser.add_argument("--available-now", action="store_true", help="process all available input, then stop")
     asked = parser.parse_args()
     try:
         settings = Settings.from_environment()

@@ -7,21 +7,30 @@ command.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-LOSS = "loss"
-REPEATS = "repeats"
-MISSING_HISTORY = "missing-history"
-UNKNOWN_PRICE = "unknown-price"
-DOWNSTREAM = "downstream"
+
+class Price(StrEnum):
+    """Kind of a price, by the word that accepts it."""
+
+    LOSS = "loss"
+    REPEATS = "repeats"
+    MISSING_HISTORY = "missing-history"
+    UNKNOWN_PRICE = "unknown-price"
+    DOWNSTREAM = "downstream"
+
+
+LOSS, REPEATS, MISSING_HISTORY = Price.LOSS, Price.REPEATS, Price.MISSING_HISTORY
+UNKNOWN_PRICE, DOWNSTREAM = Price.UNKNOWN_PRICE, Price.DOWNSTREAM
 
 PRICES = {
-    LOSS: "rows that no generation will ever read",
-    REPEATS: "rows that the target will get a second time",
+    LOSS: "data loss: rows that no generation will read",
+    REPEATS: "duplicates: rows that the target gets twice",
     MISSING_HISTORY: (
-        "a rebuilt state without rows of the history that are gone, or in files that were written anew"
+        "a state that is rebuilt without part of its history, because that was removed or rewritten"
     ),
-    UNKNOWN_PRICE: "a price that could not be found out",
-    DOWNSTREAM: "streams that read the table feel that its rows go and are written again",
+    UNKNOWN_PRICE: "a price that is unknown",
+    DOWNSTREAM: "streams that read the table see its rows removed and written again",
 }
 
 

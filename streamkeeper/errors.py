@@ -132,6 +132,5 @@ def check_reason(reason: object) -> None:
     """
     if isinstance(reason, str) and len(reason) > LONGEST_REASON:
         raise RequestError(
-            f"The reason has {len(reason):,} characters. Allowed are {LONGEST_REASON:,}. Say it shorter, and"
-            " put what is longer elsewhere."
+            f"The reason has {len(reason):,} characters. Allowed are {LONGEST_REASON:,}. Shorten it."
         )

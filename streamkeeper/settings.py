@@ -100,7 +100,7 @@ class Settings:
             raise SettingsError(
                 f"STREAMKEEPER_SUPERVISOR_TIMEOUT is {settings.supervisor_timeout:g} s. It must be at least"
                 f" STREAMKEEPER_LEASE_TERM and {_FEW} times STREAMKEEPER_HEARTBEAT_INTERVAL, here {least:g}"
-                " s, or a driver stops while its task only starts anew."
+                " s, or a driver stops while its task is only restarting."
             )
         return settings
 

@@ -5,7 +5,7 @@ properties:
 
 * *create if absent* is atomic: exactly one of several writers wins, and no reader sees half a file. Locally
   it is a hard link onto a finished temporary file; on S3 it is fsspec's mode ``xb``, a conditional PUT
-  (FACTS: six writers racing for one key, one won).
+  (``If-None-Match: *``, "Conditional writes" in the documentation of Amazon S3).
 * *overwrite* is atomic: a rename locally, a PUT on S3.
 
 Proven for local disks and for S3 through s3fs; other fsspec file systems were not tried.
@@ -128,9 +128,9 @@ def read_json(storage: Storage, name: str) -> dict[str, Any] | None:
         value = None
     if not isinstance(value, dict):
         raise StorageError(
-            f"{storage.path(name)} holds {content[:60]!r}…, not a JSON object. Streamkeeper writes such files"
-            " whole, so something else changed it; put back a copy, or move it away if you know what it"
-            " said."
+            f"{storage.path(name)} holds {content[:60]!r}…, not a JSON object. Streamkeeper writes such"
+            " files whole, so another process changed it. Restore it from a copy, or move it away if its"
+            " content is known."
         )
     return value
 

@@ -98,12 +98,12 @@ def why_refused(names: Iterable[str], allowed: Iterable[str]) -> str | None:
     ours = [name for name in refused if _matches(name, _NEVER)]
     if ours:
         return (
-            f"{', '.join(ours)} is Airflow's own, which no pipeline may see. Put what it needs into a"
-            " variable of another name"
+            f"{', '.join(ours)} is Airflow's own, which pipelines may not read. Use a variable of another"
+            " name"
         )
     return (
-        f"{', '.join(refused)} is not among the environment variables that pipelines may see: {PIPELINE_ENV}"
-        f" names {', '.join(allowed) or 'none'}. Add it there, for Airflow, its workers and the command line"
+        f"{', '.join(refused)} is not an environment variable that pipelines may read: {PIPELINE_ENV} names"
+        f" {', '.join(allowed) or 'none'}. Add it there, for Airflow, its workers and the command line"
         " alike"
     )
 

@@ -87,14 +87,6 @@ def test_all_that_lacks_is_said_at_once(
     assert f"(Debian and Ubuntu: apt-get install {packages})" in done.stderr
 
 
-def test_the_browser_of_the_long_tests_is_asked_for_with_all_else(machine: Path) -> None:
-    done = look(machine, "java", "browser")
-    there = [name for name in ("chromium", "chromedriver") if Path("/usr/bin", name).exists()]
-    assert ("there is no /usr/bin/chromedriver" in done.stderr) == ("chromedriver" not in there)
-    assert ("there is no /usr/bin/chromium" in done.stderr) == ("chromium" not in there)
-    assert "there is no java" in done.stderr
-
-
 def test_a_python_that_does_is_named_and_java_is_asked_for_only_where_it_is_needed(machine: Path) -> None:
     install(machine, "python3", HAS_ALL)
     assert look(machine).stdout == "python3\n"

@@ -185,7 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     parser.add_argument("--lock", type=Path, default=LOCK)
-    parser.add_argument("--resolve", action="store_true", help="make the lock anew")
+    parser.add_argument("--resolve", action="store_true", help="make the lock again")
     parser.add_argument(
         "--root", type=Module.parse, action="append", default=[], help="what another lock is resolved from"
     )

@@ -4,6 +4,8 @@ of its own.
     with KafkaBroker(folder) as broker:
         broker.bootstrap_servers      # "127.0.0.1:PORT"
 
+    python -m tools.kafka_broker FOLDER HOST PORT     runs one for other hosts, which know this one as HOST
+
 Its jars come once into .cache/kafka-4.1.0, exactly as tools/kafka_broker.lock names them.
 """
 
@@ -13,6 +15,8 @@ import os
 import signal
 import socket
 import subprocess
+import sys
+import threading
 import uuid
 from pathlib import Path
 from types import TracebackType
@@ -37,8 +41,8 @@ class KafkaBroker:
     """A broker that runs inside a `with` block; `start` and `stop` may also be called by themselves, and
     again: the data stays.
 
-    `settings` are added to server.properties. Topics must be created; set `auto.create.topics.enable` to
-    change that.
+    `settings` are added to server.properties; the port is a free one unless given. Topics must be created;
+    set `auto.create.topics.enable` to change that.
     """
 
     def __init__(
@@ -47,18 +51,28 @@ class KafkaBroker:
         settings: dict[str, str] | None = None,
         start_timeout: float = 120.0,
         environment: dict[str, str] | None = None,
+        port: int | None = None,
     ) -> None:
         self.folder = folder.absolute()
         self.log = self.folder / "broker.log"
         self._settings = settings or {}
         self._start_timeout = start_timeout
         self._environment = {**os.environ, **(environment or {})}
-        self._port, self._controller_port = _free_ports(2)
+        free, self._controller_port = _free_ports(2)
+        self._port = port or free
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def bootstrap_servers(self) -> str:
         return f"127.0.0.1:{self._port}"
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def end_of_log(self) -> str:
+        return self.log.read_text(errors="replace")[-4000:]
 
     def __enter__(self) -> "KafkaBroker":
         self.start()
@@ -186,12 +200,12 @@ class KafkaBroker:
                 0.1,
             )
         except NeverCame as error:
-            raise KafkaBrokerError(f"{error}\n{self._log_end()}") from error
+            raise KafkaBrokerError(f"{error}\n{self.end_of_log}") from error
 
     def _answers(self, process: subprocess.Popen[bytes]) -> bool | None:
         if process.poll() is not None:
             raise KafkaBrokerError(
-                f"The broker ended with exit code {process.returncode} while starting:\n{self._log_end()}"
+                f"The broker ended with exit code {process.returncode} while starting:\n{self.end_of_log}"
             )
         socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
         try:
@@ -202,9 +216,6 @@ class KafkaBroker:
             raise NotYet(str(error)) from error
         return True if metadata.brokers else None
 
-    def _log_end(self) -> str:
-        return self.log.read_text(errors="replace")[-4000:]
-
 
 def _free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
@@ -212,3 +223,28 @@ def _free_ports(count: int) -> list[int]:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [one.getsockname()[1] for one in sockets]
+
+
+def main() -> int:
+    """Run a broker for other hosts until SIGINT or SIGTERM; return 0, or 1 where it ended by itself."""
+    folder, host, port = sys.argv[1:]
+    listen = f"PLAINTEXT://:{port},CONTROLLER://127.0.0.1:{int(port) + 1}"
+    settings = {
+        "controller.quorum.voters": f"1@127.0.0.1:{int(port) + 1}",
+        "listeners": listen,
+        "advertised.listeners": f"PLAINTEXT://{host}:{port}",
+    }
+    stopped = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stopped.set())
+    with KafkaBroker(Path(folder), settings, port=int(port)) as broker:
+        print(f"Kafka listens at {host}:{port}.", flush=True)
+        while not stopped.wait(1):
+            if not broker.runs:
+                print(f"The broker ended by itself. The end of {broker.log}:\n{broker.end_of_log}")
+                return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

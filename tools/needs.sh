@@ -1,7 +1,6 @@
 #!/bin/sh
-# Print the Python to make .venv with, or say all that lacks in one message: sh tools/needs.sh [java] [browser]
-# PYTHON names a Python; a .venv that is there is used as it is. With `java`, Spark's Java must be there, too; with `browser`, what
-# tests/end_to_end/browser.py drives.
+# Print the Python to make .venv with, or say all that lacks in one message: sh tools/needs.sh [java]
+# PYTHON names a Python; a .venv that is there is used as it is. With `java`, Spark's Java must be there, too.
 
 lacks= packages= python=
 lack() { # lack WHAT [PACKAGE …]
@@ -36,13 +35,6 @@ if [ "${asked#* java }" != "$asked" ]; then
 	elif ! command -v "${JAVA_HOME:+$JAVA_HOME/bin/}java" >/dev/null 2>&1; then
 		lack "Java 17 or 21: there is no ${JAVA_HOME:+$JAVA_HOME/bin/}java" openjdk-17-jre-headless
 	fi
-fi
-if [ "${asked#* browser }" != "$asked" ]; then
-	for name in chromium chromedriver; do
-		[ -x "/usr/bin/$name" ] && continue
-		[ "$name" = chromium ] && package=chromium || package=chromium-driver
-		lack "a browser for the tests: there is no /usr/bin/$name" "$package"
-	done
 fi
 if [ -n "$lacks" ]; then
 	echo "error: this machine lacks:$lacks

@@ -1,7 +1,7 @@
 """Any Spark Structured Streaming checkpoint, read without a JVM and never changed.
 
-Layout and formats: FACTS-spark ("Checkpoint layout"). ``tests/spark/checkpoint/test_checkpoint_reader.py``
-pins each part that the code relies on.
+Layout and formats are those of Spark 4.2 (``OffsetSeqLog``, ``CommitLog``, ``FileStreamSourceLog``).
+``tests/spark/checkpoint/test_checkpoint_reader.py`` pins each part that the code relies on.
 """
 
 from streamkeeper.checkpoint.damage import Problem

@@ -23,10 +23,10 @@ check. Note: harmless.
 
 _TEMPORARY = re.compile(r"\.{1,2}.+\.[0-9a-f-]{36}(\.[A-Za-z0-9]+)*\.tmp(\.crc)?")
 _RESTORE = (
-    "Put it back from a copy of the checkpoint, with its hidden .crc twin, or start the flow on a new"
+    "Restore it from a copy of the checkpoint, with its hidden .crc file, or give the flow a new"
     " checkpoint with reset_checkpoint."
 )
-_NO_REWIND = "Leave it: Spark goes on without. The flow cannot be rewound to there."
+_NO_REWIND = "Leave it: Spark does not need it. The flow cannot be rewound to that batch."
 _ROOT = {"metadata", "offsets", "commits", "sources", "state"}
 
 
@@ -60,12 +60,12 @@ def _look(checkpoint: Checkpoint, deep: bool) -> tuple[Problem, ...]:
         checkpoint.require()
     except CheckpointError as error:
         return (Problem("", str(error), "Give the folder of a checkpoint.", ERROR),)
-    found: list[Problem] = [*_metadata(checkpoint, root), *_strangers("", root, _ROOT.__contains__)]
+    found: list[Problem] = [*_metadata(checkpoint, root), *_foreign_files("", root, _ROOT.__contains__)]
     logs: dict[str, list[int]] = {}
     for log in ("offsets", "commits"):
         names = checkpoint.names(log)
         logs[log] = sorted(int(name) for name in names if is_number(name))
-        found += _strangers(log, names, is_number)
+        found += _foreign_files(log, names, is_number)
         found += _gaps(log, logs[log])
         found += _twins(
             checkpoint, log, names, logs[log] if deep else logs[log][-2:], max(logs[log], default=-1) + 1
@@ -83,8 +83,8 @@ def _look(checkpoint: Checkpoint, deep: bool) -> tuple[Problem, ...]:
 def _metadata(checkpoint: Checkpoint, root: list[str]) -> Iterator[Problem]:
     twin = {
         "advice": (
-            "Remove .metadata.crc together with metadata, never one alone: a twin left behind stops the next"
-            " start."
+            "Remove .metadata.crc together with metadata, never one alone: a leftover .crc file prevents"
+            " the next start."
         ),
         "severity": ERROR,
     }
@@ -121,18 +121,18 @@ def _gaps(log: str, batches: list[int]) -> Iterator[Problem]:
         )
 
 
-def _strangers(folder: str, names: Iterable[str], is_own: Callable[[str], bool]) -> Iterator[Problem]:
+def _foreign_files(folder: str, names: Iterable[str], is_own: Callable[[str], bool]) -> Iterator[Problem]:
     """Yield half-written and foreign files. :func:`_twins` checks hidden twins."""
     for name in names:
         file = f"{folder}/{name}" if folder else name
         if _TEMPORARY.fullmatch(name):
-            what = "was never finished: a driver writes it right now, or went down while it did"
+            what = "was never finished: a driver is writing it, or stopped while it did"
             yield Problem(file, what, "Leave it: Spark ignores it.", NOTE)
         elif not is_own(name) and crc_files.owner_of(name) is None:
             yield Problem(
                 file,
-                "is none of Spark's files",
-                "Spark ignores it; move it out of the checkpoint if nobody needs it there.",
+                "is not a file of Spark's",
+                "Spark ignores it; move it out of the checkpoint if it is not needed there.",
                 WARNING,
             )
 
@@ -172,12 +172,12 @@ def _stale(checkpoint: Checkpoint, file: str, names: list[str]) -> Iterator[Prob
     )
     if content is not None and expected is not None and not crc_files.fits(content, expected):
         what = (
-            f"is stale: {file} was changed without it. Spark 4.2 reads the file all the same, Hadoop's own"
-            " tools refuse it"
+            f"is stale: {file} was changed without it. Spark 4.2 reads the file anyway, Hadoop's own tools"
+            " refuse it"
         )
         advice = (
-            f"Find out what changed {file}. If that was on purpose, remove {twin} while the flow is stopped;"
-            " else put both back."
+            f"Find out what changed {file}. If that was intended, remove {twin} while the flow is stopped;"
+            " otherwise restore both."
         )
         yield Problem(twin, what, advice, WARNING)
 
@@ -223,9 +223,9 @@ def _relations(offsets: list[int], commits: list[int]) -> Iterator[Problem]:
     last = commits[-1] if commits else (offsets[0] - 1 if offsets else None)
     if offsets and last is not None and offsets[-1] > last + 1:
         what = (
-            f"batches {last + 1} to {offsets[-1]} are planned and not committed. Spark repeats only the last"
-            " of them, and what the others were to read may never be written (with asynchronous progress"
-            " tracking this is as it should be)"
+            f"batches {last + 1} to {offsets[-1]} are planned and not committed. Spark repeats only the"
+            " last of them, and the input of the others may never be written (with asynchronous progress"
+            " tracking this is normal)"
         )
         yield Problem(
             "commits",
@@ -240,7 +240,7 @@ def _operator(checkpoint: Checkpoint, operator: int) -> Iterator[Problem]:
     if file is None:
         yield Problem(
             f"state/{operator}",
-            "has no operator's metadata: it is of Spark before 3.5, or that was lost",
+            "has no operator metadata: it was written by Spark before 3.5, or the file was lost",
             "Leave it.",
             NOTE,
         )
@@ -255,7 +255,7 @@ def _source(checkpoint: Checkpoint, source: str, logs: dict[str, list[int]], dee
     log = checkpoint.files_log(source)
     plain, compact = log.batches()
     newest = max([*plain[-1:], *compact[-1:]], default=-1)
-    yield from _strangers(
+    yield from _foreign_files(
         folder, names, lambda name: is_number(name.removesuffix(".compact")) or name.startswith("_")
     )
     yield from _twins(checkpoint, folder, names, plain if deep else plain[-1:], newest + 1)

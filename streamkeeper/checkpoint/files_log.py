@@ -47,10 +47,6 @@ class FilesLog:
         plain, compact = self.batches()
         return max([*plain[-1:], *compact[-1:]], default=None)
 
-    def compact_batch(self) -> int | None:
-        """Return the newest compacted batch, or None."""
-        return next(reversed(self.batches()[1]), None)
-
     def entries(self, upto: int | None = None) -> Iterator[FileEntry]:
         """Read the processed files, oldest batch first, up to and including the log's batch ``upto``: the
         ``logOffset`` of the source's offset.
@@ -159,7 +155,7 @@ class FilesLog:
         """Return what is wrong with a file by its first and last bytes; None if nothing is."""
         head, tail = _head_and_tail(self.storage, name)
         if not head:
-            return "is empty: the process or the machine went down while it was written"
+            return "is empty: the process or the machine stopped while it was written"
         version, newline, _ = head.partition(b"\n")
         if version.rstrip() != b"v1":
             return f"starts with {version[:30]!r} instead of the version v1"

@@ -109,7 +109,7 @@ def parse_commit(content: bytes, batch: int, where: str) -> CommitEntry:
     value = _object(lines[0], where) if lines else {}
     ids = value.get("stateUniqueIds")
     if not _is_int(value.get("nextBatchWatermarkMs", 0)) or not (ids is None or isinstance(ids, dict)):
-        raise damaged(where, f"holds {_shown(lines[0])}, which is no commit")
+        raise damaged(where, f"holds {_shown(lines[0])}, which is not a commit")
     return CommitEntry(batch, version, value.get("nextBatchWatermarkMs", 0), ids)
 
 
@@ -130,7 +130,7 @@ def parse_operator(content: bytes, where: str) -> StateOperator:
             tuple(str(item["storeName"]) for item in stores),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise damaged(where, f"is no state operator's metadata ({error!r})") from error
+        raise damaged(where, f"is not a state operator's metadata ({error!r})") from error
 
 
 def parse_file_entry(line: str, where: str) -> FileEntry:
@@ -142,7 +142,7 @@ def parse_file_entry(line: str, where: str) -> FileEntry:
     try:
         return FileEntry(str(value["path"]), int(value["timestamp"]), int(value["batchId"]))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise damaged(where, f"holds {_shown(line)}, which is no processed file ({error!r})") from error
+        raise damaged(where, f"holds {_shown(line)}, which is not a processed file ({error!r})") from error
 
 
 def parse_initial_offsets(content: bytes, where: str) -> Any:
@@ -220,19 +220,19 @@ def gaps(numbers: Sequence[int], first: int, upto: int) -> Iterator[range]:
 def damaged(where: str, what: str) -> CheckpointError:
     """Return the error for a damaged file: what was found, and what to do."""
     return CheckpointError(
-        f"{where} {what}. Nothing was changed. Put the file back from a copy of the checkpoint, together with"
-        " its hidden .crc twin, or start the flow on a new checkpoint with reset_checkpoint."
+        f"{where} {what}. Nothing was changed. Restore the file from a copy of the checkpoint, together"
+        " with its hidden .crc file, or give the flow a new checkpoint with reset_checkpoint."
     )
 
 
 def _versioned(content: bytes, where: str, allowed: tuple[int, ...]) -> tuple[int, list[str]]:
     if not content:
-        raise damaged(where, "is empty: the process or the machine went down while it was written")
+        raise damaged(where, "is empty: the process or the machine stopped while it was written")
     try:
         first, *lines = content.decode().split("\n")
     except UnicodeDecodeError as error:
         raise damaged(
-            where, f"is garbage: it is no UTF-8 text ({error.reason} at byte {error.start})"
+            where, f"is damaged: it is not UTF-8 text ({error.reason} at byte {error.start})"
         ) from error
     if first not in {f"v{version}" for version in allowed}:
         if first[:1] == "v" and first[1:].isdecimal():
@@ -254,7 +254,7 @@ def _named(line: str, where: str) -> tuple[str, str]:
 def _object(text: str, where: str) -> JsonObject:
     value = _json(text, where)
     if not isinstance(value, dict):
-        raise damaged(where, f"holds {_shown(text)} where a JSON object belongs")
+        raise damaged(where, f"holds {_shown(text)} where a JSON object is expected")
     return value
 
 
@@ -262,7 +262,7 @@ def _json(text: str, where: str) -> Any:
     try:
         return json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise damaged(where, f"is cut off or garbage: {_shown(text)} is no JSON") from error
+        raise damaged(where, f"is cut off or damaged: {_shown(text)} is not JSON") from error
 
 
 def _no_number(name: str) -> None:

@@ -55,8 +55,8 @@ class Checkpoint:
         if content is None:
             self.require()
             raise CheckpointError(
-                f"{self.path(name)} is missing. Nothing was changed. Put it back from a copy of the"
-                " checkpoint, or start the flow on a new checkpoint with reset_checkpoint."
+                f"{self.path(name)} is missing. Nothing was changed. Restore it from a copy of the"
+                " checkpoint, or give the flow a new checkpoint with reset_checkpoint."
             )
         return content
 
@@ -80,7 +80,7 @@ class Checkpoint:
         content = self.read("metadata")
         if not content:
             raise damaged(
-                self.path("metadata"), "is empty: the process or the machine went down while it was written"
+                self.path("metadata"), "is empty: the process or the machine stopped while it was written"
             )
         try:
             found = json.loads(content)["id"]
@@ -186,15 +186,15 @@ def _no_checkpoint(checkpoint: Checkpoint) -> str:
             isinstance(checkpoint.storage, LocalStorage)
             and checkpoint.storage.modified(checkpoint.folder) is not None
         ):
-            return f"{path} is an empty folder or a file, no checkpoint. {asked}"
+            return f"{path} is an empty folder or a file, not a checkpoint. {asked}"
         return f"There is nothing at {path}. {asked}"
     if "_delta_log" in found:
-        return f"{path} is a Delta table, no checkpoint. {asked}"
+        return f"{path} is a Delta table, not a checkpoint. {asked}"
     if path.rsplit("/", 1)[-1] in PARTS:
         return f"{path} seems to be a part of a checkpoint. Give the folder above it."
     below = [name for name in found[:50] if Checkpoint(checkpoint.storage, checkpoint.name(name)).exists()]
     hint = f" Checkpoints are right below it: {', '.join(below)}." if below else ""
     return (
-        f"{path} is no checkpoint: it holds {', '.join(found[:6])}{', …' if len(found) > 6 else ''}.{hint}"
-        f" {asked}"
+        f"{path} is not a checkpoint: it holds"
+        f" {', '.join(found[:6])}{', …' if len(found) > 6 else ''}.{hint} {asked}"
     )

@@ -42,7 +42,7 @@ def _tell_lost() -> None:
     error = output.lost()
     if error is not None:
         output.say(
-            f"streamkeeper: what was found or done could not be printed: {error}. Make room, and look with"
+            f"streamkeeper: the result could not be printed: {error}. Free some space, and run"
             " `streamkeeper flows`."
         )
         sys.exit(1)

@@ -19,7 +19,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     help=(
-        "Keep streaming flows alive, and bring them back. Exit codes: 0, 1 for a failure, 2 for wrong usage."
+        "Keep streaming flows running, and recover them. Exit codes: 0, 1 for a failure, 2 for wrong usage."
     ),
 )
 
@@ -126,7 +126,7 @@ def rename(
 
     done = renaming.rename(Settings.from_environment(), old, new, getpass.getuser())
     lines = [f"{old} is named {new} {'already' if done.done_before else 'now'}."]
-    lines += [f"{name} goes on in generation {number}." for name, number in done.flows.items()]
+    lines += [f"{name} continues in generation {number}." for name, number in done.flows.items()]
     todo = f"Declare the flow as {new.partition('.')[2]!r}" if "." in new else f"Name the file {new}.py"
     lines += [f"{todo}, unless that was done."]
     show(

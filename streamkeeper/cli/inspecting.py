@@ -87,10 +87,10 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
         why = (
             "never started"
             if newest is None
-            else f"has decided on generation {newest.number}, which no driver began yet"
+            else f"has decided on generation {newest.number}, which no driver has started yet"
         )
         raise RequestError(
-            f"The flow {flow.full_name} {why}, so it has no checkpoint to look at. Start it: its DAG, or"
+            f"The flow {flow.full_name} {why}, so it has no checkpoint to inspect. Start it: its DAG, or"
             f" streamkeeper run {flow.full_name}."
         )
     start = begun[1]
@@ -111,7 +111,7 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
     if newest.number != start.number:
         lines.append(
             f"next            generation {newest.number} is decided ({newest.why}, by {newest.by}), and no"
-            " driver began it yet"
+            " driver has started it yet"
         )
     lines += [
         f"why             {begun[0].why}, by {begun[0].by}; start {begun[0].start.mode}; state"
@@ -127,9 +127,9 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
         found = inspect(home.storage, start.checkpoint, home, count_files=files)
     except CheckpointError as error:
         raise CheckpointError(
-            f"The flow {flow.full_name} is on generation {start.number}, begun {start.at}, but its checkpoint"
-            f" is gone: {error} Put it back from a copy, or reset the flow: streamkeeper plan"
-            f" reset_checkpoint --flow {flow.full_name}."
+            f"The flow {flow.full_name} is on generation {start.number}, begun {start.at}, but its"
+            f" checkpoint no longer exists: {error} Restore it from a copy, or reset the flow: streamkeeper"
+            f" plan reset_checkpoint --flow {flow.full_name}."
         ) from error
     checkpoint, kept = Checkpoint(home.storage, start.checkpoint), past_positions.begun(home)
     last = -1 if found.last_commit is None else found.last_commit

@@ -33,7 +33,7 @@ def show_flows(as_json: bool) -> None:
     for message in known.errors.values():
         say(f"streamkeeper: {message}")
     if unreadable:
-        raise StreamkeeperError("\n".join(["Some flows cannot be looked at:", *unreadable]))
+        raise StreamkeeperError("\n".join(["Some flows cannot be inspected:", *unreadable]))
 
 
 def _row(item: FlowStatus) -> list[str]:

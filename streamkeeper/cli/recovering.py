@@ -24,7 +24,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Master = Annotated[
     str, typer.Option("--master", help="Spark's master, for the steps that need Spark and for drivers.")
 ]
-Resume = Annotated[str, typer.Option("--resume", help="Go on with this recovery, which was interrupted.")]
+Resume = Annotated[str, typer.Option("--resume", help="Continue this recovery, which was interrupted.")]
 
 _TYPES: dict[str, type[Any]] = {"string": str, "number": float, "object": str}
 
@@ -32,8 +32,8 @@ _TYPES: dict[str, type[Any]] = {"string": str, "number": float, "object": str}
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     groups = {
-        "plan": (_Plans, "Show what a recovery would do and cost; nothing is touched."),
-        "recover": (_Recovers, "Plan a recovery, ask, and carry it out, without Airflow."),
+        "plan": (_Plans, "Show what a recovery would do and cost; nothing is changed."),
+        "recover": (_Recovers, "Plan a recovery, ask for approval, and carry it out, without Airflow."),
     }
     for name, (commands, said) in groups.items():
         app.add_typer(
@@ -55,7 +55,7 @@ def abandon(
 
     settings = Settings.from_environment()
     engine.abandon(settings, _pipeline_of(settings, recovery), recovery, _user())
-    show({"abandoned": recovery}, json, f"{recovery} is given up; its holds and locks are gone.")
+    show({"abandoned": recovery}, json, f"{recovery} is given up; its holds and locks are removed.")
 
 
 class _Kinds(TyperGroup):
@@ -118,8 +118,8 @@ def _recover_command(of: Kind) -> Callable[..., None]:
             plan = engine.read_plan(settings, _pipeline_of(settings, resume), resume)
             if plan.recovery != of.name:
                 raise RequestError(
-                    f"The recovery {resume} is a {plan.recovery}, no {of.name}. Go on with: "
-                    f"streamkeeper recover {plan.recovery} --resume {resume}"
+                    f"The recovery {resume} is a {plan.recovery}, no {of.name}. Continue it with:"
+                    f" streamkeeper recover {plan.recovery} --resume {resume}"
                 )
         else:
             plan = engine.plan(settings, of, _request(settings, of, values), _new_id(of))
@@ -226,7 +226,7 @@ def _value(field: FormField, value: Any) -> Any:
         return jsonlib.loads(value)
     except ValueError as error:
         raise RequestError(
-            f"{_flag(field)} {value!r} is no JSON ({error}). Give an object in quotes that the shell "
+            f"{_flag(field)} {value!r} is not JSON ({error}). Give an object in quotes that the shell "
             """leaves alone, such as '{"name": {"0": 17}}'."""
         ) from error
 
@@ -243,7 +243,7 @@ def _pipeline_of(settings: Settings, recovery: str) -> str:
     storage = open_storage(settings.state)
     pipeline = ledger.pipeline_of(storage, recovery)
     if pipeline is None:
-        found = ", ".join(ledger.not_over(storage)) or "none"
+        found = ", ".join(ledger.open_recoveries(storage)) or "none"
         raise RequestError(f"There is no recovery {recovery!r}. Those that are not over: {found}.")
     return pipeline
 

@@ -59,7 +59,7 @@ class Session:
                 self.settings,
                 self.plan.pipeline,
                 self.plan.recovery_id,
-                f"it was tried out, and failed: {error}",
+                f"its rehearsal failed: {error}",
             )
             raise
 
@@ -84,10 +84,10 @@ class Session:
                 engine.give_up(
                     self.settings, self.plan.pipeline, self.plan.recovery_id, "the plan was not approved"
                 )
-            raise PlanRefused("The plan was not approved; nothing was touched.")
+            raise PlanRefused("The plan was not approved. Nothing was changed.")
         engine.propose(self.settings, self.plan)
         engine.approve(self.settings, self.plan.pipeline, self.plan.recovery_id, self.plan.by)
-        self.tell(f"recovery {self.plan.recovery_id}; if it is interrupted, go on with: {self.again}")
+        self.tell(f"recovery {self.plan.recovery_id}; if it is interrupted, continue with: {self.again}")
 
     def carry_out(self, step: str) -> dict[str, Any]:
         """Carry out one step, in Spark if it needs that; ask again if the price got worse.
@@ -134,7 +134,7 @@ class Session:
         from streamkeeper.recover import engine
 
         say("\n".join(["The price got worse while the flows stopped:", *why]))
-        if self.yes or not _confirmed("Go on all the same?", True):
+        if self.yes or not _confirmed("Continue anyway?", True):
             engine.give_up(
                 self.settings,
                 self.plan.pipeline,
@@ -164,9 +164,9 @@ class Session:
             way_on = (
                 ""
                 if kind(self.plan.recovery).step(step).unasked
-                else f" Put that right, then go on with {self.again}"
+                else f" Fix that, then continue with {self.again}"
             )
-            told = (why or "see what Spark said above").rstrip(".")
+            told = (why or "see Spark's output above").rstrip(".")
             raise RecoveryError(f"The step {step} ended with exit code {code}: {told}.{way_on}")
 
     def _start_driver(self, flow: FlowPlan) -> None:
@@ -180,9 +180,9 @@ class Session:
         code = running.drive(self.settings, found, True, self.master, sys.stderr if self.as_json else None)
         if code not in (Outcome.STOPPED, Outcome.LEASE_HELD, Outcome.HELD, Outcome.PARKED):
             raise RecoveryError(
-                f"The driver of generation {flow.next_generation} of {flow.flow} ended with exit code {code}"
-                f" ({running.describe_outcome(code)}). The generation is decided and the flow is free to run:"
-                f" see what the driver said above, then go on with {self.again}"
+                f"The driver of generation {flow.next_generation} of {flow.flow} ended with exit code"
+                f" {code} ({running.describe_outcome(code)}). The generation is decided and the flow is"
+                f" free to run: see the driver's output above, then continue with {self.again}"
             )
 
 

@@ -38,7 +38,7 @@ def run(
     flow: Annotated[str, typer.Argument(help="A flow, as pipeline.flow or by its own name.")],
     *,
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="Process what is there now, then end.")
+        bool, typer.Option("--available-now", help="Process all available input, then end.")
     ] = False,
     master: Master = DEFAULT_MASTER,
     json: Annotated[
@@ -93,15 +93,16 @@ def hold(
     *,
     pipeline: OfPipeline = None,
     every: OfAll = False,
-    reason: Annotated[str, typer.Option(help="Why, for those who find it.")] = "held by hand",
-    by: Annotated[str, typer.Option(help="Whose hold; each owner removes only its own.")] = "",
+    reason: Annotated[str, typer.Option(help="Reason, shown to others.")] = "held by hand",
+    by: Annotated[str, typer.Option(help="Owner of the hold; each owner releases only its own.")] = "",
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until the drivers are gone, for as long as it takes.")
+        bool, typer.Option("--wait", help="Wait until the drivers have stopped, without a limit.")
     ] = False,
     deadline: Annotated[
         float | None,
         typer.Option(
-            help="Wait that many seconds; then SIGTERM and, a minute later, SIGKILL to a driver on this host."
+            help="Wait this many seconds; then send SIGTERM and, a minute later, SIGKILL to a driver on"
+            " this host."
         ),
     ] = None,
     json: AsJson = False,
@@ -133,12 +134,12 @@ def release(
     *,
     pipeline: OfPipeline = None,
     every: OfAll = False,
-    owner: Annotated[str, typer.Option(help="Whose hold: a person's name. Else yours.")] = "",
+    owner: Annotated[str, typer.Option(help="Owner of the hold: a person's name. Default: you.")] = "",
     any_person: Annotated[
-        bool, typer.Option("--any-person", help="The holds of all persons instead.")
+        bool, typer.Option("--any-person", help="Release the holds of all persons.")
     ] = False,
     park: Annotated[
-        bool, typer.Option("--park", help="Lift the park instead: the flow is tried again as it is.")
+        bool, typer.Option("--park", help="Release the park instead: the flow is tried again unchanged.")
     ] = False,
     json: AsJson = False,
 ) -> None:

@@ -33,11 +33,8 @@ from streamkeeper.declare.checks import (
     spark_conf_of,
 )
 from streamkeeper.declare.model import (
-    DELTA,
-    FILE_FORMATS,
-    KAFKA,
+    FORMATS,
     PARK,
-    SOURCE_FORMATS,
     AppendFlow,
     AutoCdcFlow,
     Notifier,
@@ -50,8 +47,9 @@ from streamkeeper.declare.model import (
 )
 from streamkeeper.declare.not_there import check_function, known_parameters, refuse
 from streamkeeper.declare.registry import Options, caller, code_hash, current, listed
-from streamkeeper.declare.source_options import check_delta, check_kafka, check_start
+from streamkeeper.declare.source_options import CHECKS, check_start
 from streamkeeper.errors import DeclarationError, NotOffered
+from streamkeeper.redaction import redact
 from streamkeeper.settings import pipeline_env
 from streamkeeper.user_environment import why_refused
 
@@ -145,16 +143,17 @@ def create_source(
     registry = current(where)
     check_name("source", name, where)
     check_new(registry, name, where)
-    if format not in SOURCE_FORMATS:
+    if format not in FORMATS:
         raise DeclarationError(
-            f"{where}: source {name} has format {format!r}. Allowed are {listed(SOURCE_FORMATS)}."
+            f"{where}: source {name} has format {format!r}. Allowed are {listed(FORMATS)}."
         )
     _check_place(format, name, path, table, where)
-    if schema is not None and format not in FILE_FORMATS:
+    known = FORMATS[format]
+    if schema is not None and not known.files:
         raise DeclarationError(
             f"{where}: source {name} has format {format!r}, which brings its own schema. Leave schema out."
         )
-    if not isinstance(track_schema, bool) or (track_schema and format != DELTA):
+    if not isinstance(track_schema, bool) or (track_schema and not known.table):
         raise DeclarationError(
             f"{where}: source {name} has track_schema {track_schema!r}. Only Delta sources take it: True or"
             " False."
@@ -162,10 +161,8 @@ def create_source(
     check_text(f"schema of source {name}", schema, where)
     plain = options_of(f"source {name}", options, where)
     check_variables(f"source {name}", plain, where)
-    if format == KAFKA:
-        check_kafka(name, plain, where)
-    if format == DELTA:
-        check_delta(name, plain, where)
+    if format in CHECKS:
+        CHECKS[format](name, plain, where)
     registry.sources[name] = Source(
         name=name,
         format=format,
@@ -181,24 +178,25 @@ def create_source(
 
 def _check_place(format: str, name: str, path: object, table: object, where: Where) -> None:
     """Check that a source has its path or table exactly once, as its format requires."""
-    if format in FILE_FORMATS and not path:
+    known = FORMATS[format]
+    if known.files and not path:
         raise DeclarationError(
             f"{where}: source {name} reads {format} files but has no path. Give the folder that the files"
             " appear in."
         )
-    if format == DELTA and bool(path) == bool(table):
+    if known.table and bool(path) == bool(table):
         raise DeclarationError(
             f"{where}: the Delta source {name} has"
             f" {'both a path and a table' if path else 'neither a path nor a table'}. Give the table's path,"
             " or the name of a table of the warehouse."
         )
-    if format not in FILE_FORMATS and format != DELTA and path is not None:
+    if not known.files and not known.table and path is not None:
         raise DeclarationError(
             f"{where}: source {name} has format {format!r}, which takes no path. Leave it out."
         )
     if table is None:
         return
-    if format != DELTA:
+    if not known.table:
         raise DeclarationError(
             f"{where}: source {name} has format {format!r}, which takes no table. Only Delta sources do."
         )
@@ -263,7 +261,7 @@ def create_streaming_table(
     if forgetful:
         raise DeclarationError(
             f"{where}: the table {name} sets {forgetful[0]}, by which Delta forgets which batches it has. A"
-            " flow that rested longer would write its last batch twice. Leave it out."
+            " flow that was stopped for longer would write its last batch twice. Leave it out."
         )
     registry.tables[name] = Table(name, comment, properties, tuple(partition_cols), where)
 
@@ -397,7 +395,7 @@ def notifier(classpath: str, **arguments: Any) -> Notifier:
     alert.
 
     Its text arguments are templates with ``{{ alert.subject }}``, ``{{ alert.text }}``, ``{{ alert.kind }}``
-    and ``{{ alert.flow }}``. Never put a password here: put it into an Airflow connection and name that.
+    and ``{{ alert.flow }}``. Secrets are refused: put them into an Airflow connection, and name that.
 
     :param classpath: such as ``airflow.providers.smtp.notifications.smtp.SmtpNotifier``.
     :param arguments: arguments of the notifier's class, as JSON values.
@@ -413,8 +411,15 @@ def notifier(classpath: str, **arguments: Any) -> Notifier:
         plain = json.loads(json.dumps(arguments))
     except (TypeError, ValueError) as error:
         raise DeclarationError(
-            f"{where}: the arguments of the notifier {classpath} are no JSON values: {error}."
+            f"{where}: the arguments of the notifier {classpath} are not JSON values: {error}."
         ) from error
+    secret = next((name for name, value in plain.items() if redact({name: value}) != {name: value}), None)
+    if secret is not None:
+        raise DeclarationError(
+            f"{where}: the notifier {classpath} has a secret in its argument {secret!r}. What is declared is"
+            " kept in the manifest, for all to read. Put it into an Airflow connection, and give the"
+            " connection's name (such as http_conn_id='chat')."
+        )
     return Notifier(classpath, plain)
 
 

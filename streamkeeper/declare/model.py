@@ -20,9 +20,44 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 FILE_FORMATS = ("json", "csv", "parquet", "orc", "text")
 """Formats of a files source, as Spark's file readers name them."""
 
-KAFKA, DELTA = "kafka", "delta"
+KAFKA, DELTA, RATE = "kafka", "delta", "rate"
 
-SOURCE_FORMATS = (*FILE_FORMATS, KAFKA, DELTA, "rate")
+
+@dataclass(frozen=True)
+class Format:
+    """What may be declared of a format of source, and asked of its rows.
+
+    ``offsets`` is the shape of its offsets (:func:`streamkeeper.declare.offsets.kind_of`). With ``files`` it
+    takes a folder and a schema, with ``table`` the path or name of a Delta table. ``starts`` are the declared
+    starts that it allows, in words; empty if it is always read whole. ``records``: a declared start or the
+    bounds of a backfill may be offsets. ``history``: rows that were read can be read again, by their time
+    too.
+    """
+
+    offsets: str
+    files: bool = False
+    table: bool = False
+    starts: str = ""
+    records: bool = False
+    history: bool = True
+
+
+FORMATS = {
+    **dict.fromkeys(FILE_FORMATS, Format("files", files=True)),
+    KAFKA: Format(
+        "kafka",
+        starts="'earliest', 'latest', 'timestamp:2026-11-21T10:00:00Z' or offsets such as"
+        " {'orders': {'0': 5}}",
+        records=True,
+    ),
+    DELTA: Format(
+        "delta",
+        table=True,
+        starts="'earliest', 'latest', 'timestamp:2026-11-21T10:00:00Z' or 'version:12'",
+    ),
+    RATE: Format("rate", history=False),
+}
+"""What may be declared of each format; how it behaves is a class in :mod:`streamkeeper.sources.formats`."""
 
 OUR_FOLDERS = ("ledger", "manifests", "tables")
 """Names that no flow and no pipeline may have: folders of Streamkeeper's own in the state folder."""
@@ -69,7 +104,12 @@ class Source:
     @property
     def reads_files(self) -> bool:
         """Whether positions in this source are sets of files."""
-        return self.format in FILE_FORMATS
+        return self.kind.files
+
+    @property
+    def kind(self) -> Format:
+        """What may be declared of the source's format, and asked of its rows."""
+        return FORMATS[self.format]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Offsets of a checkpoint: their description as text, and the sources that they fit.
 
-Shapes: FACTS-spark ("Checkpoint layout"); ``tests/spark/checkpoint/test_checkpoint_reader.py`` pins them.
+Shapes: those of Spark 4.2 (``FileStreamSourceOffset``, ``KafkaSourceOffset``) and of Delta 4.4
+(``DeltaSourceOffset``); ``tests/spark/checkpoint/test_checkpoint_reader.py`` pins them.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamkeeper.checkpoint.log_entries import is_number, write_commit, write_files_log, write_offsets
-from streamkeeper.declare.model import FILE_FORMATS
+from streamkeeper.declare.model import FORMATS
 
 __all__ = [
     "check_fits",
@@ -28,13 +29,6 @@ _SHAPES = {
     KAFKA: '{"<topic>": {"<partition>": <next offset>}}',
     DELTA: '{"sourceVersion", "reservoirId", "reservoirVersion", "index", "isStartingVersion"}',
     RATE: "a number of seconds",
-}
-_KIND_OF_FORMAT = {
-    **dict.fromkeys(FILE_FORMATS, FILES),
-    "kafka": KAFKA,
-    "delta": DELTA,
-    "rate": RATE,
-    "rate-micro-batch": RATE,
 }
 _BEFORE_ALL = (-1, -100)
 """Index of "nothing of this version yet", in Delta's source versions 1 and 3 (read: DeltaSourceOffset)."""
@@ -80,11 +74,9 @@ def check_fits(source_format: str, offset: Any) -> str | None:
     """Return why an offset does not fit a source of this format; None if it does. The offset None (nothing
     read yet) fits every source.
     """
-    wanted = _KIND_OF_FORMAT.get(source_format)
-    if wanted is None:
-        return (
-            f"No offsets of a {source_format!r} source are known. Allowed are {', '.join(_KIND_OF_FORMAT)}."
-        )
+    if source_format not in FORMATS:
+        return f"No offsets of a {source_format!r} source are known. Allowed are {', '.join(FORMATS)}."
+    wanted = FORMATS[source_format].offsets
     if offset is None:
         return None
     found = kind_of(offset)
@@ -100,7 +92,9 @@ def check_fits(source_format: str, offset: Any) -> str | None:
 def misfit_of(source_format: str, offset: Any) -> str | None:
     """Return as :func:`check_fits` for an offset that Spark itself wrote."""
     # Spark writes {} for a Kafka source whose pattern matches no topic yet.
-    return None if source_format == KAFKA and offset == {} else check_fits(source_format, offset)
+    known = FORMATS.get(source_format)
+    empty = known is not None and known.offsets == KAFKA and offset == {}
+    return None if empty else check_fits(source_format, offset)
 
 
 def is_reached(offset: Any, end: Any) -> bool:

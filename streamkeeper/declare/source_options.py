@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from streamkeeper.declare.model import DELTA, KAFKA, Pipeline, Where
+from streamkeeper.declare.model import DELTA, FORMATS, KAFKA, Format, Pipeline, Where
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import DeclarationError
 
@@ -20,10 +20,6 @@ _WHOLE = re.compile(r"[1-9][0-9]*")
 _SIZE = re.compile(r"[1-9][0-9]*\s*([kmgtp]?b?)?", re.IGNORECASE)
 _TRUTH = ("true", "false")
 _SECRET = re.compile(r"(password|secret|jaas\.config|keystore\.key|credentials)$", re.IGNORECASE)
-_STARTS = {
-    KAFKA: "'earliest', 'latest', 'timestamp:2026-11-21T10:00:00Z' or offsets such as {'orders': {'0': 5}}",
-    DELTA: "'earliest', 'latest', 'timestamp:2026-11-21T10:00:00Z' or 'version:12'",
-}
 _POSITIONS = (
     "positions belong to the flow's generation; create_source(start=…) says where the first one starts. Leave"
     " it out."
@@ -129,6 +125,10 @@ def check_delta(name: str, options: Mapping[str, str], where: Where) -> None:
         )
 
 
+CHECKS: dict[str, Callable[[str, Mapping[str, str], Where], None]] = {KAFKA: check_kafka, DELTA: check_delta}
+"""Checks of the options of formats that have any."""
+
+
 def check_start(name: str, source_format: str, start: object, where: Where) -> str | dict[str, Any]:
     """Return the declared start of a source's first generation, after a check that it is valid.
 
@@ -137,21 +137,20 @@ def check_start(name: str, source_format: str, start: object, where: Where) -> s
     if start == "earliest":
         return "earliest"
     what = f"{where}: the source {name} ({source_format}) has start {start!r}"
-    if source_format not in _STARTS:
+    known = FORMATS[source_format]
+    if not known.starts:
         raise DeclarationError(
             f"{what}. Only Kafka and Delta sources take another start than 'earliest'; others are read whole."
         )
-    if isinstance(start, Mapping) and source_format == KAFKA:
+    if isinstance(start, Mapping) and known.records:
         plain: dict[str, Any] = json.loads(json.dumps(dict(start)))
-        misfit = check_fits(KAFKA, plain) if plain else "It names no topic."
+        misfit = check_fits(source_format, plain) if plain else "It names no topic."
         if misfit is not None:
             raise DeclarationError(f"{what}: {misfit}")
         return plain
-    if isinstance(start, str) and (
-        start == "latest" or _starts_well(source_format, *start.partition(":")[::2])
-    ):
+    if isinstance(start, str) and (start == "latest" or _starts_well(known, *start.partition(":")[::2])):
         return start
-    raise DeclarationError(f"{what}. Allowed are {_STARTS[source_format]}.")
+    raise DeclarationError(f"{what}. Allowed are {known.starts}.")
 
 
 def check_no_echo(pipeline: Pipeline) -> None:
@@ -165,14 +164,14 @@ def check_no_echo(pipeline: Pipeline) -> None:
         if echo is not None:
             raise DeclarationError(
                 f"{flow.where}: the flow {flow.name} writes the table {flow.target}, which its source"
-                f" {echo.name} ({echo.where}) reads: what it writes would come back to it, again and again."
-                " Let it write another table, or read another."
+                f" {echo.name} ({echo.where}) reads: it would read its own rows, endlessly. Let it write or"
+                " read another table."
             )
 
 
-def _starts_well(source_format: str, kind: str, rest: str) -> bool:
+def _starts_well(known: Format, kind: str, rest: str) -> bool:
     if kind == "version":
-        return source_format == DELTA and rest.isascii() and rest.isdecimal()
+        return known.table and rest.isascii() and rest.isdecimal()
     return kind == "timestamp" and moment_ms(rest) is not None
 
 

@@ -1,6 +1,6 @@
 """Delta table as a source, read without a JVM: retained commits, their times, the data between two positions.
 
-In an offset of Spark's (FACTS-spark, "Checkpoint layout") ``index`` -1 means that everything before
+In an offset of Delta's source (``DeltaSourceOffset``) ``index`` -1 means that everything before
 ``reservoirVersion`` is done. An ``index`` from 0 on means that its files 0 to ``index`` are done too. With
 ``isStartingVersion``, the table as of that version is read first.
 """
@@ -131,12 +131,12 @@ def is_gone(offset: JsonObject, history: History) -> str | None:
     version = int(offset["reservoirVersion"])
     if history.table_id is not None and offset["reservoirId"] != history.table_id:
         return (
-            f"the table was made anew: its id was {offset['reservoirId']} and is {history.table_id}. What was"
-            " unread in the old one is gone"
+            f"the table was recreated: its id was {offset['reservoirId']} and is {history.table_id}. Its"
+            " unread rows are lost"
         )
     if version > history.newest + 1:
         return (
-            f"version {version} is to be read next, and the table ends at {history.newest}: it was put back"
+            f"version {version} is to be read next, and the table ends at {history.newest}: it was restored"
             " from an older copy"
         )
     if offset.get("isStartingVersion"):
@@ -178,9 +178,9 @@ def version_at(history: History, moment_ms: int) -> int:
         if last >= moment_ms:
             if version == history.oldest > 0:
                 raise SourceError(
-                    f"The log of {history.path} starts with version {version}, which is younger than that"
-                    " moment: which commits came right after it is not known any more. Choose a later"
-                    " moment, or earliest."
+                    f"The log of {history.path} starts with version {version}, which is newer than that"
+                    " time, so the first commits after it are no longer known. Choose a later time, or"
+                    " earliest."
                 )
             return version
     return history.newest + 1
@@ -296,13 +296,14 @@ def _actions(storage: Storage, version: int) -> Iterator[JsonObject]:
     content = storage.read(name)
     if content is None:
         raise SourceError(
-            f"{storage.path(name)} is gone: the table's log is being cleaned up, or was damaged. Look again."
+            f"{storage.path(name)} no longer exists: the table's log is being cleaned up, or was damaged."
+            " Try again."
         )
     try:
         yield from (json.loads(line) for line in content.splitlines() if line.strip())
     except ValueError as error:
         raise SourceError(
-            f"{storage.path(name)} is no commit of a Delta table ({error}). Put it back from a copy."
+            f"{storage.path(name)} is not a commit of a Delta table ({error}). Restore it from a copy."
         ) from error
 
 
@@ -331,8 +332,8 @@ def _time_of(storage: Storage, version: int, own_times: bool) -> int:
     modified = storage.modified(f"{_LOG}/{version:020d}.json")
     if modified is None:
         raise SourceError(
-            f"{storage.path(f'{_LOG}/{version:020d}.json')} is gone: the table's log is being cleaned up."
-            " Look again."
+            f"{storage.path(f'{_LOG}/{version:020d}.json')} no longer exists: the table's log is being"
+            " cleaned up. Try again."
         )
     return int(modified * 1000)
 

@@ -218,9 +218,8 @@ def _action(storage: Storage, version: int, line: bytes) -> dict[str, Any]:
         value = json.loads(line)
     except ValueError as error:
         raise CheckpointError(
-            f"{storage.path(f'{_LOG}/{version:020d}.json')} holds {line[:60]!r}…, which is no JSON: the"
-            " table's log is damaged, and what is in the table cannot be known. Restore the table from a"
-            " backup."
+            f"{storage.path(f'{_LOG}/{version:020d}.json')} holds {line[:60]!r}…, which is not JSON: the"
+            " table's log is damaged, so the table's content is unknown. Restore the table from a backup."
         ) from error
     return value if isinstance(value, dict) else {}
 

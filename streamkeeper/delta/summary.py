@@ -84,7 +84,7 @@ def check_rows_may_go(path: str, metadata: dict[str, Any] | None = None) -> None
         metadata = {} if summary is None else summary.metadata
     if metadata.get("configuration", {}).get(_APPEND_ONLY) == "true":
         raise RequestError(
-            f"{path} has the property {_APPEND_ONLY}, so no row of it can be replaced. Nothing was touched."
+            f"{path} has the property {_APPEND_ONLY}, so no row of it can be replaced. Nothing was changed."
             " Unset the property (ALTER TABLE … UNSET TBLPROPERTIES), and plan again."
         )
 
@@ -100,10 +100,10 @@ def check_takes_backup_rows(path: str) -> None:
     for field in schema.get("fields", ()):
         if field.get("metadata", {}).get(_EXPLICIT) is False:
             raise RequestError(
-                f"{path} has the column {field['name']}, GENERATED ALWAYS AS IDENTITY: Delta gives its values"
-                " and takes none, but the rows of a backup bring theirs. Nothing was touched. Fill the table"
-                " from its flows' sources; or put the backup back with restore_table, which keeps the"
-                " values."
+                f"{path} has the column {field['name']}, GENERATED ALWAYS AS IDENTITY: Delta gives its"
+                " values and takes none, but the rows of a backup bring theirs. Nothing was changed. Fill"
+                " the table from its flows' sources; or put the backup back with restore_table, which"
+                " keeps the values."
             )
 
 
@@ -119,6 +119,6 @@ def check_may_become(path: str, present: dict[str, Any], wanted: dict[str, Any])
     if gets not in (has, UNMAPPED):
         raise RequestError(
             f"{path} has {MAPPED}={has}, and the backup has {MAPPED}={gets}; Delta lets no commit that"
-            f" replaces a table change that. Nothing was touched. Set it to {gets} (ALTER TABLE … SET"
+            f" replaces a table change that. Nothing was changed. Set it to {gets} (ALTER TABLE … SET"
             " TBLPROPERTIES), and plan again."
         )

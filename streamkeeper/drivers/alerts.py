@@ -6,13 +6,13 @@
                                                   all were
 {flow}/alerts/open/<the same name>                a trouble that is not over, with the flow's position when
                                                   it was found
-{flow}/alerts/told/<the same name>/<notifier>-<attempt>.json  an attempt has begun; its ``….sent`` or
-                                                  ``….failed`` file is its end
+{flow}/alerts/told/<the same name>/<attempt>.json  an attempt has begun
+{flow}/alerts/told/<the same name>/<notifier>.sent  a notifier was told
 
-The process that creates an attempt's file sends, so two tasks or two Airflows never send the same. The next
-attempt follows when the last one is marked failed, or is so old that its process must have died. Whether that
-one still sent is unknown; a duplicate alert is the smaller harm. Ages are differences of the storage's own
-times (:func:`storage_now`), so no two clocks are compared.
+The process that creates an attempt's file sends, so two tasks or two Airflows never send the same. While a
+notifier is left the next attempt follows after a pause, longer than any attempt takes. Whether one whose
+process died still sent is unknown; a duplicate alert is the smaller harm. Ages are differences of the
+storage's own times (:func:`storage_now`), so no two clocks are compared.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import hashlib
 import html
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
@@ -31,12 +31,10 @@ from streamkeeper.flows.files import CLOCK, FlowHome
 from streamkeeper.storage import Storage, read_json, to_json
 from streamkeeper.times import now
 
-SENDING_SECONDS = 600.0
-"""Seconds without an end after which the process of an attempt counts as dead."""
-FIRST_PAUSE, LONGEST_PAUSE = 30.0, 3600.0
-"""Seconds between a failed attempt and the next: the first pause, doubled each time up to the longest."""
-MOST_ATTEMPTS = 30
-"""Attempts after which a notifier is given up for this alert; about a day."""
+PAUSE = 600.0
+"""Seconds from the begin of an attempt to the next; longer than any attempt takes."""
+MOST_ATTEMPTS = 144
+"""Attempts after which an alert is given up; about a day."""
 
 
 class AlertKind(Enum):
@@ -62,7 +60,7 @@ _SUBJECTS = {
     AlertKind.RECOVERED: "is running again",
     AlertKind.RECOVERY_FINISHED: "was recovered",
     AlertKind.RECOVERY_FAILED: "could not be recovered",
-    AlertKind.RETRIED_AS_DECLARED: "is retried, as declared, after a failure that a restart cannot mend",
+    AlertKind.RETRIED_AS_DECLARED: "is retried, as declared, after a failure that a restart cannot fix",
     AlertKind.SETTINGS: "has settings that cannot work",
 }
 
@@ -127,8 +125,8 @@ def storage_now(storage: Storage) -> float:
     written = storage.modified(CLOCK)
     if written is None:
         raise StorageError(
-            f"{storage.path(CLOCK)} was written and is not there. Something removes files from the state"
-            " folder: find it, and stop it."
+            f"{storage.path(CLOCK)} was written and is not there. Another process removes files from the"
+            " state folder: find it and stop it."
         )
     return written
 
@@ -161,70 +159,46 @@ def close_trouble(home: FlowHome, alert: Alert) -> None:
 
 
 def settle(home: FlowHome, alert: Alert) -> None:
-    """Record that every notifier was told."""
+    """Record that every notifier was told, or that the rest is given up."""
     home.storage.remove(home.alert(f"pending/{alert.name}"))
 
 
-def notifier_key(notifier: Notifier) -> str:
+def claim(home: FlowHome, alert: Alert, clock: Callable[[], float] | None = None) -> int | None:
+    """Claim the next attempt to send an alert, and return its number from 1; at most one process gets it.
+
+    Return None if another process has it, or if the pause after the last one is not over.
+
+    :param clock: returns the storage's time.
+    """
+    folder = _told(alert)
+    names = home.storage.names(home.alert(folder))
+    last = max((int(name[:-5]) for name in names if name[:-5].isdecimal()), default=0)
+    if last:
+        begun = home.storage.modified(home.alert(f"{folder}/{last:03d}.json")) or 0.0
+        if (clock() if clock else storage_now(home.storage)) - begun < PAUSE:
+            return None
+    created = home.storage.create(home.alert(f"{folder}/{last + 1:03d}.json"), to_json({"at": now()}))
+    return last + 1 if created else None
+
+
+def was_told(home: FlowHome, alert: Alert, notifier: Notifier) -> bool:
+    """Return whether a notifier got an alert."""
+    return home.storage.read(home.alert(f"{_told(alert)}/{_key(notifier)}.sent")) is not None
+
+
+def record_told(home: FlowHome, alert: Alert, notifier: Notifier) -> None:
+    """Record that a notifier got an alert."""
+    home.storage.create(home.alert(f"{_told(alert)}/{_key(notifier)}.sent"), to_json({"at": now()}))
+
+
+def _told(alert: Alert) -> str:
+    return f"told/{alert.name.removesuffix('.json')}"
+
+
+def _key(notifier: Notifier) -> str:
     """Return the key of a notifier; with other arguments it is another notifier."""
     plain = json.dumps([notifier.classpath, dict(notifier.arguments)], sort_keys=True)
     return hashlib.sha256(plain.encode()).hexdigest()[:12]
-
-
-class Step(Enum):
-    """Next step for one alert and one notifier."""
-
-    SEND = "send"
-    WAIT = "wait"
-    SENT = "sent"
-    GIVEN_UP = "given up"
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One attempt to send an alert to a notifier, or the reason why there is none now. ``number`` counts from
-    1.
-    """
-
-    step: Step
-    file: str = ""
-    number: int = 0
-
-    def sent(self, home: FlowHome) -> None:
-        """Record that the notifier was told."""
-        home.storage.create(f"{self.file}.sent", to_json({"at": now()}))
-
-    def failed(self, home: FlowHome, error: str) -> None:
-        """Record that the notifier could not be told, and why."""
-        home.storage.create(f"{self.file}.failed", to_json({"at": now(), "error": error}))
-
-
-def attempt(home: FlowHome, alert: Alert, key: str, clock: Callable[[], float] | None = None) -> Attempt:
-    """Claim the next attempt to send an alert to a notifier; at most one process gets it.
-
-    :param key: the notifier's, from :func:`notifier_key`.
-    :param clock: returns the storage's time.
-    """
-    folder = home.alert(f"told/{alert.name.removesuffix('.json')}")
-    names = [name for name in home.storage.names(folder) if name.startswith(f"{key}-")]
-    if any(name.endswith(".sent") for name in names):
-        return Attempt(Step.SENT)
-    last = max((int(name.removeprefix(f"{key}-").split(".")[0]) for name in names), default=0)
-    if last:
-        newest = f"{folder}/{key}-{last:03d}.json"
-        failed = f"{newest.rpartition('/')[2]}.failed" in names
-        written = home.storage.modified(f"{newest}.failed" if failed else newest)
-        age = (clock() if clock else storage_now(home.storage)) - (written or 0.0)
-        if failed and last >= MOST_ATTEMPTS:
-            return Attempt(Step.GIVEN_UP)
-        if age < (min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (last - 1)) if failed else SENDING_SECONDS):
-            return Attempt(Step.WAIT)
-    claimed = Attempt(Step.SEND, f"{folder}/{key}-{last + 1:03d}.json", last + 1)
-    return (
-        claimed
-        if home.storage.create(claimed.file, to_json({"at": now()}))
-        else replace(claimed, step=Step.WAIT)
-    )
 
 
 def _read_all(home: FlowHome, folder: str) -> list[Alert]:
@@ -241,5 +215,6 @@ def _from_json(home: FlowHome, value: dict[str, Any]) -> Alert:
     except (TypeError, KeyError, ValueError) as error:
         path = home.storage.path(home.alert("pending"))
         raise StorageError(
-            f"A file in {path} or beside it is no alert: {error}. Remove it; the alert is told no more."
+            f"A file in {path} or beside it is not an alert: {error}. Remove it; the alert is then not sent"
+            " again."
         ) from error

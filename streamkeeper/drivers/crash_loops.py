@@ -80,5 +80,5 @@ def read(home: FlowHome) -> Failures | None:
     except (TypeError, ValueError, KeyError) as error:
         path = home.storage.path(home.failures)
         raise StorageError(
-            f"{path} lists no failures: {error}. Remove it; the supervising task writes it anew."
+            f"{path} is not a list of failures: {error}. Remove it; the supervising task writes it again."
         ) from error

@@ -1,5 +1,5 @@
-"""Classes of failures: retry, or park the flow until a recovery. One table decides, after FACTS-spark
-("Telling failures apart").
+"""Classes of failures: retry, or park the flow until a recovery. One table decides, by
+the error conditions of Spark (``error-conditions.json``) and Delta (``delta-error-classes.json``).
 
 A Spark failure is a chain of causes. Its name is the first error condition other than the generic
 ``STREAM_FAILED``. Failures without a condition are identified by their message.
@@ -177,7 +177,7 @@ RULES: tuple[Rule, ...] = (
         "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE",
         None,
         _R,
-        "the Delta table that the flow reads was made anew",
+        "the Delta table that the flow reads was recreated",
         _RESET,
     ),
     Rule(
@@ -210,7 +210,7 @@ RULES: tuple[Rule, ...] = (
         "KAFKA_DATA_LOSS.*",
         None,
         _R,
-        "records that the flow had yet to read are gone from Kafka, or their topic was made anew",
+        "records that the flow had yet to read are gone from Kafka, or their topic was recreated",
         _RESET,
     ),
     Rule(
@@ -219,19 +219,19 @@ RULES: tuple[Rule, ...] = (
         _C,
         "the offsets that a Kafka source is declared to start at leave partitions out",
     ),
-    Rule("DELTA_METADATA_MISMATCH", None, _C, "the columns that the flow gives are not those of its table"),
+    Rule("DELTA_METADATA_MISMATCH", None, _C, "the columns of the flow do not match those of its table"),
     Rule(
         "DELTA_STREAMING_METADATA_EVOLUTION",
         None,
         _S,
-        "the schema of the Delta source moved on and was noted",
+        "the schema of the Delta source changed and was recorded",
     ),
     Rule(
         "DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION",
         None,
         _C,
-        "columns of the Delta source were renamed, dropped or changed their type, and somebody must say that"
-        " the flow is ready for it",
+        "columns of the Delta source were renamed, dropped or changed their type, and the flow must"
+        " declare that it is ready for it",
     ),
     Rule("DELTA_SCHEMA_CHANGED", None, _S, "the schema of the Delta source changed"),
     Rule("DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS", None, _S, "the schema of the Delta source changed"),
@@ -287,7 +287,7 @@ RULES: tuple[Rule, ...] = (
         None,
         r"Multiple streaming queries are concurrently using .*metadata",
         _R,
-        "the checkpoint's metadata and its checksum do not fit",
+        "the checkpoint's metadata and its checksum do not match",
         _RESET,
     ),
 )
@@ -325,9 +325,9 @@ def classify(causes: Sequence[Cause]) -> Failure:
         return Failure(_T, None, None, "the driver ended without a reason", None, "")
     faulty = any(cause.type.rsplit(".", 1)[-1].endswith(_NOT_SPARKS_FAULT) for cause in causes)
     meaning = (
-        "what the flow declares cannot be run as it stands"
+        "the declaration of the flow cannot run"
         if faulty
-        else "nothing that is known to need more than another try"
+        else "an unknown failure, which another try may fix"
     )
     return Failure(
         _C if faulty else _T,
@@ -362,20 +362,20 @@ def describe(flow: str, failure: Failure, retried: bool = False) -> str:
     lines = [f"The flow {flow} stopped: {failure.meaning}.", f"Spark says {failure.code}: {said}"]
     if retried:
         fits = (
-            f"{failure.recovery}, for this flow, would mend it"
+            f"{failure.recovery}, for this flow, would fix it"
             if failure.recovery
-            else "Correcting what is named above would mend it"
+            else "Correcting what is named above would fix it"
         )
         lines.append(f"A restart is likely to fail the same way; it is retried, as declared. {fits}.")
     elif failure.classed is FailureClass.NEEDS_RECOVERY:
         lines.append(
-            "A restart would fail the same way, so the flow is parked. The recovery that fits is"
-            f" {failure.recovery}, for this flow."
+            "A restart would fail the same way, so the flow is parked. Recover this flow with"
+            f" {failure.recovery}."
         )
     elif failure.classed is FailureClass.NEEDS_CORRECTION:
         lines.append(
-            "A restart would fail the same way, so the flow is parked. Correct what is named above; a changed"
-            " declaration is tried once by itself."
+            "A restart would fail the same way, so the flow is parked. Correct what is named above; a"
+            " changed declaration is tried once automatically."
         )
     elif failure.classed is FailureClass.RESTART:
         lines.append("It is started again at once.")

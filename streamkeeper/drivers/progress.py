@@ -20,13 +20,14 @@ from enum import Enum
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.drivers.alerts import Alert
-from streamkeeper.drivers.pending_input import Waiting, what_waits
+from streamkeeper.drivers.pending_input import what_waits
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, leases, status
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Life
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.sources.base.format import Waiting
 from streamkeeper.storage import read_json, to_json
 from streamkeeper.times import describe_age
 
@@ -79,8 +80,8 @@ class State(Enum):
     NEVER_STARTED = "never started"
     HELD = "held"
     NEW = "first look"
-    MOVED_ON = "moved on since the last look"
-    DONE = "done: it runs once, and has read all there was"
+    MOVED_ON = "progressed since the last check"
+    DONE = "done: it runs once and has read all its input"
     IDLE = "idle: nothing to read"
     WAITING = "input waits"
     NO_PROGRESS = "no progress"
@@ -202,7 +203,7 @@ def position(home: FlowHome) -> Position:
     start = begun[1]
     last = generations.committed(home, start.number, Checkpoint(home.storage, start.checkpoint).last_commit())
     seeded = last is not None and start.seed_batch is not None and last <= start.seed_batch
-    return Position(start.number, None if seeded else last, status.how_far(home, start.number + 1))
+    return Position(start.number, None if seeded else last, status.rebuild_progress(home, start.number + 1))
 
 
 def is_over(trouble: Alert, present: Position) -> bool:
@@ -252,5 +253,5 @@ def _read_note(home: FlowHome) -> Note | None:
     except (TypeError, KeyError) as error:
         path = home.storage.path(home.progress)
         raise StorageError(
-            f"{path} is no note of the monitor: {error}. Remove it; the next look writes it anew."
+            f"{path} is not a monitor's note: {error}. Remove it; the next check writes it again."
         ) from error

@@ -33,7 +33,7 @@ class By(Enum):
     """How a driver ended."""
 
     ABSENCE = "had no driver"
-    HOLD = "stopped in good order"
+    HOLD = "stopped normally"
     TERM = "ended after SIGTERM"
     KILL = "was killed"
 
@@ -118,8 +118,8 @@ def stop_all(
 def _check_held(home: FlowHome) -> None:
     if not holds.all_of(home):
         raise StreamkeeperError(
-            f"{home.full_name} is not stopped: nothing holds it (any more), so another driver would be"
-            f" started at once. Put a hold first: streamkeeper hold {home.full_name}."
+            f"{home.full_name} is not stopped: it is not held, so another driver would be started at once."
+            f" Hold it first: streamkeeper hold {home.full_name}."
         )
 
 
@@ -146,8 +146,8 @@ def _signal(home: FlowHome, number: signal.Signals, waited: float, say: Callable
         if process_started(holder.pid) != holder.started:
             return
         say(
-            f"{home.full_name}: its driver ({leases.describe(lease)}) is still there after {waited:g} s; it"
-            f" gets {number.name}."
+            f"{home.full_name}: its driver ({leases.describe(lease)}) is still there after {waited:g} s;"
+            f" sending it {number.name}."
         )
         if number is signal.SIGKILL:
             _kill_group(holder.pid)

@@ -154,16 +154,6 @@ def driver(
     return Submission(application_name(flows), JOB, tuple(asked), conf, master, environment(settings))
 
 
-def command(
-    settings: Settings,
-    flows: Flow | Sequence[Flow],
-    available_now: bool = False,
-    master: str = DEFAULT_MASTER,
-) -> list[str]:
-    """Return the command of :func:`driver`; run it with :func:`environment`."""
-    return driver(settings, [flows] if isinstance(flows, Flow) else flows, master, available_now).command()
-
-
 def spark_submit() -> str:
     """Return the ``spark-submit`` of this Python's own environment, or the one on the path."""
     beside = Path(sys.executable).parent / "spark-submit"

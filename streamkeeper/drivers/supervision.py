@@ -49,7 +49,8 @@ def read(home: FlowHome) -> Supervisor | None:
     except TypeError as error:
         path = home.storage.path(home.supervisor)
         raise StorageError(
-            f"{path} is no supervisor's heartbeat: {error}. Remove it; the supervising task writes it anew."
+            f"{path} is not a supervisor's heartbeat: {error}. Remove it; the supervising task writes it"
+            " again."
         ) from error
 
 
@@ -85,7 +86,7 @@ class Absence:
         if self._silent < self._timeout:
             return None
         return (
-            f"no task has watched it for {self._silent:.0f} s (STREAMKEEPER_SUPERVISOR_TIMEOUT is"
+            f"no task has supervised it for {self._silent:.0f} s (STREAMKEEPER_SUPERVISOR_TIMEOUT is"
             f" {self._timeout:g} s); the next try of its task starts it again"
         )
 

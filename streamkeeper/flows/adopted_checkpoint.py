@@ -17,7 +17,7 @@ from streamkeeper.checkpoint.log_entries import PARTITIONS, parse_offsets
 from streamkeeper.delta.log import Transactions
 from streamkeeper.errors import CheckpointError
 from streamkeeper.flows.generations import EARLIEST, REBUILT, Generation, Start, StartAt
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.storage import open_storage
 
 EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
@@ -91,20 +91,22 @@ def open_adopted(start: StartAt) -> AdoptedCheckpoint:
     if found != start.query_id:
         raise CheckpointError(
             f"The checkpoint at {start.checkpoint} is of the query {found} now; it was of {start.query_id}"
-            " when its adoption was decided. Nothing was copied. Put the one that was there back, or plan"
-            " the adoption of this one."
+            " when its adoption was decided. Nothing was copied. Restore that checkpoint, or plan the"
+            " adoption of this one."
         )
     return checkpoint
 
 
 def standing_of(
     checkpoint: Checkpoint, query_id: str, last_commit: int | None, sink: Transactions
-) -> Standing:
+) -> CommittedPosition:
     """Return the position of an adopted query, as of a generation 0.
 
     If the table's log does not know the query, the table's content is unknown, and the checkpoint counts.
     """
-    nobody = Generation(0, None, StartAt(EARLIEST), REBUILT, query_id, "none of ours", "somebody", "", "")
+    nobody = Generation(0, None, StartAt(EARLIEST), REBUILT, query_id, "none of ours", "someone", "", "")
     start = Start(0, checkpoint.path(), None, {}, {}, (), None, 0, "")
     known = sink.complete and sink.version is not None
-    return Standing(nobody, start, checkpoint, last_commit, sink.version, sink.sealed, sink_known=known)
+    return CommittedPosition(
+        nobody, start, checkpoint, last_commit, sink.version, sink.sealed, sink_known=known
+    )

@@ -104,6 +104,6 @@ def check_backup_fits(flow: Flow) -> None:
         why = "ignores nulls, so that a row comes from several changes"
     if why is not None:
         raise RequestError(
-            f"The table {declared.target} {why}: a backup of it cannot be filled in beside what is there. Put"
-            " it back with restore_table, or backfill from the source."
+            f"The table {declared.target} {why}: a backup cannot be filled in beside existing rows. Restore"
+            " it with restore_table, or backfill from the source."
         )

@@ -12,47 +12,66 @@ No recovery ever edits an earlier generation. Only ``clean_up`` removes any, onc
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 from streamkeeper.errors import RecoveryError, StorageError
 from streamkeeper.flows.files import FlowHome
+from streamkeeper.json_values import read_as
 from streamkeeper.storage import read_json, to_json
 from streamkeeper.times import now
 
 FORMAT = 1
 
-AFTER_LAST = "after-last"
-EARLIEST = "earliest"
-LATEST = "latest"
-TIMESTAMP = "timestamp"
-OFFSETS = "offsets"
-GENERATION = "generation"
-BATCH = "batch"
-BESIDE = "beside"
-"""Mode of the start after a table that was built beside. Its recovery begins such a generation; no driver
-does.
-"""
-ADOPTED = "adopted"
-MODES = (AFTER_LAST, EARLIEST, LATEST, TIMESTAMP, OFFSETS, GENERATION)
 
-REBUILT = "rebuilt"
-EMPTY = "empty"
+class StartMode(StrEnum):
+    """Kind of a start: the position from which a generation reads."""
+
+    AFTER_LAST = "after-last"
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    TIMESTAMP = "timestamp"
+    OFFSETS = "offsets"
+    GENERATION = "generation"
+    """After the last batch of an earlier generation: may be requested, is never decided."""
+    BATCH = "batch"
+    BESIDE = "beside"
+    """After a table that was built beside. Its recovery begins such a generation; no driver does."""
+    ADOPTED = "adopted"
+
+
+AFTER_LAST, EARLIEST, LATEST = StartMode.AFTER_LAST, StartMode.EARLIEST, StartMode.LATEST
+TIMESTAMP, OFFSETS, GENERATION = StartMode.TIMESTAMP, StartMode.OFFSETS, StartMode.GENERATION
+BATCH, BESIDE, ADOPTED = StartMode.BATCH, StartMode.BESIDE, StartMode.ADOPTED
+MODES = (AFTER_LAST, EARLIEST, LATEST, TIMESTAMP, OFFSETS, GENERATION)
+"""Modes that a reset may request."""
+
+
+class InitialState(StrEnum):
+    """State with which a stateful query begins a generation."""
+
+    REBUILT = "rebuilt"
+    """Rebuilt from history, with the sink muted."""
+    EMPTY = "empty"
+    COPIED = "copied"
+    """Copied with the checkpoint of the generation before, up to its last batch. The same query continues
+    under another id.
+    """
+
+
+REBUILT, EMPTY, COPIED = InitialState.REBUILT, InitialState.EMPTY, InitialState.COPIED
 STATES = (REBUILT, EMPTY)
 """States that a reset may request."""
-COPIED = "copied"
-"""State of a generation whose checkpoint is copied from the one before, up to its last batch, state included.
-The same query continues under another id.
-"""
 
 
 @dataclass(frozen=True)
 class StartAt:
     """Start of a generation: where it begins to read.
 
-    ``mode`` is one of :data:`MODES`, ``batch``, ``beside`` or ``adopted``. ``timestamp_ms`` (epoch
-    milliseconds) belongs to ``timestamp``. ``offsets`` belongs to ``offsets``, by source name: that source's
-    offset as Spark writes it, such as ``{"logOffset": 7}``. ``generation`` (requested, never decided) means
-    after the last batch of one; ``batch`` is after one batch of one.
+    ``timestamp_ms`` (epoch milliseconds) belongs to ``timestamp``. ``offsets`` belongs to ``offsets``, by
+    source name: that source's offset as Spark writes it, such as ``{"logOffset": 7}``.
+    ``generation`` (requested, never decided) means after the last batch of one; ``batch`` is after one of its
+    batches.
 
     With mode ``offsets``, ``generation`` is the one whose offsets a backup kept, as of ``batch``. Without it
     a person gave them, as offsets of the generation before. ``adopted`` continues after a query from outside:
@@ -60,7 +79,7 @@ class StartAt:
     of that checkpoint to its name here.
     """
 
-    mode: str
+    mode: StartMode
     timestamp_ms: int | None = None
     offsets: dict[str, Any] | None = None
     generation: int | None = None
@@ -72,12 +91,10 @@ class StartAt:
 
 @dataclass(frozen=True)
 class Restart:
-    """Start and state of a flow's next generation; ``state`` is :data:`REBUILT`, :data:`EMPTY` or
-    :data:`COPIED`.
-    """
+    """Start and state of a flow's next generation."""
 
     start: StartAt
-    state: str
+    state: InitialState
 
 
 @dataclass(frozen=True)
@@ -85,15 +102,13 @@ class Generation:
     """Decision of a generation, immutable once written.
 
     ``previous`` is the generation whose position (and, for ``rebuilt``, history) it starts from; None for a
-    flow's first. ``state`` is the initial state of a stateful query: ``rebuilt`` from history with the sink
-    muted, ``empty``, or ``copied``. ``schemas`` are by source name: schemas inferred earlier for sources that
-    declare none.
+    flow's first. ``schemas`` are by source name: schemas inferred earlier for sources that declare none.
     """
 
     number: int
     previous: int | None
     start: StartAt
-    state: str
+    state: InitialState
     query_id: str
     why: str
     by: str
@@ -121,7 +136,7 @@ class Start:
     positions: dict[str, Any]
     schemas: dict[str, str]
     operators: tuple[str, ...]
-    state: str | None
+    state: InitialState | None
     epoch: int
     at: str
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -144,12 +159,11 @@ def read(home: FlowHome, number: int) -> Generation | None:
         return None
     _check_format(home.storage.path(home.generation(number)), value)
     try:
-        return Generation(
-            **{**value, "start": StartAt(**value["start"]), "accepted": tuple(value["accepted"])}
-        )
-    except (TypeError, KeyError) as error:
+        return read_as(Generation, value)
+    except (TypeError, ValueError) as error:
         raise StorageError(
-            f"{home.storage.path(home.generation(number))} is no generation: {error}. Put a copy of it back."
+            f"{home.storage.path(home.generation(number))} is not a generation: {error}. Restore it from a"
+            " copy."
         ) from error
 
 
@@ -163,11 +177,11 @@ def read_start(home: FlowHome, number: int) -> Start | None:
         return None
     _check_format(home.storage.path(home.start(number)), value)
     try:
-        return Start(**{**value, "operators": tuple(value["operators"])})
-    except (TypeError, KeyError) as error:
+        return read_as(Start, value)
+    except (TypeError, ValueError) as error:
         raise StorageError(
-            f"{home.storage.path(home.start(number))} is no generation's start: {error}. Put a copy of it"
-            " back."
+            f"{home.storage.path(home.start(number))} is not a generation's start: {error}. Restore it from"
+            " a copy."
         ) from error
 
 
@@ -223,7 +237,7 @@ def decide(home: FlowHome, generation: Generation) -> Generation:
     if found.recovery is None or found.recovery != generation.recovery:
         raise RecoveryError(
             f"Generation {generation.number} of {home.full_name} was decided meanwhile by {found.by}"
-            f" ({found.why}). Nothing was changed. Make the plan again from the generation that is there now."
+            f" ({found.why}). Nothing was changed. Plan again from that generation."
         )
     return found
 

@@ -115,8 +115,8 @@ def _read(home: FlowHome, owner: str) -> Hold | None:
         hold = Hold(**value)
     except TypeError as error:
         raise StorageError(
-            f"{home.storage.path(home.hold(owner))} is no hold: {error}. Remove the file if nobody wants"
-            f" {home.full_name} to stand still."
+            f"{home.storage.path(home.hold(owner))} is not a hold: {error}. Remove the file if"
+            f" {home.full_name} may run."
         ) from error
     said = {name: str(text) for name, text in asdict(hold).items() if name != "details"}
     details = hold.details if isinstance(hold.details, dict) else {}

@@ -4,7 +4,7 @@ Each driver claims the next *epoch* by creating its file; the highest epoch hold
 no process has its pid and start time, on the same boot of the same host, in the same pid namespace. Elsewhere
 it counts as alive until its heartbeat has not changed for the lease's term by the *observer's own* monotonic
 clock: clocks of two machines are never compared. A wrong guess is harmless not because of the lease but
-because of the sink's log (see DESIGN: the seal).
+because of the seal in the sink's log (docs/decisions/0002).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Heartbeat:
 class Life(Enum):
     """Answers about a lease's holder that need no waiting."""
 
-    LEFT = "left in good order"
+    LEFT = "ended normally"
     DEAD = "proven dead"
     ALIVE = "proven alive"
     UNKNOWN = "on another host or boot: only its heartbeat can tell"
@@ -138,13 +138,13 @@ def read(home: FlowHome, epoch: int) -> Lease | None:
         ):
             raise TypeError(
                 f"its process has the id {process.pid!r} and the start {process.started!r}, where whole"
-                " numbers belong"
+                " numbers are expected"
             )
         return Lease(**{**_known(Lease, value), "process": process})
     except (TypeError, KeyError, AttributeError) as error:
         raise StorageError(
-            f"{home.storage.path(home.lease(epoch))} is no lease: {error}. Make sure that no driver of"
-            f" {home.full_name} runs, and remove it."
+            f"{home.storage.path(home.lease(epoch))} is not a lease: {error}. Check that no driver of"
+            f" {home.full_name} runs, and remove the file."
         ) from error
 
 
@@ -212,8 +212,8 @@ def read_heartbeat(home: FlowHome, epoch: int) -> Heartbeat | None:
         return Heartbeat(**_known(Heartbeat, value)) if value else None
     except TypeError as error:
         raise StorageError(
-            f"{home.storage.path(home.heartbeat(epoch))} is no heartbeat: {error}. Its driver writes it anew;"
-            f" if none of {home.full_name} runs, remove it."
+            f"{home.storage.path(home.heartbeat(epoch))} is not a heartbeat: {error}. Its driver writes it"
+            f" again; if no driver of {home.full_name} runs, remove it."
         ) from error
 
 
@@ -243,7 +243,7 @@ def acquire(
     if not home.storage.create(home.lease(epoch), to_json(asdict(lease))):
         raise LeaseHeld(
             f"Another driver of {home.full_name} claimed lease epoch {epoch} at the same moment. This one"
-            " stops; it had not begun."
+            " stops; it had not started."
         )
     return lease
 
@@ -327,9 +327,9 @@ def wait_until_gone(
         if monotonic() >= deadline:
             raise LeaseHeld(
                 f"The driver of {home.full_name} ({describe(lease)}) is still there {timeout:g} s after it"
-                " was asked to stop. It ends its batch first. Where batches take longer than that, set"
-                " STREAMKEEPER_STOP_TIMEOUT (seconds), or put a hold of your own, wait until it is gone"
-                " (streamkeeper hold --wait), and begin again; else end that process."
+                " was asked to stop. A driver ends its batch first. If batches take longer, set"
+                " STREAMKEEPER_STOP_TIMEOUT (seconds), or hold the flow yourself, wait until it stops"
+                " (streamkeeper hold --wait), and start again. Otherwise end that process."
             )
         sleep(min(0.2, term / 4))
 
@@ -363,8 +363,8 @@ def _check_gone(
             return LEFT
         if read_heartbeat(home, holder.epoch) != before:
             raise LeaseHeld(
-                f"{said} Its heart beats, so this one does not start. To stop it, put a hold: streamkeeper"
-                f" hold {home.full_name}."
+                f"{said} Its heartbeat is current, so this one does not start. To stop it, put a hold:"
+                f" streamkeeper hold {home.full_name}."
             )
     return SILENT
 

@@ -96,7 +96,7 @@ def pipeline_of(storage: Storage, recovery: str) -> str | None:
     return next((name for name in names if _is_one(storage, name, recovery)), None)
 
 
-def not_over(storage: Storage) -> list[str]:
+def open_recoveries(storage: Storage) -> list[str]:
     """Return the ids of the recoveries of all pipelines that have neither ended nor been given up."""
     found = ((name, recovery) for name in kept_pipelines(storage) for recovery in recoveries(storage, name))
     return [

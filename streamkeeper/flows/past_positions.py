@@ -16,11 +16,20 @@ from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows import position as standing
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.generations import BATCH, COPIED, EMPTY, REBUILT, Generation, Start, StartAt
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.generations import (
+    BATCH,
+    COPIED,
+    EMPTY,
+    REBUILT,
+    Generation,
+    InitialState,
+    Start,
+    StartAt,
+)
+from streamkeeper.flows.position import CommittedPosition
 
 OTHER_WAYS = (
-    "reset_checkpoint starts from earliest, a timestamp or explicit offsets; restore_table puts a backup back"
+    "reset_checkpoint starts from earliest, a timestamp or explicit offsets; restore_table restores a backup"
 )
 
 
@@ -40,9 +49,11 @@ class Place:
         return StartAt(BATCH, generation=self.generation.number, batch=self.batch)
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> CommittedPosition:
         """Position of the generation when this batch was its last, and in the sink."""
-        return Standing(self.generation, self.start, self.checkpoint, self.batch, self.batch, sealed=True)
+        return CommittedPosition(
+            self.generation, self.start, self.checkpoint, self.batch, self.batch, sealed=True
+        )
 
     @property
     def version(self) -> int:
@@ -90,20 +101,20 @@ def at_batch(home: FlowHome, table_path: str, number: int, batch: int) -> Place:
     if last is None or batch > last:
         ended = "it committed none" if last is None else f"its last is {last}"
         raise RequestError(
-            f"Generation {number} of {home.full_name} has no batch {batch} that is in the table: {ended}."
+            f"Generation {number} of {home.full_name} has no batch {batch} in the table: {ended}."
             f" {_offer(home, found)}"
         )
     if first is not None and batch < first:
         raise RequestError(
-            f"Batch {batch} of generation {number} of {home.full_name} stands for what was before it: it"
-            f" began after {found.generation.start.mode} with batch {first}. Name a batch of an earlier"
-            f" generation. {_offer(home, found)}"
+            f"Batch {batch} of generation {number} of {home.full_name} stands for everything before the"
+            f" generation, which started from {found.generation.start.mode} with batch {first}. Name a"
+            f" batch of an earlier generation. {_offer(home, found)}"
         )
     if batch not in found.checkpoint.offset_batches():
         raise RequestError(
-            f"Batch {batch} of generation {number} of {home.full_name} cannot be had any more: Spark removed"
-            " it from the checkpoint (spark.sql.streaming.minBatchesToRetain; a flow declares rewind_window"
-            f" to keep more). {_offer(home, found)}"
+            f"Batch {batch} of generation {number} of {home.full_name} is no longer available: Spark"
+            " removed it from the checkpoint (spark.sql.streaming.minBatchesToRetain; a flow declares"
+            f" rewind_window to keep more). {_offer(home, found)}"
         )
     return Place(found.generation, found.start, found.checkpoint, batch, "as asked for")
 
@@ -117,7 +128,7 @@ def at_end(home: FlowHome, table_path: str, number: int) -> Place:
     found = _standing(home, table_path, number)
     if found.batch is None:
         raise RequestError(
-            f"Generation {number} of {home.full_name} committed no batch: there is nothing to begin after."
+            f"Generation {number} of {home.full_name} committed no batch after which a rewind could start."
             f" {_known(home)}"
         )
     place = at_batch(home, table_path, number, found.batch)
@@ -165,9 +176,7 @@ def at_moment(home: FlowHome, table_path: str, moment_ms: int) -> Place:
             else "had committed batches that Spark removed since"
         )
         raise RequestError(f"At {told} generation {number} of {home.full_name} {what}. {_known(home)}")
-    raise RequestError(
-        f"At {told} no generation of {home.full_name} had begun that is still kept. {_known(home)}"
-    )
+    raise RequestError(f"At {told} {home.full_name} had no generation that is still kept. {_known(home)}")
 
 
 def begun(home: FlowHome) -> list[int]:
@@ -176,7 +185,7 @@ def begun(home: FlowHome) -> list[int]:
     return [number for number, start in found if start is not None and _is_there(home, number, start)]
 
 
-def state_from(place: Place, fingerprint: str, wanted: str) -> tuple[str, str]:
+def state_from(place: Place, fingerprint: str, wanted: InitialState) -> tuple[InitialState, str]:
     """Return the state with which a query begins at a position, and the reason.
 
     It is ``copied`` only if that very state still exists, and the declaration has not changed since.
@@ -201,13 +210,13 @@ def state_from(place: Place, fingerprint: str, wanted: str) -> tuple[str, str]:
     return (
         COPIED,
         (
-            f"the checkpoint of generation {place.generation.number} still has all that belongs to batch"
+            f"the checkpoint of generation {place.generation.number} still has everything of batch"
             f" {place.batch}"
         ),
     )
 
 
-def _standing(home: FlowHome, table_path: str, number: int) -> Standing:
+def _standing(home: FlowHome, table_path: str, number: int) -> CommittedPosition:
     generation, start = generations.read(home, number), generations.read_start(home, number)
     if generation is None or start is None:
         what = "has no generation" if generation is None else "never began generation"
@@ -221,8 +230,8 @@ def _standing(home: FlowHome, table_path: str, number: int) -> Standing:
     if found.is_older_copy:
         raise CheckpointError(
             f"The table at {table_path} has batch {found.last_transaction} of generation {number} of"
-            f" {home.full_name}, which {found.checkpoint.path()} never planned: it is an older copy. Put the"
-            f" newer one back. {OTHER_WAYS}."
+            f" {home.full_name}, which {found.checkpoint.path()} never planned: it is an older copy."
+            f" Restore the newer one. {OTHER_WAYS}."
         )
     return found
 
@@ -231,19 +240,19 @@ def _is_there(home: FlowHome, number: int, start: Start) -> bool:
     return not generations.is_gone(home, number) and Checkpoint(home.storage, start.checkpoint).exists()
 
 
-def _offer(home: FlowHome, found: Standing) -> str:
+def _offer(home: FlowHome, found: CommittedPosition) -> str:
     """Return a sentence with the available batches of a generation, and the alternatives."""
     least = -1 if found.start.seed_batch is None else found.start.seed_batch
     most = -1 if found.batch is None else found.batch
     there = [batch for batch in found.checkpoint.offset_batches() if least <= batch <= most]
     if not there:
         return _known(home)
-    return f"The oldest that can be had of it is batch {there[0]}, the newest {there[-1]}. {_known(home)}"
+    return f"Its oldest available batch is {there[0]}, the newest {there[-1]}. {_known(home)}"
 
 
 def _known(home: FlowHome) -> str:
     numbers = ", ".join(map(str, begun(home))) or "none"
     return (
-        f"Generations that can be gone back to: {numbers} (streamkeeper inspect {home.full_name}). Else"
+        f"Generations to which a rewind can return: {numbers} (streamkeeper inspect {home.full_name}). Else"
         f" {OTHER_WAYS}."
     )

@@ -19,7 +19,7 @@ from streamkeeper.flows.generations import Generation, Start
 
 
 @dataclass(frozen=True)
-class Standing:
+class CommittedPosition:
     """Committed position of one generation, from its checkpoint and the sink's log."""
 
     generation: Generation
@@ -78,8 +78,8 @@ class Standing:
         except CheckpointError as error:
             raise CheckpointError(
                 f"{error}\nBatch {self.batch} is the last that the {self.ruled_by} has, and its offsets are"
-                " what the next generation would start from. Restore that file from a copy, or choose"
-                " explicit offsets or a timestamp."
+                " the start of the next generation. Restore that file from a copy, or choose explicit"
+                " offsets or a timestamp."
             ) from error
 
     def _check_never_committed(self) -> None:
@@ -92,12 +92,12 @@ class Standing:
             why = (
                 f"it was seeded with batch {self.start.seed_batch}"
                 if lost
-                else "the table's log does not reach back far enough to tell"
+                else "the table's log does not go back far enough"
             )
             raise CheckpointError(
-                f"{self.checkpoint.path()} has no committed batch, but {why}: something emptied it. Nothing"
-                " was changed. Put it back from a copy, or choose where to start: earliest, a timestamp or"
-                " explicit offsets."
+                f"{self.checkpoint.path()} has no committed batch, but {why}: it was emptied. Nothing was"
+                " changed. Restore it from a copy, or choose a start: earliest, a timestamp or explicit"
+                " offsets."
             )
 
     def evidence(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def last_begun(home: FlowHome) -> tuple[Generation, Start] | None:
     return None
 
 
-def look(home: FlowHome, table_path: str, generation: Generation, start: Start) -> Standing:
+def look(home: FlowHome, table_path: str, generation: Generation, start: Start) -> CommittedPosition:
     """Return the position of a generation; nothing is changed.
 
     :raises CheckpointError: its checkpoint cannot be listed, or the sink's log cannot be read.
@@ -132,4 +132,4 @@ def look(home: FlowHome, table_path: str, generation: Generation, start: Start) 
     checkpoint = Checkpoint(home.storage, start.checkpoint)
     sink = last_transaction(table_path, generation.query_id)
     last = generations.committed(home, generation.number, checkpoint.last_commit())
-    return Standing(generation, start, checkpoint, last, sink.version, sink.sealed, sink.complete)
+    return CommittedPosition(generation, start, checkpoint, last, sink.version, sink.sealed, sink.complete)

@@ -100,8 +100,8 @@ def _homes(storage: Storage, known: Names, old: str) -> list[FlowHome]:
         kept = ", ".join(home.full_name for home in where) if flow else ", ".join(kept_pipelines(storage))
         now = "" if _present(known, old) == old else f" It is named {_present(known, old)} now."
         raise RequestError(
-            f"Nothing is kept of {old!r}, so there is nothing to rename.{now} Kept are: {kept or 'none'}."
-            " What never ran needs no rename."
+            f"There is no state of {old!r}, so there is nothing to rename.{now} There is state of:"
+            f" {kept or 'none'}. A flow that never ran needs no rename."
         )
     return homes
 
@@ -118,10 +118,10 @@ def _check_free(storage: Storage, known: Names, old: str, new: str) -> None:
         taken = known.folder(new) != known.folder(old) and bool(storage.names(known.folder(new)))
     if taken or _present(known, new) not in (new, old):
         raise RequestError(
-            f"{old} cannot become {new}: something is kept under that name already, of"
-            f" {_present(known, new)}. Nothing was renamed. If {new} began by mistake, as {old} under another"
-            f" name, what it wrote is in its table twice: give {old} its name back, and look at the table"
-            " before anything else. Else choose a name that none had."
+            f"{old} cannot become {new}: there is state under that name already, of {_present(known, new)}."
+            f" Nothing was renamed. If {new} was started by mistake, as {old} under another name, its rows"
+            f" are duplicated in the table: give {old} its old name again, and check the table first."
+            " Otherwise choose a name that was never used."
         )
 
 
@@ -139,6 +139,6 @@ def _check_quiet(storage: Storage, pipeline: str, homes: list[FlowHome]) -> None
         book = ledger.open(storage, pipeline, recovery)
         if book.end() is None and book.events():
             raise RecoveryError(
-                f"The recovery {recovery} of {pipeline} is not over, and knows its flows by their old names,"
+                f"The recovery {recovery} of {pipeline} is not over, and uses the old names of its flows,"
                 f" so nothing was renamed. Let it end, or give it up: streamkeeper abandon {recovery}."
             )

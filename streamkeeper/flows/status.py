@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint
@@ -22,19 +23,34 @@ SILENT_SECONDS = 300.0
 """Seconds of silence after which a driver on another host or boot is shown as down."""
 
 
+class FlowState(StrEnum):
+    """State of a flow."""
+
+    DECLARED = "declared"
+    """Never started."""
+    DONE = "done"
+    """A once flow that has read all its input."""
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    """Held, and its driver still ends its batch."""
+    HELD = "held"
+    PARKED = "parked"
+    STOPPED = "stopped"
+    """Its last driver ended normally, as with ``--available-now``, and none was started since."""
+    DOWN = "down"
+    """Its last driver did not end normally: its supervisor retries, or there is none."""
+
+
 @dataclass(frozen=True)
 class FlowStatus:
     """Status of one flow, as in ``streamkeeper flows``.
 
-    ``state`` is one of ``declared`` (never started), ``done`` (a once flow that has read all its input),
-    ``starting``, ``running``, ``stopping`` (held, its driver still ends its batch), ``held``, ``parked``,
-    ``stopped`` (its last driver ended in good order, as with ``--available-now``, and none was started
-    since), ``down`` (its last driver did not: its supervisor retries, or there is none). ``age`` is seconds
-    since the last committed batch.
+    ``age`` is seconds since the last committed batch.
     """
 
     flow: str
-    state: str
+    state: FlowState
     generation: int | None
     batch: int | None
     age: float | None
@@ -71,7 +87,7 @@ def _last_batch(storage: Storage, folder: str) -> tuple[int | None, float | None
     return batch, max(0.0, time.time() - written) if written is not None else None
 
 
-def _state(home: FlowHome, flow: Flow) -> tuple[str, str]:
+def _state(home: FlowHome, flow: Flow) -> tuple[FlowState, str]:
     found = holds.all_of(home)
     lease = leases.current(home)
     life = leases.life(home, lease) if lease else None
@@ -85,25 +101,25 @@ def _state(home: FlowHome, flow: Flow) -> tuple[str, str]:
             and len(found) == 1
         ):
             return (
-                "starting" if there else "down"
-            ), "its declaration changed, so its next start tries it once"
-        return ("stopping" if there else "parked" if park else "held"), said
+                FlowState.STARTING if there else FlowState.DOWN
+            ), "its declaration changed, so the next start tries the new one once"
+        return (FlowState.STOPPING if there else FlowState.PARKED if park else FlowState.HELD), said
     if lease is None:
-        return "declared", "never started"
+        return FlowState.DECLARED, "never started"
     if not there and flow.declaration.once and (number := generations.finished(home)) is not None:
-        return "done", f"it runs once, and has read all there was, in generation {number}"
+        return FlowState.DONE, f"it runs once and has read all its input, in generation {number}"
     if not there:
         stopped = leases.why_left(home, lease) == Outcome.STOPPED.name.lower()
-        how = "ended in good order" if stopped else life.value if life else "is gone"
-        return "stopped" if stopped else "down", f"its driver {how}: {leases.describe(lease)}"
+        how = "ended normally" if stopped else life.value if life else "is gone"
+        return FlowState.STOPPED if stopped else FlowState.DOWN, f"its driver {how}: {leases.describe(lease)}"
     beat = leases.read_heartbeat(home, lease.epoch)
-    state = "running" if beat and beat.phase == "running" else "starting"
-    told = told_by(beat)
+    state = FlowState.RUNNING if beat and beat.phase == "running" else FlowState.STARTING
+    told = progress_in(beat)
     detail = f"{leases.describe(lease)}; {told}" if told else leases.describe(lease)
     return (state, detail) if life is Life.ALIVE else _far_away(home, lease, state)
 
 
-def _far_away(home: FlowHome, lease: Lease, state: str) -> tuple[str, str]:
+def _far_away(home: FlowHome, lease: Lease, state: FlowState) -> tuple[FlowState, str]:
     """Return state and description of a driver on another host or boot."""
     written = home.storage.modified(home.heartbeat(lease.epoch)) or home.storage.modified(
         home.lease(lease.epoch)
@@ -111,7 +127,7 @@ def _far_away(home: FlowHome, lease: Lease, state: str) -> tuple[str, str]:
     # For people only: this compares the clocks of two machines, and nothing is decided by it.
     silent = max(0.0, time.time() - written) if written is not None else 0.0
     detail = f"{leases.describe(lease)}; on another host or boot, last heartbeat {describe_age(silent)} ago"
-    return ("down" if silent > SILENT_SECONDS else state), detail
+    return (FlowState.DOWN if silent > SILENT_SECONDS else state), detail
 
 
 REBUILDING = "rebuilding"
@@ -120,17 +136,17 @@ of, rows, epoch.
 """
 
 
-def how_far(home: FlowHome, first: int = 0) -> str | None:
+def rebuild_progress(home: FlowHome, first: int = 0) -> str | None:
     """Return as text how far the flow's current driver has rebuilt a state; None if it rebuilds none.
 
     :param first: the lowest generation that counts.
     """
     lease = leases.current(home)
-    return told_by(leases.read_heartbeat(home, lease.epoch) if lease is not None else None, first)
+    return progress_in(leases.read_heartbeat(home, lease.epoch) if lease is not None else None, first)
 
 
-def told_by(beat: Heartbeat | None, first: int = 0) -> str | None:
-    """Return as :func:`how_far`, from a heartbeat that was read already."""
+def progress_in(beat: Heartbeat | None, first: int = 0) -> str | None:
+    """Return as :func:`rebuild_progress`, from a heartbeat that was read already."""
     if beat is None or beat.phase != REBUILDING or beat.generation < first or "rebuild" not in beat.details:
         return None
     told = beat.details["rebuild"]

@@ -142,8 +142,8 @@ def blame(file: Path, error: BaseException) -> str:
         said = type(error).__name__
     return (
         f"{file.name}, line {line}: the file raises {said}. Correct it, or run `streamkeeper check` again"
-        " once what it needs is there; until then its flows keep their last declaration and do not start"
-        " anew."
+        " once what it needs is there; until then its flows keep their last declaration and are not"
+        " started again."
     )
 
 

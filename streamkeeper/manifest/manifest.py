@@ -112,7 +112,7 @@ class Manifest:
         known = ", ".join(flow.full_name for flow in self.flows()) or "none"
         if found:
             raise RequestError(
-                f"{name!r} is the name of {len(found)} flows. Say which:"
+                f"{name!r} is the name of {len(found)} flows. Name one of:"
                 f" {', '.join(flow.full_name for flow in found)}."
             )
         broken = "".join(
@@ -162,8 +162,8 @@ def read_manifest(settings: Settings) -> Manifest:
         if last is None:
             raise
         said = (
-            "The pipeline files cannot be looked at, and are tried again; until then all flows keep their"
-            f" last declaration. {error}"
+            "The pipeline files cannot be read, and are tried again; until then all flows keep their last"
+            f" declaration. {error}"
         )
         return replace(last, errors={**last.errors, FOLDER: said})
 
@@ -256,8 +256,8 @@ class _Building:
         # A pipeline file without declarations was perhaps saved half-way.
         elif self.before is not None and self.before.pipeline(file.stem) is not None:
             self.errors[file.stem] = (
-                f"{file.name}, line 1: the file declared flows and does not speak of streamkeeper any more."
-                " Until it does, they keep their last declaration. To have them no more, remove the file."
+                f"{file.name}, line 1: the file declared flows and no longer imports streamkeeper. Until it"
+                " does, they keep their last declaration. To remove the flows, remove the file."
             )
         if file.stem in self.errors:
             self._keep_last(file.stem)

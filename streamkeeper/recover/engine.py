@@ -20,7 +20,7 @@ from streamkeeper.recover.plans import advice
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.steps.shared import APPROVED, APPROVED_AGAIN, let_go
+from streamkeeper.recover.steps.shared import APPROVED, APPROVED_AGAIN, release_all
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock
@@ -205,7 +205,7 @@ def abandon(settings: Settings, pipeline: str, recovery: str, by: str) -> None:
 
 
 def _give_up(work: Work, why: str) -> None:
-    let_go(work)
+    release_all(work)
     if work.book.end() is None:
         work.book.record(GIVEN_UP, {"why": why})
     taken_away = kind(work.plan.recovery).given_up
@@ -238,10 +238,10 @@ def _check_whole(asked: Plan, kept: Plan) -> None:
     for name, value in asked.request.items():
         if name not in _TOLD and json.loads(json.dumps(value)) != kept.request[name]:
             raise RequestError(
-                f"{name} holds what reads like a secret ({kept.request[name]}). Plans and ledgers keep none,"
-                " so it could not be carried out as it was approved; nothing was touched. Put secrets into"
-                " the environment ({env:NAME} in an option), and write a condition on a column of such a"
-                " name with IN or LIKE."
+                f"{name} holds what reads like a secret ({kept.request[name]}). Plans and ledgers keep no"
+                " secrets, so the plan could not be carried out as approved. Nothing was changed. Put"
+                " secrets into the environment ({env:NAME} in an option), and write a condition on a"
+                " column of such a name with IN or LIKE."
             )
 
 
@@ -291,13 +291,13 @@ def _check_turn(work: Work) -> None:
     place = steps.index(work.step)
     if place == len(unasked) and work.book.find(APPROVED) is None:
         raise PlanRefused(
-            "Nobody approved the plan of this recovery yet, so nothing was touched. Approve it where it was"
-            " asked for."
+            "The plan of this recovery is not approved yet. Nothing was changed. Approve it in the DAG"
+            " run, or on the command line that asked for it."
         )
     if place > 0 and work.evidence(steps[place - 1]) is None:
         raise RecoveryError(
-            f"The step {work.step} comes after {steps[place - 1]}, which was not done. Nothing was changed;"
-            " run that one first."
+            f"The step {work.step} needs the step {steps[place - 1]}, which is not done. Nothing was"
+            " changed. Run that step first."
         )
 
 

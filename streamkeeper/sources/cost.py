@@ -1,4 +1,4 @@
-"""Cost of a reset in each source: what is lost, repeated, replayed or gone, and what must be accepted first.
+"""Cost of a reset, and of a move to an earlier place, in each source: what is lost, repeated or replayed.
 
 Sources are only read.
 """
@@ -8,20 +8,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice
-from streamkeeper.declare.model import DELTA, KAFKA, Source
+from streamkeeper.amounts import Amount, SourcePrice
+from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits, describe
 from streamkeeper.errors import RequestError
-from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, EMPTY, OFFSETS, Restart
-from streamkeeper.flows.position import Standing
-from streamkeeper.sources.delta import cost as delta_cost
-from streamkeeper.sources.files import cost as files_cost
-from streamkeeper.sources.kafka import cost as kafka_cost
+from streamkeeper.flows.generations import AFTER_LAST, EMPTY, REBUILT, Restart, StartAt
+from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.sources.base.format import Case, Move
+from streamkeeper.sources.formats import format_of
+
+UNREAD = "unknown: the checkpoint's offsets cannot be read"
+"""A flow's position, in words, that its checkpoint no longer tells."""
 
 
 def price_of(
     source: Source,
-    standing: Standing,
+    standing: CommittedPosition,
     position: dict[str, Any] | None,
     restart: Restart,
     stateful: bool | None,
@@ -42,14 +44,12 @@ def price_of(
     if misfit is not None:
         if restart.start.mode == AFTER_LAST:
             raise RequestError(
-                f"The source {source.name} was another kind of source in the old checkpoint: {misfit} So it"
-                " cannot go on from there. Give the new source another name, or choose earliest, latest, a"
-                " timestamp or explicit offsets."
+                f"The source {source.name} was another kind of source in the old checkpoint: {misfit} It"
+                " cannot continue from there. Give the new source another name, or choose earliest,"
+                " latest, a timestamp or explicit offsets."
             )
         offset = None
-    where = (
-        "unknown: the checkpoint's offsets cannot be read" if position is None else "nothing processed yet"
-    )
+    where = UNREAD if position is None else "nothing processed yet"
     if offset is not None:
         where = describe(offset)
     if standing.is_older_copy:
@@ -57,63 +57,23 @@ def price_of(
             None,
             0,
             None,
-            "the table has batches that this checkpoint never planned; it is an older copy, or was made anew",
+            "the table has batches that this checkpoint never planned; it is an older copy, or was recreated",
         )
         return SourcePrice(source.name, where, f"start {restart.start.mode}", lost=unknown, repeated=unknown)
-    if source.format in (KAFKA, DELTA):
-        return _log_price(
-            source,
-            standing,
-            SourcePrice(source.name, where, ""),
-            restart,
-            offset=offset,
-            stateful=stateful,
-            told=position,
-        )
-    if not source.reads_files:
-        return _plain_price(source, where, offset, restart)
-    return files_cost.price_of(
-        source, standing, position, restart, where=where, offset=offset, stateful=stateful
-    )
+    case = Case(source, standing, position, offset, restart, stateful, where)
+    return format_of(source).price(case)
 
 
-def _log_price(
-    source: Source,
-    standing: Standing,
-    price: SourcePrice,
-    restart: Restart,
-    *,
-    offset: Any,
-    stateful: bool | None,
-    told: object,
-) -> SourcePrice:
-    """Return the cost of a reset in a source that is a log itself (Kafka, Delta).
+def price_from(source: Source, move: Move) -> SourcePrice:
+    """Return the cost of a move to an earlier place in one source: what the start needs, what is read again.
 
-    ``told`` is None if the old offsets cannot be read.
+    :param source: opened (:mod:`streamkeeper.manifest.environment`).
+    :raises RequestError: the place's offset does not fit the present source.
+    :raises CheckpointError: the list of processed files is damaged.
+    :raises StorageError: the source cannot be listed.
     """
-    mode = restart.start.mode
-    if told is None:
-        unknown = Amount(None, 0, None, "the checkpoint's offsets cannot be read")
-        return replace(
-            price, then=f"start {mode}", lost=NONE if mode == EARLIEST else unknown, repeated=unknown
-        )
-    rebuilds = restart.state != EMPTY and stateful is not False and mode != EARLIEST
-    if source.format == KAFKA:
-        seen = kafka_cost.look(source, standing, offset)
-        found = kafka_cost.price_of(source, price, seen, restart)
-        return kafka_cost.with_state(found, seen, stateful) if rebuilds else found
-    found = delta_cost.price_of(source, price, offset, restart)
-    return delta_cost.with_state(found, source, offset, stateful) if rebuilds else found
-
-
-def _plain_price(source: Source, where: str, offset: Any, restart: Restart) -> SourcePrice:
-    unknown = Amount(None, 0, None, f"{source.format} keeps no history to count")
-    if restart.start.mode == AFTER_LAST:
-        return SourcePrice(source.name, where, "after the last processed batch")
-    if restart.start.mode == OFFSETS:
-        wanted = (restart.start.offsets or {})[source.name]
-        told = isinstance(offset, int)  # only then the direction of the move is known
-        lost = unknown if not told or wanted > offset else NONE
-        repeated = unknown if not told or wanted < offset else NONE
-        return SourcePrice(source.name, where, describe(wanted), lost=lost, repeated=repeated)
-    return SourcePrice(source.name, where, "the beginning", repeated=unknown)
+    asked = Restart(StartAt(AFTER_LAST), REBUILT if move.state == REBUILT else EMPTY)
+    found = price_of(source, move.place.standing, move.place.positions(), asked, move.stateful)
+    where = UNREAD if move.position is None else describe(move.offset(source))
+    found = replace(found, now=where, then=f"after {move.place}: {describe(move.then(source))}")
+    return format_of(source).price_again(source, move, found)

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from streamkeeper.errors import RecoveryError, RequestError, StorageError
 from streamkeeper.flows import ledger
 from streamkeeper.flows.files import kept_pipelines, tables_folder
+from streamkeeper.json_values import read_as
 from streamkeeper.manifest import names
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_json, to_json
@@ -43,6 +44,45 @@ class Checksum:
     rows: int
     sum: str
     xor: int
+
+
+@dataclass(frozen=True)
+class PinnedTable:
+    """Version of one table that is copied to ``path``."""
+
+    what: str
+    source: str
+    path: str
+    version: int
+    table_id: str
+    files: int
+    bytes: int
+    rows: int | None
+    source_id: str
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """What the step ``pin`` hands on: versions to copy, and each flow's position in them."""
+
+    tables: tuple[PinnedTable, ...]
+    flows: tuple[FlowAt, ...]
+
+
+@dataclass(frozen=True)
+class VerifiedTable:
+    """What the step ``verify`` found in a copy."""
+
+    what: str
+    checksum: Checksum
+    schema: str
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What the step ``verify`` hands on."""
+
+    tables: tuple[VerifiedTable, ...]
 
 
 @dataclass(frozen=True)
@@ -210,14 +250,14 @@ def remove(settings: Settings, pipeline: str, table: str, backup: str, *, unfini
     entry = _read(storage, pipeline, table, backup)
     if unfinished and entry is not None:
         raise RecoveryError(
-            f"The backup {backup} of {pipeline}.{table} was finished since it was planned to go, so it was"
-            " not removed."
+            f"The backup {backup} of {pipeline}.{table} was completed after its removal was planned, so it"
+            " was not removed."
         )
     users = needed_by(storage, entry) if entry is not None else []
     if users:
         raise RecoveryError(
             f"The backup {backup} of {pipeline}.{table} is needed by {', '.join(users)}, so it was not"
-            f" removed. Let that end, or give it up (streamkeeper abandon {users[0]})."
+            f" removed. Wait for that recovery, or give it up (streamkeeper abandon {users[0]})."
         )
     storage.create(f"{_folder(storage, pipeline, table)}/{backup}{_REMOVED}", b"{}\n")
     place, _, copies = folder(settings, pipeline, table, backup).rpartition("/")
@@ -247,7 +287,7 @@ def left_over(settings: Settings) -> LeftOver:
         book = ledger.open(state, pipeline, name)
         if book.end() is not None:
             unfinished.append(
-                Expired(pipeline, table, name, "it was never finished, and its recovery is over")
+                Expired(pipeline, table, name, "it was never completed, and its recovery is over")
             )
         elif not book.events():
             strange.append(folder(settings, pipeline, table, name))
@@ -301,16 +341,6 @@ def to_value(backup: Backup) -> dict[str, Any]:
     return {**asdict(backup), "bytes": backup.bytes}
 
 
-def checksum_of(value: dict[str, Any]) -> Checksum:
-    """Return a checksum from its JSON object."""
-    return Checksum(int(value["rows"]), str(value["sum"]), int(value["xor"]))
-
-
-def flows_of(values: Iterable[dict[str, Any]]) -> tuple[FlowAt, ...]:
-    """Return the positions of flows from their JSON objects."""
-    return tuple(FlowAt(**value) for value in values)
-
-
 def _why_expired(entry: Backup, newer: int, moment: datetime) -> str | None:
     expires = entry.expires()
     if expires is None and (entry.kept_days is not None or entry.keep_last is None):
@@ -361,16 +391,14 @@ def _read(storage: Storage, pipeline: str, table: str, backup: str) -> Backup | 
             " the release that wrote it."
         )
     try:
-        tables = tuple(
-            TableBackup(**{**item, "checksum": checksum_of(item["checksum"])}) for item in value["tables"]
-        )
-        known = names.read(storage)
-        flows = tuple(replace(flow, flow=known.present(flow.flow)) for flow in flows_of(value["flows"]))
-        return Backup(**{**value, "pipeline": pipeline, "tables": tables, "flows": flows})
-    except (TypeError, KeyError) as error:
+        found = read_as(Backup, value)
+    except (TypeError, ValueError) as error:
         raise StorageError(
-            f"{storage.path(name)} is no backup's entry: {error}. Put a copy of it back."
+            f"{storage.path(name)} is not a backup's entry: {error}. Restore it from a copy."
         ) from error
+    known = names.read(storage)
+    flows = tuple(replace(flow, flow=known.present(flow.flow)) for flow in found.flows)
+    return replace(found, pipeline=pipeline, flows=flows)
 
 
 def _folder(storage: Storage, pipeline: str, table: str) -> str:

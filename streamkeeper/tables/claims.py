@@ -88,16 +88,16 @@ class _Around:
         if present != pipeline.name:
             return (
                 f"{pipeline.file}, line 1: the pipeline that was named {pipeline.name} is named {present}"
-                f" now. Name the file {present}.py, or give it a name that no pipeline had; to take the"
-                f" rename back, run `streamkeeper rename {present} {pipeline.name}`."
+                f" now. Name the file {present}.py, or give it a name that no pipeline ever had; to undo"
+                f" the rename, run `streamkeeper rename {present} {pipeline.name}`."
             )
         for flow in pipeline.flows:
             own, now = f"{pipeline.name}.{flow.name}", self.known.present(f"{pipeline.name}.{flow.name}")
             if now != own:
                 return (
-                    f"{flow.where}: the flow that was named {flow.name} is named {now.partition('.')[2]} now."
-                    " Declare it by that name, or give this one a name that no flow had; to take the rename"
-                    f" back, run `streamkeeper rename {now} {own}`."
+                    f"{flow.where}: the flow that was named {flow.name} is named {now.partition('.')[2]}"
+                    " now. Declare it by that name, or give this one a name that no flow ever had; to undo"
+                    f" the rename, run `streamkeeper rename {now} {own}`."
                 )
         return None
 
@@ -118,9 +118,9 @@ class _Around:
                 if alike is not None and self.before.likenesses.get(old) == alike:
                     return (
                         f"{flow.where}: the flow {flow.name} is {old} under another name, and would read"
-                        f" everything once more. Run `streamkeeper rename {old} {new}`: it goes on where it"
-                        " stands. If all is to be read again, rename it first, and then ask for a full"
-                        " refresh."
+                        f" everything again. Run `streamkeeper rename {old} {new}`, and it continues from"
+                        " its position. If everything is to be read again, rename it first and then"
+                        " trigger a full refresh."
                     )
         return None
 
@@ -140,18 +140,18 @@ class _Around:
             if not owners.has_run(self.storage, last.name):
                 continue
             todo = (
-                f"Run `streamkeeper rename {last.name} {pipeline.name}`: all its flows go on where they"
-                " stand."
+                f"Run `streamkeeper rename {last.name} {pipeline.name}`: all its flows continue from their"
+                " positions."
             )
             self.gone[last.name] = (
                 f"{last.file} is gone, and {pipeline.file} declares"
                 f" {'the same' if same else 'a table of it'}. {todo} Until then its flows keep their last"
-                " declaration and do not start anew. To have them no more, remove both files."
+                " declaration and are not started again. To remove the flows, remove both files."
             )
             return (
-                f"{pipeline.file}, line 1: the file declares {'what' if same else 'a table that'} {last.file}"
-                f" declared, which is gone, and would read everything into its tables once more. {todo} If it"
-                " is another pipeline, give its tables other names."
+                f"{pipeline.file}, line 1: the file declares {'what' if same else 'a table that'}"
+                f" {last.file} declared, which is gone, and would read everything into its tables again."
+                f" {todo} If it is another pipeline, give its tables other names."
             )
         return None
 
@@ -172,7 +172,7 @@ class _Around:
                     self.gone[other] = (
                         f"{other}.py is gone, and {pipeline.file} declares its table {table.name}. Put"
                         f" {other}.py back, or take the table out of {pipeline.file}. Until then its flows"
-                        " keep their last declaration and do not start anew."
+                        " keep their last declaration and are not started again."
                     )
                 there = declared.table(table.name) if declared else None
                 known = f" ({there.where})" if there else ""

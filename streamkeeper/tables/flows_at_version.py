@@ -6,8 +6,8 @@ next generation had taken over, and stood where it began until it committed some
 further back, as after a restore. But a recovery that changes all of the table seals first, and changes the
 table afterwards: in between the flow still stood after its last batch, since the table held that.
 
-Restoring a version does not take the ``txn`` actions of later versions back (FACTS-spark, "Delta sink"), so
-the log is read from that version back, and the flow goes on under a new query id.
+RESTORE reverts files and metadata, and not the ``txn`` actions of later versions
+(docs/decisions/0018). So the log is read from that version back, and the flow continues under a new query id.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class WritersAt:
         if version not in held:
             found = f"its log holds commits {held[-1]} to {held[0]}" if held else "there is no table"
             raise RequestError(
-                f"What the table at {path} held at version {version} cannot be told: {found}. Choose a"
-                " version that is held."
+                f"What the table at {path} held at version {version} is unknown: {found}. Choose one of"
+                " those versions."
             )
         self._commits = delta_log.commits(path, upto=version)
         self._reached = version + 1
@@ -92,7 +92,7 @@ class PastVersion:
 
     ``flows`` say where all stood that write the table, by their full names; None where the log does not reach
     back far enough to tell. ``undone`` counts the batches of each after the version, and is 1 where it
-    committed none and a recovery moved it with the table since. ``strangers`` are commits after it that
+    committed none and a recovery moved it with the table since. ``other_commits`` are commits after it that
     changed rows and are neither a flow's nor a recovery's, in words. ``changed_later`` are the recoveries
     that changed all of the table after it.
     """
@@ -103,7 +103,7 @@ class PastVersion:
     newest: int
     flows: Mapping[str, FlowAt | None]
     undone: Mapping[str, int]
-    strangers: tuple[str, ...]
+    other_commits: tuple[str, ...]
     changed_later: frozenset[str]
     wrote: WritersAt
 
@@ -190,8 +190,8 @@ def _stood(
         if strict and following is not None and following.start.mode != AFTER_LAST:
             raise RecoveryError(
                 f"Generation {following.number} of {home.full_name} is decided ({following.start.mode}) and"
-                " no driver began it yet, so it is not known where the flow stands. Let the flow run, then"
-                " back the table up again."
+                " no driver has started it yet, so the flow's position is unknown. Let the flow run, then"
+                " back up the table again."
             )
         if last.version is not None:
             done = _was_done(home, number, last.version)
@@ -202,7 +202,7 @@ def _stood(
         newer = number
     if unsure is not None:
         raise _Untold(
-            f"The log of the table that {home.full_name} writes does not reach back far enough to tell what"
+            f"The log of the table that {home.full_name} writes does not go back far enough to know what"
             f" its generation {unsure} had written by that version. Choose a newer version, or a backup."
         )
     return FlowAt(home.full_name, None, None, None) if newer is None else _where_begun(home, newer)

@@ -36,7 +36,7 @@ _COPIED = "BACKUP"
 
 
 @dataclass(frozen=True)
-class Strangers:
+class OtherWriters:
     """Other writers of the rows in a table.
 
     ``found`` describes those who added or changed rows: backfills, flows that are not declared, and single
@@ -49,7 +49,7 @@ class Strangers:
     unknown: str | None = None
 
 
-def look(settings: Settings, pipeline: str, writers: Sequence[Flow], path: str) -> Strangers:
+def look(settings: Settings, pipeline: str, writers: Sequence[Flow], path: str) -> OtherWriters:
     """List writers other than the table's flows, back to the last commit that emptied or replaced the table.
 
     A replacement counts only if the table's flows had built it. A backfill of data that the source still has
@@ -88,7 +88,7 @@ def look(settings: Settings, pipeline: str, writers: Sequence[Flow], path: str) 
         *_in_words(storage, pipeline, {flow.full_name for flow in writers}, seen),
         *_first(commits[False]),
     )
-    return Strangers(found, tuple(_first(commits[True])), unknown)
+    return OtherWriters(found, tuple(_first(commits[True])), unknown)
 
 
 def _held(path: str) -> Iterator[LogCommit]:
@@ -121,10 +121,7 @@ def _unknown_before(commit: LogCommit) -> str | None:
     if (commit.version == 0 and commit.operation == _COPIED) or any(
         writer.endswith(PUT_BACK) for writer in commit.transactions
     ):
-        return (
-            f"its version {commit.version} is a backup that was put back, and who had written into that is"
-            " not told by its log"
-        )
+        return f"its version {commit.version} is a restored backup, and the log does not say who wrote that"
     return None
 
 
@@ -132,7 +129,7 @@ def _unread(path: str) -> str | None:
     """Return where the log was not read; None if it was read to its first commit."""
     versions = delta_log.versions(path)
     if len(versions) > COMMITS:
-        return f"looked at are the newest {COMMITS:,} commits of its log"
+        return f"read are only the newest {COMMITS:,} commits of its log"
     return f"its log starts at version {versions[-1]} now" if versions and versions[-1] > 0 else None
 
 

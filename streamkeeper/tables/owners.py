@@ -124,9 +124,9 @@ def refusal(table: str, pipeline: str, other: str, where: str = "") -> str:
     """
     return (
         f"{table} belongs to the pipeline {other} already{where}, which keeps it; {pipeline} would read"
-        f" everything into it once more. A table belongs to one pipeline. If {pipeline}.py is {other}.py"
-        f" under another name, remove {other}.py and run `streamkeeper rename {other} {pipeline}`; else"
-        " declare all flows of the table in one file, or give this table another name."
+        f" everything into it again. A table belongs to one pipeline. If {pipeline}.py is {other}.py under"
+        f" another name, remove {other}.py and run `streamkeeper rename {other} {pipeline}`; else declare"
+        " all flows of the table in one file, or give this table another name."
     )
 
 

@@ -98,21 +98,21 @@ def _why_no_version(place: Place, oldest: int | None, least: tuple[int, int] | N
     :param oldest: the oldest version that the log has.
     :param least: the lowest batch of the generation that the log names, with its version.
     """
-    other = "Keep the target as it is (target: kept)"
+    other = "Keep the target (target: kept)"
     if place.generation.start.mode == BESIDE and least is not None and least[0] > place.batch:
         return (
-            f"generation {place.generation.number} was built beside the table and put in place at version"
-            f" {least[1]}, in one commit that holds its batches up to {least[0]}, so the table never was as"
-            f" after batch {place.batch}. Name batch {least[0]} or a newer one. {other}, or let full_refresh"
-            " read everything anew."
+            f"generation {place.generation.number} was built beside the table and replaced it at version"
+            f" {least[1]}, in one commit with its batches up to {least[0]}, so the table has no version for"
+            f" batch {place.batch}. Name batch {least[0]} or a newer one. {other}, or use full_refresh to"
+            " read everything again."
         )
     if oldest is None:
-        return f"there is no table. {other}, or put a backup back with restore_table."
+        return f"there is no table. {other}, or restore a backup with restore_table."
     if oldest > 0:
         why = f"it starts at version {oldest} now, since Delta removes old commits"
     else:
-        why = "it is whole, and no commit of it is that batch's"
-    return f"{why}. {other}, name a newer batch, or put a backup back with restore_table."
+        why = "it is complete, and has no commit of that batch"
+    return f"{why}. {other}, name a newer batch, or restore a backup with restore_table."
 
 
 def lacking_files(path: str, version: int) -> list[str]:

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.files_log import plain_path
-from streamkeeper.declare.model import DELTA, Source
+from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import misfit_of
 from streamkeeper.delta.history import History, version_at
 from streamkeeper.errors import CheckpointError
@@ -18,15 +18,9 @@ from streamkeeper.flows import generations
 from streamkeeper.flows.adopted_checkpoint import open_adopted
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import (
-    ADOPTED,
-    AFTER_LAST,
-    BATCH,
-    EARLIEST,
-    LATEST,
-    OFFSETS,
-    TIMESTAMP,
     Generation,
     Start,
+    StartMode,
 )
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.environment import opened_if_possible
@@ -40,37 +34,33 @@ def readers(settings: Settings, manifest: Manifest, path: str) -> Iterator[tuple
     for flow in manifest.flows():
         for declared in flow.pipeline.sources_of(flow.declaration):
             source = opened_if_possible(declared, settings)
-            if (
-                source.format == DELTA
-                and source.path is not None
-                and plain_path(source.path) == plain_path(path)
-            ):
+            if source.kind.table and source.path is not None and plain_path(source.path) == plain_path(path):
                 yield flow, source
 
 
-def what_it_feels(source: Source) -> str:
+def effect_on_reader(source: Source) -> str:
     """Return what happens to a reader when rows of its table are removed and written again, by the options of
     its source.
     """
     options = {name.lower(): value.lower() for name, value in source.options.items()}
     if "true" in (options.get("readchangefeed"), options.get("readchangedata")):
-        return "gets every row as deleted, and what is written again as inserted"
+        return "gets every row as deleted, and the rows written again as inserted"
     if "true" in (
         options.get("skipchangecommits"),
         options.get("ignorechanges"),
         options.get("ignoredeletes"),
     ):
-        return "does not see the rows go, and gets what is written again a second time"
-    return (
-        "fails at the commit that removes rows, and is parked: it needs a reset or a full refresh of its own"
-    )
+        return "does not see the deletes, and gets the rows written again as duplicates"
+    return "fails at the commit that removes rows and is parked: it then needs a reset or a full refresh"
 
 
-def what_readers_feel(settings: Settings, manifest: Manifest, path: str) -> list[str]:
+def effects_on_readers(settings: Settings, manifest: Manifest, path: str) -> list[str]:
     """Return one sentence for each reader of a table: what happens to it when rows are removed and written
     again.
     """
-    return [f"{flow.full_name} {what_it_feels(source)}" for flow, source in readers(settings, manifest, path)]
+    return [
+        f"{flow.full_name} {effect_on_reader(source)}" for flow, source in readers(settings, manifest, path)
+    ]
 
 
 @dataclass(frozen=True)
@@ -97,11 +87,13 @@ def needs_of(storage: Storage, flow: Flow, source: Source, history: History) -> 
     if begun is not None:
         stands = reader.version(reader.stands(begun[1]))
         if stands is not None:
-            yield Need(stands, f"{flow.full_name} reads it and stands at version {stands}.")
+            yield Need(stands, f"{flow.full_name} reads it and is at version {stands}.")
     if newest is not None and (begun is None or newest.number > begun[0].number):
         begins = reader.begins(newest)
         if begins is not None and begins <= history.newest:
-            said = f"generation {newest.number} of it, decided and not begun yet, begins at version {begins}"
+            said = (
+                f"generation {newest.number} of it, decided and not started yet, starts at version {begins}"
+            )
             yield Need(begins, f"{flow.full_name} reads it, and {said}.")
 
 
@@ -140,29 +132,30 @@ class _Reader:
         """
         start = decided.start
         match start.mode:
-            # Both read only the table at the time when the generation begins, or later commits.
-            case mode if mode in (
-                EARLIEST,
-                LATEST,
-            ):
+            case StartMode.EARLIEST | StartMode.LATEST:
+                # Both read only the table at the time when the generation begins, or later commits.
                 return None
-            case mode if mode == TIMESTAMP and start.timestamp_ms is not None:
+            case StartMode.TIMESTAMP:
+                assert start.timestamp_ms is not None, "a decision by timestamp has one"
                 return version_at(self.history, start.timestamp_ms)
-            case mode if mode == OFFSETS:
+            case StartMode.OFFSETS:
                 return self.version((start.offsets or {}).get(self.source.name))
-            case mode if mode == BATCH and start.generation is not None and start.batch is not None:
+            case StartMode.BATCH:
+                assert start.generation is not None and start.batch is not None, "it names a batch"
                 return self.version(self._offset(self._checkpoint(start.generation), start.batch))
-            case mode if mode == ADOPTED:
+            case StartMode.ADOPTED:
                 adopted = open_adopted(start)
                 last = adopted.last_commit()
                 return None if last is None else self.version(self._offset(adopted, last))
-            case mode if mode == AFTER_LAST and decided.previous is not None:
+            case StartMode.AFTER_LAST if decided.previous is not None:
                 return self._after(decided.previous)
-            case mode:
+            case StartMode.AFTER_LAST | StartMode.BESIDE | StartMode.GENERATION as mode:
                 raise CheckpointError(
-                    f"Where generation {decided.number} of {self.flow.full_name} begins to read ({mode})"
-                    " cannot be known before it has begun. Let its flow run, or run its recovery on."
+                    f"Where generation {decided.number} of {self.flow.full_name} begins to read ({mode}) is"
+                    " unknown before it has started. Let its flow run, or continue its recovery."
                 )
+            case _:
+                assert_never(start.mode)
 
     def _after(self, number: int) -> int | None:
         """Return the version after a generation; for one that never began, its starting version."""
@@ -172,7 +165,7 @@ class _Reader:
         decided = generations.read(self.home, number)
         if decided is None:
             raise CheckpointError(
-                f"{self.home.storage.path(self.home.generation(number))} is gone. Put it back from a copy."
+                f"{self.home.storage.path(self.home.generation(number))} is gone. Restore it from a copy."
             )
         return self.begins(decided)
 
@@ -180,7 +173,8 @@ class _Reader:
         start = generations.read_start(self.home, number)
         if start is None:
             raise CheckpointError(
-                f"Generation {number} of {self.flow.full_name} never began, or what says so is gone."
+                f"Generation {number} of {self.flow.full_name} never started, or its start file no longer"
+                " exists."
             )
         return Checkpoint(self.home.storage, start.checkpoint)
 

@@ -29,7 +29,7 @@ def take(storage: Storage, pipeline: str, table: str, recovery: str) -> None:
     if owner != pipeline:
         raise TableLocked(
             f"The table {table} belongs to the pipeline {owner}, not to {pipeline}, so {recovery} cannot"
-            " begin, and touched nothing. Ask for the recovery of that pipeline's table."
+            " start. Nothing was changed. Trigger the recovery for that pipeline."
         )
     while not storage.create(
         table_lock(storage, pipeline, table), to_json({"recovery": recovery, "at": now()})
@@ -48,10 +48,10 @@ def check_free(storage: Storage, pipeline: str, table: str, recovery: str) -> No
     other = holder(storage, pipeline, table)
     if other not in (None, recovery):
         raise TableLocked(
-            f"The recovery {other} works on the table {table} of {pipeline}, so {recovery} cannot begin, and"
-            " touched nothing. Wait for it; if it was killed, run it again (its DAG run, or streamkeeper"
-            f" recover {str(other).partition('-')[0]} --resume {other}), or give it up: streamkeeper abandon"
-            f" {other}."
+            f"The recovery {other} has locked the table {table} of {pipeline}, so {recovery} cannot start."
+            " Nothing was changed. Wait for it; if it was killed, run it again (its DAG run, or"
+            f" streamkeeper recover {str(other).partition('-')[0]} --resume {other}), or give it up:"
+            f" streamkeeper abandon {other}."
         )
 
 

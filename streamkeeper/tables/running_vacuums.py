@@ -73,6 +73,6 @@ def wait_until_gone(
         if found is None:
             return
         if not told:
-            say(f"Waiting for {found}: it could take files that are about to be put back.")
+            say(f"Waiting for {found}: it could remove files that are about to be restored.")
             told = True
         time.sleep(POLL)

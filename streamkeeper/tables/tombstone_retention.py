@@ -64,14 +64,14 @@ def forgets(storage: Storage, writers: Iterable[Flow], retention: float, now: fl
         if own is None:
             return Forgets(
                 None,
-                f"{flow.full_name}, which writes it, has committed nothing: what it reads first may be older"
-                " than any delete",
+                f"{flow.full_name}, which writes it, has committed nothing: the first changes that it reads"
+                " may be older than any delete",
             )
         if own > pause:
             pause, slowest = own, flow.full_name
     said = (
-        f"{slowest}, which writes it, committed nothing for {describe_age(pause)}, and may have to read what"
-        " came meanwhile"
+        f"{slowest}, which writes it, committed nothing for {describe_age(pause)}, and may have to read"
+        " changes that arrived meanwhile"
     )
     return Forgets(now - retention - pause, said if pause >= SAID else None)
 
@@ -99,9 +99,9 @@ def _reads_what_is_older(home: FlowHome, flow: Flow, since: float, is_old: bool)
 def _what_it_did(decided: Generation, begun: bool) -> str:
     said = f"generation {decided.number} ({decided.start.mode})"
     return (
-        f"began {said} within the retention, and may read what is older"
+        f"began {said} within the retention, and may read older changes"
         if begun
-        else f"is to begin {said}, and may read what is older"
+        else f"is to start {said}, and may read older changes"
     )
 
 

@@ -188,8 +188,8 @@ def read(turns: TableTurns, number: int) -> Holder | None:
     except (TypeError, KeyError) as error:
         path = turns.storage.path(turns.turn(number))
         raise StorageError(
-            f"{path} is no writers' turn: {error}. Make sure that no flow that writes {turns.table} runs, and"
-            f" remove {turns.root}."
+            f"{path} is not a writers' turn: {error}. Check that no flow that writes {turns.table} runs,"
+            f" and remove {turns.root}."
         ) from error
 
 

@@ -39,7 +39,7 @@ def mail_server() -> Iterator[Inbox]:
                     case b"DATA" if inbox.refuse:
                         self._say("554 no mail today")
                     case b"DATA":
-                        self._say("354 go on")
+                        self._say("354 continue")
                         inbox.mails.append(message_from_bytes(self._body(), policy=policy.default))
                         self._say("250 taken")
                     case b"QUIT":

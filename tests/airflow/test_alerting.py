@@ -115,25 +115,33 @@ def test_a_notifier_that_fails_is_counted_and_told_later_and_the_others_are_not_
     settings = declare(project, (SMTP, MAIL), (HTTP, HOOK))
     hook.refuse = True
     assert alert(settings, AlertKind.PARKED, FLOW, "it broke", "park 1")
-    assert "HttpNotifier could not be told that first.first_flow is parked, attempt 1:" in caplog.text
+    assert (
+        "HttpNotifier could not be told that first.first_flow is parked, attempt 1 (the monitor tries again):"
+        in caplog.text
+    )
     assert "503" in caplog.text
     [waiting] = alerts.pending(home)
     notifiers = notify.notifiers_of(settings, FLOW)
     assert not deliver(home, waiting, notifiers), "the pause after a failure is not over"
-    later = alerts.storage_now(home.storage) + alerts.FIRST_PAUSE + 1
+    later = alerts.storage_now(home.storage) + alerts.PAUSE + 1
     assert not deliver(home, waiting, notifiers, lambda: later), "refused again"
     hook.refuse = False
-    assert deliver(home, waiting, notifiers, lambda: later + 3600)
+    assert deliver(home, waiting, notifiers, lambda: later + alerts.PAUSE)
     assert (len(mail.mails), len(hook.bodies), alerts.pending(home)) == (1, 1, [])
 
 
-def test_where_every_notifier_failed_the_alert_was_not_told(
-    project: Path, mail: Inbox, home: FlowHome
+def test_an_alert_that_no_notifier_gets_is_given_up_at_the_last_attempt(
+    project: Path, mail: Inbox, home: FlowHome, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     settings = declare(project, (SMTP, MAIL))
     mail.refuse = True
+    monkeypatch.setattr(alerts, "MOST_ATTEMPTS", 2)
     assert not alert(settings, AlertKind.PARKED, FLOW, "it broke", "park 1")
-    assert len(alerts.pending(home)) == 1
+    [waiting] = alerts.pending(home)
+    later = alerts.storage_now(home.storage) + alerts.PAUSE + 1
+    assert not deliver(home, waiting, notify.notifiers_of(settings, FLOW), lambda: later)
+    assert "attempt 2 (no further attempt)" in caplog.text
+    assert alerts.pending(home) == []
 
 
 def test_a_pipeline_without_notifiers_tells_its_log(
@@ -163,7 +171,7 @@ def test_a_storage_that_cannot_be_written_does_not_break_the_task(
     (project / "state" / "first").write_text("in the way")
     with caplog.at_level(logging.ERROR):
         assert not alert(settings, AlertKind.PARKED, FLOW, "it broke", "park 1")
-    assert "Nobody could be told that first.first_flow: parked" in caplog.text
+    assert "No notifier could be called for first.first_flow, parked" in caplog.text
 
 
 class OnlyAsync(BaseNotifier):

@@ -114,17 +114,15 @@ def test_a_living_driver_is_found_and_attached_to_with_its_log(home: FlowHome, s
     assert found.wait() is None
     os.killpg(submitted.pid, signal.SIGTERM)
     assert end_of(submitted).said == "ended by SIGTERM"
-    assert end_of(found) == Ending(Outcome.FAILED, "it is gone without a word")
+    assert end_of(found) == Ending(Outcome.FAILED, "it ended without a reason")
 
 
 @pytest.mark.parametrize(
     ("parked", "left", "ending"),
     [
-        pytest.param(False, None, Ending(Outcome.FAILED, "it is gone without a word"), id="killed"),
-        pytest.param(False, "stopped", Ending(Outcome.STOPPED, "it left in good order"), id="stopped"),
-        pytest.param(
-            False, "asked to", Ending(Outcome.STOPPED, "it left in good order"), id="in other words"
-        ),
+        pytest.param(False, None, Ending(Outcome.FAILED, "it ended without a reason"), id="killed"),
+        pytest.param(False, "stopped", Ending(Outcome.STOPPED, "it ended normally"), id="stopped"),
+        pytest.param(False, "asked to", Ending(Outcome.STOPPED, "it ended normally"), id="in other words"),
         pytest.param(False, "failed", Ending(Outcome.FAILED, "it left a note: failed"), id="failed"),
         pytest.param(
             False,

@@ -117,7 +117,7 @@ def test_the_flows_that_are_asked_for_are_held_by_who_asked_and_nobody_else_is(
 def test_what_does_not_fit_is_listed_and_nothing_is_touched(values: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(AirflowFailException) as raised:
         hold("ada", **values)
-    assert str(raised.value).startswith("No flow was held, and nothing was touched:")
+    assert str(raised.value).startswith("No flow was held, and nothing was changed:")
     assert [word for word in words if word not in str(raised.value)] == []
     assert owners() == {flow: [] for flow in FLOWS}
 
@@ -167,5 +167,5 @@ def test_stopping_says_of_each_flow_how_it_came_to_stand_still() -> None:
 def test_stopping_what_was_released_meanwhile_fails_once_and_says_so() -> None:
     held = hold("ada", flows=FLOWS[:1])
     release("ada", flows=FLOWS[:1])
-    with pytest.raises(AirflowFailException, match=r"first\.first_flow is not stopped: nothing holds it"):
+    with pytest.raises(AirflowFailException, match=r"first\.first_flow is not stopped: it is not held"):
         StopDrivers(task_id="stop").execute(run_of("ada", {}, held))

@@ -136,12 +136,11 @@ def test_no_progress_is_told_once_and_its_end_once(bed: Bed) -> None:
     ]
     [said] = bed.told()
     assert said.startswith(
-        f"no-progress: {FLOW} has committed nothing for 10 min although it has something to read: a file"
-        " waits in the"
+        f"no-progress: {FLOW} has committed nothing for 10 min although input is waiting: a file waits in the"
     )
     assert "(generation 1, batch 0); no driver: the last one, epoch 1, is gone" in said
     bed.commit(folder, 1, [new])
-    assert [bed.look(1), bed.look(1)] == ["moved on since the last look", "idle: nothing to read"]
+    assert [bed.look(1), bed.look(1)] == ["progressed since the last check", "idle: nothing to read"]
     [_, well] = bed.told()
     assert well.startswith(f"recovered: {FLOW} commits again: generation 1, batch 1.")
     bed.add_file("2.json")
@@ -200,7 +199,7 @@ def test_a_flow_that_cannot_be_looked_at_costs_no_other(bed: Bed) -> None:
     bed.home.storage.overwrite(bed.home.progress, b'{"mood": "good"}')
     with pytest.raises(
         AirflowFailException,
-        match=rf"{FLOW} could not be looked at: .*progress\.json is no note of the monitor",
+        match=rf"{FLOW} could not be inspected: .*progress\.json is not a monitor's note",
     ):
         bed.look(1)
     assert [item["flow"] for item in bed.pushed[0]] == ["second.second_flow"]
@@ -226,7 +225,7 @@ def test_a_fault_in_the_look_at_one_flow_costs_no_other(bed: Bed, monkeypatch: p
 
     monkeypatch.setattr(progress, "look", faulty)
     with pytest.raises(
-        AirflowFailException, match=rf"{FLOW} could not be looked at: KeyError: 'reservoirVersion'"
+        AirflowFailException, match=rf"{FLOW} could not be inspected: KeyError: 'reservoirVersion'"
     ):
         bed.look(1)
     assert [item["flow"] for item in bed.pushed[0]] == ["second.second_flow"]

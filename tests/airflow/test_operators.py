@@ -145,13 +145,13 @@ def test_a_park_that_no_recovery_mends_names_the_correction_in_its_first_line(ho
         home, holds.PARK, failure.meaning, "driver", {**asdict(failure), "classed": failure.classed.value}
     )
     said = describe_park(FLOW, hold).splitlines()
-    assert said[0] == "A correction fits: the columns that the flow gives are not those of its table"
+    assert said[0] == "To be corrected: the columns of the flow do not match those of its table"
     assert said[2].startswith(f"The flow {FLOW} stopped")
 
 
 def test_a_park_without_a_classed_failure_has_its_reason_only(home: FlowHome) -> None:
-    hold = replace(park(home, "x"), reason="somebody did it by hand", details={})
-    assert describe_park(FLOW, hold) == f"The flow {FLOW} is parked: somebody did it by hand"
+    hold = replace(park(home, "x"), reason="someone did it by hand", details={})
+    assert describe_park(FLOW, hold) == f"The flow {FLOW} is parked: someone did it by hand"
 
 
 def test_a_park_holds_the_declaration_that_failed_and_no_other(home: FlowHome) -> None:
@@ -170,7 +170,9 @@ def test_a_park_stays_while_the_pipeline_file_raises_since_no_newer_fingerprint_
     settings = Settings.from_environment()
     read_manifest(settings)
     park(home, "unreadable")
-    assert blocking(settings, FLOW) == [], "another declaration than the one that failed: it is tried once"
+    assert blocking(settings, FLOW) == [], (
+        "another declaration than the one that failed: the new declaration is tried once"
+    )
     file = project / "pipelines" / "first.py"
     sound = file.read_text()
     file.write_text(sound + "\nraise ValueError('half written')\n")

@@ -161,13 +161,13 @@ def test_a_plan_that_is_refused_under_the_hold_is_an_answer_too_and_is_told(
     told: Kept, notes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(*_: object) -> dict[str, Any]:
-        raise PlanRefused("Things have changed:\n- The topic was made anew.")
+        raise PlanRefused("Things have changed:\n- The topic was recreated.")
 
     monkeypatch.setattr(engine, "carry_out", refuses)
-    with pytest.raises(AirflowSkipException, match="made anew"):
+    with pytest.raises(AirflowSkipException, match="recreated"):
         RecoveryStep(of=RESET, task_id="plan_again").execute(context(plan=PLAN))
     assert [kind for kind, _, _ in told.alerts] == [AlertKind.RECOVERY_FAILED]
-    assert notes[0].startswith("Refused: The topic was made anew.")
+    assert notes[0].startswith("Refused: The topic was recreated.")
 
 
 def test_secrets_in_the_form_s_values_are_hidden_by_airflow_s_masker(
@@ -480,7 +480,7 @@ def test_a_recovery_s_failure_is_told_when_nothing_is_tried_any_more(
 @pytest.mark.parametrize(
     ("step", "found", "said"),
     [
-        pytest.param("verify_progress", {"batch": 0}, "is done: its new generation works", id="it works"),
+        pytest.param("verify_progress", {"batch": 0}, "is done: its new generation runs", id="it works"),
         pytest.param(
             "verify_progress",
             {"held_by": ["person-ada"]},
@@ -490,7 +490,7 @@ def test_a_recovery_s_failure_is_told_when_nothing_is_tried_any_more(
         pytest.param(
             "verify_progress",
             {"superseded_by": 3},
-            "generation 3 came after it already",
+            "generation 3 has replaced it already",
             id="another came after it",
         ),
         pytest.param("release", {"park_lifted": True}, None, id="a step before the last"),

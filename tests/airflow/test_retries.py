@@ -16,7 +16,7 @@ from streamkeeper_airflow.flow.retries import (
     AfterHealth,
     DriverFailed,
     WrongSettings,
-    check_patience,
+    check_supervisor_timeout,
     delay,
     failing_streak,
 )
@@ -81,7 +81,7 @@ def settings_with(supervisor_timeout: float) -> Settings:
 def patience(settings: Settings) -> str:
     """Return what is said of times that do not fit; nothing where they do."""
     try:
-        check_patience(settings)
+        check_supervisor_timeout(settings)
     except WrongSettings as error:
         return str(error)
     return ""
@@ -111,7 +111,7 @@ def test_times_that_cannot_fit_are_refused_with_numbers(
 ) -> None:
     monkeypatch.setenv("AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT", str(lost))
     with pytest.raises(WrongSettings, match=words):
-        check_patience(settings_with(timeout))
+        check_supervisor_timeout(settings_with(timeout))
 
 
 def test_times_that_fit_are_let_pass(monkeypatch: pytest.MonkeyPatch) -> None:

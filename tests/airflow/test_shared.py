@@ -185,7 +185,7 @@ def test_a_driver_that_runs_one_of_the_flows_only_is_found_behind_a_flow_without
     assert found is not None
     sleeper.terminate()
     assert sleeper.wait(30) == -signal.SIGTERM
-    assert found.wait() == Ending(Outcome.FAILED, "it is gone without a word")
+    assert found.wait() == Ending(Outcome.FAILED, "it ended without a reason")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_whose_end_a_driver_s_end_is(
             mine, why = lease(home, gone()), left[home.full_name]
             if why is not None:
                 leases.leave(home, mine, why)
-    assert [home.full_name for home in shared_driver.to_blame(homes, code, {})] == blamed
+    assert [home.full_name for home in shared_driver.flows_at_fault(homes, code, {})] == blamed
 
 
 def operator(*homes: FlowHome, **kwargs: Any) -> FlowOperator:
@@ -253,7 +253,7 @@ def test_a_driver_that_fails_is_tried_again_unless_all_its_flows_are_held(homes:
         with pytest.raises(DriverFailed, match=rf"The driver of {home.full_name} ended: killed"):
             operator(*homes)._conclude(home, ending=Ending(-9, "killed"), context=RUN)
         holds.put(home, holds.person("ann"), "wait", "ann")
-    with pytest.raises(AirflowSkipException, match="is held, so it is not started"):
+    with pytest.raises(AirflowSkipException, match="is held and is not started"):
         operator(*homes)._conclude(homes[0], ending=Ending(-9, "killed"), context=RUN)
 
 
@@ -262,7 +262,7 @@ def test_which_flows_share_the_driver_is_asked_anew_at_each_try(homes: list[Flow
     old._find_sharers(Settings.from_environment())
     assert old.flows == BOTH, "the DAG file was older than the second flow"
     declare(project, shared=False)
-    with pytest.raises(AirflowSkipException, match="share no driver any more"):
+    with pytest.raises(AirflowSkipException, match="no longer share a driver"):
         old._find_sharers(Settings.from_environment())
 
 

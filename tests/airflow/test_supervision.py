@@ -61,7 +61,7 @@ class Task:
     def end(self) -> BaseException | str:
         assert self.thread is not None
         self.thread.join(SOON)
-        assert self.ended is not None, "the task goes on"
+        assert self.ended is not None, "the task continues"
         return self.ended
 
 
@@ -157,7 +157,7 @@ def bed(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
     for task in made.tasks:
         assert task.thread is not None
         task.thread.join(SOON)
-        assert not task.thread.is_alive(), "a task goes on after its test"
+        assert not task.thread.is_alive(), "a task continues after its test"
 
 
 # --- each case: from a state, by an event, to a state
@@ -223,7 +223,9 @@ def the_task_is_told_to_stop(bed: Bed) -> None:
     task.operator.on_kill()
     beat = leases.read_heartbeat(bed.home, 1)
     assert beat is not None
-    wait_until(lambda: leases.read_heartbeat(bed.home, 1).count > beat.count + 5 or None, SOON, "it goes on")  # type: ignore[union-attr]
+    wait_until(
+        lambda: leases.read_heartbeat(bed.home, 1).count > beat.count + 5 or None, SOON, "it continues"
+    )  # type: ignore[union-attr]
     assert leases.current(bed.home) == first
 
 
@@ -340,7 +342,7 @@ def settings_that_cannot_fit_beside_a_driver_that_runs(bed: Bed) -> None:
     bed.driver(1)
     os.environ["STREAMKEEPER_SUPERVISOR_TIMEOUT"] = "60"
     task = bed.task()
-    wait_until(lambda: supervision.read(bed.home), SOON, "the task watches it all the same")
+    wait_until(lambda: supervision.read(bed.home), SOON, "the task watches it anyway")
     holds.put(bed.home, PERSON, "enough", "ada")
     assert task.end() == "success"
 

@@ -44,7 +44,7 @@ def test_a_flood_is_cut_off_with_a_word_on_where_the_rest_is(log: Path) -> None:
     tail.pump()
     append(log, "line\n" * 10)
     tail.pump()
-    assert said == ["line"] * 3 + [f"No more lines are shown here; the driver goes on writing to {log}."]
+    assert said == ["line"] * 3 + [f"No more lines are shown here; the driver keeps writing to {log}."]
 
 
 def test_a_line_without_end_is_shortened(log: Path) -> None:

@@ -83,7 +83,7 @@ def running(bench: Bench) -> Iterator[None]:
     def keep() -> None:
         environment = {**os.environ, **submit.environment(bench.settings)}
         while not over.is_set():
-            command = submit.command(bench.settings, bench.flow())
+            command = submit.driver(bench.settings, [bench.flow()]).command()
             with (bench.root / "driver.log").open("ab") as log:
                 process = subprocess.Popen(
                     command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log

@@ -68,11 +68,11 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="bench-parse-") as scratch:
             settings = declare(Path(scratch), size)
             environment = airflow(Path(scratch), settings)
-            for row in ("made", "made anew"):
+            for row in ("made", "recreated"):
                 took: list[float] = []
                 files: dict[str, float] = {}
                 for number in range(ROUNDS):
-                    prepare(settings, anew=row == "made anew", number=number)
+                    prepare(settings, anew=row == "recreated", number=number)
                     seconds, files = parse(environment, size)
                     took.append(seconds)
                 middle = statistics.median(took)
@@ -87,7 +87,7 @@ def main() -> None:
                     + ", ".join(f"{Path(file).name} {value:.2f}" for file, value in sorted(files.items())),
                     flush=True,
                 )
-    for row in ("made", "made anew"):
+    for row in ("made", "recreated"):
         least, most = (a_flow[row, size] for size in (SIZES[0], SIZES[-1]))
         print_ratio(
             f"parse, manifest {row}: {SIZES[-1]:,} flows to {SIZES[0]}", most, least, "ms/flow", "≤1.0"

@@ -76,7 +76,7 @@ class Bench:
 
     def run_flow(self) -> float:
         """Run the driver over what is there; give when it was started, in seconds since the epoch."""
-        return self._run(submit.command(self.settings, self.flow(), available_now=True))
+        return self._run(submit.driver(self.settings, [self.flow()], available_now=True).command())
 
     def run_bare(self, view: str, checkpoint: str = "checkpoint") -> float:
         """Run the bare query over what is there, with the same Spark settings; give when it was started."""

@@ -240,6 +240,6 @@ def test_a_real_log_is_read_as_it_grows(home: FlowHome, tmp_path: Path) -> None:
 
 def test_an_auditor_that_fails_says_so_instead_of_seeing_nothing(home: FlowHome, tmp_path: Path) -> None:
     home.storage.create(home.lease(1), b"{}")
-    with pytest.raises(Exception, match="is no lease"), Auditor(home, tmp_path / "table") as auditor:
+    with pytest.raises(Exception, match="is not a lease"), Auditor(home, tmp_path / "table") as auditor:
         while auditor._thread.is_alive():
             os.sched_yield()

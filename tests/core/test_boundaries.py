@@ -1,4 +1,4 @@
-"""Which room may import what (DESIGN, "The rooms"): read from the code's syntax, so that a lazy import counts
+"""Which room may import what (docs/architecture.md): read from the syntax, so that a lazy import counts
 too.
 """
 
@@ -26,21 +26,15 @@ OPTIONAL = {
 }
 """What a part of streamkeeper may import besides the standard library."""
 
-FORBIDDEN = {
-    "streamkeeper": {
-        "airflow",
-        "pyspark",
-        "delta",
-        "spark_jobs",
-        "streamkeeper_jobs",
-        "streamkeeper_airflow",
-        "pipelines",
-    },
-    "spark_jobs": {"airflow", "streamkeeper_airflow"},
-    "plugins": {"pyspark", "delta", "spark_jobs", "streamkeeper_jobs", "pipelines"},
-    "dags": {"pyspark", "delta", "spark_jobs", "streamkeeper_jobs", "pipelines"},
+ONLY = {
+    "streamkeeper": {"streamkeeper"},
+    "plugins": {"airflow", "streamkeeper", "streamkeeper_airflow"},
+    "dags": {"airflow", "streamkeeper", "streamkeeper_airflow"},
 }
-"""What no file of a room may import."""
+"""What files of a room may import besides the standard library."""
+
+FORBIDDEN = {"spark_jobs": {"airflow", "streamkeeper_airflow"}}
+"""What no file of the room of the user's own code may import."""
 
 DRIVER_NEEDS_NONE_OF = {"cli"}
 """Parts of streamkeeper that no driver imports."""
@@ -68,18 +62,13 @@ def files(room: str) -> list[Path]:
 
 def violations(room: str, file: str, source: str) -> list[str]:
     """Say which imports of a file its room does not allow; ``file`` is its name below the project."""
+    extra = next((names for part, names in OPTIONAL.items() if file.startswith(part)), set())
     found = [
-        f"{file}:{line} imports {name}" for line, name in imports(source) if top(name) in FORBIDDEN[room]
+        f"{file}:{line} imports {name}"
+        for line, name in imports(source)
+        if top(name) in FORBIDDEN.get(room, ())
+        or (room in ONLY and top(name) not in PURE | ONLY[room] | extra)
     ]
-    if room == "streamkeeper":
-        allowed = (
-            PURE
-            | {"streamkeeper"}
-            | next((extra for part, extra in OPTIONAL.items() if file.startswith(part)), set())
-        )
-        found += [
-            f"{file}:{line} imports {name}" for line, name in imports(source) if top(name) not in allowed
-        ]
     if room == "dags":
         found += [
             f"{file}:{line} imports {name}"
@@ -128,7 +117,7 @@ def test_a_helper_from_a_test_file_is_found_with_its_place(statement: str) -> No
     assert from_tests("tests/core/test_y.py", "from tests.worlds.asked import ASKED") == []
 
 
-@pytest.mark.parametrize("room", FORBIDDEN)
+@pytest.mark.parametrize("room", [*ONLY, *FORBIDDEN])
 def test_no_file_of_a_room_imports_what_the_room_may_not(room: str) -> None:
     found = [
         item

@@ -25,6 +25,7 @@ STAIRS = (
     ("streamkeeper.manifest",),
     ("streamkeeper.flows",),
     ("streamkeeper.tables",),
+    ("streamkeeper.sources.base",),
     ("streamkeeper.sources.files", "streamkeeper.sources.kafka", "streamkeeper.sources.delta"),
     ("streamkeeper.sources",),
     ("streamkeeper.drivers",),

@@ -100,7 +100,7 @@ TEXTS = {
 
 
 PLAIN_TEXTS = (
-    "To go on all the same, accept `loss`.",
+    "To continue anyway, accept `loss`.",
     "The source password_resets: files log 7 (42K03)",
     "s3://bucket/token/_delta_log: 3 files, 1.2 kB",
     "token: a batch, 3 secrets were found; 10:30 at host:9092",
@@ -178,7 +178,7 @@ def test_an_error_is_cut_before_it_is_looked_through() -> None:
 def test_a_reason_that_nobody_would_read_is_refused_before_anything_is_planned(world: World) -> None:
     request = ResetRequest(("events.clean_events",), StartAt("earliest"), reason="x" * 2_001)
     with pytest.raises(
-        RequestError, match=r"The reason has 2,001 characters\. Allowed are 2,000\. Say it shorter"
+        RequestError, match=r"The reason has 2,001 characters\. Allowed are 2,000\. Shorten it"
     ):
         engine.plan(world.settings, reset_checkpoint.KIND, request, "r1")
     with pytest.raises(RequestError, match="2,001 characters"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -14,8 +13,8 @@ from demo.orders import Orders
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 
 
-def test_orders_are_sent_again_as_they_were_and_some_come_late(tmp_path: Path) -> None:
-    orders, random = Orders(tmp_path, {}), Random(7)
+def test_orders_are_sent_again_as_they_were_and_some_come_late() -> None:
+    orders, random = Orders("nowhere:9092"), Random(7)
     sent = [order for _ in range(20) for order in orders._orders(random, NOW)]
     found = [json.loads(order) for order in sent]
     assert len(set(sent)) == 20 * orders.size == len({order["order_id"] for order in found}), (
@@ -28,8 +27,8 @@ def test_orders_are_sent_again_as_they_were_and_some_come_late(tmp_path: Path) -
     )
 
 
-def test_an_order_that_kafka_does_not_take_ends_the_demo(tmp_path: Path) -> None:
-    orders = Orders(tmp_path, {})
+def test_an_order_that_kafka_does_not_take_ends_the_demo() -> None:
+    orders = Orders("nowhere:9092")
     orders._delivered(None, None)
     orders.check()
     orders._delivered("queue full", None)

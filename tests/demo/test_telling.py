@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from demo import story
-from demo.airflow_service import AirflowService
+from demo.airflow_api import AirflowApi
 from demo.generator import Generator
 from demo.seeing import check
 from demo.story import Story
@@ -39,8 +39,7 @@ def test_the_story_ends_in_1_at_the_first_step_that_does_not_come_true(
     places = {
         f"STREAMKEEPER_{name}": str(tmp_path / name) for name in ("PIPELINES", "STATE", "WAREHOUSE", "DATA")
     }
-    service = AirflowService(tmp_path / "airflow", Settings.from_environment(places))
-    ending = story.tell(service, service.settings, cast("Generator", None))
+    ending = story.tell(AirflowApi("", "", ""), Settings.from_environment(places), cast("Generator", None))
     assert ending == (0 if failing is None else 1)
     assert told == list(STEPS[: STEPS.index(failing) + 1] if failing else STEPS)
     assert ("FAILED after" in capsys.readouterr().out) == (failing is not None)

@@ -1,147 +1,189 @@
-"""A person at Airflow's pages: Debian's chromium, driven by its own chromedriver."""
+"""A person at Airflow's pages: a Chromium without a window, spoken to by its DevTools protocol."""
 
 from __future__ import annotations
 
+import base64
+import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
-
-from selenium import webdriver
-from selenium.common.exceptions import (
-    NoSuchElementException,
-    StaleElementReferenceException,
-    TimeoutException,
-)
-from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import WebDriverWait
+from typing import IO, Any, TypeVar, cast
 
 from demo.airflow_service import USER, AirflowService
+from tools import browser
+from tools.waiting import NeverCame, wait_until
 
-CHROMIUM, CHROMEDRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
+Found = TypeVar("Found")
 ARGUMENTS = (
-    "--headless=new",
+    "--headless",
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
-    "--no-first-run",
     "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1280,1000",
+    "--remote-debugging-pipe",
+    "--window-size=1280,800",
 )
 SECONDS = 120
 SCREENSHOTS = "STREAMKEEPER_SCREENSHOTS"
 """Names the folder that the README's pictures are written to; unset, they go to the test's own folder."""
+VISIBLE = """
+const all = selector => [...document.querySelectorAll(selector)].filter(
+    one => one.checkVisibility({visibilityProperty: true}) && one.getBoundingClientRect().width);
+"""
+AT = """
+const [one] = all(%s);
+if (!one) return null;
+if (%s) one.scrollIntoView({block: "center"});
+const box = one.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2;
+const hit = document.elementFromPoint(x, y);
+return hit && (one.contains(hit) || hit.contains(one)) ? [x, y] : null;
+"""
+"""Where an element is, unless it is outside the window or something covers it."""
 
 
 class Person:
     """Somebody who is logged in. Every look waits for what it looks for.
 
-    :raises RuntimeError: there is no browser.
+    :raises tools.browser.BrowserError: there is no browser.
     """
 
     def __init__(self, service: AirflowService, folder: Path) -> None:
-        missing = [str(file) for file in (CHROMIUM, CHROMEDRIVER) if not file.exists()]
-        if missing:
-            raise RuntimeError(
-                f"{', '.join(missing)} not found. Install them: apt-get install chromium chromium-driver."
-            )
-        options = webdriver.ChromeOptions()
-        options.binary_location = str(CHROMIUM)
-        for argument in (*ARGUMENTS, f"--user-data-dir={folder / 'profile'}"):
-            options.add_argument(argument)
         self._service, self._pictures = service, Path(os.environ.get(SCREENSHOTS) or folder)
-        self._driver = webdriver.Chrome(options=options, service=Service(str(CHROMEDRIVER)))
+        program = (str(browser.program()), *ARGUMENTS, f"--user-data-dir={folder / 'profile'}")
+        with (folder / "browser.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                # Chromium reads from descriptor 3 and answers at 4.
+                ("sh", "-c", 'exec "$@" 3<&0 4>&1 </dev/null >&2', "browser", *program),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **browser.environment()},
+            )
+        self._number, self._session = 0, {}
+        target = self._ask("Target.createTarget", url="about:blank")["targetId"]
+        session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session: dict[str, str] = {"sessionId": session}
 
     def close(self) -> None:
         """Close the browser."""
-        self._driver.quit()
+        self._process.terminate()
+        self._process.communicate()
 
     def visit(self, path: str) -> None:
         """Open a page, logging in where Airflow asks for it."""
-        self._driver.get(f"{self._service.url}{path}")
-        self._wait(
-            lambda: (
-                "/auth/login" in self._driver.current_url
-                or self._all("[data-testid=nav-home-link], a[aria-label=Home]")
-            )
-        )
-        if "/auth/login" in self._driver.current_url:
-            self.see("input[name=username]").send_keys(USER)
-            self.see("input[type=password]").send_keys(self._service.password)
-            self.see("button[type=submit]").click()
-            self._wait(lambda: "/auth/login" not in self._driver.current_url)
+        self._ask("Page.navigate", url=f"{self._service.url}{path}")
+        home, name = "[data-testid=nav-home-link], a[aria-label=Home]", "input[name=username]"
+        if self._wait(f"return all({json.dumps(home)}).length ? 1 : all('{name}').length ? 2 : 0", path) == 2:
+            self.write(name, USER)
+            self.write("input[type=password]", self._service.password)
+            self.click("button[type=submit]")
+            self._wait("return !location.pathname.includes('/auth/login')", "the login is over")
 
-    def see(self, selector: str) -> WebElement:
-        """Give the first visible element of a CSS selector."""
-        self._wait(lambda: self._all(selector))
-        return self._all(selector)[0]
+    def click(self, selector: str) -> None:
+        """Click on the first visible element of a CSS selector, as soon as nothing covers it."""
+        x, y = self._wait(AT % (json.dumps(selector), "true"), f"{selector} can be clicked")
+        for event in ("mouseMoved", "mousePressed", "mouseReleased"):
+            self._ask("Input.dispatchMouseEvent", type=event, x=x, y=y, button="left", clickCount=1)
+
+    def on_screen(self, words: str) -> None:
+        """Wait until a button with these words is in the window, without scrolling."""
+        mark = "for (const one of all('button')) if (one.innerText.trim() === %s) one.dataset.asked = 1;"
+        look = mark % json.dumps(words) + AT % ('"[data-asked]"', "false")
+        self._wait(f"{look}", f"the button {words!r} is on the screen")
+        self._js("for (const one of all('[data-asked]')) delete one.dataset.asked")
+
+    def enabled(self, selector: str) -> bool:
+        """Wait for an element; return whether it can be used."""
+        return self._of(selector, "one.disabled ? 'no' : 'yes'") == "yes"
 
     def read(self, words: str) -> str:
-        """Wait until words are on the page; give all of its text."""
-        self._wait(lambda: words in self._text())
-        return self._text()
+        """Wait until words are on the page; return all of its text."""
+        text = "const text = document.body.innerText; "
+        return str(self._wait(f"{text} return text.includes({json.dumps(words)}) && text", repr(words)))
 
     def picture(self, name: str) -> Path:
         """Save what is on the screen as ``<name>.png``."""
         self._pictures.mkdir(parents=True, exist_ok=True)
         file = self._pictures / f"{name}.png"
-        assert self._driver.save_screenshot(str(file))
+        file.write_bytes(base64.b64decode(self._ask("Page.captureScreenshot")["data"]))
         return file
+
+    def await_dags(self, ids: set[str]) -> None:
+        """Wait until the list of DAGs has links to these, and to no other."""
+        ids_shown = "all(LINKS).map(link => link.pathname.split('/dags/')[1].split('/')[0])"
+        shown = f"const LINKS = 'a[href*=\"/dags/\"]'; const ids = [...new Set({ids_shown})].sort();"
+        wanted = json.dumps(sorted(ids))
+        self._wait(f"{shown} return ids.join() === {wanted}.join()", f"the list has {wanted}")
 
     def open_section(self, title: str) -> None:
         """Open a section of the form in front, unless it is open."""
-        [button] = self._driver.find_elements(By.CSS_SELECTOR, f"[role=dialog] button[id$='trigger:{title}']")
-        if button.get_attribute("aria-expanded") != "true":
-            button.click()
-        self._wait(lambda: button.get_attribute("aria-expanded") == "true")
-
-    def choose(self, field: str, option: str) -> None:
-        """Choose an option of a field of the form."""
-        box = self.see(f"#element_{field} input[role=combobox]")
-        box.send_keys(option)
-        self._wait(lambda: self._driver.find_elements(By.CSS_SELECTOR, "[role=option]"))
-        box.send_keys(Keys.ENTER)
-        self._wait(lambda: option in self.see(f"#element_{field}").text)
+        button = f"[role=dialog] button[id$='trigger:{title}']"
+        state = "one.getAttribute('aria-expanded')"
+        if self._of(button, state) != "true":
+            self.click(button)
+        self._wait(f"const [one] = all({json.dumps(button)}); return {state} === 'true'", f"{title} is open")
 
     def chosen(self, field: str) -> str:
         """Return what is chosen in a field of the form."""
-        return self.see(f"#element_{field}").text
+        return self._of(f"#element_{field}", "one.innerText")
 
     def boxes_of_json(self) -> int:
         """Return how many editors of JSON the form in front shows, with all of its sections open."""
-        return len(self._all("[role=dialog] .cm-editor"))
+        return int(self._js("return all('[role=dialog] .cm-editor').length") or 0)
 
     def switch(self, field: str) -> None:
         """Flip a switch of the form."""
-        switch = self._driver.find_element(By.CSS_SELECTOR, f"input[name=element_{field}]")
-        before = switch.is_selected()
-        switch.find_element(By.XPATH, "./ancestor::label[1]").click()
-        self._wait(lambda: switch.is_selected() != before)
+        state = f"document.querySelector('input[name=element_{field}]').checked"
+        before = self._js(f"return {state}")
+        self.click(f"label:has(input[name=element_{field}])")
+        self._wait(f"return {state} !== {json.dumps(before)}", f"{field} is switched")
 
-    def wait_for_page(self, part: str) -> str:
-        """Wait until the address has a part; give it."""
-        self._wait(lambda: part in self._driver.current_url)
-        return str(self._driver.current_url)
+    def write(self, selector: str, text: str) -> None:
+        """Write into a field."""
+        self.click(selector)
+        self._ask("Input.insertText", text=text)
 
-    def _all(self, selector: str) -> list[WebElement]:
-        return [item for item in self._driver.find_elements(By.CSS_SELECTOR, selector) if item.is_displayed()]
+    def _of(self, selector: str, expression: str) -> str:
+        """Wait for an element, and return the text that an expression makes of it."""
+        return str(
+            self._wait(f"const [one] = all({json.dumps(selector)}); return one && {expression}", selector)
+        )
 
-    def _text(self) -> str:
-        return str(self._driver.find_element(By.TAG_NAME, "body").text)
-
-    def _wait(self, look: Callable[[], object]) -> None:
-        """Wait until ``look`` gives something; what is on the page is in the message if it never does."""
+    def _wait(self, body: str, what: str) -> Any:
+        """Wait until the body of a JavaScript function returns something; what is on the page is in the
+        message if it never does.
+        """
+        look = cast("Callable[[], Any]", lambda: self._js(body) or None)
         try:
-            WebDriverWait(
-                self._driver,
-                SECONDS,
-                ignored_exceptions=[StaleElementReferenceException, NoSuchElementException],
-            ).until(lambda _: look())
-        except TimeoutException as error:
-            raise TimeoutError(
-                f"Not seen on {self._driver.current_url} ({self.picture('missed')}):\n{self._text()[:3000]}"
-            ) from error
+            return wait_until(look, SECONDS, what)
+        except NeverCame as error:
+            where = self._js("return `${location}:\\n${document.body.innerText.slice(0, 3000)}`")
+            raise NeverCame(f"{error} On the screen ({self.picture('missed')}): {where}") from error
+
+    def _js(self, body: str) -> Any:
+        """Return what the body of a JavaScript function returns; None where it fails, as on a page that is
+        not there yet.
+        """
+        expression = f"(() => {{ {VISIBLE} {body} }})()"
+        answer = self._ask("Runtime.evaluate", expression=expression, returnByValue=True)
+        return None if "exceptionDetails" in answer else answer.get("result", {}).get("value")
+
+    def _ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Return the browser's answer to one command; nothing where the page went away meanwhile."""
+        self._number += 1
+        asked = {"id": self._number, "method": method, "params": parameters, **self._session}
+        writer, reader = cast("IO[bytes]", self._process.stdin), cast("IO[bytes]", self._process.stdout)
+        writer.write(json.dumps(asked).encode() + b"\0")
+        writer.flush()
+        while (answer := self._message(reader)).get("id") != self._number:
+            pass
+        return cast("dict[str, Any]", answer.get("result", {}))
+
+    def _message(self, reader: IO[bytes]) -> dict[str, Any]:
+        text = bytearray()
+        while (byte := reader.read(1)) != b"\0":
+            if not byte:
+                raise RuntimeError(f"The browser ended with {self._process.wait()}; its log is browser.log.")
+            text += byte
+        return cast("dict[str, Any]", json.loads(text))

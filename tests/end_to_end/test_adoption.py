@@ -99,7 +99,11 @@ def test_a_plain_jobs_checkpoint_is_adopted_and_the_flow_goes_on_with_its_state(
     assert world.api.xcom(ADOPT, dry, "rehearse")["operators"] == ["dedupe"], (
         "a dry run says that the declaration fits"
     )
-    assert (home.generations(), home.owners(), ledger.not_over(home.storage)) == ([], ["person-ada"], [])
+    assert (home.generations(), home.owners(), ledger.open_recoveries(home.storage)) == (
+        [],
+        ["person-ada"],
+        [],
+    )
     run = trigger(world, checkpoint=checkpoint, approval=False)
     assert (
         world.api.wait_for_task(ADOPT, run, "release", ("success", "failed", "upstream_failed"), 2 * ENDING)

@@ -30,7 +30,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "restore_table": {"table": TABLE, "accept": ["repeats"]},
     "full_refresh": {"table": TABLE},
     "full_refresh_with_backup": {"table": TABLE, "fill_from": "sources"},
-    "full_refresh_beside": {"table": TABLE, "behind": 3},
+    "full_refresh_beside": {"table": TABLE},
     "backfill": {"flow": FLOW, "accept": ["repeats"], "chunk": 5},
     "clean_up": {"pipeline": NAME, "keep_days": 7},
     "tidy_tables": {"pipeline": NAME, "tables": [TABLE]},
@@ -52,7 +52,10 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"fill_from": "backup", "infer_schemas": True},
         ["infer_schemas", "fill from sources"],
     ),
-    "full_refresh_beside": ({"behind": -1}, ["behind is -1", "a whole number of batches, 0 or more"]),
+    "full_refresh_beside": (
+        {"behind": 3},
+        ["Unknown: 'behind'", "Allowed are table, infer_schemas, definition"],
+    ),
     "adopt": (
         {"flow": FLOW, "checkpoint": "a/folder"},
         ["checkpoint is 'a/folder'", "an absolute path, or a URL"],
@@ -180,7 +183,7 @@ def carry_out(world: World, name: str, **values: Any) -> None:
     ]
     assert (world.home.owners(), world.footprint()["lock"]) == ([], None)
     world.await_flow("running")
-    wait_until(world.last_batch, ENDING, "the flow goes on")
+    wait_until(world.last_batch, ENDING, "the flow continues")
 
 
 @pytest.mark.long

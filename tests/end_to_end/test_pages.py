@@ -35,7 +35,7 @@ def test_the_parked_run_says_so_on_its_page(parked: World, person: Person) -> No
     failed = next(run for run in parked.api.runs(DAG) if run["state"] == "failed")
     person.visit(f"/dags/{DAG}/runs/{quote(failed['dag_run_id'])}")
     person.read("reset_checkpoint fits:")
-    person.see("button[aria-label='Edit note']").click()
+    person.click("button[aria-label='Edit note']")
     assert "SQLSTATE 42K03" in person.read(f"The flow {FLOW} stopped")
     person.picture("parked")
 
@@ -51,10 +51,10 @@ def test_the_form_has_the_parked_flow_chosen_and_triggers_what_is_right(
         "the form has the parked flow chosen",
     )
     person.visit(f"/dags/{RESET}")
-    person.see("[data-testid=trigger-dag-button]").click()
-    person.read("Where the new checkpoint starts reading")
+    person.click("[data-testid=trigger-dag-button]")
+    person.read("Start of the new checkpoint")
     assert person.chosen("flow") == FLOW
-    assert person.see("[data-testid=trigger-dag-submit]").is_enabled(), "nothing more must be said"
+    assert person.enabled("[data-testid=trigger-dag-submit]"), "nothing more must be said"
     person.picture("form")
     for section, titles in {
         "Position": ["Timestamp", "Offsets", "Generation"],
@@ -67,7 +67,7 @@ def test_the_form_has_the_parked_flow_chosen_and_triggers_what_is_right(
         assert "Accepted price" not in shown, "a price is accepted with the plan in view"
         assert person.boxes_of_json() == 0
     person.switch("dry_run")
-    person.see("[data-testid=trigger-dag-submit]").click()
+    person.click("[data-testid=trigger-dag-submit]")
     run = wait_until(
         lambda: next(iter(new_runs(parked, before)), None), ENDING, "the run that the form triggered"
     )
@@ -76,7 +76,7 @@ def test_the_form_has_the_parked_flow_chosen_and_triggers_what_is_right(
     assert parked.home.generations() == [1]
 
 
-def test_the_approval_names_the_price_and_shows_what_somebody_wrote_as_text(
+def test_the_approval_names_the_price_has_its_buttons_on_the_first_screen_and_shows_a_reason_as_text(
     parked: World, person: Person
 ) -> None:
     values = parked.form(start="latest", reason="![x](http://x/x.png)")
@@ -87,8 +87,9 @@ def test_the_approval_names_the_price_and_shows_what_somebody_wrote_as_text(
     assert approve.startswith("Approve, and lose ")
     assert reject == "Reject"
     person.visit(f"/dags/{RESET}/runs/{quote(run)}/tasks/approve/required_actions")
-    person.read(approve)
-    assert "![x](http://x/x.png)" in person.read("Reason:"), "what somebody wrote is text"
+    person.on_screen(approve)
+    person.on_screen(reject)
+    assert "![x](http://x/x.png)" in person.read("Reason:"), "what someone wrote is text"
     person.picture("approval")
     assert parked.api.answer(RESET, run, "approve", reject, ENDING) == "success"
     parked.api.wait_for_run(RESET, run, ENDING)
@@ -97,3 +98,15 @@ def test_the_approval_names_the_price_and_shows_what_somebody_wrote_as_text(
 
 def new_runs(world: World, before: set[str]) -> list[dict[str, Any]]:
     return [run for run in world.api.runs(RESET) if run["dag_run_id"] not in before]
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [(RESET, {RESET}), ("reset", {RESET}), (NAME, {DAG, f"schedule__{NAME}__yearly"})],
+)
+def test_the_search_finds_dags_by_what_one_calls_them(
+    world: World, person: Person, typed: str, found: set[str]
+) -> None:
+    person.visit("/dags")
+    person.write("[data-testid=search-dags]", typed)
+    person.await_dags(found)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from demo.airflow_api import ApiError
 from streamkeeper.delta import log as delta_log
 from tests.end_to_end.world import ENDING, RESET, World
 
@@ -32,27 +31,6 @@ FORM: dict[str, Any] = {
 def standing(world: World) -> None:
     """Every test here starts from a flow that runs and is held by nobody."""
     world.await_flow("running")
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        pytest.param({"table": f"{NAME}.nothing"}, "no pipeline declares", id="unknown table"),
-        pytest.param({"tabel": f"{NAME}.{NAME}"}, "Unknown: 'tabel'", id="unknown key"),
-        pytest.param({"accept": ["everything"]}, "allowed are loss", id="unknown price"),
-    ],
-)
-def test_what_does_not_fit_is_answered_in_words_by_the_plan_and_changes_nothing(
-    values: dict[str, Any], words: str, world: World
-) -> None:
-    before = world.footprint()
-    try:
-        run = world.api.trigger(REFRESH, {**FORM, **values})
-    except ApiError as refused:
-        assert refused.status == 400  # what Airflow's own form would not offer
-    else:
-        assert words in world.refusal_of(REFRESH, run)
-    assert world.footprint() == before
 
 
 def test_a_full_refresh_empties_the_table_in_spark_and_the_flow_fills_it_again(world: World) -> None:

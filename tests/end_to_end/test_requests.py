@@ -5,12 +5,9 @@ says what was wrong.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta, timezone
-from typing import Any
 
 import pytest
 
-from demo.airflow_api import ApiError
 from streamkeeper.flows import holds, ledger
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import recovery_lock
@@ -68,64 +65,6 @@ def test_a_rejected_plan_leaves_nothing_but_its_ledger(world: World) -> None:
     assert world.footprint() == {**before, "recoveries": [*before["recoveries"], recovery]}
 
 
-def in_the_future() -> str:
-    return (datetime.now(timezone.utc) + timedelta(days=1)).isoformat()
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        pytest.param(
-            {"flow": f"{NAME}.nobody"}, ["There is no flow 'requests.nobody'", FLOW], id="unknown flow"
-        ),
-        pytest.param({"flow": "../../etc/passwd"}, ["no flow's name"], id="a name with dots and slashes"),
-        pytest.param({"flow": "events'; drop table"}, ["no flow's name"], id="a name with quotes and spaces"),
-        pytest.param(
-            {"start_form": "latest"}, ["Unknown: 'start_form'", "Allowed are", "start"], id="unknown key"
-        ),
-        pytest.param(
-            {"start": "timestamp", "timestamp": in_the_future()},
-            ["lies in the future"],
-            id="future timestamp",
-        ),
-        pytest.param({"start": "timestamp"}, ["no timestamp is given"], id="no timestamp"),
-        pytest.param(
-            {"start": "offsets", "offsets": {"events_raw": {"partition": 3}}},
-            ["offsets of events_raw"],
-            id="misfit",
-        ),
-        pytest.param(
-            {"start": "offsets", "offsets": {"orders": {"logOffset": 1}}},
-            ["orders", "events_raw"],
-            id="unknown source",
-        ),
-        pytest.param(
-            {"flow": "nobody", "colour": "red"},
-            ["There is no flow 'nobody'", "Unknown: 'colour'"],
-            id="two at once",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_answered_in_words_by_the_plan_and_changes_nothing(
-    values: dict[str, Any], words: list[str], world: World
-) -> None:
-    before = world.footprint()
-    form = world.form(approval=False, **values)
-    # The form of the UI offers declared flows only, and Airflow checks that; what gets past it is checked by
-    # the plan.
-    try:
-        run = world.api.trigger(RESET, form)
-    except ApiError as refused:
-        assert refused.status == 400
-        said = refused.detail
-        assert "flow" in said
-    else:
-        said = world.refusal_of(RESET, run)
-        for word in words:
-            assert word in said
-    assert world.footprint() == before
-
-
 def test_a_table_that_another_recovery_works_on_is_left_to_it(world: World) -> None:
     recovery_lock.take(world.home.storage, NAME, NAME, "someone-else")
     try:
@@ -177,7 +116,7 @@ def test_a_price_that_got_worse_under_the_hold_is_asked_about_once_more(world: W
     assert world.api.answer(RESET, run, "approve", "Approve", ENDING) == "success"
     world.api.wait_for_task(RESET, run, "approve_again", ("awaiting_input",), ENDING)
     question = world.api.question(RESET, run, "approve_again")
-    assert question["subject"] == f"The price got worse. Approve the reset of {FLOW} all the same?"
+    assert question["subject"] == f"The price got worse. Approve the reset of {FLOW} anyway?"
     assert world.home.generations()[-1] == generation - 1
     assert world.api.answer(RESET, run, "approve_again", "Approve", ENDING) == "success"
     assert world.api.wait_for_run(RESET, run, ENDING) == "success"

@@ -66,8 +66,8 @@ def test_a_flow_runs_on_past_the_lifetime_of_its_task_s_token(world: World) -> N
         "the first token is over",
     )
     seen = supervision.read(world.home)
-    assert running_task(world) == task, "the same try goes on"
-    wait_until(lambda: supervision.read(world.home) != seen or None, ENDING, "the task goes on watching")
+    assert running_task(world) == task, "the same try continues"
+    wait_until(lambda: supervision.read(world.home) != seen or None, ENDING, "the task continues watching")
     assert "running" in world.look().state
 
 
@@ -75,7 +75,7 @@ def test_hold_flows_stops_it_and_release_flows_starts_it_again(world: World) -> 
     before = world.look().epoch
     run = trigger(world, "hold_flows", flows=[FLOW], reason="a look at the table")
     # A driver that sees the hold at once may be gone before the task that waits for it looks.
-    assert world.api.xcom("hold_flows", run, "stop")[FLOW] in ("stopped in good order", "had no driver")
+    assert world.api.xcom("hold_flows", run, "stop")[FLOW] in ("stopped normally", "had no driver")
     [hold] = holds.all_of(world.home)
     assert (hold.owner, hold.reason) == ("person-admin", "a look at the table")
     assert world.await_flow("held").epoch == before
@@ -102,7 +102,9 @@ def test_a_driver_outlives_all_of_airflow_and_the_next_try_attaches_and_shows_it
     )
     world.service.crash()
     wait_until(
-        lambda: beats_of(world) > beats + 3 or None, STARTING, "the driver goes on while there is no Airflow"
+        lambda: beats_of(world) > beats + 3 or None,
+        STARTING,
+        "the driver continues while there is no Airflow",
     )
     world.service.start()
 

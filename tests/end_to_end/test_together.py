@@ -223,7 +223,7 @@ def its_reset_and_its_first_commit_after_it_are_told(pair: Pair) -> None:
         RESET, pair.world.form(flow=LEFT, approval=False, reason="duplicates are wanted now")
     )
     assert pair.world.api.wait_for_run(RESET, run, 2 * ENDING) == "success"
-    finished = pair.await_told("recovery-finished", "its new generation works")
+    finished = pair.await_told("recovery-finished", "its new generation runs")
     assert finished["link"].startswith(f"{pair.world.service.url}/dags/{RESET}/runs/")
     pair.await_both()
     pair.produce(5, 6)

@@ -175,7 +175,7 @@ class CustomersBed:
         """
         log = self.root / f"{flow}-{time.monotonic_ns()}.log"
         with running_driver(
-            self.settings, [*submit.command(self.settings, self.flow(flow)), *arguments], log
+            self.settings, [*submit.driver(self.settings, [self.flow(flow)]).command(), *arguments], log
         ) as driver:
             yield driver
 

@@ -41,8 +41,7 @@ PIPELINE = """
 from pyspark.sql import functions as F
 from streamkeeper import pipelines as dp
 
-dp.create_source("events_raw", format="json", path="{{data}}/events", \
-{schema}options={{"maxFilesPerTrigger": {files}}})
+dp.create_source("events_raw", {source})
 {more}
 
 @dp.temporary_view(sources=["events_raw"])
@@ -55,6 +54,7 @@ dp.create_streaming_table("events")
 def clean_events({parameters}):
     return {flow}
 """
+FILES = 'format="json", path="{{data}}/events", {schema}options={{"maxFilesPerTrigger": {files}}}'
 DEDUPE = '.dropDuplicates(["event_id"])'
 
 
@@ -66,13 +66,15 @@ def pipeline(  # noqa: PLR0917 - each has a default and is given by name
     sources: Sequence[str] = ("distinct_events",),
     parameters: str = "events",
     flow: str = "events",
+    source: str | None = None,
 ) -> str:
-    """Write the pipeline file of a test; ``view`` is what comes after ``events``."""
+    """Write the pipeline file of a test; ``view`` is what comes after ``events``, ``source`` how another
+    source than files is declared.
+    """
     declared = f'schema="{schema}", ' if schema else ""
     return PIPELINE.format(
         view=view,
-        schema=declared,
-        files=files,
+        source=source or FILES.format(schema=declared, files=files),
         more=more,
         sources=list(sources),
         parameters=parameters,
@@ -229,7 +231,7 @@ class Flowbed:
         """Run a driver as a real process of spark-submit, in a process group of its own, which ends with the
         block.
         """
-        command = [*submit.command(self.settings, self.flow()), *arguments]
+        command = [*submit.driver(self.settings, [self.flow()]).command(), *arguments]
         command[command.index("--flow") + 1] = name
         self.log = self.root / f"driver-{time.monotonic_ns()}.log"
         with running_driver(self.settings, command, self.log) as driver:

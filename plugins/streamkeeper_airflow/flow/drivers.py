@@ -1,7 +1,7 @@
 """A flow's driver as its supervising task sees it: submitted by the task, or found alive and attached to.
 
 A driver outlives its supervisor: it gets a session of its own, no standard input, and a file instead of a
-pipe (measured in FACTS-airflow: a child that inherits the supervisor's socket is orphaned or killed with it).
+pipe. A child that inherits the supervisor's socket would be orphaned, or killed with it.
 So the end of the task never ends the driver by accident; the next try finds it by its lease.
 """
 
@@ -135,11 +135,11 @@ class Attached:
             return Ending(Outcome.PARKED, "the flow is parked")
         left = read_json(self._home.storage, self._home.left(self._lease.epoch))
         if left is None:
-            return Ending(Outcome.FAILED, "it is gone without a word")
+            return Ending(Outcome.FAILED, "it ended without a reason")
         outcome = Outcome.__members__.get(str(left.get("why")).upper(), Outcome.STOPPED)
         return Ending(
             outcome,
-            "it left in good order" if outcome is Outcome.STOPPED else f"it left a note: {left['why']}",
+            "it ended normally" if outcome is Outcome.STOPPED else f"it left a note: {left['why']}",
         )
 
 

@@ -7,23 +7,15 @@ import re
 from streamkeeper.declare.model import AnyFlow, AutoCdcFlow
 from streamkeeper.manifest.manifest import Flow, Manifest
 
-AFTER_FLOWS = "\u1405 "
-"""Prefix of the names of DAGs that are not of flows.
-
-Airflow sorts its list by name: SQLite by code point, PostgreSQL by a locale. This sign, a syllabic that looks
-like a triangle, is a letter, so it follows the Latin letters in both; arrows and the like would not.
-"""
-
 
 def name_of_flows(flows: list[Flow]) -> str:
-    """Return the name of a flow's DAG: pipeline and flow, or the pipeline if its flows share a driver."""
+    """Return the name of a flow's DAG: pipeline and flow, or the pipeline if its flows share a driver.
+
+    Airflow's search compares what somebody types with the beginning of a name, letter case included. So DAGs
+    that are not of flows keep their id for a name, and no sign before a name puts flows first in the list.
+    """
     pipeline = flows[0].pipeline
     return f"{pipeline.name} · {'all flows' if pipeline.shared_driver else flows[0].name}"
-
-
-def name_of_another(title: str) -> str:
-    """Return the name of a DAG that is not of a flow, so that it sorts after those of flows."""
-    return f"{AFTER_FLOWS}{title}"
 
 
 def description(flows: list[Flow]) -> str:
@@ -53,7 +45,9 @@ def documentation(flows: list[Flow], manifest: Manifest) -> str:
             "A flow is held by `streamkeeper hold`, a park or a recovery; a parked flow needs"
             " `reset_checkpoint` or a corrected declaration."
         ),
-        f"**Its file cannot be read; it goes on as last declared.**\n\n{_fenced(broken)}" if broken else "",
+        f"**Its file cannot be read; the flow keeps its last declaration.**\n\n{_fenced(broken)}"
+        if broken
+        else "",
     ]
     return "\n\n".join(line for line in lines if line)
 

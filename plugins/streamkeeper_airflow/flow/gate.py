@@ -58,10 +58,12 @@ class HoldGate(BaseOperator):
         """Pass at once, or defer to :class:`HoldTrigger`."""
         found, named = all_held(Settings.from_environment(), self.flows), ", ".join(self.flows)
         if found:
-            self.log.info("%s is held, so this run waits, without a slot.\n%s", named, found)
+            self.log.info(
+                "%s is held. This run waits, deferred, until the hold is released.\n%s", named, found
+            )
             self.defer(trigger=HoldTrigger(self.flows[0], self.flows[1:]), method_name="freed")
-        self.log.info("Nothing holds %s.", named if len(self.flows) == 1 else f"at least one of {named}")
+        self.log.info("%s is not held.", named if len(self.flows) == 1 else f"at least one of {named}")
 
     def freed(self, context: Context, event: dict[str, Any]) -> None:
         """Pass after the wait."""
-        self.log.info("Free again: %s.", event["flow"])
+        self.log.info("Released: %s.", event["flow"])

@@ -58,8 +58,8 @@ class Heart:
                 supervision.beat(home, self._count, self._by)
             except StorageError as error:
                 self._warn(
-                    f"The supervisor's heartbeat of {home.full_name} was not written: {error} It is tried"
-                    " again."
+                    f"The supervisor's heartbeat of {home.full_name} was not written: {error} The next one"
+                    " is due soon."
                 )
 
 

@@ -48,4 +48,4 @@ class LogTail:
         self._write(line if len(line) <= self._width else f"{line[: self._width]}… ({len(line)} characters)")
         self._left -= 1
         if self._left == 0:
-            self._write(f"No more lines are shown here; the driver goes on writing to {self.file}.")
+            self._write(f"No more lines are shown here; the driver keeps writing to {self.file}.")

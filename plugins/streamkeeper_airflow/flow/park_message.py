@@ -31,16 +31,16 @@ def describe_retried(flow: str, details: dict[str, Any]) -> str:
     said = (
         failures.describe(flow, failure, retried=True)
         if failure
-        else f"The flow {flow} failed; it is retried, as declared."
+        else f"The flow {flow} failed. It is retried, as its declaration says."
     )
     return _with_form(flow, said, details.get("recovery"), failure)
 
 
 def _with_form(flow: str, said: str, recovery: str | None, failure: Failure | None) -> str:
     if recovery:
-        return f"{recovery} fits: {page(recovery)} (button Trigger, flow {flow})\n\n{said}"
+        return f"Recovery: {recovery}, at {page(recovery)} (button Trigger, flow {flow})\n\n{said}"
     if failure is not None and failure.classed is FailureClass.NEEDS_CORRECTION:
-        return f"A correction fits: {failure.meaning}\n\n{said}"
+        return f"To be corrected: {failure.meaning}\n\n{said}"
     return said
 
 

@@ -91,7 +91,7 @@ def delay(code: int, streak: int | None, looping: bool = False) -> timedelta:
     return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (streak - 1))
 
 
-def check_patience(settings: Settings) -> None:
+def check_supervisor_timeout(settings: Settings) -> None:
     """Check that a driver outlives the time in which its task has no running try.
 
     Airflow's timeout is read from this process's configuration; a scheduler on another machine must have the
@@ -106,11 +106,12 @@ def check_patience(settings: Settings) -> None:
     most = settings.supervisor_timeout - needed + lost.total_seconds()
     lower = f", or lower [scheduler] {HEARTBEAT_TIMEOUT} to {most:.0f} s" if most > 0 else ""
     raise WrongSettings(
-        f"STREAMKEEPER_SUPERVISOR_TIMEOUT is {settings.supervisor_timeout:g} s, but a driver may go unwatched"
-        f" for {needed:.0f} s: Airflow's [scheduler] {HEARTBEAT_TIMEOUT} ({lost.total_seconds():.0f} s), then"
-        f" up to {LONGEST_DELAY.total_seconds():.0f} s until the next try, and {SPARE.total_seconds():.0f} s"
-        " to start it. It would stop before its next try attaches to it, so no driver is started. Set"
-        f" STREAMKEEPER_SUPERVISOR_TIMEOUT to {needed:.0f} or more{lower}, and start Airflow again."
+        f"STREAMKEEPER_SUPERVISOR_TIMEOUT is {settings.supervisor_timeout:g} s, but a driver may go"
+        f" unwatched for {needed:.0f} s: Airflow's [scheduler] {HEARTBEAT_TIMEOUT}"
+        f" ({lost.total_seconds():.0f} s), then up to {LONGEST_DELAY.total_seconds():.0f} s until the next"
+        f" try, and {SPARE.total_seconds():.0f} s to start it. The driver would stop before the next try"
+        f" attaches to it, so none is started. Set STREAMKEEPER_SUPERVISOR_TIMEOUT to {needed:.0f} or"
+        f" more{lower}, and start Airflow again."
     )
 
 

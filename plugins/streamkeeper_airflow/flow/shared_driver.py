@@ -16,7 +16,7 @@ from streamkeeper_airflow.flow import drivers
 from streamkeeper_airflow.flow.drivers import Attached, Ending
 
 
-def sharers(manifest: Manifest, flow: str) -> list[str]:
+def sharing_flows(manifest: Manifest, flow: str) -> list[str]:
     """Return the full names of all flows that now share a driver with ``pipeline.flow``.
 
     None if none does.
@@ -29,7 +29,7 @@ def sharers(manifest: Manifest, flow: str) -> list[str]:
     ]
 
 
-class AttachedToAll:
+class AttachedToSharedDriver:
     """A driver of several flows that was already alive. It is gone once it has left, or lost, all of them."""
 
     def __init__(self, parts: Sequence[Attached]) -> None:
@@ -50,7 +50,9 @@ class AttachedToAll:
         return next(ending for ending in self._endings if ending.code == code)
 
 
-def find(homes: Sequence[FlowHome], term: float, meanwhile: Callable[[], None]) -> AttachedToAll | None:
+def find(
+    homes: Sequence[FlowHome], term: float, meanwhile: Callable[[], None]
+) -> AttachedToSharedDriver | None:
     """Find a living driver of some flows, as :func:`streamkeeper_airflow.flow.drivers.find` for one."""
     for home in homes:
         if drivers.find(home, term, meanwhile) is None:
@@ -67,11 +69,11 @@ def find(homes: Sequence[FlowHome], term: float, meanwhile: Callable[[], None]) 
             if leases.life(other, found) not in (Life.LEFT, Life.DEAD)
         ]
         if parts:
-            return AttachedToAll(parts)
+            return AttachedToSharedDriver(parts)
     return None
 
 
-def to_blame(homes: Sequence[FlowHome], code: int, before: dict[str, int]) -> list[FlowHome]:
+def flows_at_fault(homes: Sequence[FlowHome], code: int, before: dict[str, int]) -> list[FlowHome]:
     """Return the flows that ended a shared driver; if none reports a cause, all that it ran or was to run.
 
     :param before: the newest lease epoch of each flow before the driver began, by full name.

@@ -105,7 +105,7 @@ def master_of(connection: str) -> str:
     if found["deploy_mode"] == "cluster":
         raise AirflowFailException(
             f"The connection {connection!r} asks for deploy mode cluster, in which a driver's exit code and"
-            " log do not reach Airflow yet. Set it to client, or leave it out."
+            " log do not reach Airflow yet. Set it to client, or remove it."
         )
     return str(found["master"])
 
@@ -116,7 +116,7 @@ def _check_there(connection: str) -> None:
         BaseHook.get_connection(connection)
     except (AirflowNotFoundException, AirflowRuntimeError) as error:
         raise AirflowFailException(
-            f"There is no connection {connection!r}, so nobody says which Spark to use. Add one of type spark"
+            f"There is no connection {connection!r}, so the Spark master is unknown. Add one of type spark"
             " with the master as its host: "
             f"""AIRFLOW_CONN_{connection.upper()}='{{"conn_type": "spark", "host": "local[2]"}}'."""
         ) from error

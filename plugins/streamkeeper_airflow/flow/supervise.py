@@ -40,11 +40,11 @@ from streamkeeper_airflow.flow.retries import (
     AfterHealth,
     DriverFailed,
     WrongSettings,
-    check_patience,
+    check_supervisor_timeout,
     delay,
     failing_streak,
 )
-from streamkeeper_airflow.flow.shared_driver import AttachedToAll, sharers, to_blame
+from streamkeeper_airflow.flow.shared_driver import AttachedToSharedDriver, flows_at_fault, sharing_flows
 from streamkeeper_airflow.flow.shared_driver import find as find_any
 from streamkeeper_airflow.operate.notify import alert, page
 from streamkeeper_airflow.operate.run_note import set_run_note
@@ -114,11 +114,11 @@ class FlowOperator(BaseOperator):
         :raises WrongSettings: no driver can be started with the present settings.
         """
         while not self._is_done() and self._supervise(context):
-            self.log.info("%s had been at work, so it is started again at once.", self.flow)
+            self.log.info("%s had committed batches, so it is restarted at once.", self.flow)
 
     def freed(self, context: Context, event: dict[str, Any]) -> None:
         """Continue after a hold of a flow that runs once."""
-        self.log.info("Free again: %s.", event["flow"])
+        self.log.info("Released: %s.", event["flow"])
         self.execute(context)
 
     def on_kill(self) -> None:
@@ -129,7 +129,8 @@ class FlowOperator(BaseOperator):
         """
         if self._driver is not None:
             self.log.warning(
-                "This task is told to stop; the driver of %s goes on, and the next try attaches to it.",
+                "This task is being stopped. The driver of %s keeps running, and the next try attaches to"
+                " it.",
                 self.flow,
             )
 
@@ -139,7 +140,7 @@ class FlowOperator(BaseOperator):
         if number is None:
             return False
         self.log.info(
-            "%s is done, in generation %s: it runs once, and has read all there was. A reset runs it again.",
+            "%s is done, in generation %s: it runs once and has read all its input. A reset runs it again.",
             self.flow,
             number,
         )
@@ -163,7 +164,9 @@ class FlowOperator(BaseOperator):
             if ending.code not in (Outcome.LEASE_HELD, Outcome.LEASE_LOST):
                 break
             self.log.info("Another driver has the lease of %s; attaching to it.", self.flow)
-        return self._conclude(*to_blame(homes, ending.code, self._before), ending=ending, context=context)
+        return self._conclude(
+            *flows_at_fault(homes, ending.code, self._before), ending=ending, context=context
+        )
 
     def _find_sharers(self, settings: Settings) -> None:
         """Read from the manifest which flows share the driver now.
@@ -172,28 +175,30 @@ class FlowOperator(BaseOperator):
         """
         if not self.shared:
             return
-        self.flows = sharers(read_manifest(settings), self.flows[0])
+        self.flows = sharing_flows(read_manifest(settings), self.flows[0])
         if not self.flows:
             raise AirflowSkipException(
-                f"{self.flow}: these flows share no driver any more; each has a DAG of its own."
+                f"{self.flow}: these flows no longer share a driver; each has its own DAG."
             )
         self.flow = ", ".join(self.flows)
 
     def _skip_if_held(self, settings: Settings) -> None:
         found = all_held(settings, self.flows)
         if found and self.once:
-            self.log.info("%s is held, so this task waits, without a slot.\n%s", self.flow, found)
+            self.log.info(
+                "%s is held. This task waits, deferred, until the hold is released.\n%s", self.flow, found
+            )
             self.defer(trigger=HoldTrigger(self.flows[0]), method_name="freed")
         if found:
             raise AirflowSkipException(
-                f"{self.flow} is held, so it is not started; the next run waits at the gate.\n{found}"
+                f"{self.flow} is held and is not started. The next run waits at the gate.\n{found}"
             )
 
     def _attach(
         self, settings: Settings, homes: Sequence[FlowHome], heart: Heart
-    ) -> Attached | AttachedToAll | None:
+    ) -> Attached | AttachedToSharedDriver | None:
         if self.shared:
-            found: Attached | AttachedToAll | None = find_any(homes, settings.lease_term, heart.beat)
+            found: Attached | AttachedToSharedDriver | None = find_any(homes, settings.lease_term, heart.beat)
         else:
             found = drivers.find(homes[0], settings.lease_term, heart.beat)
         if found is not None:
@@ -210,19 +215,19 @@ class FlowOperator(BaseOperator):
                 self.flow,
                 leases.describe(held) if held else "?",
             )
-            self._warn_if_impatient(settings)
+            self._warn_of_short_timeout(settings)
         return found
 
-    def _warn_if_impatient(self, settings: Settings) -> None:
+    def _warn_of_short_timeout(self, settings: Settings) -> None:
         """Warn about timeouts that do not fit, but keep watching: a refusal would end the running driver."""
         try:
-            check_patience(settings)
+            check_supervisor_timeout(settings)
         except WrongSettings as error:
             self.log.warning("The next driver will be refused: %s", error)
 
-    def _refuse_impatience(self, settings: Settings) -> None:
+    def _refuse_short_timeout(self, settings: Settings) -> None:
         try:
-            check_patience(settings)
+            check_supervisor_timeout(settings)
         except WrongSettings as error:
             alert(
                 settings,
@@ -234,12 +239,13 @@ class FlowOperator(BaseOperator):
             raise
 
     def _submit(self, settings: Settings, context: Context) -> Submitted:
-        self._refuse_impatience(settings)
+        self._refuse_short_timeout(settings)
         manifest = read_manifest(settings)
         flows = [manifest.find(flow) for flow in self.flows]
         if flows[0].pipeline.shared_driver and not self.shared:
             raise AirflowSkipException(
-                f"{self.flow} shares a driver with its pipeline's other flows now; {flows[0].dag_id} runs it."
+                f"{self.flow} now shares a driver with the other flows of its pipeline; the DAG"
+                f" {flows[0].dag_id} runs it."
             )
         log = self._log_file(context, submit.application_name(flows))
         command, environment = submitting.prepare(settings, flows, self.spark_conn_id, log)
@@ -275,7 +281,7 @@ class FlowOperator(BaseOperator):
         """
         match ending.code:
             case Outcome.STOPPED | Outcome.DONE:
-                self.log.info("The driver of %s stopped in good order (%s).", self.flow, ending.said)
+                self.log.info("The driver of %s stopped normally (%s).", self.flow, ending.said)
                 return self.once
             case Outcome.HELD if self.once:
                 return True
@@ -292,7 +298,7 @@ class FlowOperator(BaseOperator):
                     self.log.warning("%s", unset)
                 parked = ", ".join(home.full_name for home in homes)
                 raise AirflowFailException(
-                    f"{parked} is parked; see above for what broke and which recovery fits."
+                    f"{parked} is parked. The cause, and the recovery for it, are above."
                 )
             case _:
                 self._skip_if_held(Settings.from_environment())
@@ -336,7 +342,7 @@ class FlowOperator(BaseOperator):
         if failures.looping:
             longest = LONGEST_DELAY.total_seconds() / 60
             text = (
-                f"Drivers of {home.full_name} fail again and again without a committed batch"
+                f"Drivers of {home.full_name} fail repeatedly without committing a batch"
                 f" ({failures.occasion}). The next tries wait {longest:.0f} min each. The last one: {said}"
             )
             alert(settings, AlertKind.CRASH_LOOP, home.full_name, text, failures.occasion)
@@ -347,7 +353,7 @@ class FlowOperator(BaseOperator):
         note = (
             describe_park(home.full_name, park)
             if park
-            else f"{home.full_name} was parked, and the park is gone again."
+            else f"{home.full_name} was parked, and the park has been released."
         )
         if self.once:
             note = (

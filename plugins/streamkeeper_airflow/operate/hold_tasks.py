@@ -5,7 +5,7 @@ How drivers are stopped is decided in streamkeeper.drivers.stopping.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException
@@ -15,11 +15,14 @@ from streamkeeper.errors import RequestError, StreamkeeperError
 from streamkeeper.flows import holds
 from streamkeeper.flows.files import open_home
 from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover.requests.form import Request
 from streamkeeper.recover.requests.hold_flows import HoldRequest, ReleaseRequest, describe_release, release
 from streamkeeper.settings import Settings
 from streamkeeper_airflow import forms
 
 HOLD = "hold"
+
+R = TypeVar("R", bound=Request)
 
 
 class HoldFlows(BaseOperator):
@@ -31,13 +34,7 @@ class HoldFlows(BaseOperator):
         :raises AirflowFailException: a value of the form does not fit; another try would fail alike.
         """
         settings = Settings.from_environment()
-        known = read_manifest(settings)
-        try:
-            asked = HoldRequest.parse(
-                forms.values(context, HoldRequest.form(known)), known, forms.asker(context)
-            )
-        except RequestError as error:
-            raise AirflowFailException(str(error)) from error
+        asked = _asked(HoldRequest, settings, context)
         for flow in asked.flows:
             holds.put(open_home(settings, flow), asked.owner, asked.reason, asked.by)
             self.log.info("%s is held by %s: %s", flow, asked.owner, asked.reason)
@@ -73,16 +70,18 @@ class ReleaseFlows(BaseOperator):
         :raises AirflowFailException: a value of the form does not fit; another try would fail alike.
         """
         settings = Settings.from_environment()
-        known = read_manifest(settings)
-        try:
-            asked = ReleaseRequest.parse(
-                forms.values(context, ReleaseRequest.form(known)), known, forms.asker(context)
-            )
-        except RequestError as error:
-            raise AirflowFailException(str(error)) from error
+        asked = _asked(ReleaseRequest, settings, context)
         still: dict[str, list[str]] = {}
         for flow in asked.flows:
             released, left = release(open_home(settings, flow), asked.owner)
             self.log.info("%s: %s", flow, describe_release(asked.owner, released, left))
             still[flow] = [hold.owner for hold in left]
         return still
+
+
+def _asked(of: type[R], settings: Settings, context: Context) -> R:
+    known = read_manifest(settings)
+    try:
+        return of.parse(forms.values(context, of.form(known)), known, forms.asker(context))
+    except RequestError as error:
+        raise AirflowFailException(str(error)) from error

@@ -43,13 +43,13 @@ class MonitorFlows(BaseOperator):
             try:
                 look = self._look(settings, storage, flow, now)
             except StreamkeeperError as error:
-                faults.append(f"{flow.full_name} could not be looked at: {error}")
+                faults.append(f"{flow.full_name} could not be inspected: {error}")
             except Exception as error:  # noqa: BLE001 - whatever is wrong in one flow, the others must still be looked at
                 self.log.error(
-                    "%s could not be looked at:\n%s", flow.full_name, redact_text(traceback.format_exc())
+                    "%s could not be inspected:\n%s", flow.full_name, redact_text(traceback.format_exc())
                 )
                 faults.append(
-                    f"{flow.full_name} could not be looked at: {type(error).__name__}:"
+                    f"{flow.full_name} could not be inspected: {type(error).__name__}:"
                     f" {redact_text(str(error))}"
                 )
             else:
@@ -81,8 +81,8 @@ class MonitorFlows(BaseOperator):
         over = [trouble for trouble in alerts.open_troubles(home) if progress.is_over(trouble, look.position)]
         for trouble in over:
             text = (
-                f"{flow.full_name} commits again: {look.position}. What was told at {trouble.at}"
-                f" ({trouble.kind.value}) is over."
+                f"{flow.full_name} commits again: {look.position}. The alert of {trouble.at}"
+                f" ({trouble.kind.value}) is resolved."
             )
             occasion = f"{trouble.kind.value} {trouble.occasion}"
             notify.alert(
@@ -95,8 +95,7 @@ def _silence(look: Look) -> str:
     silent = describe_age(look.silent) if look.silent is not None else "?"
     age = "It never committed" if look.age is None else f"Its last commit was {describe_age(look.age)} ago"
     return (
-        f"{look.flow} has committed nothing for {silent} although it has something to read: {look.waits}."
-        f" {age} ({look.position}); {look.driver}. See its DAG's log for what its driver says, and"
-        " `streamkeeper flows`. If a longer wait is right for it, declare a longer no_progress_after in"
-        " dp.configure_pipeline."
+        f"{look.flow} has committed nothing for {silent}, although input is waiting: {look.waits}. {age}"
+        f" ({look.position}); {look.driver}. See the log of its DAG, and `streamkeeper flows`. If such a"
+        " wait is normal, declare a longer no_progress_after in dp.configure_pipeline."
     )

@@ -2,7 +2,7 @@
 
 A notifier is called as Airflow does it, but for one thing: ``BaseNotifier.__call__`` logs what ``notify``
 raises and returns as if the alert had been delivered (source: its code). So its three steps are called one by
-one here, and a failure is seen, counted, and repeated later by the monitor.
+one here, so that a failure is seen, and the monitor repeats the alert later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from airflow.sdk.execution_time.timeout import timeout
 
 from streamkeeper.declare.model import Notifier, Pipeline
 from streamkeeper.drivers import alerts, progress
-from streamkeeper.drivers.alerts import Alert, AlertKind, Step
+from streamkeeper.drivers.alerts import Alert, AlertKind
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.manifest.manifest import read_manifest
@@ -60,7 +60,7 @@ def alert(
         log.warning("Alert: %s\n%s", found.subject, found.text)
         return deliver(home, found, notifiers_of(settings, flow))
     except (StreamkeeperError, OSError) as error:
-        log.exception("Nobody could be told that %s: %s: %s", flow, kind.value, error)
+        log.exception("No notifier could be called for %s, %s: %s", flow, kind.value, error)
         return False
 
 
@@ -74,42 +74,30 @@ def deliver(
     :param clock: returns the storage's time.
     :raises StorageError: the state folder cannot be read or written.
     """
-    told, left = not notifiers, False
-    for notifier in notifiers:
-        attempt = alerts.attempt(home, found, alerts.notifier_key(notifier), clock)
-        match attempt.step:
-            case Step.SENT:
-                continue
-            case Step.WAIT:
-                left = True
-                continue
-            case Step.GIVEN_UP:
-                log.error(
-                    "%s was not told that %s, %d times; that is given up.",
-                    notifier.classpath,
-                    found.subject,
-                    alerts.MOST_ATTEMPTS,
-                )
-                continue
-            case Step.SEND:
-                failure = send(notifier, found)
+    number = alerts.claim(home, found, clock)
+    if number is None:
+        return False
+    waiting = [notifier for notifier in notifiers if not alerts.was_told(home, found, notifier)]
+    left = 0
+    for notifier in waiting:
+        failure = send(notifier, found)
         if failure is None:
-            attempt.sent(home)
-            log.info("%s was told that %s.", notifier.classpath, found.subject)
-            told = True
+            alerts.record_told(home, found, notifier)
+            log.info("%s was notified: %s.", notifier.classpath, found.subject)
         else:
-            attempt.failed(home, failure)
+            left += 1
+            again = "no further attempt" if number >= alerts.MOST_ATTEMPTS else "the monitor tries again"
             log.error(
-                "%s could not be told that %s, attempt %d: %s",
+                "%s could not be told that %s, attempt %d (%s): %s",
                 notifier.classpath,
                 found.subject,
-                attempt.number,
+                number,
+                again,
                 failure,
             )
-            left = True
-    if not left:
+    if not left or number >= alerts.MOST_ATTEMPTS:
         alerts.settle(home, found)
-    return told
+    return not notifiers or left < len(waiting)
 
 
 def send(notifier: Notifier, found: Alert) -> str | None:
@@ -124,7 +112,7 @@ def send(notifier: Notifier, found: Alert) -> str | None:
                 asyncio.run(made.async_notify(context))
             else:
                 made.notify(context)
-    # What a notifier raises is returned, logged, and kept with the attempt.
+    # What a notifier raises is returned and logged.
     except (Exception, AirflowTaskTimeout) as error:  # noqa: BLE001
         return str(redact(f"{type(error).__name__}: {error}"))
     return None

@@ -27,7 +27,7 @@ def is_last_try(context: Context) -> bool:
 
 def tell_refused(plan: dict[str, Any], context: Context, error: Exception) -> None:
     """Alert that an unattended recovery was not begun, because a price was not accepted."""
-    _tell(AlertKind.RECOVERY_FAILED, plan, context, f"{_name(plan)} was not begun: {error}", plan["recovery"])
+    _tell(AlertKind.RECOVERY_FAILED, plan, context, f"{_name(plan)} did not start: {error}", plan["recovery"])
 
 
 def end_refused(context: Context, error: Exception) -> NoReturn:
@@ -43,8 +43,8 @@ def end_refused(context: Context, error: Exception) -> NoReturn:
     _LOG.warning("The plan is refused: %s", error)
     run = context["dag_run"]
     rest = (
-        "Nothing was changed. The log of the task has the plan, if there is one. Trigger it again with other"
-        " values."
+        "Nothing was changed. The plan, if there is one, is in the log of the task. Trigger the DAG again"
+        " with other values."
     )
     failed = set_run_note(run.dag_id, run.run_id, "\n\n".join([f"Refused: {first}", *others, rest]))
     if failed:
@@ -59,7 +59,7 @@ def tell_finished(plan: dict[str, Any], context: Context, evidence: dict[str, An
     said = [
         part for name, found in evidence.get("flows", {}).items() for part in _less_than_progress(name, found)
     ]
-    done = "its new generation works." if len(evidence.get("flows", {})) == 1 else "the new generations work."
+    done = "its new generation runs." if len(evidence.get("flows", {})) == 1 else "the new generations run."
     text = f"{_name(plan)} is done{': ' + done if 'flows' in evidence else '.'}"
     if said:
         text = f"{_name(plan)} is done, but {'; '.join(said)}."
@@ -69,11 +69,11 @@ def tell_finished(plan: dict[str, Any], context: Context, evidence: dict[str, An
 def _less_than_progress(flow: str, found: dict[str, Any]) -> Iterator[str]:
     if "held_by" in found:
         yield (
-            f"the flow {flow} is held by {', '.join(found['held_by'])}: the new generation begins when these"
-            " holds are released"
+            f"the flow {flow} is held by {', '.join(found['held_by'])}: the new generation starts when"
+            " these holds are released"
         )
     elif "superseded_by" in found:
-        yield f"on {flow} generation {found['superseded_by']} came after it already"
+        yield f"on {flow} generation {found['superseded_by']} has replaced it already"
 
 
 def tell_failed(plan: dict[str, Any], context: Context, step: str, error: Exception, way_on: str) -> None:
@@ -110,7 +110,7 @@ def _name(plan: dict[str, Any]) -> str:
 def _tell(kind: AlertKind, plan: dict[str, Any], context: Context, text: str, occasion: str) -> None:
     if plan["flow"] is None:
         _LOG.warning(
-            "Nobody is told, because the pipeline %s has no flow: %s", plan["pipeline"], redact_text(text)
+            "No alert is sent, because the pipeline %s has no flow: %s", plan["pipeline"], redact_text(text)
         )
         return
     run = context["dag_run"]

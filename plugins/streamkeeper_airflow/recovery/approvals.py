@@ -45,7 +45,7 @@ class PlanApproval(ApprovalOperator):
         """
         plan = context["ti"].xcom_pull(task_ids=PLAN)
         if not self._has_question(context):
-            self.log.info("The price is the one that was approved.")
+            self.log.info("The price has not changed since the approval.")
             return None
         if plan["approval"]:
             self.options = [self._consent(context), self.REJECT]
@@ -97,7 +97,7 @@ class WorsePriceApproval(PlanApproval):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(
-            subject="The price got worse. Approve {{ ti.xcom_pull(task_ids='plan')['asks'] }} all the same?",
+            subject="The price got worse. Approve {{ ti.xcom_pull(task_ids='plan')['asks'] }} anyway?",
             body="{{ ti.xcom_pull(task_ids='plan_again')['markdown'] }}",
             **kwargs,
         )

@@ -25,7 +25,6 @@ from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper_airflow import forms
-from streamkeeper_airflow.flow import flow_doc
 from streamkeeper_airflow.recovery.approvals import ASKS, PlanApproval, WorsePriceApproval
 from streamkeeper_airflow.recovery.tasks import (
     GiveUp,
@@ -56,13 +55,13 @@ def recovery_dag(name: str, **more: Any) -> DAG:
         "default_args": RETRIES,
         "tags": ["streamkeeper", "recovery"],
     }
-    named = {"dag_display_name": flow_doc.name_of_another(of.title), "description": of.description}
+    named = {"description": of.description}
     settings = Settings.from_environment()
     manifest = read_manifest(settings)
     parked = parked_flows(open_storage(settings.state), [flow.full_name for flow in manifest.flows()])
     params = forms.params(of.form(manifest, parked))
     more["doc_md"] = (
-        f"{more.get('doc_md') or ''}\n\n**Ways out of a park, compared**\n\n{explain.trade_offs()}\n"
+        f"{more.get('doc_md') or ''}\n\n**Recoveries from a park, compared**\n\n{explain.trade_offs()}\n"
     )
     with DAG(of.name, params=params, **{**common, **named, **more}) as dag:
         tasks: list[BaseOperator] = [PlanRecovery(task_id="plan", of=of.name)]
@@ -94,7 +93,6 @@ def daily_dag(name: str, cron: str, **more: Any) -> DAG:
     """
     with DAG(
         dag_id=f"{name}_daily",
-        dag_display_name=flow_doc.name_of_another(f"{kind(name).title}, daily"),
         description=f"Triggers {name} for each pipeline.",
         schedule=by_the_clock(cron),
         catchup=False,

@@ -229,7 +229,7 @@ class SparkStep(SubmitJob):
             evidence = engine.evidence_of(*where)
             if evidence is None:
                 raise AirflowException(
-                    f"The job ended well, but the ledger has no end of {self.task_id}. See the job's log"
+                    f"The job succeeded, but the ledger has no end of {self.task_id}. See the job's log"
                     " above."
                 )
         return _handed_on(self, plan, context, evidence)
@@ -255,7 +255,7 @@ class UnaskedStep(SparkStep, SkipMixin):
 
 def _end_dry_run(task: PlanRecovery | UnaskedStep, context: Context, handed_on: dict[str, Any]) -> None:
     """Skip what follows."""
-    task.log.info("This was a dry run: nothing was changed, and what follows is skipped.")
+    task.log.info("This was a dry run: nothing was changed, and the remaining tasks are skipped.")
     context["ti"].xcom_push(
         key="return_value", value=handed_on
     )  # to skip is to raise, so what the task returns would be lost
@@ -312,9 +312,9 @@ def _way_on(of: Kind, step: str, recovery: str) -> str:
     if not of.is_past_return(step):
         return ""
     return (
-        "\nWhat the recovery did so far stays, and is found again. Put right what is said above and clear"
-        f" this task: the recovery goes on from here. Or leave it with `streamkeeper abandon {recovery}`: its"
-        " holds and locks go, and the flows run on what was decided."
+        "\nWhat the recovery did so far stays, and is found again. Fix the error above and clear this"
+        f" task: the recovery continues from here. Or end it with `streamkeeper abandon {recovery}`: its"
+        " holds and locks are removed, and the flows run with the generations that were decided."
     )
 
 
@@ -361,7 +361,7 @@ class GiveUp(BaseOperator):
         """
         plan = context["ti"].xcom_pull(task_ids=PLAN)
         if plan is None:
-            raise AirflowSkipException("Nothing was begun, so there is nothing to give up.")
+            raise AirflowSkipException("No step was started, so there is nothing to give up.")
         if plan[DRY_RUN]:
             engine.end_dry_run(Settings.from_environment(), plan["pipeline"], plan["recovery"])
             raise AirflowSkipException("It was a dry run, so there is nothing to give up.")
@@ -370,10 +370,10 @@ class GiveUp(BaseOperator):
         why = "rejected, or failed before anything was changed"
         if not engine.give_up(Settings.from_environment(), plan["pipeline"], plan["recovery"], why):
             raise AirflowSkipException(
-                f"The step {self.after} changed something already: clear the failed task, and the recovery"
-                " goes on from there."
+                f"The step {self.after} has changed something already. Clear the failed task, and the"
+                " recovery continues from there."
             )
         of = f"The recovery {plan['recovery']} of {plan['subject']}"
-        said = f"{of} was given up: its holds and locks are gone, and nothing else was changed."
+        said = f"{of} was given up. Its holds and locks are removed, and nothing else was changed."
         self.log.info("%s", said)
         tell_given_up(plan, context, f"{said} It was {why}.")

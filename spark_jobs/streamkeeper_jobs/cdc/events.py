@@ -268,8 +268,8 @@ def _check_usable(found: Row, layout: Layout) -> None:
         raise ChangeRefused(
             f"{count} row{'s' if count > 1 else ''} of the batch {'have' if count > 1 else 'has'}"
             f" {_unusable(layout)}, such as {found[UNUSABLE]}. Each row needs both (a truncate its sequence"
-            " only), or nobody could tell what it replaces. Filter such rows out in the view, or give them a"
-            " value; nothing of the batch was written."
+            " only), to find the row that it replaces. Nothing of the batch was written. Filter such rows"
+            " out in the view, or give them a value."
         )
 
 

@@ -221,8 +221,8 @@ def _fit(spark: SparkSession, schema: StructType, spec: CdcSpec, path: str, tabl
     keys = properties.get(KEYS_PROPERTY)
     if BOOKKEEPING not in found.fieldNames() or keys is None:
         raise DeclarationError(
-            f"{says} is there, but no AUTO CDC flow made it: it has no column {BOOKKEEPING}, by which late"
-            " changes are told from new ones. Declare another table and fill it from this one."
+            f"{says} is there, but no AUTO CDC flow made it: it has no column {BOOKKEEPING}, which"
+            " distinguishes late changes from new ones. Declare another table and fill it from this one."
         )
     declared = _spelled(schema, spec)
     if keys.lower() != declared.lower():
@@ -255,10 +255,10 @@ def _check_tracked(spec: CdcSpec, properties: Mapping[str, str], says: str) -> d
     for name, value in declared.items():
         if properties.get(name, value) != value:
             raise DeclarationError(
-                f"{says} tracks {properties[name]} in its history, and the flow declares {value}. Versions"
-                " that are shown would go. Declare track_history_column_list and"
-                " track_history_except_column_list as they were, in all flows of the table, or build it"
-                " anew: full_refresh_beside with the definition 'declared'."
+                f"{says} tracks {properties[name]} in its history, and the flow declares {value}. Existing"
+                " versions would be lost. Declare track_history_column_list and"
+                " track_history_except_column_list as before, in all flows of the table, or rebuild it:"
+                " full_refresh_beside with the definition 'declared'."
             )
     return {name: value for name, value in declared.items() if name not in properties}
 

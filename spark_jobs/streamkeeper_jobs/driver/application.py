@@ -37,7 +37,7 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 from streamkeeper_jobs.driver.driver import (
     UNREADABLE,
-    Asked,
+    DriverRequest,
     check_holds,
     declared_in,
     drive,
@@ -46,7 +46,7 @@ from streamkeeper_jobs.driver.driver import (
     take_lease,
     watch_over,
 )
-from streamkeeper_jobs.driver.waiting_flows import Bystanders
+from streamkeeper_jobs.driver.waiting_flows import WaitingFlows
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.session import SharedApplication, open_session
 from streamkeeper_jobs.stream.declaration_watch import Declaration
@@ -57,7 +57,7 @@ from streamkeeper_jobs.stream.watch import Watch
 class _Part:
     """One flow of the application, with its lease."""
 
-    asked: Asked
+    asked: DriverRequest
     lease: Lease
     watch: Watch
 
@@ -103,7 +103,7 @@ def _run(settings: Settings, names: Sequence[str], available_now: bool) -> Outco
     ]
     if all(is_done(item) for item in asked):  # once flows share no driver, so this is one flow
         say(
-            f"{', '.join(names)} is done: it runs once, and has read all there was. To run it again, reset"
+            f"{', '.join(names)} is done: it runs once and has read all its input. To run it again, reset"
             " it: reset_checkpoint."
         )
         return Outcome.DONE
@@ -114,7 +114,7 @@ def _run(settings: Settings, names: Sequence[str], available_now: bool) -> Outco
     ]
     if isinstance(pipeline, DeclarationError) or not pipeline.shared_driver:
         return of_all([_alone(part) for part in parts])
-    bystanders = None if available_now else Bystanders(files, held, _fingerprints(pipeline))
+    bystanders = None if available_now else WaitingFlows(files, held, _fingerprints(pipeline))
     return _together(
         parts, SharedApplication(settings, pipeline).session, bystanders, settings.heartbeat_interval
     )
@@ -145,13 +145,13 @@ def _ask(
     declaration: Declaration,
     pipeline: Pipeline | DeclarationError,
     available_now: bool,
-) -> Asked:
+) -> DriverRequest:
     flow = pipeline if isinstance(pipeline, DeclarationError) else declared_in(pipeline, home.flow)
     declaration.fingerprint = UNREADABLE if isinstance(flow, DeclarationError) else flow.fingerprint
-    return Asked(settings, home, declaration, available_now, flow)
+    return DriverRequest(settings, home, declaration, available_now, flow)
 
 
-def _sort(asked: Sequence[Asked]) -> tuple[list[Asked], list[FlowHome]]:
+def _sort(asked: Sequence[DriverRequest]) -> tuple[list[DriverRequest], list[FlowHome]]:
     """Separate the flows that may run from those that are held.
 
     :raises FlowHeld: none may run.
@@ -169,7 +169,7 @@ def _sort(asked: Sequence[Asked]) -> tuple[list[Asked], list[FlowHome]]:
     return free, [home for home, _ in held]
 
 
-def _take_leases(free: Sequence[Asked]) -> list[Lease]:
+def _take_leases(free: Sequence[DriverRequest]) -> list[Lease]:
     """Take the lease of each flow, or of none.
 
     The first is taken before the others, so that of two applications that start at once one gets all. The
@@ -207,7 +207,7 @@ def _alone(part: _Part) -> Outcome:
 def _together(
     parts: Sequence[_Part],
     session: Callable[[Flow], SparkSession],
-    bystanders: Bystanders | None,
+    bystanders: WaitingFlows | None,
     interval: float,
 ) -> Outcome:
     """Run flows as queries of one application, each in a thread of its own, until all have ended.

@@ -19,7 +19,7 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Lease
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
-from streamkeeper_jobs.driver.driver import Asked, drive
+from streamkeeper_jobs.driver.driver import DriverRequest, drive
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.stream.declaration_watch import Declaration
 from streamkeeper_jobs.stream.watch import Watch
@@ -48,7 +48,7 @@ class Ended:
     batch: int | None
 
 
-def drive_aside(
+def drive_derived_flow(
     settings: Settings,
     home: FlowHome,
     flow: Flow,
@@ -82,7 +82,7 @@ def _drive(
     declaration = _Settled(settings, home.full_name)
     declaration.fingerprint = flow.fingerprint
     watch = _Telling(home, lease, settings.heartbeat_interval, declaration, tell)
-    outcome = drive(Asked(settings, home, declaration, True, flow), lease, watch, session)
+    outcome = drive(DriverRequest(settings, home, declaration, True, flow), lease, watch, session)
     order, park = watch.order(), holds.parked(home)
     why = None
     if park is not None:

@@ -46,7 +46,7 @@ from streamkeeper.storage import open_storage
 from streamkeeper.tables import owners
 from streamkeeper_jobs.driver.progress import Progress
 from streamkeeper_jobs.generation.begin import begin, learn_schemas
-from streamkeeper_jobs.generation.consistency import check_agreement, check_sources
+from streamkeeper_jobs.generation.consistency import check_consistency, check_sources
 from streamkeeper_jobs.generation.source_history import check_histories
 from streamkeeper_jobs.generation.take_over import own_generation
 from streamkeeper_jobs.sinks.job import Job
@@ -55,7 +55,7 @@ from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators
 from streamkeeper_jobs.stream.batch_header import pin_state_partitions
 from streamkeeper_jobs.stream.declaration_watch import Declaration
-from streamkeeper_jobs.stream.query import RunsOn, ended, follow
+from streamkeeper_jobs.stream.query import StillRunning, ended, follow
 from streamkeeper_jobs.stream.watch import NothingYet, Reason, Stopped, Watch
 
 UNREADABLE = "unreadable"
@@ -63,7 +63,7 @@ UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True)
-class Asked:
+class DriverRequest:
     """One flow of the command line.
 
     ``declaration`` is the state of its files before they were imported; ``flow`` is what they declare, or why
@@ -135,7 +135,7 @@ def check_holds(home: FlowHome, present: str) -> bool:
     return bool(lifted)
 
 
-def is_done(asked: Asked) -> bool:
+def is_done(asked: DriverRequest) -> bool:
     """Return whether a flow that runs once has read all available data in its present generation."""
     return (
         isinstance(asked.flow, Flow)
@@ -144,7 +144,7 @@ def is_done(asked: Asked) -> bool:
     )
 
 
-def take_lease(asked: Asked) -> Lease:
+def take_lease(asked: DriverRequest) -> Lease:
     """Take a flow's lease, then remove a park that its declaration lifts.
 
     :raises LeaseHeld: another driver has it.
@@ -155,17 +155,22 @@ def take_lease(asked: Asked) -> Lease:
     )
     if asked.lifts_park:
         holds.release(home, holds.PARK)
-        say(f"The declaration of {home.full_name} changed since it was parked: it is tried once.")
+        say(
+            f"The declaration of {home.full_name} changed since it was parked: the new declaration is tried"
+            " once."
+        )
     return lease
 
 
-def watch_over(asked: Asked, lease: Lease) -> Watch:
+def watch_over(asked: DriverRequest, lease: Lease) -> Watch:
     """Return the watch of a flow whose lease was taken; it begins when it is entered as a context."""
     absence = supervision.absence(asked.home, asked.settings.supervisor_timeout)
     return Watch(asked.home, lease, asked.settings.heartbeat_interval, asked.declaration, absence)
 
 
-def drive(asked: Asked, lease: Lease, watch: Watch, session: Callable[[Flow], SparkSession]) -> Outcome:
+def drive(
+    asked: DriverRequest, lease: Lease, watch: Watch, session: Callable[[Flow], SparkSession]
+) -> Outcome:
     """Run a flow under its lease and its watch, leave the lease, and return how it ended.
 
     :raises StreamkeeperError: the JVM is gone, does not answer, or did not stop the query: it may still
@@ -187,7 +192,7 @@ def _present_generation(home: FlowHome) -> int:
 
 
 def _drive(
-    asked: Asked, flow: Flow, lease: Lease, watch: Watch, session: Callable[[Flow], SparkSession]
+    asked: DriverRequest, flow: Flow, lease: Lease, watch: Watch, session: Callable[[Flow], SparkSession]
 ) -> Outcome:
     home = asked.home
     try:
@@ -206,7 +211,7 @@ def _drive(
         return Outcome.STOPPED
     except (Py4JNetworkError, ConnectionError) as error:
         raise StreamkeeperError(f"Spark's process does not answer any more ({error}).") from error
-    except RunsOn as error:
+    except StillRunning as error:
         raise StreamkeeperError(str(error)) from error
     except (PySparkException, Py4JError, StreamkeeperError) as error:
         return _fail(home, flow, lease, error, watch.heartbeat)
@@ -228,7 +233,7 @@ def _run_generation(job: Job) -> None:
     operators = stateful_operators(frame)
     job.watch.tell(details={"operators": list(operators)})
     progress = Progress(job, start, operators)
-    check_agreement(job, generation, start)
+    check_consistency(job, generation, start)
     check_sources(job, start)
     check_histories(job, start)
     if not begun_now:
@@ -251,9 +256,9 @@ def _finish(job: Job, generation: Generation, start: Start) -> None:
     """Record that a once flow is done: its query has ended by itself, with all available data."""
     last = Checkpoint(job.home.storage, start.checkpoint).last_commit()
     generations.finish(job.home, generation.number, last)
-    read = "nothing" if last is None or last == start.seed_batch else f"all there was, up to batch {last}"
+    read = "nothing" if last is None or last == start.seed_batch else f"all its input, up to batch {last}"
     say(
-        f"{job.flow.full_name} is done: it has read {read}. A reset gives it a new checkpoint, and runs it"
+        f"{job.flow.full_name} is done: it has read {read}. A reset gives it a new checkpoint and runs it"
         " again."
     )
 
@@ -309,11 +314,11 @@ def _classify(error: Exception) -> Failure:
         )
     if isinstance(error, (CheckpointError, RecoveryError)):
         if isinstance(error, SinkDisagrees):
-            meaning = "its checkpoint and its table cannot both be right"
+            meaning = "its checkpoint and its table contradict each other"
         elif isinstance(error, CheckpointError):
             meaning = "its checkpoint cannot be read"
         else:
-            meaning = "its generation cannot go on as it was decided"
+            meaning = "its generation cannot start as decided"
         return Failure(
             FailureClass.NEEDS_RECOVERY,
             None,

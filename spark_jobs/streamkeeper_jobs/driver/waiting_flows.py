@@ -13,7 +13,7 @@ from streamkeeper_jobs.driver.driver import check_holds
 from streamkeeper_jobs.stream.declaration_watch import Declaration
 
 
-class Bystanders:
+class WaitingFlows:
     """Watches the flows that are held, and flows that are newly declared in the pipeline.
 
     :param files: the pipeline's files as they were before they were imported.
@@ -38,7 +38,7 @@ class Bystanders:
         if new:
             return f"{', '.join(new)} is declared now; the next start runs it too"
         freed = [home.full_name for home in self._held if self._is_free(home)]
-        return f"{', '.join(freed)} is held no more; the next start runs it too" if freed else None
+        return f"{', '.join(freed)} is no longer held; the next start runs it too" if freed else None
 
     def _newly_declared(self) -> list[str]:
         manifest = self._files.manifest()

@@ -15,11 +15,11 @@ from streamkeeper.flows.backfill_flow import is_silent
 from streamkeeper.flows.generations import ADOPTED, COPIED, Generation, Start
 from streamkeeper.times import now
 from streamkeeper_jobs.generation.seal_earlier import evidence, seal_earlier, stood
-from streamkeeper_jobs.generation.seed import NewCheckpoint, keep_schema_logs, plant
+from streamkeeper_jobs.generation.seed import NewCheckpoint, create_checkpoint, keep_schema_logs
 from streamkeeper_jobs.generation.start_position import find_origin
 from streamkeeper_jobs.generation.take_over import copy_from
 from streamkeeper_jobs.sinks.job import Job
-from streamkeeper_jobs.sources.look import Looks
+from streamkeeper_jobs.sources.formats import Looks
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators
 from streamkeeper_jobs.stream.ledger_note import note_in_ledger
@@ -58,7 +58,7 @@ def begin(job: Job, generation: Generation) -> Start:
     else:
         origin = find_origin(generation, job.sources, where, looks)
         keep_schema_logs(job, generation, where, folder)
-        seed_batch, positions = plant(job, new, origin, looks)
+        seed_batch, positions = create_checkpoint(job, new, origin, looks)
         notes, topics = origin.notes, looks.topic_ids()
     start = Start(
         number=generation.number,
@@ -171,5 +171,5 @@ def _describe(job: Job, generation: Generation, start: Start, ruled_by: str | No
             if generation.start.mode == ADOPTED
             else "the one before it"
         )
-        words += f" where {before} stood: batch {found['batch']}, as the {ruled_by} has it"
+        words += f" where {before} stood: batch {found['batch']}, by the {ruled_by}"
     return f"{words}; state {start.state}." if start.state else f"{words}."

@@ -19,12 +19,12 @@ from streamkeeper_jobs.spark.delta_table import last_written
 from streamkeeper_jobs.stream.watch import Order, Reason, Stopped
 
 _WAYS = (
-    "or choose where to start: reset_checkpoint from earliest (the table may then get rows twice: empty it"
-    " before), a timestamp or latest."
+    "or choose a start: reset_checkpoint from earliest (empty the table before, or rows may be"
+    " duplicated), a timestamp or latest."
 )
 
 
-def check_agreement(job: Job, generation: Generation, start: Start) -> None:
+def check_consistency(job: Job, generation: Generation, start: Start) -> None:
     """Check that the table has all batches that the checkpoint committed, and none that it did not plan.
 
     :raises SinkDisagrees: it does not; nothing was changed.
@@ -38,23 +38,23 @@ def check_agreement(job: Job, generation: Generation, start: Start) -> None:
     if wrote is not None and wrote >= SEAL:
         _check_newest(job, generation)
         raise SinkDisagrees(
-            f"The table at {job.table_path} has {told} shut out: a later generation was begun, of which"
-            f" {job.home.storage.path()} knows nothing, so every batch would be skipped in silence. Put the"
-            f" newer state folder back, {_WAYS}"
+            f"The table at {job.table_path} has {told} sealed by a later generation, which"
+            f" {job.home.storage.path()} does not have. Every batch would be skipped silently. Restore the"
+            f" newer state folder, {_WAYS}"
         )
     # A commit without its offsets is damage, not an older copy: Spark finds and reports it as such.
     if wrote is not None and wrote > max(planned, before, -1 if committed is None else committed):
         raise SinkDisagrees(
-            f"The table at {job.table_path} has batch {wrote} of {told}, but {checkpoint.path()} has planned"
-            f" none after {planned if planned >= 0 else 'its start'}: it is an older copy, or the state"
-            " folder was removed. Its next batches would be skipped in silence. Put the newer state folder"
-            f" back, {_WAYS}"
+            f"The table at {job.table_path} has batch {wrote} of {told}, but {checkpoint.path()} has"
+            f" planned none after {planned if planned >= 0 else 'its start'}: it is an older copy, or the"
+            " state folder was removed. Its next batches would be skipped silently. Restore the newer"
+            f" state folder, {_WAYS}"
         )
     if committed is not None and committed > max(before, -1 if wrote is None else wrote):
         raise SinkDisagrees(
             f"{checkpoint.path()} has committed batch {committed}, but the table at {job.table_path} has"
             f" {'none' if wrote is None else f'only batch {wrote}'} of {told}: the table was removed,"
-            f" replaced or put back from an older copy. Put the newer table back, {_WAYS}"
+            f" replaced or restored from an older copy. Restore the newer table, {_WAYS}"
         )
 
 
@@ -80,9 +80,9 @@ def check_sources(job: Job, start: Start) -> None:
         raise RecoveryError(
             f"The checkpoint of {job.flow.full_name} has the sources {', '.join(sorted(known))}; the flow"
             f" declares no {', '.join(gone)} any more, and {', '.join(new)} instead. A restart would read"
-            f" {', '.join(new)} from the beginning, a second time if it is the same source under another"
-            " name. Give the source its old name back; or, if it is another one, reset_checkpoint: its plan"
-            " counts what would come twice."
+            f" {', '.join(new)} from the beginning, and duplicate its rows if it is the same source under"
+            " another name. Give the source its old name again. If it is another source, use"
+            " reset_checkpoint, whose plan counts the duplicates."
         )
 
 
@@ -99,9 +99,9 @@ def _check_kinds(job: Job, newest: OffsetEntry) -> None:
         if misfit is not None:
             raise RecoveryError(
                 f"The source {source.name} of {job.flow.full_name} was another kind of source up to batch"
-                f" {newest.batch}: {misfit} So the flow cannot go on from there. Nothing was changed. Give"
-                " the source its old format back; or, if it is another one, reset_checkpoint from earliest,"
-                " latest, a timestamp or explicit offsets: its plan counts what that costs."
+                f" {newest.batch}: {misfit} The flow cannot continue from there. Nothing was changed. Give"
+                " the source its old format again. If it is another source, use reset_checkpoint from"
+                " earliest, latest, a timestamp or explicit offsets; its plan counts the cost."
             )
 
 
@@ -112,5 +112,5 @@ def _check_newest(job: Job, generation: Generation) -> None:
     """
     if job.home.generations()[-1] > generation.number or job.home.epochs()[-1] > job.lease.epoch:
         raise Stopped(
-            Order(Reason.LEASE_LOST, f"generation {generation.number} was shut out by another driver")
+            Order(Reason.LEASE_LOST, f"generation {generation.number} was sealed by another driver")
         )

@@ -4,7 +4,7 @@ Everything that a query needs to continue after batch B is immutable once B is i
 state of a batch (version B+1) before the sink's commit, and names every file by its batch, its version or a
 random id. So a copy of what belongs to B and before is correct even while the old query still writes to its
 own folder. Hidden files are left out: checksums (``.X.crc``), which no reader needs, and files that are being
-written. Layout: FACTS-spark ("Checkpoint layout"); tests/spark/generation/test_take_over.py tries each state
+written. tests/spark/generation/test_take_over.py tries each state
 store provider.
 """
 
@@ -218,7 +218,7 @@ def _shared(old: Checkpoint, name: str) -> Iterator[str]:
         for listed, folder, key in _SHARED:
             yield from (f"{folder}/{item[key]}" for item in told.get(listed, ()))
     except (zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(old.path(name), f"is no version of a RocksDB state store ({error!r})") from error
+        raise damaged(old.path(name), f"is not a version of a RocksDB state store ({error!r})") from error
 
 
 def _all(old: Checkpoint, folder: str, version: int) -> Iterator[str]:

@@ -159,15 +159,15 @@ def _taken_over(job: Job, replay: Replay) -> tuple[int, int]:
                 continue
             copy_checkpoint(earlier, last, replay.folder, generation.query_id, job.watch.obey, sources=False)
         except CheckpointError as error:
-            say(f"What the driver of epoch {epoch} rebuilt of the state cannot be taken over: {error}")
+            say(f"The state that the driver of epoch {epoch} rebuilt cannot be used: {error}")
             home.storage.remove(f"{replay.folder}/state")
             home.storage.remove(f"{replay.folder}/commits")
             home.storage.remove(f"{replay.folder}/offsets")
             continue
         pin_state_partitions(job.spark, Checkpoint(home.storage, replay.folder))
         say(
-            f"{job.flow.full_name}: the driver of epoch {epoch} did {last + 1} of {len(replay.steps)} steps;"
-            " this one goes on."
+            f"{job.flow.full_name}: the driver of epoch {epoch} completed {last + 1} of {len(replay.steps)}"
+            " steps; this one continues."
         )
         return last + 1, int(found.get("rows", 0))
     return 0, 0

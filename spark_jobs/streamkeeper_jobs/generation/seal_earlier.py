@@ -14,7 +14,7 @@ from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import adopted_checkpoint, generations, past_positions
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, BATCH, EARLIEST, OFFSETS, Generation, Start
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.delta_table import last_written, seal
 
@@ -66,7 +66,7 @@ def write_end(home: FlowHome, number: int) -> None:
         generations.end(home, number, Checkpoint(home.storage, begun.checkpoint).last_commit())
 
 
-def stood(job: Job, generation: Generation, sealed: Sealed) -> Standing | None:
+def stood(job: Job, generation: Generation, sealed: Sealed) -> CommittedPosition | None:
     """Return the position of the generation that this one follows; None if that never began.
 
     A generation that was decided but never begun has the position of its predecessor, if it was to start
@@ -91,7 +91,7 @@ def stood(job: Job, generation: Generation, sealed: Sealed) -> Standing | None:
     last = sealed.last.get(before.number)
     if before.number not in sealed.last:
         last = _seal(job, before.query_id)
-    return Standing(
+    return CommittedPosition(
         before,
         start,
         checkpoint,
@@ -101,7 +101,7 @@ def stood(job: Job, generation: Generation, sealed: Sealed) -> Standing | None:
     )
 
 
-def _adopted(job: Job, generation: Generation) -> Standing:
+def _adopted(job: Job, generation: Generation) -> CommittedPosition:
     """Seal the adopted query and return its position.
 
     Its last commit is recorded before the seal: the table lacks whatever a query that still runs commits
@@ -125,8 +125,8 @@ def _adopted(job: Job, generation: Generation) -> Standing:
     ):
         raise RecoveryError(
             f"{checkpoint.path()} has planned batch {under_way} and committed {last}, and the table at"
-            f" {job.table_path} knows nothing of its query: it may have that batch or not. Plan the adoption"
-            f" again, and accept `{REPEATS}`, or let the old job end its batch."
+            f" {job.table_path} does not name its query, so it is unknown whether it has that batch. Plan"
+            f" the adoption again and accept `{REPEATS}`, or let the old job end its batch."
         )
     wrote = _seal(job, query_id)
     where = adopted_checkpoint.standing_of(
@@ -135,7 +135,7 @@ def _adopted(job: Job, generation: Generation) -> Standing:
     return replace(where, sealed=True)
 
 
-def evidence(where: Standing | None, sealed: Sealed) -> dict[str, Any]:
+def evidence(where: CommittedPosition | None, sealed: Sealed) -> dict[str, Any]:
     """Return the position as evidence for the generation's start record and the ledger."""
     found = (
         where.evidence()
@@ -170,9 +170,9 @@ def _begun_behind(home: FlowHome, generation: Generation, sealed: Sealed) -> tup
     decided, start = generations.read(home, number), generations.read_start(home, number)
     if generation.start.mode != AFTER_LAST or decided is None or start is None:
         raise RecoveryError(
-            f"Generation {number} of {home.full_name} was passed over when generation {generation.number} was"
-            " decided, but a driver that was thought gone began it since and wrote batch"
-            f" {sealed.last[number]}. Reset the flow again: a new plan counts that."
+            f"Generation {number} of {home.full_name} was skipped when generation {generation.number} was"
+            " decided, but a driver that seemed to be gone has started it since and written batch"
+            f" {sealed.last[number]}. Reset the flow again: a new plan counts that batch."
         )
     return decided, start
 
@@ -184,8 +184,8 @@ def _begun(home: FlowHome, generation: Generation) -> tuple[Generation, Start] |
         if decided is None:
             raise RecoveryError(
                 f"Generation {generation.number} of {home.full_name} follows generation {number}, whose"
-                f" decision is gone. Put {home.storage.path(home.generation(number))} back from a copy, or"
-                " decide one that starts from earliest or latest."
+                f" decision no longer exists. Restore {home.storage.path(home.generation(number))} from a"
+                " copy, or reset the flow from earliest or latest."
             )
         start = generations.read_start(home, number)
         if start is not None:
@@ -195,25 +195,23 @@ def _begun(home: FlowHome, generation: Generation) -> tuple[Generation, Start] |
         if decided.start.mode != AFTER_LAST:
             raise RecoveryError(
                 f"Generation {generation.number} of {home.full_name} follows generation {number}, which was"
-                f" to start from {decided.start.mode} and never began, so it has no position. Reset the flow"
-                " again with that start."
+                f" decided to start from {decided.start.mode} and never did, so it has no position. Reset"
+                " the flow again with that start."
             )
         number = decided.previous
     return None
 
 
-def _at_place(job: Job, generation: Generation) -> Standing:
+def _at_place(job: Job, generation: Generation) -> CommittedPosition:
     number, batch = generation.start.generation, generation.start.batch
     assert number is not None and batch is not None, "a decision after a batch names it"
     try:
         return past_positions.at_batch(job.home, job.table_path, number, batch).standing
     except RequestError as error:
-        raise RecoveryError(
-            f"Generation {generation.number} cannot begin where it was decided to. {error}"
-        ) from error
+        raise RecoveryError(f"Generation {generation.number} cannot start as decided. {error}") from error
 
 
-def _of(home: FlowHome, number: int) -> Standing:
+def _of(home: FlowHome, number: int) -> CommittedPosition:
     """Return the position of the generation to which explicit offsets belong.
 
     The offsets refer to the lists of files in its checkpoint.
@@ -223,11 +221,11 @@ def _of(home: FlowHome, number: int) -> Standing:
     decided, start = generations.read(home, number), generations.read_start(home, number)
     if decided is None or start is None:
         raise RecoveryError(
-            f"Generation {number} of {home.full_name} is gone; the offsets to start from are its. Put a copy"
-            " of it back."
+            f"Generation {number} of {home.full_name} no longer exists, and the start needs its offsets."
+            " Restore it from a copy."
         )
     checkpoint = Checkpoint(home.storage, start.checkpoint)
-    return Standing(
+    return CommittedPosition(
         decided,
         start,
         checkpoint,

@@ -1,6 +1,6 @@
 """A new checkpoint that starts at a position, without Spark having run there.
 
-Measured (FACTS-spark, "Starting a new checkpoint"): a checkpoint with ``metadata``, the processed files as
+Measured with Spark 4.2 (tests/spark/generation): a checkpoint with ``metadata``, the processed files as
 batch 0 of each files log, and ``offsets/0`` continues exactly. With ``commits/0`` as well, a stateless query
 needs no run. A stateful query replays batch 0 once without output, which creates its state: empty if no row
 is let through, else rebuilt from history. A long history is cut into several such batches
@@ -20,25 +20,21 @@ from streamkeeper.checkpoint import (
     CommitEntry,
     OffsetEntry,
     write_commit,
-    write_initial_offsets,
     write_offsets,
 )
 from streamkeeper.declare.model import Source
 from streamkeeper.flows.generations import AFTER_LAST, BATCH, REBUILT, Generation
-from streamkeeper.flows.position import Standing
-from streamkeeper.sources.replay_steps import Bound, cut_offsets, spread
+from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.sources.replay_steps import Bound, spread
 from streamkeeper_jobs.generation.copy_checkpoint import copy_file, schema_logs
 from streamkeeper_jobs.generation.replay import Replay, Step, carry_out
 from streamkeeper_jobs.generation.source_history import check_history
-from streamkeeper_jobs.generation.start_position import FilesOrigin, Origin, RateOrigin
+from streamkeeper_jobs.generation.start_position import Origin
 from streamkeeper_jobs.sinks.job import Job
-from streamkeeper_jobs.sources.files_log_writer import FilesLog, write_in_steps
-from streamkeeper_jobs.sources.look import Looks
-from streamkeeper_jobs.sources.start_delta import DeltaOrigin, delta_ends
-from streamkeeper_jobs.sources.start_kafka import KafkaOrigin
+from streamkeeper_jobs.sources.formats import Looks, format_in_job
+from streamkeeper_jobs.sources.job_format import Planting
 from streamkeeper_jobs.stream.batch_header import pin_state_partitions, session_header
 from streamkeeper_jobs.stream.query import run_muted
-from streamkeeper_jobs.stream.readers import base_url
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash
@@ -67,7 +63,9 @@ class NewCheckpoint:
         )
 
 
-def plant(job: Job, new: NewCheckpoint, origin: Origin, looks: Looks) -> tuple[int | None, dict[str, Any]]:
+def create_checkpoint(
+    job: Job, new: NewCheckpoint, origin: Origin, looks: Looks
+) -> tuple[int | None, dict[str, Any]]:
     """Fill a checkpoint folder so that the flow starts at its origin.
 
     Return the batch that stands for everything before (None if nothing was processed before), and the
@@ -84,7 +82,8 @@ def plant(job: Job, new: NewCheckpoint, origin: Origin, looks: Looks) -> tuple[i
     if new.rebuilds and origin.sources:
         check_history(job, new.generation, origin, looks)
     made_of = hashlib.sha256()
-    steps = _steps(new, origin, spread(_write_sources(job, new, origin, looks, made_of)))
+    twice = any(format_in_job(source).twice for source in job.sources if source.name in origin.sources)
+    steps = _steps(new, origin, spread(_write_sources(job, new, origin, looks, made_of)), twice)
     if not steps:
         return None, {}
     positions = dict(steps[-1].positions)
@@ -101,39 +100,30 @@ def plant(job: Job, new: NewCheckpoint, origin: Origin, looks: Looks) -> tuple[i
     return len(steps) - 1, positions
 
 
-def _steps(new: NewCheckpoint, origin: Origin, ends: list[dict[str, Any]]) -> tuple[Step, ...]:
+def _steps(new: NewCheckpoint, origin: Origin, ends: list[dict[str, Any]], twice: bool) -> tuple[Step, ...]:
     """Return the batches that stand for everything before; none if nothing was processed before.
 
     History is replayed under watermark 0, or some of it would be late. What the old watermark had emitted was
-    emitted then: one more step emits it again without output. A Delta source needs its position twice as
-    well: at each start Spark asks it for its last batch again, counted from the batch before. Without that
-    batch this would be the whole table, and it fails if the version before the position can no longer be
-    reconstructed.
+    emitted then: one more step emits it again without output. Some formats need their position twice as well
+    (:attr:`streamkeeper_jobs.sources.job_format.JobFormat.twice`).
     """
     steps = tuple(Step(end, 0 if new.rebuilds else origin.watermark_ms) for end in ends)
-    reads_tables = any(isinstance(found, DeltaOrigin) for found in origin.sources.values())
-    if steps and (reads_tables or (new.rebuilds and origin.watermark_ms > 0)):
+    if steps and (twice or (new.rebuilds and origin.watermark_ms > 0)):
         return (*steps, Step(ends[-1], origin.watermark_ms, as_history=False))
     return steps
 
 
 def _reading(job: Job, new: NewCheckpoint, origin: Origin, looks: Looks) -> Job:
-    """Return the job with Delta sources limited to what the replay needs.
+    """Return the job with its sources limited to what the replay needs.
 
     That is their history, or next to nothing if no row is let through.
     """
 
     def set_for_replay(source: Source) -> Source:
         found = origin.sources.get(source.name)
-        if not isinstance(found, DeltaOrigin):
+        if found is None:
             return source
-        history = looks.history(source)
-        only = (
-            found.replay_options(history)
-            if new.rebuilds
-            else {"startingVersion": str(found.version_before(history))}
-        )
-        return replace(source, options={**source.options, **only})
+        return format_in_job(source).for_replay(source, found, partial(looks.look, source), new.rebuilds)
 
     pipeline = job.flow.pipeline
     return replace(
@@ -164,35 +154,21 @@ def _write_sources(
 
     :param made_of: updated with what distinguishes this history from others beyond its positions.
     """
-    storage, folder = job.home.storage, new.folder
     ends: dict[str, list[Any]] = {}
     for source in job.sources:
+        if source.name not in origin.sources:
+            continue
         bound = Bound.of(job.spark.conf.get).of_source(source) if new.rebuilds else None
-        match origin.sources.get(source.name):
-            case FilesOrigin(entries):
-                log = FilesLog(
-                    f"{folder}/sources/{source.name}", source, base_url(job.spark, source), entries
-                )
-                if found := write_in_steps(storage, log, bound, made_of):
-                    ends[source.name] = found
-            case RateOrigin(started, seconds):
-                storage.overwrite(f"{folder}/sources/{source.name}/0", started)
-                ends[source.name] = [seconds]
-            case KafkaOrigin(offsets, initial, replay_from):
-                first = replay_from if new.rebuilds and offsets is not None else initial
-                storage.overwrite(f"{folder}/sources/{source.name}/0", write_initial_offsets(first))
-                if offsets is not None:
-                    ends[source.name] = cut_offsets(first, offsets, bound.records) if bound else [offsets]
-            case DeltaOrigin(offset) as found:
-                ends[source.name] = (
-                    delta_ends(job.spark, source, found, looks.history(source), bound) if bound else [offset]
-                )
-            case None:
-                pass
+        into = Planting(job, new.folder, source, bound, made_of)
+        found = format_in_job(source).write_position(
+            into, origin.sources[source.name], partial(looks.look, source)
+        )
+        if found:
+            ends[source.name] = found
     return ends
 
 
-def keep_schema_logs(job: Job, generation: Generation, where: Standing | None, folder: str) -> None:
+def keep_schema_logs(job: Job, generation: Generation, where: CommittedPosition | None, folder: str) -> None:
     """Copy the schema logs of Delta sources, if the new generation continues from an old position."""
     if where is None or generation.start.mode not in (AFTER_LAST, BATCH):
         return

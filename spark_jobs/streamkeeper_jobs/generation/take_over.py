@@ -15,7 +15,7 @@ from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.errors import SinkDisagrees
 from streamkeeper.flows import generations
 from streamkeeper.flows.generations import Generation, Start
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
 from streamkeeper_jobs.generation.seed import NewCheckpoint
 from streamkeeper_jobs.generation.start_position import source_keys
@@ -38,7 +38,7 @@ def own_generation(job: Job, generation: Generation) -> Generation:
         return generation
     decided = generations.after_takeover(job.home, generation, job.flow.fingerprint, why)
     say(
-        f"Generation {generation.number} of {job.flow.full_name} is left to its old driver, and"
+        f"Generation {generation.number} of {job.flow.full_name} is left to its old driver, and generation"
         f" {decided.number} follows it: {why}."
     )
     job.watch.tell(generation=decided.number)
@@ -49,15 +49,13 @@ def _not_ours(job: Job, generation: Generation, start: Start) -> str | None:
     """Return why a generation that has begun must be left as it is; None if it may continue."""
     doubtful = job.lease.unproven
     if doubtful is not None and doubtful >= start.epoch:
-        return f"lease epoch {doubtful} was taken over without proof that its driver is dead"
+        return f"lease epoch {doubtful} was taken over, and its driver may still run"
     if generations.is_over(job.home, generation.number):
-        return (
-            "it was shut out of its table while its driver had the writers' turn and could not be proven dead"
-        )
+        return "it was sealed in its table, because its driver had the writers' turn and may have been alive"
     return None
 
 
-def copy_from(job: Job, new: NewCheckpoint, where: Standing) -> tuple[int, dict[str, Any]]:
+def copy_from(job: Job, new: NewCheckpoint, where: CommittedPosition) -> tuple[int, dict[str, Any]]:
     """Fill a checkpoint folder with a copy of the old one as far as the sink has it.
 
     Return its last batch, and the positions after that. A batch that is in the sink but not committed in the
@@ -71,10 +69,10 @@ def copy_from(job: Job, new: NewCheckpoint, where: Standing) -> tuple[int, dict[
     assert entry is not None, "a generation without a batch has nothing to copy"
     if where.missing_in_sink is not None:
         raise SinkDisagrees(
-            f"{where.checkpoint.path()} has committed {where.missing_in_sink}, but the table at"
-            f" {job.table_path} has not: it was removed, replaced or put back from an older copy. Put the"
-            " newer table back, or choose where to start: reset_checkpoint from earliest (the table may then"
-            " get rows twice: empty it before), a timestamp or latest."
+            f"{where.checkpoint.path()} has committed {where.missing_in_sink}, which the table at"
+            f" {job.table_path} lacks: it was replaced or restored from an older copy. Restore the newer"
+            " table, or choose a start: reset_checkpoint from earliest (empty the table before, or rows"
+            " may be duplicated), a timestamp or latest."
         )
     storage, folder = job.home.storage, new.folder
     copied = copy_checkpoint(

@@ -34,7 +34,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
         raise RecoveryError(
             f"The declaration of {planned.flow} changed since the plan was made ({planned.fingerprint} →"
             f" {flow.fingerprint}). Nothing was changed. Give this recovery up (streamkeeper abandon"
-            f" {work.plan.recovery_id}) and plan anew."
+            f" {work.plan.recovery_id}) and plan again."
         )
     adoption_rehearsal.remove_rehearsals(home, planned, work.plan.recovery_id)
     attempt = sum(event.event == f"{work.step}.started" for event in work.book.events())

@@ -110,9 +110,9 @@ def _prepare(spark: SparkSession, filling: Filling) -> tuple[FlowHome, Flow]:
     flow = declared_in(load_pipeline(file, filling.settings.data), home.flow)
     if flow.fingerprint != filling.fingerprint:
         raise RecoveryError(
-            f"The declaration of {request.flow} changed since the backfill was planned ({filling.fingerprint}"
-            f" → {flow.fingerprint}). Nothing more is filled in: give this recovery up, and plan a new one."
-            " What it has filled in stays."
+            f"The declaration of {request.flow} changed since the backfill was planned"
+            f" ({filling.fingerprint} → {flow.fingerprint}). The backfill stops here. Give this recovery"
+            " up, and plan a new one. Rows already filled in are kept."
         )
     begun = flow_position.last_begun(home)
     known = begun[1].schemas if begun else {}
@@ -128,7 +128,7 @@ def _prepare(spark: SparkSession, filling: Filling) -> tuple[FlowHome, Flow]:
             place = home.storage.path(f"{side.root}/remembered")
             backup = replace(backup, tombstones=_remembered(spark, backup.target, place))
     filters = Filters(
-        partial(_only, request, flow), lambda frame: frame.where(F.lit(False)), partial(_changes, request)
+        partial(_only, request), lambda frame: frame.where(F.lit(False)), partial(_changes, request)
     )
     derived = backfill_source.derive(flow, request, filling.recovery, filters, backup)
     return FlowHome(home.storage, home.pipeline, derived.name), derived
@@ -172,7 +172,9 @@ def _with_all_partitions(
 def _drive(
     settings: Settings, home: FlowHome, derived: Flow, tell: Tell, check_stop: Callable[[], None]
 ) -> None:
-    ended = drive_aside(settings, home, derived, tell, partial(open_session, settings), check_stop=check_stop)
+    ended = drive_derived_flow(
+        settings, home, derived, tell, partial(open_session, settings), check_stop=check_stop
+    )
     if ended.outcome is Outcome.DONE:
         return
     why = ended.why or f"it ended ({ended.outcome.name.lower().replace('_', ' ')})"
@@ -181,19 +183,13 @@ def _drive(
     )  # by the class, Airflow's tasks decide whether to try again
     raise error(
         f"The backfill of {derived.declaration.target} stopped after batch {ended.batch}: {why}\nWhat it"
-        " filled in stays. Put right what is said, and run this step again: it goes on from there."
+        " filled in stays. Fix that error and run this step again: it continues from there."
     )
 
 
-def _only(request: BackfillRequest, flow: Flow, frame: DataFrame) -> DataFrame:
+def _only(request: BackfillRequest, frame: DataFrame) -> DataFrame:
     """Keep the requested rows: within the bounds of a Kafka source, and where the predicate is true."""
-    source = flow.pipeline.source(request.source) if request.source else None
-    if (
-        source is not None
-        and source.format == KAFKA
-        and request.read == HISTORY
-        and request.to_offsets is not None
-    ):
+    if request.read == HISTORY and request.to_offsets is not None:
         frame = frame.where(~_at_or_after(request.to_offsets))
     return _where(request.predicate, frame)
 
@@ -206,7 +202,7 @@ def _where(predicate: str | None, frame: DataFrame) -> DataFrame:
     except PySparkException as error:
         raise RequestError(
             f"predicate is {predicate!r}, which Spark refuses: {error}. The columns are"
-            f" {', '.join(frame.columns)}. Plan the backfill anew."
+            f" {', '.join(frame.columns)}. Plan the backfill again."
         ) from error
 
 

@@ -70,9 +70,7 @@ def verify(spark: SparkSession, work: Work) -> dict[str, Any]:
 
     :raises RecoveryError: a copy differs from what was pinned, or either cannot be read.
     """
-    pinned, copied = work.evidence(PIN), work.evidence(COPY)
-    assert pinned is not None and copied is not None, "the steps before were done"
-    return {"tables": [_verify(spark, work, table) for table in pinned["tables"]]}
+    return asdict(Verified(tuple(_verify(spark, work, table) for table in work.result(PIN, Pinned).tables)))
 
 
 def _flows(work: Work, table: str, found: Snapshot) -> list[FlowAt]:
@@ -101,8 +99,8 @@ def _flows(work: Work, table: str, found: Snapshot) -> list[FlowAt]:
             stood.append(flow_at(home, wrote))
         except (CheckpointError, RecoveryError) as error:
             say(
-                f"{home.full_name} is not declared and wrote rows that are copied; the backup does not say"
-                f" after which batch: {error}"
+                f"{home.full_name} is no longer declared and wrote rows that are copied; the backup does"
+                f" not say up to which batch: {error}"
             )
     return stood
 
@@ -113,7 +111,7 @@ def _read(spark: SparkSession, path: str, version: int | None) -> Snapshot:
     return read_snapshot(spark, path, version)
 
 
-def _pin(work: Work, what: str, path: str, found: Snapshot) -> dict[str, Any]:
+def _pin(work: Work, what: str, path: str, found: Snapshot) -> PinnedTable:
     check_copyable(path, found.protocol)
     table_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{work.plan.recovery_id}/{what}"))
     lines = commit_of(
@@ -124,19 +122,18 @@ def _pin(work: Work, what: str, path: str, found: Snapshot) -> dict[str, Any]:
     files = sum(1 for _ in files_of(lines))
     copies = open_storage(work.plan.details["folder"])
     copies.overwrite(commit_file(what), ("\n".join(lines) + "\n").encode())
-    size, rows = found.bytes, found.rows
-    say(f"{path} is pinned at version {found.version}: {files:,} files, {size:,} bytes.")
-    return {
-        "what": what,
-        "source": path,
-        "path": copies.path(what),
-        "version": found.version,
-        "table_id": table_id,
-        "files": files,
-        "bytes": size,
-        "rows": rows,
-        "source_id": found.metadata["id"],
-    }
+    say(f"{path} is backed up at version {found.version}: {files:,} files, {found.bytes:,} bytes.")
+    return PinnedTable(
+        what=what,
+        source=path,
+        path=copies.path(what),
+        version=found.version,
+        table_id=table_id,
+        files=files,
+        bytes=found.bytes,
+        rows=found.rows,
+        source_id=found.metadata["id"],
+    )
 
 
 def commit_of(found: Snapshot, table_id: str, told: dict[str, str]) -> list[str]:
@@ -171,26 +168,26 @@ def commit_of(found: Snapshot, table_id: str, told: dict[str, str]) -> list[str]
     return [json.dumps(action, ensure_ascii=False, separators=(",", ":")) for action in actions]
 
 
-def _verify(spark: SparkSession, work: Work, table: dict[str, Any]) -> dict[str, Any]:
+def _verify(spark: SparkSession, work: Work, table: PinnedTable) -> VerifiedTable:
     work.check_stop()
-    source = read_version(spark, table["source"], table["version"])
-    copy = read_version(spark, table["path"], 0)
+    source = read_version(spark, table.source, table.version)
+    copy = read_version(spark, table.path, 0)
     if source.schema != copy.schema:
         raise RecoveryError(
-            f"The copy {table['path']} has other columns than what was pinned: {copy.schema.simpleString()}."
-            f" {_ANEW}"
+            f"The copy {table.path} has other columns than the chosen version:"
+            f" {copy.schema.simpleString()}. {_ANEW}"
         )
-    wanted, found = read_checksum(source, table["source"]), read_checksum(copy, table["path"])
+    wanted, found = read_checksum(source, table.source), read_checksum(copy, table.path)
     if wanted != found:
         raise RecoveryError(
-            f"The copy {table['path']} is not what was pinned: it has {describe(found)}; version"
-            f" {table['version']} of {table['source']} has {describe(wanted)}. {_ANEW}"
+            f"The copy {table.path} differs from the chosen version: it has {describe(found)}; version"
+            f" {table.version} of {table.source} has {describe(wanted)}. {_ANEW}"
         )
-    say(f"{table['path']} is what was pinned: {describe(found)}.")
-    return {"what": table["what"], "checksum": asdict(found), "schema": copy.schema.json()}
+    say(f"{table.path} has the rows of the chosen version: {describe(found)}.")
+    return VerifiedTable(table.what, found, copy.schema.json())
 
 
-_ANEW = "It was not entered as a backup. Give this one up and back the table up anew."
+_ANEW = "It is not listed as a backup. Give this one up and back up the table again."
 
 
 def read_version(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:

@@ -86,7 +86,7 @@ def _why_left(work: Work, table: str) -> str | None:
     storage, pipeline = work.book.storage, work.plan.pipeline
     recovery = recovery_lock.holder(storage, pipeline, table)
     if recovery not in (None, work.plan.recovery_id):
-        return f"the recovery {recovery} works on it"
+        return f"the recovery {recovery} has locked it"
     writers = read_manifest(work.settings).writers(pipeline, table)
     found = tombstone_retention.forgets(
         storage, writers, work.plan.request["tombstone_days"] * 86400, time.time()

@@ -1,7 +1,7 @@
 """A dry run of a declaration on a copy of a checkpoint: does Spark continue with this state?
 
-Without input an incompatible change goes unnoticed: its error comes only when a batch is planned
-(FACTS-spark, "Finding a bad change before the restart"). So the copy gets one more planned batch, which ends
+Without input an incompatible change goes unnoticed: its error comes only when a batch is planned.
+So the copy gets one more planned batch, which ends
 where the last one did, and the declared query runs it without output. This loads every store at its newest
 version, compares every schema, and reads no row. The copy is removed afterwards; the original is only read.
 """
@@ -144,9 +144,9 @@ def _check_columns(spark: SparkSession, settings: Settings, flow: Flow, frame: D
     strange = [name for name in frame.columns if name.lower() not in there]
     if strange:
         raise RecoveryError(
-            f"The flow {flow.full_name} gives the columns {', '.join(strange)}, which the table at {path} has"
-            f" not; it has {', '.join(sorted(there))}. Nothing was changed. Correct the declaration, or add"
-            " them to the table, and plan anew."
+            f"The flow {flow.full_name} has the columns {', '.join(strange)}, which the table at {path}"
+            f" lacks; it has {', '.join(sorted(there))}. Nothing was changed. Correct the declaration, or"
+            " add them to the table, and plan again."
         )
 
 
@@ -183,11 +183,11 @@ def _refusal(flow: Flow, checkpoint: Checkpoint, error: PySparkException) -> Rec
     said = (failure.message.strip().splitlines() or ["(nothing)"])[0].removeprefix(f"[{failure.condition}] ")
     if failure.classed is FailureClass.TRANSIENT:
         return RecoveryError(
-            f"The rehearsal on a copy of {checkpoint.path()} failed, which may pass: {failure.code}: {said}"
-            " Run it again."
+            f"The rehearsal on a copy of {checkpoint.path()} failed, perhaps temporarily: {failure.code}:"
+            f" {said} Run it again."
         )
     return RecoveryError(
         f"The declaration of {flow.full_name} does not fit the checkpoint at {checkpoint.path()}:"
-        f" {failure.meaning}. Spark says {failure.code}: {said} Nothing was changed. Declare what the old job"
-        " runs, and plan the adoption anew."
+        f" {failure.meaning}. Spark says {failure.code}: {said} Nothing was changed. Declare the query of"
+        " the old job, and plan the adoption again."
     )

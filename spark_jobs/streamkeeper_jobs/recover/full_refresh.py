@@ -31,7 +31,7 @@ def empty_tables(spark: SparkSession, work: Work) -> dict[str, Any]:
     for path in paths:
         _check_may_be_emptied(spark, path)
     before = {path: delta_log.latest_version(path) for path in paths}
-    shut_flows_out(spark, work, plan)
+    seal_flows(spark, work, plan)
     done = []
     for number, path in enumerate(paths, start=1):
         work.check_stop()

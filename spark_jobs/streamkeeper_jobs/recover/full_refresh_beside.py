@@ -19,7 +19,6 @@ from pyspark.sql import SparkSession
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta import remembered
 from streamkeeper.delta.copy_files import FIRST_COMMIT, Progress, copy_files, files_of
-from streamkeeper.delta.identity_columns import with_later_marks, without_marks
 from streamkeeper.delta.log import SEAL
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations, holds
@@ -35,7 +34,7 @@ from streamkeeper.tables.backups import TARGET
 from streamkeeper.times import now
 from streamkeeper_jobs.recover.backup_table import commit_of
 from streamkeeper_jobs.recover.restore_table import replace_table
-from streamkeeper_jobs.recover.rewind import shut_flows_out
+from streamkeeper_jobs.recover.rewind import seal_flows
 from streamkeeper_jobs.recover.side_table import (
     Builder,
     builders,
@@ -43,7 +42,7 @@ from streamkeeper_jobs.recover.side_table import (
     read_what_is_there,
     stop_for_good,
 )
-from streamkeeper_jobs.spark.delta_snapshot import JsonObject, Snapshot, read_metadata, read_snapshot
+from streamkeeper_jobs.spark.delta_snapshot import JsonObject, Snapshot, read_snapshot
 from streamkeeper_jobs.spark.log import say
 
 _DEFINITION = "streamkeeper.definition"
@@ -81,7 +80,7 @@ def build(spark: SparkSession, work: Work) -> dict[str, Any]:
         read = read_what_is_there(spark, work, flows)
         batches += read
         work.progress(round=rounds, batches=read)
-        if read <= plan.request["behind"]:
+        if read <= side_table.BEHIND:
             break
     return {"rounds": rounds, "batches": batches, "left_in_last_round": read, "files": _bring(spark, work)}
 
@@ -106,7 +105,7 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
         _check_definitions(spark, plan)
     stop_for_good(work, flows)
     brought = _bring(spark, work)
-    shut_flows_out(spark, work, plan)
+    seal_flows(spark, work, plan)
     standing = {
         builder.flow.full_name: _begin(builder, plan)
         for builder in flows
@@ -145,9 +144,8 @@ def _is_definition(action: JsonObject) -> bool:
 
 
 def _digest(found: Snapshot) -> str:
-    """Return a digest of a table's definition; the counters of identity columns are no part of it."""
+    """Return a digest of a table's definition."""
     own = {name: content for name, content in found.metadata.items() if name not in ("id", "createdTime")}
-    own["schemaString"] = without_marks(own["schemaString"])
     domains = [action for action in found.others if _is_definition(action)]
     text = json.dumps([found.protocol, own, sorted(map(json.dumps, domains))], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -165,8 +163,8 @@ def _check_definitions(spark: SparkSession, plan: Plan) -> None:
         if made_by is not None and made_by != _digest(read_snapshot(spark, path)):
             raise RecoveryError(
                 f"The columns, properties or constraints of {path} were changed while the table was built"
-                " beside, so they would go. Nothing was touched: give this recovery up (streamkeeper abandon"
-                f" {plan.recovery_id}), and plan anew."
+                " beside, so those changes would be lost. Nothing was changed. Give this recovery up"
+                f" (streamkeeper abandon {plan.recovery_id}), and plan again."
             )
 
 
@@ -179,8 +177,8 @@ def _bring(spark: SparkSession, work: Work) -> dict[str, int]:
     for what, path in work.plan.details["beside"].items():
         if not delta_log.exists(path):
             raise RecoveryError(
-                f"There is no table at {path}: its sources have nothing yet to make it of, or somebody"
-                " removed it. What it was to replace was not touched."
+                f"There is no table at {path}: its sources had no rows yet, or someone removed it. The old"
+                " table was not changed."
             )
         built = read_snapshot(spark, path)
         actions = chain(built.others, ({"add": add} for add in built.adds))
@@ -242,12 +240,9 @@ def _replace(spark: SparkSession, plan: Plan, what: str) -> dict[str, Any]:
         open_storage(path).create(FIRST_COMMIT, ("\n".join(lines) + "\n").encode())
         numbers: JsonObject = {}
     else:
-        schema = with_later_marks(wanted.metadata["schemaString"], read_metadata(spark, path)["schemaString"])
-        numbers = replace_table(
-            spark, path, replace(wanted, metadata={**wanted.metadata, "schemaString": schema}), app_id, wrote
-        )
+        numbers = replace_table(spark, path, wanted, app_id, wrote)
     version = delta_log.latest_version(path)
-    say(f"{path} is what was built beside, since version {version}.")
+    say(f"{path} was replaced by the table built beside, in version {version}.")
     return {
         "what": what,
         "path": path,

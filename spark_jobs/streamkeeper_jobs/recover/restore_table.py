@@ -6,7 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -21,12 +21,13 @@ from streamkeeper.errors import RecoveryError
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.restart import put_back as put_backs
+from streamkeeper.recover.restart.put_back import TableToRestore, VersionToRestore
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import open_storage
-from streamkeeper.tables.backups import TARGET, Checksum, checksum_of
+from streamkeeper.tables.backups import TARGET, Checksum
 from streamkeeper_jobs.recover.backup_table import commit_of, describe, read_checksum, read_version
-from streamkeeper_jobs.recover.rewind import Back, shut_flows_out
 from streamkeeper_jobs.recover.rewind import put_back as put_version_back
+from streamkeeper_jobs.recover.rewind import seal_flows
 from streamkeeper_jobs.spark.delta_snapshot import (
     JsonObject,
     Snapshot,
@@ -44,6 +45,13 @@ _OF_ROWS = ("baseRowId", "defaultRowCommitVersion")
 """Fields of a file's row ids. They are assigned again, since the table's own counter has advanced."""
 
 
+@dataclass(frozen=True)
+class _Checked:
+    """What ``check_copy`` and ``verify_rows`` find: the checksum of each table."""
+
+    tables: dict[str, Checksum]
+
+
 def check_copy(spark: SparkSession, work: Work) -> dict[str, Any]:
     """Compare what is to be restored with the catalog, before anything is changed.
 
@@ -53,18 +61,18 @@ def check_copy(spark: SparkSession, work: Work) -> dict[str, Any]:
     :raises RequestError: Delta would refuse it; nothing was changed.
     """
     found = {}
-    for table in shared_steps.plan_under_hold(work).details["tables"]:
+    for table in put_backs.tables_of(shared_steps.plan_under_hold(work)):
         work.check_stop()
         _check_replaceable(spark, table)
-        checked = read_checksum(read_version(spark, table["from"], table["from_version"]), table["from"])
-        if "checksum" in table:
+        checked = read_checksum(read_version(spark, table.source, table.from_version), table.source)
+        if table.checksum is not None:
             _compare(
-                table["from"],
+                table.source,
                 checked,
-                checksum_of(table["checksum"]),
-                "Nothing was touched. Restore another backup.",
+                table.checksum,
+                "Nothing was changed. Restore another backup.",
             )
-        found[table["what"]] = asdict(checked)
+        found[table.what] = asdict(checked)
     return {"tables": found}
 
 
@@ -77,9 +85,11 @@ def put_back(spark: SparkSession, work: Work) -> dict[str, Any]:
     shared_steps.check_go(work)
     plan = shared_steps.plan_under_hold(work)
     put_backs.check_unchanged(work, plan, put_backs.once_decided(plan))
-    shut_flows_out(spark, work, plan)
+    seal_flows(spark, work, plan)
     return {
-        "tables": [_put_back(spark, work, plan, item) for item in _tombstones_first(plan.details["tables"])]
+        "tables": [
+            _put_back(spark, work, plan, item) for item in _tombstones_first(put_backs.tables_of(plan))
+        ]
     }
 
 
@@ -88,53 +98,53 @@ def verify_rows(spark: SparkSession, work: Work) -> dict[str, Any]:
 
     :raises RecoveryError: they differ; the flows stay held.
     """
-    was = work.evidence("check_copy")
-    assert was is not None, "the steps before were done"
+    was = work.result("check_copy", _Checked)
     found = {}
-    for table in shared_steps.plan_under_hold(work).details["tables"]:
-        checked = read_checksum(read_version(spark, table["path"]), table["path"])
+    for table in put_backs.tables_of(shared_steps.plan_under_hold(work)):
+        checked = read_checksum(read_version(spark, table.path), table.path)
         _compare(
-            table["path"],
+            table.path,
             checked,
-            checksum_of(was["tables"][table["what"]]),
+            was.tables[table.what],
             "The flows stay held. Restore another backup.",
         )
-        found[table["what"]] = asdict(checked)
+        found[table.what] = asdict(checked)
     return {"tables": found}
 
 
-def _check_replaceable(spark: SparkSession, table: JsonObject) -> None:
+def _check_replaceable(spark: SparkSession, table: TableToRestore) -> None:
     """Check that Delta lets a backup replace the table, if the table exists.
 
     RESTORE to one of the table's own versions refuses nothing.
     """
-    if table["from"] != table["path"] and delta_log.exists(table["path"]):
+    if table.is_backup and delta_log.exists(table.path):
         present, wanted = (
-            read_metadata(spark, table["path"]),
-            read_metadata(spark, table["from"], table["from_version"]),
+            read_metadata(spark, table.path),
+            read_metadata(spark, table.source, table.from_version),
         )
-        check_may_become(table["path"], present, wanted)
+        check_may_become(table.path, present, wanted)
 
 
-def _tombstones_first(tables: list[JsonObject]) -> list[JsonObject]:
+def _tombstones_first(tables: Iterable[TableToRestore]) -> list[TableToRestore]:
     """Return the tables in the order in which a batch writes them: the target never lacks its tombstones."""
-    return sorted(tables, key=lambda table: table["what"] == TARGET)
+    return sorted(tables, key=lambda table: table.what == TARGET)
 
 
 def _compare(path: str, found: Checksum, wanted: Checksum, then: str) -> None:
     if found != wanted:
-        raise RecoveryError(f"{path} has {describe(found)}; what was entered has {describe(wanted)}. {then}")
-    say(f"{path}: {describe(found)}, as it was entered.")
+        raise RecoveryError(f"{path} has {describe(found)}; its entry says {describe(wanted)}. {then}")
+    say(f"{path}: {describe(found)}, as listed.")
 
 
-def _put_back(spark: SparkSession, work: Work, plan: Plan, table: JsonObject) -> JsonObject:
-    if table["from"] == table["path"]:
-        back = Back(table["path"], table["from_version"], table["newest"])
-        return {"what": table["what"], **next(put_version_back(spark, work, plan, [back]))}
+def _put_back(spark: SparkSession, work: Work, plan: Plan, table: TableToRestore) -> JsonObject:
+    if not table.is_backup:
+        assert table.newest is not None, "a version is restored of a table that is there"
+        back = VersionToRestore(table.path, table.from_version, table.newest)
+        return {"what": table.what, **next(put_version_back(spark, work, plan, [back]))}
     put_backs.bring(work, table)
     evidence: JsonObject = {
-        "what": table["what"],
-        "path": table["path"],
+        "what": table.what,
+        "path": table.path,
         **_put_backup_back(spark, work, plan, table),
     }
     put_backs.bring(
@@ -143,13 +153,12 @@ def _put_back(spark: SparkSession, work: Work, plan: Plan, table: JsonObject) ->
     return evidence
 
 
-def _put_backup_back(spark: SparkSession, work: Work, plan: Plan, table: JsonObject) -> JsonObject:
-    path, before = table["path"], delta_log.latest_version(table["path"])
-    if "newest" in table:  # missing in plans of an earlier release
-        put_backs.written_late(work, plan, path, table["newest"], put_backs.once_decided(plan))
+def _put_backup_back(spark: SparkSession, work: Work, plan: Plan, table: TableToRestore) -> JsonObject:
+    path, before = table.path, delta_log.latest_version(table.path)
+    put_backs.written_late(work, plan, path, table.newest, put_backs.once_decided(plan))
     if before is None:
         return {"version_before": None, "version": _make(spark, work, table), "made": True}
-    wanted = read_snapshot(spark, table["from"], table["from_version"])
+    wanted = read_snapshot(spark, table.source, table.from_version)
     numbers = replace_table(spark, path, wanted, put_backs.app_id(plan.recovery_id))
     return {"version_before": before, **numbers, "version": delta_log.latest_version(path), "made": False}
 
@@ -170,15 +179,15 @@ def replace_table(
     return numbers
 
 
-def _make(spark: SparkSession, work: Work, table: JsonObject) -> int:
+def _make(spark: SparkSession, work: Work, table: TableToRestore) -> int:
     """Create a table that does not exist: its files were copied, and one commit names them."""
-    wanted = read_snapshot(spark, table["from"], table["from_version"])
-    told = {"source": table["from"], "sourceVersion": str(wanted.version), "recovery": work.plan.recovery_id}
+    wanted = read_snapshot(spark, table.source, table.from_version)
+    told = {"source": table.source, "sourceVersion": str(wanted.version), "recovery": work.plan.recovery_id}
     lines = [
         *commit_of(wanted, str(uuid.uuid4()), told),
         json.dumps(_transaction(put_backs.app_id(work.plan.recovery_id))),
     ]
-    open_storage(table["path"]).create(FIRST_COMMIT, ("\n".join(lines) + "\n").encode())
+    open_storage(table.path).create(FIRST_COMMIT, ("\n".join(lines) + "\n").encode())
     return 0
 
 

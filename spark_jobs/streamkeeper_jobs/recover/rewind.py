@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from delta.tables import DeltaTable
@@ -23,6 +22,7 @@ from streamkeeper.flows import backfill_flow, generations
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.restart import put_back as put_backs
+from streamkeeper.recover.restart.put_back import VersionToRestore
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import past_versions, running_vacuums
 from streamkeeper_jobs.generation.seal_earlier import not_sealed, write_end
@@ -35,16 +35,7 @@ from streamkeeper_jobs.spark.session import spark_url, with_settings
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
-@dataclass(frozen=True)
-class Back:
-    """A table to restore to ``version``; ``newest`` was its version when that was planned under the hold."""
-
-    path: str
-    version: int
-    newest: int
-
-
-def shut_flows_out(spark: SparkSession, work: Work, plan: Plan) -> None:
+def seal_flows(spark: SparkSession, work: Work, plan: Plan) -> None:
     """Seal the earlier generations of a plan's flows, as the driver of their next generation would.
 
     Doing it again changes nothing. Abandoned backfills of the table are sealed too: a batch of theirs may be
@@ -68,7 +59,9 @@ def shut_flows_out(spark: SparkSession, work: Work, plan: Plan) -> None:
             shut_out(spark, path, generations.query_id_of(home, number), work.check_stop)
 
 
-def put_back(spark: SparkSession, work: Work, plan: Plan, backs: Iterable[Back]) -> Iterator[dict[str, Any]]:
+def put_back(
+    spark: SparkSession, work: Work, plan: Plan, backs: Iterable[VersionToRestore]
+) -> Iterator[dict[str, Any]]:
     """Restore tables one after the other and yield the evidence of each.
 
     Skips a table that this recovery has restored. Waits for a running VACUUM, which could remove files that
@@ -87,9 +80,9 @@ def put_back(spark: SparkSession, work: Work, plan: Plan, backs: Iterable[Back])
         lacking = past_versions.lacking_files(back.path, back.version) if found[back.path] is None else []
         if lacking:
             raise RecoveryError(
-                f"{back.path} cannot be put back to version {back.version}: VACUUM removed {lacking[0]} and"
-                " perhaps more. No table was put back. Give the flow a start that keeps its table"
-                " (reset_checkpoint), or put a backup back with restore_table."
+                f"{back.path} cannot be restored to version {back.version}: VACUUM removed {lacking[0]} and"
+                " perhaps more. No table was restored. Reset the flow and keep its table"
+                " (reset_checkpoint), or restore a backup with restore_table."
             )
     for back in wanted:
         evidence: dict[str, Any] = {"path": back.path, "version": back.version, "from_version": back.newest}
@@ -99,12 +92,12 @@ def put_back(spark: SparkSession, work: Work, plan: Plan, backs: Iterable[Back])
             continue
         late = put_backs.written_late(work, plan, back.path, back.newest, put_backs.once_decided(plan))
         if back.version == back.newest and not late:
-            yield {**evidence, "put_back_at": None, "note": "nothing was written since"}
+            yield {**evidence, "put_back_at": None, "note": "nothing was written since then"}
         else:
             yield {**evidence, **_restore(spark, back, recovery)}
 
 
-def _restore(spark: SparkSession, back: Back, recovery: str) -> dict[str, Any]:
+def _restore(spark: SparkSession, back: VersionToRestore, recovery: str) -> dict[str, Any]:
     with with_settings(spark, {_METADATA: past_versions.mark(recovery)}):
         told = DeltaTable.forPath(spark, spark_url(back.path)).restoreToVersion(back.version).first()
     put_remembered_back(spark, back.path, back.version)
@@ -140,9 +133,9 @@ def put_remembered_back(spark: SparkSession, path: str, version: int) -> None:
 def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     """Do the step ``put_back`` of a rewind; do nothing if the target is kept."""
     plan = shared_steps.plan_under_hold(work)
-    backs = [Back(**back) for back in plan.details["put_back"]]
+    backs = put_backs.versions_of(plan)
     if not backs:
         return {"tables": [], "note": "the target is kept as it is"}
     put_backs.check_unchanged(work, plan, put_backs.once_decided(plan))
-    shut_flows_out(spark, work, plan)
+    seal_flows(spark, work, plan)
     return {"tables": list(put_back(spark, work, plan, backs))}

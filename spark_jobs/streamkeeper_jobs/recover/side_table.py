@@ -19,7 +19,7 @@ from streamkeeper.manifest.import_file import load_pipeline
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
-from streamkeeper_jobs.driver.derived_flow import drive_aside
+from streamkeeper_jobs.driver.derived_flow import drive_derived_flow
 from streamkeeper_jobs.driver.driver import declared_in, find
 from streamkeeper_jobs.spark.jvm import classes
 
@@ -50,8 +50,8 @@ def builders(work: Work, plan: Plan) -> list[Builder]:
     if changed or planned.keys() != {flow.name for flow in flows}:
         raise RecoveryError(
             f"What is declared of {', '.join(changed) or table} changed since the plan was made. The table"
-            f" was not touched: give this recovery up (streamkeeper abandon {plan.recovery_id}), and plan"
-            " anew."
+            f" was not changed. Give this recovery up (streamkeeper abandon {plan.recovery_id}), and plan"
+            " again."
         )
     homes = {name: work.home(flow) for name, flow in planned.items()}
     return [
@@ -82,7 +82,7 @@ def read_what_is_there(spark: SparkSession, work: Work, flows: list[Builder]) ->
             work.check_stop()
 
         with _session(spark, work, builder.flow) as session:
-            ended = drive_aside(
+            ended = drive_derived_flow(
                 work.settings,
                 builder.side,
                 builder.flow,
@@ -93,9 +93,9 @@ def read_what_is_there(spark: SparkSession, work: Work, flows: list[Builder]) ->
         work.check_stop()
         if ended.why is not None:
             raise RecoveryError(
-                f"Reading for {builder.plan.flow} beside stopped after batch {ended.batch}: {ended.why}\nThe"
-                " table was not touched. Put right what is said, and run this step again: it goes on from"
-                " there."
+                f"Reading for {builder.plan.flow} beside stopped after batch {ended.batch}:"
+                f" {ended.why}\nThe table was not changed. Fix that error and run this step again: it"
+                " continues from there."
             )
         read += last_commit(builder.side) - before
     return read

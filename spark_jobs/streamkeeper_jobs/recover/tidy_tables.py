@@ -65,7 +65,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
                 say(said)
                 failed.append(said.splitlines()[0])
     if failed:
-        raise RecoveryError("\n".join([*failed, f"The others ({len(done)}) were tidied."]))
+        raise RecoveryError("\n".join([*failed, f"The others ({len(done)}) were done."]))
     return {"tables": done, "left": left_alone(work.plan)}
 
 
@@ -125,7 +125,9 @@ def turn_on(
 
     def wait(seconds: float) -> None:
         if time.monotonic() >= deadline:
-            raise TableLocked(f"The turn on {table} did not come within {TURN_SECONDS:g} s. Run {who} again.")
+            raise TableLocked(
+                f"The writers' turn on {table} was not free within {TURN_SECONDS:g} s. Run {who} again."
+            )
         time.sleep(seconds)
 
     return WritersTurn(
@@ -136,6 +138,6 @@ def turn_on(
 def _leave_it(holder: Holder) -> None:
     """Tidying shuts no flow out: that is for a flow that must write."""
     raise TableLocked(
-        f"{describe(holder)} has the turn, is silent and cannot be proven gone. A flow that writes the table"
-        " deals with it."
+        f"{describe(holder)} has the turn, is silent, and may still run. A flow that writes the table"
+        " resolves this."
     )

@@ -36,7 +36,8 @@ def writers_turn(job: Job, generation: Generation, writes: bool = True) -> Write
             raise Stopped(
                 Order(
                     Reason.SUPERSEDED,
-                    f"generation {generation.number} was shut out of its table; the next driver follows it",
+                    f"generation {generation.number} was sealed in its table; the next driver continues in"
+                    " the next generation",
                 )
             )
 
@@ -77,9 +78,9 @@ def _shut_out(job: Job, holder: Holder) -> None:
     home = FlowHome(job.home.storage, job.home.pipeline, holder.flow)
     start = generations.read_start(home, holder.generation)
     say(
-        f"{describe(holder)[0].upper()}{describe(holder)[1:]} has the turn on {job.flow.declaration.target},"
-        f" is silent, and is not proven gone: its generation {holder.generation} is shut out of the table,"
-        " and goes on as the next one."
+        f"{describe(holder)[0].upper()}{describe(holder)[1:]} has the turn on"
+        f" {job.flow.declaration.target}, is silent, and may still run. Its generation {holder.generation}"
+        " is sealed in the table, and the flow continues in the next one."
     )
     generations.end(
         home, holder.generation, Checkpoint(home.storage, start.checkpoint).last_commit() if start else None

@@ -61,7 +61,7 @@ def _admin(spark: SparkSession, source: Source) -> Iterator[Any]:
         yield admin
     except Py4JJavaError as error:
         raise SourceError(
-            f"The source {source.name} cannot be looked at: {_said(error)}. Asked were"
+            f"The source {source.name} cannot be inspected: {_said(error)}. The brokers asked are"
             f" {source.option('kafka.bootstrap.servers')}."
         ) from error
     finally:

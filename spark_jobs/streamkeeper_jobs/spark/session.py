@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from streamkeeper.declare.model import Pipeline
-from streamkeeper.declare.shared_driver import FAIR, own_conf
+from streamkeeper.declare.shared_driver import FAIR, common_conf, own_conf
 from streamkeeper.drivers.submit import OURS, check_allowed, shared_settings, spark_settings
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.settings import Settings
+from streamkeeper.settings import DEFAULT_MASTER, Settings
 from streamkeeper_jobs.spark.jvm import classes
 
 POOL = "spark.scheduler.pool"
+
+_ALWAYS = (*OURS, *FAIR, "spark.sql.extensions")
+"""Settings that no setting of spark-submit replaces. The extensions always hold Delta's."""
 
 _REPEATED = (
     "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor",
@@ -34,14 +37,16 @@ local checkpoint, as AUTO CDC uses them, pass their rows on.
 def open_session(settings: Settings, flow: Flow) -> SparkSession:
     """Open the session of a flow that has an application of its own.
 
-    Settings of spark-submit take precedence, except those that Streamkeeper must set itself; all others come
-    from :func:`streamkeeper.drivers.submit.spark_settings`. So a plain ``spark-submit run_flow.py`` or
-    ``python run_flow.py`` runs the same flow.
+    The master is that of spark-submit. Its settings take precedence over the defaults of
+    :func:`streamkeeper.drivers.submit.spark_settings`. What the flow declares takes precedence over
+    spark-submit, since it may be newer than the submission, and so does what Streamkeeper must set itself. So
+    a plain ``spark-submit run_flow.py`` or ``python run_flow.py`` runs the same flow.
 
     :raises DeclarationError: the flow sets what Streamkeeper must set itself.
     """
     told = _told()
-    return _open(flow.full_name, told, spark_settings(settings, flow.declaration, _master(told)))
+    wanted = spark_settings(settings, flow.declaration, _master(told))
+    return _open(flow.full_name, told, wanted, flow.declaration.spark_conf)
 
 
 class SharedApplication:
@@ -77,9 +82,9 @@ class SharedApplication:
         with self._opening:
             if self._application is None:
                 told = _told()
-                self._application = _open(
-                    self._pipeline.name, told, shared_settings(self._settings, self._pipeline, _master(told))
-                )
+                wanted = shared_settings(self._settings, self._pipeline, _master(told))
+                declared = common_conf(self._pipeline.flows)
+                self._application = _open(self._pipeline.name, told, wanted, declared)
             return self._application
 
 
@@ -101,21 +106,27 @@ def spark_url(location: str) -> str:
 
 
 def _told() -> dict[str, str]:
-    """Return the settings of spark-submit.
+    """Return the settings of spark-submit, which only its JVM knows: until Python is connected to that, a
+    ``SparkConf`` is empty.
 
     Without spark-submit there is no JVM yet, and asking would start one before its class path is known.
     """
-    return dict(SparkConf().getAll()) if "PYSPARK_GATEWAY_PORT" in os.environ else {}
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
 
 
 def _master(told: Mapping[str, str]) -> str:
-    return told.get("spark.master", "local[2]")
+    return told.get("spark.master", DEFAULT_MASTER)
 
 
-def _open(name: str, told: Mapping[str, str], wanted: Mapping[str, str]) -> SparkSession:
+def _open(
+    name: str, told: Mapping[str, str], wanted: Mapping[str, str], declared: Container[str]
+) -> SparkSession:
     builder = SparkSession.builder.appName(name).master(_master(told))
     for key, value in wanted.items():
-        if key in OURS or key in FAIR or key not in told:
+        if key in _ALWAYS or key in declared or key not in told:
             builder = builder.config(key, value)
     session = builder.getOrCreate()
     _quiet(session)

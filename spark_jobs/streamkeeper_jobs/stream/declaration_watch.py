@@ -84,12 +84,12 @@ class Declaration:
         except RequestError as error:
             # A file that is being replaced may be missing for a moment: a flow is gone only if the files have
             # not changed again.
-            return None if self._moved_on() else f"the flow is not declared any more. {error}"
+            return None if self._moved_on() else f"the flow is no longer declared. {error}"
         if found.fingerprint == self.fingerprint:
             return None
         return (
-            f"the declaration changed (fingerprint {self.fingerprint} → {found.fingerprint}); the next start"
-            " runs it"
+            f"the declaration changed (fingerprint {self.fingerprint} → {found.fingerprint}); the next"
+            " start uses it"
         )
 
     def _moved_on(self) -> bool:
@@ -107,8 +107,8 @@ class Declaration:
         """Print what is wrong, once until something else is; None means that nothing is."""
         if wrong not in (None, self._told):
             print(
-                f"The pipeline files changed and cannot be used as they are; {self._flow} goes on as it is."
-                f" {wrong}",
+                f"The pipeline files changed and cannot be used as they are; {self._flow} continues"
+                f" unchanged. {wrong}",
                 flush=True,
             )
         self._told = wrong

@@ -27,7 +27,7 @@ The checkpoint and the sink's log allow such a stop.
 """
 
 
-class RunsOn(Exception):
+class StillRunning(Exception):
     """A query could not be stopped: it may still write."""
 
 
@@ -73,7 +73,7 @@ def follow(
     :param look: called a few times a second while it runs.
     :raises Stopped: an order ended it.
     :raises StreamingQueryException: it failed.
-    :raises RunsOn: it could not be stopped.
+    :raises StillRunning: it could not be stopped.
     """
     with ended(query):
         while not query.awaitTermination(POLL_SECONDS):  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ def follow(
 def ended(query: StreamingQuery) -> Iterator[None]:
     """Ensure that a query has ended when the block is left, on which later steps rely.
 
-    :raises RunsOn: it could not be stopped.
+    :raises StillRunning: it could not be stopped.
     """
     try:
         yield
@@ -102,12 +102,12 @@ def ended(query: StreamingQuery) -> Iterator[None]:
 def stop(query: StreamingQuery) -> None:
     """Stop a query; do nothing if it has ended.
 
-    :raises RunsOn: it could not be stopped.
+    :raises StillRunning: it could not be stopped.
     """
     try:
         query.stop()
     except (PySparkException, Py4JError, ConnectionError) as error:
-        raise RunsOn(
+        raise StillRunning(
             f"The query {query.name} could not be stopped ({error}), so whether it still writes is not known."
         ) from error
 

@@ -8,10 +8,9 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from streamkeeper.declare.model import DELTA, KAFKA, Source
-from streamkeeper.delta import log as delta_log
+from streamkeeper.declare.model import Source
 from streamkeeper.sources.files.listing import iterate_files
-from streamkeeper.sources.kafka.options import start_options
+from streamkeeper.sources.starts import starts_of
 from streamkeeper_jobs.spark.jvm import classes
 from streamkeeper_jobs.spark.session import spark_url
 
@@ -28,8 +27,7 @@ def read_stream(
     :param checkpoint: the path or URL of the stream's checkpoint; without one, no log of schemas is used.
     """
     reader = spark.readStream.format(source.format).options(**source.options).name(source.name)
-    if source.format == KAFKA:
-        reader = reader.options(**start_options(source))
+    reader = reader.options(**starts_of(source).reader_options(source))
     if source.track_schema and checkpoint is not None:
         reader = reader.option("schemaTrackingLocation", f"{spark_url(checkpoint)}/sources/{source.name}")
     schema = source.schema or schemas.get(source.name)
@@ -57,10 +55,9 @@ def infer_schema(spark: SparkSession, source: Source) -> str | None:
 
 def is_there(spark: SparkSession, source: Source) -> bool:
     """Return whether the folder or table of a source exists; a stream of a missing one cannot be started."""
-    if source.path is None:
-        return True
-    if source.format == DELTA:
-        return delta_log.exists(source.path)
+    found = starts_of(source).is_there(source)
+    if found is not None or source.path is None:
+        return found is not False
     path, file_system = hadoop_path(spark, source.path)
     return bool(file_system.globStatus(path))
 

@@ -144,7 +144,7 @@ class Watch:
             raise self._broken
         return self._order
 
-    def terminate(self, words: str = "it was asked to by SIGTERM") -> None:
+    def terminate(self, words: str = "it received SIGTERM") -> None:
         """Order a stop after the batch, as SIGTERM asks for; an earlier order stays."""
         if self._order is None:
             self._order = Order(Reason.TERMINATED, words)

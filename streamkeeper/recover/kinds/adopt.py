@@ -1,9 +1,8 @@
-"""``adopt``: the checkpoint of a job that was none of ours becomes the first generation of a declared flow.
+"""``adopt``: the checkpoint of another job becomes the first generation of a declared flow.
 
-Planning changes nothing, and neither does the rehearsal that says, before anybody is asked, whether the
-declaration fits. The checkpoint is copied, by the flow's next driver, as far as its last batch that is in the
-table; the original is only read, and never needed afterwards. The old job's query is shut out of the table
-before, so that a late commit of it adds nothing.
+Planning changes nothing. A rehearsal before the approval tries the declaration on a copy of the checkpoint.
+The flow's next driver copies the checkpoint up to its last batch that is in the table; the original is only
+read. The old job's query is sealed in the table first, so that its late commits have no effect.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from streamkeeper.amounts import LOSS, NONE, PRICES, REPEATS, UNKNOWN_PRICE, Amount, SourcePrice
+from streamkeeper.amounts import LOSS, NONE, PRICES, REPEATS, UNKNOWN_PRICE, Amount, Price, SourcePrice
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.offsets import describe
 from streamkeeper.delta import log as delta_log
@@ -22,7 +21,7 @@ from streamkeeper.flows import generations
 from streamkeeper.flows.adopted_checkpoint import AdoptedCheckpoint, normal_place, open_adopted, standing_of
 from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, COPIED, EMPTY, Restart, StartAt
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import adopt_notes
@@ -33,7 +32,7 @@ from streamkeeper.recover.requests.adopt import AdoptRequest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart.adopted_sources import match_sources
 from streamkeeper.recover.restart.adoption_rehearsal import check_still, remove_rehearsals
-from streamkeeper.recover.restart.flow_now import Present, flow_home, is_safe_to_repeat
+from streamkeeper.recover.restart.flow_now import FlowNow, flow_home, is_safe_to_repeat
 from streamkeeper.recover.restart.next_generation import next_plan
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
@@ -58,7 +57,7 @@ class Found:
 
     query_id: str
     names: dict[str, str]
-    standing: Standing
+    standing: CommittedPosition
     planned: int
     operators: tuple[str, ...]
     has_table: bool
@@ -84,8 +83,8 @@ class Found:
 def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery_id: str) -> Plan:
     """Plan an adoption.
 
-    :raises RequestError: the flow has a generation that began, the checkpoint is one of ours, its sources are
-        not the flow's, or it has no batch to go on after.
+    :raises RequestError: the flow has a generation that began, the checkpoint is one of Streamkeeper's, its
+        sources are not the flow's, or it has no batch to continue after.
     :raises CheckpointError: there is no checkpoint, or it cannot be read as far as the plan needs it.
     """
     flow = manifest.find(request.flow)
@@ -107,7 +106,7 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
     )
     number = 1 if newest is None else newest + 1
     safe, stateful = is_safe_to_repeat(flow, found.operators), bool(found.operators)
-    present = Present(number - 1, found.standing, entry.sources, found.operators, stateful, safe, None)
+    present = FlowNow(number - 1, found.standing, entry.sources, found.operators, stateful, safe, None)
     start = StartAt(ADOPTED, checkpoint=request.checkpoint, query_id=found.query_id, sources=found.names)
     notes = tuple(adopt_notes.notes(settings, flow, request, found))
     again = _written_again(flow, found)
@@ -131,16 +130,16 @@ def plan(settings: Settings, manifest: Manifest, request: AdoptRequest, recovery
 
 
 def _check_new(home: FlowHome) -> int | None:
-    """Give the newest generation that was decided, if any; none of them may have begun.
+    """Return the newest generation that was decided, if any; none of them may have begun.
 
     :raises RequestError: one has.
     """
     begun = [number for number in home.generations() if generations.read_start(home, number) is not None]
     if begun:
         raise RequestError(
-            f"{home.full_name} has begun already: it is on generation {begun[-1]}, with a checkpoint of its"
-            " own, and none can be adopted beside it. Adopt into a flow that never ran; to begin this one"
-            " elsewhere use reset_checkpoint or rewind. Nothing was touched."
+            f"{home.full_name} has run already: it is on generation {begun[-1]}, with its own checkpoint."
+            " Nothing was changed. Adopt into a flow that never ran; to start this one elsewhere use"
+            " reset_checkpoint or rewind."
         )
     return next(reversed(home.generations()), None)
 
@@ -158,15 +157,15 @@ def _look(settings: Settings, manifest: Manifest, flow: Flow, request: AdoptRequ
     planned = max(raw.offset_batches(), default=-1)
     if bare.batch is None:
         raise RequestError(
-            f"The checkpoint at {request.checkpoint} has no committed batch, so there is nothing to go on"
-            f" after: start the flow without it (its DAG, or streamkeeper run {flow.full_name}). Nothing was"
-            " touched."
+            f"The checkpoint at {request.checkpoint} has no committed batch, so there is nothing to"
+            f" continue: start the flow without it (its DAG, or streamkeeper run {flow.full_name}). Nothing"
+            " was changed."
         )
     if bare.is_older_copy:
         raise CheckpointError(
             f"The table at {table} has batch {bare.last_transaction} of the query {query_id}, which"
-            f" {request.checkpoint} never planned: it is an older copy. Give the newer one. Nothing was"
-            " touched."
+            f" {request.checkpoint} never planned: the checkpoint is an older copy. Nothing was changed."
+            " Give the newer one."
         )
     sources = [opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration)]
     names = match_sources(raw, raw.offsets(bare.batch), sources, request.sources)
@@ -187,17 +186,17 @@ def _check_outside(settings: Settings, place: str) -> None:
     state = settings.state if "://" in settings.state else str(Path(settings.state).resolve())
     if f"{place}/".startswith(f"{normal_place(state)}/"):
         raise RequestError(
-            f"{place} lies in {settings.state}, where Streamkeeper keeps what is its own. Adopted are"
-            " checkpoints of other jobs; a flow of yours goes back with reset_checkpoint or rewind. Nothing"
-            " was touched."
+            f"{place} lies in {settings.state}, the state folder of Streamkeeper. Nothing was changed. Only"
+            " checkpoints of other jobs can be adopted; for a flow of your own use reset_checkpoint or"
+            " rewind."
         )
 
 
 def _check_not_ours(settings: Settings, manifest: Manifest, adopter: Flow, query_id: str, place: str) -> None:
-    """Make sure that no flow's generation has, or adopts, this query: of any flow that something is kept of,
+    """Check that no flow's generation has, or adopts, this query: of any flow that something is kept of,
     declared or not.
 
-    A decision of the adopter's own that never began may be made anew.
+    A decision of the adopter's own that never began may be made again.
 
     :raises RequestError: one does.
     """
@@ -211,23 +210,23 @@ def _check_not_ours(settings: Settings, manifest: Manifest, adopter: Flow, query
                 continue
             if decided.query_id == query_id:
                 raise RequestError(
-                    f"The checkpoint at {place} is a copy of generation {number} of {home.full_name}. Its"
-                    " rows would come twice from here: put it back where it was, or reset that flow. Nothing"
-                    " was touched."
+                    f"The checkpoint at {place} is a copy of generation {number} of {home.full_name}."
+                    " Adopting it would duplicate its rows. Nothing was changed. Move it to where it was,"
+                    " or reset that flow."
                 )
             if decided.start.query_id != query_id:
                 continue
             if generations.read_start(home, number) is not None:
                 raise RequestError(
-                    f"The checkpoint at {place} was adopted before: generation {number} of {home.full_name}"
-                    " went on with it. Nothing was touched."
+                    f"The checkpoint at {place} was adopted already, as generation {number} of"
+                    f" {home.full_name}. Nothing was changed."
                 )
             if home.full_name != adopter.full_name and home.full_name in declared and number == numbers[-1]:
                 raise RequestError(
                     f"The checkpoint at {place} is to be adopted by {home.full_name}, whose generation"
-                    f" {number} begins with it as soon as that flow is started. Both would read on from"
-                    " there, and every row would come twice. Start that flow, or, if it is this one that is"
-                    " meant, declare that one no more. Nothing was touched."
+                    f" {number} starts from it as soon as that flow runs. Both flows would read the same"
+                    " rows and duplicate them. Nothing was changed. Start that flow; or, if this one is"
+                    " meant, remove the declaration of that one."
                 )
 
 
@@ -240,45 +239,48 @@ def _refusals(settings: Settings, flow: Flow, request: AdoptRequest, found: Foun
     for why in adopt_notes.obstacles(flow, request, found):
         yield Refusal(None, f"It cannot be carried out: {why}")
     table = settings.table_path(flow.declaration.target)
-    costs: dict[str, str] = {}
+    costs: dict[Price, str] = {}
     if not found.has_table:
         costs[LOSS] = (
-            f"there is no table at {table}; what the old job has read up to batch {found.batch} is not in it"
+            f"there is no table at {table}; rows that the old job read up to batch {found.batch} are not in"
+            " it"
         )
     if found.is_unknown_to_table:
         costs[UNKNOWN_PRICE] = (
-            f"nothing in the log of the table at {table} says that the query {found.query_id} ever wrote it."
-            " Perhaps it wrote by foreachBatch, or another table; whether its last batch is in this one is"
-            " unknown"
+            f"nothing in the log of the table at {table} names the query {found.query_id}. It may have"
+            " written by foreachBatch, or to another table, so it is unknown whether its last batch is in"
+            " this one"
         )
         safe = is_safe_to_repeat(flow, found.operators)
         if found.under_way is not None and not safe:
             costs[REPEATS] = (
-                f"batch {found.under_way}, which was planned and not committed, may be in the table, and"
-                " comes again"
+                f"batch {found.under_way}, which was planned and not committed, may be in the table, and is"
+                " read again"
             )
     for word, why in costs.items():
         if word not in request.accept:
-            yield Refusal(word, f"{PRICES[word]} ({why}). To go on all the same, accept `{word}`.")
+            yield Refusal(word, f"{PRICES[word]} ({why}). To continue anyway, accept `{word}`.")
 
 
 def _written_again(flow: Flow, found: Found) -> Amount | None:
-    """Say what of a batch under way may be in the table: nothing where the table's log knows the query, since
-    then it rules.
+    """Return what of a batch under way may be in the table: nothing where the table's log knows the query,
+    since then it rules.
     """
     if is_safe_to_repeat(flow, found.operators):
         return None
     if found.is_unknown_to_table and found.under_way is not None:
         why = (
-            f"the table's log does not name the query {found.query_id}, so nobody knows whether it has batch"
-            f" {found.under_way}"
+            f"the table's log does not name the query {found.query_id}, so it is unknown whether the table"
+            f" has batch {found.under_way}"
         )
         return Amount(None, 0, None, why)
     return NONE
 
 
 def _copy(checkpoint: Checkpoint, home: FlowHome, number: int) -> CopyPlan:
-    """Weigh a checkpoint: an upper bound of what is copied, unless it has more files than are counted."""
+    """Return the amount of a checkpoint: an upper bound of what is copied, unless it has more files than are
+    counted.
+    """
     sizes: list[int] = []
     for size in _sizes(checkpoint, ""):
         sizes.append(size)
@@ -320,22 +322,24 @@ def _remove_rehearsals(work: Work) -> None:
 
 REHEARSE = StepKind(
     "rehearse",
-    "before anybody is asked: try the declaration on a copy of the checkpoint, with a batch without rows that"
-    " is written nowhere; the copy goes afterwards",
+    "before the approval: try the declaration on a copy of the checkpoint, with an empty batch that is not"
+    " written; then remove the copy",
     "spark",
     "streamkeeper_jobs.recover.adopt:act",
     unasked=True,
 )
 SEE_STILL = StepKind(
-    "see_still", "see that the checkpoint did not move since: the old job is stopped", "here", _see_still
+    "see_still",
+    "check that the checkpoint has not changed since: the old job must be stopped",
+    "here",
+    _see_still,
 )
 
 KIND = Kind(
     name=RECOVERY,
-    title="Adopt a checkpoint",
     description=(
-        "Makes a checkpoint of a job that was not Streamkeeper's the first generation of a flow: copied, and"
-        " gone on with exactly."
+        "Makes the checkpoint of another job the first generation of a flow: it is copied, and the flow"
+        " continues exactly after it."
     ),
     request=AdoptRequest,
     plan=plan,

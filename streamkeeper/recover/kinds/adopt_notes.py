@@ -1,4 +1,4 @@
-"""What a plan of ``adopt`` says in words, and what stands in its way whatever is accepted."""
+"""Notes of an adoption's plan, and the obstacles that no consent removes."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _SCHEMA_LOG = "_schema_log"
 
 
 def notes(settings: Settings, flow: Flow, request: AdoptRequest, found: Found) -> Iterator[str]:
-    """Give what a person should know who approves the plan."""
+    """Return what a person should know who approves the plan."""
     where, raw = found.standing, _raw(found)
     yield (
-        f"The checkpoint at {request.checkpoint}, of the query {found.query_id}, is copied; nothing in it is"
-        " changed, and it stays."
+        f"The checkpoint at {request.checkpoint}, of the query {found.query_id}, is copied, and is not"
+        " changed."
     )
     yield from _told_of_sink(settings.table_path(flow.declaration.target), found)
     named = ", ".join(f"{key} is {name}" for key, name in found.names.items() if key != name)
@@ -45,7 +45,7 @@ def notes(settings: Settings, flow: Flow, request: AdoptRequest, found: Found) -
     if written is not None:
         yield (
             f"Its last commit was written {describe_age(max(0.0, time.time() - written))} ago. It must not"
-            " move on until the decision."
+            " change until the step decide."
         )
     entry = where.offsets()
     if entry is not None:
@@ -57,19 +57,21 @@ def notes(settings: Settings, flow: Flow, request: AdoptRequest, found: Found) -
             " it; it cannot find another output mode (the flow appends), another watermark delay or time"
             " bound, or a filter that was moved."
         )
-    yield "Batches before the last one are not copied: a rewind goes back to that one at the earliest."
+    yield "Batches before the last one are not copied: a rewind can return to that one at the earliest."
 
 
 def obstacles(flow: Flow, request: AdoptRequest, found: Found) -> Iterator[str]:
-    """Give what stands in the way of the adoption, as sentences."""
+    """Return what stands in the way of the adoption, as sentences."""
     where, raw = found.standing, _raw(found)
     if not request.old_job_is_stopped:
-        yield "nobody said that the old job is stopped. Stop it for good, and say so (old_job_is_stopped)."
+        yield (
+            "the request does not confirm that the old job is stopped. Stop it for good, and set"
+            " old_job_is_stopped."
+        )
     if where.missing_in_sink is not None:
         yield (
-            f"the checkpoint has committed {where.missing_in_sink}, which the table has not: the table was"
-            " replaced or put back from an older copy, or the query's rows went elsewhere. Put the newer"
-            " table back."
+            f"the checkpoint has committed {where.missing_in_sink}, which the table lacks: it was replaced"
+            " or restored from an older copy, or the query wrote elsewhere. Restore the newer table."
         )
     for problem in raw.problems():
         if problem.severity == ERROR:
@@ -82,7 +84,7 @@ def obstacles(flow: Flow, request: AdoptRequest, found: Found) -> Iterator[str]:
     ]
     if tracked or logs or any(name.startswith(_SCHEMA_LOG) for name in raw.names()):
         yield (
-            "a log of a Delta source's schemas cannot be taken along. Let the old job end its schema change,"
+            "a log of a Delta source's schemas cannot be adopted. Let the old job end its schema change,"
             " and declare no track_schema."
         )
     states = [name for name in raw.names("state") if name.isdecimal()]
@@ -96,7 +98,7 @@ def obstacles(flow: Flow, request: AdoptRequest, found: Found) -> Iterator[str]:
 
 
 def _raw(found: Found) -> Checkpoint:
-    """Give the checkpoint under its own names, in which what is wrong with it is said."""
+    """Return the checkpoint under its own names, in which what is wrong with it is said."""
     return Checkpoint(found.standing.checkpoint.storage, found.standing.checkpoint.folder)
 
 
@@ -106,31 +108,29 @@ def _told_of_sink(table: str, found: Found) -> Iterator[str]:
         yield f"There is no table at {table} yet: the flow makes it."
     elif not found.log_is_whole:
         yield (
-            f"The log of {table} does not say what the query wrote last: the driver asks Spark, and the later"
-            " of both rules."
+            f"The log of {table} does not say what the query wrote last. The driver reads it with Spark,"
+            " and the later of both counts."
         )
     elif where.ruled_by == "sink":
         yield (
-            f"The table has batch {found.batch}, the checkpoint only {where.last_commit}: the table rules, so"
-            f" that batch {found.batch} does not come twice."
+            f"The table has batch {found.batch}, the checkpoint only {where.last_commit}: the table's log"
+            f" counts, so that batch {found.batch} is not written twice."
         )
     elif where.last_transaction is not None:
         yield f"Checkpoint and table agree: batch {found.batch} is the last."
     if where.last_transaction is not None and found.under_way is not None:
-        yield (
-            f"Batch {found.under_way} was planned and is not in the table: what it was to read is read anew."
-        )
+        yield (f"Batch {found.under_way} was planned and is not in the table: its input is read again.")
     if where.sealed:
-        yield "The query is shut out of the table already."
+        yield "The query is already sealed in the table."
     else:
         yield (
-            "The query is shut out of the table before the flow begins: a late commit of the old job adds"
-            " nothing, and started again it would write nothing and say that all is well."
+            "The query is sealed in the table before the flow starts: later commits of the old job are"
+            " skipped silently, also if it is started again."
         )
 
 
 def _pinned(flow: Flow, entry: OffsetEntry, raw: Checkpoint) -> Iterator[str]:
-    """Say which settings of the checkpoint stay as they are although the flow would use others."""
+    """Return which settings of the checkpoint stay as they are although the flow would use others."""
     declared: Mapping[str, str] = {**_DEFAULTS, **flow.declaration.spark_conf}
     for name, value in entry.conf.items():
         other = declared.get(name, value)

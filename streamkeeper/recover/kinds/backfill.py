@@ -1,6 +1,4 @@
-"""``backfill``: what it will read and what that costs, and the steps that it has. The flow that it is for
-runs on all the while.
-"""
+"""``backfill``: the plan, its cost, and the steps. The flow keeps running during a backfill."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import Any
 
 from streamkeeper.amounts import REPEATS, Amount, in_words
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.declare.model import KAFKA, AppendFlow, AutoCdcFlow, Source
+from streamkeeper.declare.model import AppendFlow, AutoCdcFlow, Source
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_takes_backup_rows
 from streamkeeper.errors import RecoveryError, RequestError
@@ -24,10 +22,10 @@ from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.restart import backfill_cost
-from streamkeeper.recover.restart.backfill_cost import Reading
 from streamkeeper.recover.restart.backfill_source import raw_source
-from streamkeeper.recover.steps.shared import LOCK, let_go
+from streamkeeper.recover.steps.shared import LOCK, release_all
 from streamkeeper.settings import Settings
+from streamkeeper.sources.base.format import Reading
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups
 from streamkeeper.tables.backups import TARGET, TOMBSTONES
@@ -40,7 +38,7 @@ _DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
 
 
 def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recovery_id: str) -> Plan:
-    """Plan a backfill; nothing is touched.
+    """Plan a backfill; nothing is changed.
 
     :raises RequestError: the flow has no table yet, its query keeps state of which a part cannot be computed
         by itself, the schema of another of its sources is not known, or what is to be read is not there.
@@ -79,28 +77,28 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
 
 
 def verify(work: Work) -> dict[str, Any]:
-    """See that every chunk is in the table.
+    """Check that every chunk is in the table.
 
-    :raises RecoveryError: a chunk is missing: somebody replaced the table, or put it back.
+    :raises RecoveryError: a chunk is missing: someone replaced the table, or put it back.
     """
     found = work.evidence(FILL) or {}
     if not found.get("done") or found.get("missing"):
         raise RecoveryError(
-            f"The table {work.plan.tables[0]} lacks {found.get('missing') or 'the end'} of the backfill: it"
-            " was replaced or put back while it was filled. Give this recovery up, and plan the backfill"
-            " anew."
+            f"The table {work.plan.tables[0]} lacks {found.get('missing') or 'the end'} of the backfill:"
+            " the table was replaced or restored during the backfill. Give this recovery up, and plan the"
+            " backfill again."
         )
     return {"table": work.plan.tables[0], "chunks": 0 if found["batch"] is None else found["batch"] + 1}
 
 
 def unlock(work: Work) -> dict[str, Any]:
-    """Give the table's lock back."""
-    let_go(work)
+    """Release the table's lock."""
+    release_all(work)
     return {}
 
 
 def own_home(work: Work) -> FlowHome:
-    """Give where the backfill's own flow is kept."""
+    """Return where the backfill's own flow is kept."""
     return FlowHome(
         work.book.storage,
         work.plan.pipeline,
@@ -122,24 +120,24 @@ def given_up(work: Work) -> None:
 
 
 def check_rows_fit(settings: Settings, flow: Flow) -> None:
-    """Make sure that a flow's table takes the rows of a backup of it; one that is kept by key has no column
-    that does not.
+    """Check that a flow's table takes the rows of a backup of it; one that is kept by key has no column that
+    does not.
 
-    :raises RequestError: it does not; nothing was touched.
+    :raises RequestError: it does not; nothing was changed.
     """
     if isinstance(flow.declaration, AppendFlow):
         check_takes_backup_rows(settings.table_path(flow.declaration.target))
 
 
 def _is_filling(work: Work) -> bool:
-    """Say whether a chunk may be in the table already."""
+    """Return whether a chunk may be in the table already."""
     return (
         flow_position.last_begun(own_home(work)) is not None
     )  # until then nothing of a generation is in the table (docs/decisions/0003)
 
 
 def _check_state(flow: Flow, operators: tuple[str, ...]) -> None:
-    """Make sure that the flow's query gives the same for rows by themselves as for rows among others, but for
+    """Check that the flow's query gives the same for rows by themselves as for rows among others, but for
     repeated ones.
 
     :raises RequestError: it aggregates, joins, or keeps a state of its own making.
@@ -147,14 +145,14 @@ def _check_state(flow: Flow, operators: tuple[str, ...]) -> None:
     others = sorted(set(operators) - _DEDUPE)
     if others:
         raise RequestError(
-            f"The query of {flow.full_name} keeps state ({', '.join(others)}) in which rows of the backfill"
-            " would have to meet those of the stream; computed by themselves they give other results."
-            " Rebuild the table instead: full_refresh, or rewind to before them."
+            f"The query of {flow.full_name} keeps state ({', '.join(others)}) which rows of the backfill"
+            " would have to share with those of the stream; without it they give other results. Rebuild"
+            " the table instead with full_refresh, or rewind to before those rows."
         )
 
 
 def _check_schemas(flow: Flow, request: BackfillRequest, known: Mapping[str, str]) -> None:
-    """Make sure that the views can be computed without a file of the flow's other sources.
+    """Check that the views can be computed without a file of the flow's other sources.
 
     :param known: the schemas that the flow's generation has inferred.
     :raises RequestError: one of them declares no schema, and none is known.
@@ -170,16 +168,16 @@ def _check_schemas(flow: Flow, request: BackfillRequest, known: Mapping[str, str
     if unknown:
         raise RequestError(
             f"{flow.full_name} reads {', '.join(unknown)} too, without a declared schema, and no generation"
-            " of it has inferred one. A backfill reads nothing of other sources, but its views need their"
-            " columns. Nothing was touched. Declare a schema, or run the flow once there is a file, and plan"
-            " again."
+            " of it has inferred one. A backfill reads no rows of other sources, but its views need their"
+            " columns. Nothing was changed. Declare a schema, or run the flow once there is a file, and"
+            " plan again."
         )
 
 
 def _what(
     settings: Settings, flow: Flow, home: FlowHome, request: BackfillRequest
 ) -> tuple[BackfillRequest, dict[str, Any], Reading]:
-    """Give the request with all that was left open filled in, where a backup lies, and how much is read.
+    """Return the request with all that was left open filled in, where a backup lies, and how much is read.
 
     :raises RequestError: it is not there, or the table cannot take it.
     """
@@ -195,7 +193,7 @@ def _what(
     declared = next(
         source for source in flow.pipeline.sources_of(flow.declaration) if source.name == request.source
     )
-    if request.read == HISTORY and declared.format == KAFKA and request.to_offsets is None:
+    if request.read == HISTORY and declared.kind.records and request.to_offsets is None:
         request = replace(request, to_offsets=_stands_at(home, declared))
     return (
         request,
@@ -205,7 +203,7 @@ def _what(
 
 
 def _stands_at(home: FlowHome, source: Source) -> dict[str, dict[str, int]] | None:
-    """Give the offsets that a flow has read a Kafka source up to; None where it read nothing yet."""
+    """Return the offsets that a flow has read a Kafka source up to; None where it read nothing yet."""
     begun = flow_position.last_begun(home)
     if begun is None:
         return None
@@ -225,32 +223,32 @@ def _notes(flow: Flow, request: BackfillRequest, reading: Reading, keyed: bool) 
     }.get(request.read, f"{request.path or request.table}, as rows of the source {request.source}")
     notes = [
         (
-            f"Read are: {in_words(reading.amount)}, from"
+            f"Read: {in_words(reading.amount)}, from"
             f" {what}{f', where {request.predicate}' if request.predicate else ''}."
         ),
         *reading.notes,
         (
-            f"{flow.full_name} runs on; its checkpoint is not touched. The rows come into {target} in chunks,"
-            " each in the table once."
+            f"{flow.full_name} keeps running; its checkpoint is not changed. The rows are written to"
+            f" {target} in chunks, each exactly once."
         ),
     ]
     if request.to_offsets:
         notes.append(f"The range ends before {request.to_offsets}.")
     if keyed:
         notes.append(
-            f"The table {target} is kept by key and sequence: rows in it that are newer stay, and rows that"
-            " come again change nothing."
+            f"The table {target} is updated by key and sequence: newer rows in it stay, and rows that are"
+            " read again have no effect."
         )
     if request.read == BACKUP and keyed:
         notes.append(
-            "Each row comes back at the sequence that it had, and with them the deletes and truncates that"
-            " the backup remembers."
+            "Each row is written with its own sequence, together with the deletes and truncates of the"
+            " backup."
         )
     others = [
         source.name for source in flow.pipeline.sources_of(flow.declaration) if source.name != request.source
     ]
     if request.source is not None and others:
-        notes.append(f"The flow's other sources give nothing here: {', '.join(others)}.")
+        notes.append(f"The flow's other sources give no rows here: {', '.join(others)}.")
     return notes
 
 
@@ -258,19 +256,18 @@ def _repeats(flow: Flow, read: Amount) -> Refusal:
     again = read if read.rows is None else Amount(None, 0, read.rows, at_most=True)
     return Refusal(
         REPEATS,
-        f"{flow.full_name} appends: what it has read already, or will read, of these rows comes into"
-        f" {flow.declaration.target} a second time ({in_words(again)}). Accept `{REPEATS}`, or narrow the"
-        " backfill to rows that the table lacks.",
+        f"{flow.full_name} appends: rows among these that it has read, or will read, are duplicated in"
+        f" {flow.declaration.target} ({in_words(again)}). Accept `{REPEATS}`, or limit the backfill to rows"
+        " that are missing from the table.",
         flow.full_name,
     )
 
 
 KIND = Kind(
     name=RECOVERY,
-    title="Backfill",
     description=(
-        "Reads rows once more, from history, files, a table or a backup, through a flow's views into its"
-        " table; the flow runs on."
+        "Reads rows again, from history, files, a table or a backup, through a flow's views into its"
+        " table; the flow keeps running."
     ),
     request=BackfillRequest,
     plan=plan,
@@ -278,15 +275,15 @@ KIND = Kind(
         LOCK,
         StepKind(
             FILL,
-            "read the rows chunk by chunk, in the writers' turn where the table has one; what was interrupted"
-            " goes on after its last chunk",
+            "read the rows chunk by chunk, in the writers' turn if the table has one; after an"
+            " interruption continue with the next chunk",
             "spark",
             "streamkeeper_jobs.recover.backfill:fill_step",
             changes=True,
             changed=_is_filling,
         ),
-        StepKind(VERIFY, "see that every chunk is in the table", "here", verify),
-        StepKind(UNLOCK, "give the table's lock back", "here", unlock),
+        StepKind(VERIFY, "check that every chunk is in the table", "here", verify),
+        StepKind(UNLOCK, "release the table's lock", "here", unlock),
     ),
     noun="backfill",
     given_up=given_up,

@@ -1,8 +1,8 @@
 """``backup_table``: a durable copy of a table as it is now. Writers go on
 meanwhile.
 
-Versions that belong together are pinned, their files copied, the copies compared with what was pinned, and
-only then entered as a backup. Nothing of the table, its flows or their holds is touched.
+Versions that belong together are chosen, their files are copied, and the copies are compared with the chosen
+versions. Only then they are listed as a backup. The table, its flows and their holds are not changed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from streamkeeper.tables.backups import (
     TARGET,
     VERIFY,
     Backup,
+    Pinned,
+    PinnedTable,
     TableBackup,
-    checksum_of,
+    Verified,
     commit_file,
-    flows_of,
 )
 from streamkeeper.times import now
 
@@ -72,24 +73,21 @@ def copy(work: Work) -> dict[str, Any]:
     """Copy the files of what was pinned, then write the commit that makes them a table; what is there already
     is left.
     """
-    pinned = work.evidence(PIN)
-    assert pinned is not None, "the step before was done"
     copies = open_storage(work.plan.details["folder"])
     return {
         "tables": [
-            _copy_table(work, table, copies.read(commit_file(table["what"]))) for table in pinned["tables"]
+            _copy_table(work, table, copies.read(commit_file(table.what)))
+            for table in work.result(PIN, Pinned).tables
         ]
     }
 
 
 def enter(work: Work) -> dict[str, Any]:
     """Write the entry that makes the copies a backup."""
-    pinned, verified = work.evidence(PIN), work.evidence(VERIFY)
-    assert pinned is not None and verified is not None, "the steps before were done"
+    pinned = work.result(PIN, Pinned)
     [table] = work.plan.tables
     asked = work.plan.request  # of this recovery, or of one that backs the table up first
-    proven = {found["what"]: found for found in verified["tables"]}
-    names = ("what", "source", "path", "version", "table_id", "files", "bytes")
+    proven = {found.what: found for found in work.result(VERIFY, Verified).tables}
     entry = Backup(
         id=work.plan.recovery_id,
         pipeline=work.plan.pipeline,
@@ -98,13 +96,19 @@ def enter(work: Work) -> dict[str, Any]:
         by=work.plan.by,
         tables=tuple(
             TableBackup(
-                **{name: found[name] for name in names},
-                checksum=checksum_of(proven[found["what"]]["checksum"]),
-                schema=proven[found["what"]]["schema"],
+                what=found.what,
+                source=found.source,
+                path=found.path,
+                version=found.version,
+                table_id=found.table_id,
+                files=found.files,
+                bytes=found.bytes,
+                checksum=proven[found.what].checksum,
+                schema=proven[found.what].schema,
             )
-            for found in pinned["tables"]
+            for found in pinned.tables
         ),
-        flows=flows_of(pinned["flows"]),
+        flows=pinned.flows,
         kept_days=asked.get("kept_days"),
         keep_last=asked.get("keep_last"),
         reason=work.plan.reason,
@@ -113,7 +117,7 @@ def enter(work: Work) -> dict[str, Any]:
 
 
 def is_entered(work: Work) -> bool:
-    """Say whether the entry of the backup is written."""
+    """Return whether the entry of the backup is written."""
     [table] = work.plan.tables
     return any(
         found.id == work.plan.recovery_id
@@ -121,20 +125,20 @@ def is_entered(work: Work) -> bool:
     )
 
 
-def _copy_table(work: Work, table: dict[str, Any], commit: bytes | None) -> dict[str, Any]:
+def _copy_table(work: Work, table: PinnedTable, commit: bytes | None) -> dict[str, Any]:
     if commit is None:
         raise RecoveryError(
-            f"What was pinned of {table['source']} is gone from {work.plan.details['folder']}: somebody"
-            " removed the folder while the copy was made. Give this backup up and back the table up anew."
+            f"The copied log of {table.source} is missing from {work.plan.details['folder']}: someone"
+            " removed the folder during the copy. Give this backup up and back up the table again."
         )
-    source, target = open_storage(table["source"]), open_storage(table["path"])
+    source, target = open_storage(table.source), open_storage(table.path)
     began = time.monotonic()
     progress = Progress(
-        lambda **numbers: work.progress(what=table["what"], **numbers), work.check_stop, table["files"]
+        lambda **numbers: work.progress(what=table.what, **numbers), work.check_stop, table.files
     )
     done = copy_files(source, target, files_of(commit.decode().splitlines()), progress)
     target.create(FIRST_COMMIT, commit)
-    return {"what": table["what"], **asdict(done), "seconds": round(time.monotonic() - began, 2)}
+    return {"what": table.what, **asdict(done), "seconds": round(time.monotonic() - began, 2)}
 
 
 def _copy(what: str, path: str, destination: str, notes: list[str]) -> CopyPlan:
@@ -147,8 +151,8 @@ def _copy(what: str, path: str, destination: str, notes: list[str]) -> CopyPlan:
     summary = read_summary(path, version)
     if summary is None:
         notes.append(
-            f"The log of the {what} has no summary of version {version}, so its bytes are known once it is"
-            " pinned."
+            f"The log of the {what} has no summary of version {version}, so its size is known only in the"
+            " step pin."
         )
         return CopyPlan(what, path, destination, 0, None, 0)
     check_copyable(path, summary.protocol)
@@ -167,7 +171,7 @@ def _notes(request: BackupRequest) -> Iterator[str]:
     yield "Flows go on meanwhile. What they write after the pin is not in the backup."
     yield "Copied is one version: earlier versions and the change data feed of the table stay where they are."
     if request.kept_days is None and request.keep_last is None:
-        yield "It is kept until somebody removes it."
+        yield "It is kept until someone removes it."
 
 
 KIND = Kind(
@@ -183,10 +187,10 @@ KIND = Kind(
             "spark",
             "streamkeeper_jobs.recover.backup_table:pin",
         ),
-        StepKind(COPY, "copy their files; flows go on", "here", copy),
+        StepKind(COPY, "copy their files; flows keep running", "here", copy),
         StepKind(
             VERIFY,
-            "compare rows and checksums of the copies with what was pinned",
+            "compare rows and checksums of the copies with the chosen versions",
             "spark",
             "streamkeeper_jobs.recover.backup_table:verify",
         ),

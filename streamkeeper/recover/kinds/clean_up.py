@@ -1,9 +1,9 @@
-"""``clean_up``: what of a pipeline's past may go, what stays, and why. Planning changes nothing.
+"""``clean_up``: what of a pipeline's state may be removed, what stays, and why. Planning changes nothing.
 
-A checkpoint goes when its generation was left longer ago than the retention. Never goes the present
-generation's, nor that of one that is decided and not begun begins from, nor one that a recovery names that is
-not over. The small files that say what was decided and begun always stay: by them a flow knows which ids its
-table has seen. So do ledgers.
+A checkpoint may be removed once its generation was retired for longer than the retention. Kept always: the
+current generation's checkpoint, the one a pending generation starts from, and any that an open recovery or a
+backup refers to. The small files of decisions and starts are kept too: they tell a flow the query ids that
+its table knows. So are ledgers.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def plan(
     if unknown := sorted(set(request.forget_flows) - set(kept)):
         strange = ", ".join(sorted(set(kept) - declared)) or "none"
         raise RequestError(
-            f"forget_flows names {', '.join(unknown)}, of which nothing is kept. Kept and not declared are:"
-            f" {strange}."
+            f"forget_flows names {', '.join(unknown)}, which have no state. Flows with state that are not"
+            f" declared: {strange}."
         )
     around = _Around(
         storage,
@@ -90,21 +90,13 @@ def plan(
         backups.needed_generations(storage),
         {flow.name: moment - reach(flow.spark_conf, flow.trigger) for flow in pipeline.flows},
     )
-    removals: list[dict[str, Any]] = []
     notes: list[str] = []
-    for name in (name for name in kept if not side_flow.is_beside(name)):
-        home = FlowHome(storage, pipeline.name, name)
-        if name in declared or name not in request.forget_flows:
-            removals += _of_flow(home, around, notes)
-        if name in request.forget_flows:
-            removals.append(_forgotten(home, around))
-        elif is_backfill(name):
-            removals += _of_backfill(home, around)
-        elif name not in declared:
-            notes.append(
-                f"{home.full_name} is declared no more (renamed, or removed?): its files stay until"
-                " forget_flows names it."
-            )
+    removals = [
+        item
+        for name in kept
+        if not side_flow.is_beside(name)
+        for item in _of_kept(FlowHome(storage, pipeline.name, name), name in declared, request, around, notes)
+    ]
     keyed = sorted({flow.target for flow in pipeline.flows if isinstance(flow, AutoCdcFlow)})
     forgets = {
         table: tombstone_retention.forgets(
@@ -118,11 +110,8 @@ def plan(
         for table, item in forgets.items()
         if item.before is not None
     ]
-    expired, without_entry = (
-        backups.expired(settings, datetime.fromtimestamp(moment, timezone.utc)),
-        backups.left_over(settings),
-    )
     left = list(side_table.left_over(settings, pipeline.name))
+    expired, without_entry = backups.expired(settings, _moment(moment)), backups.left_over(settings)
     copies = [
         {"table": item.table, "id": item.id, "why": item.why, "unfinished": item in without_entry.unfinished}
         for item in (*expired, *without_entry.unfinished)
@@ -150,8 +139,12 @@ def plan(
     )
 
 
-def _in_words(moment: float) -> str:
-    return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds")
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)
+
+
+def _in_words(seconds: float) -> str:
+    return _moment(seconds).isoformat(timespec="seconds")
 
 
 def _tombstone_notes(forgets: Mapping[str, Forgets]) -> Iterator[str]:
@@ -161,49 +154,64 @@ def _tombstone_notes(forgets: Mapping[str, Forgets]) -> Iterator[str]:
         else:
             why = "" if item.why is None else f"; it keeps later ones, since {item.why}"
             yield (
-                f"The table {table} forgets deletes and truncates that it learned of before"
+                f"The table {table} forgets deletes and truncates received before"
                 f" {_in_words(item.before)}{why}."
             )
 
 
 def _backup_notes(copies: list[dict[str, Any]]) -> Iterator[str]:
     for item in copies:
-        yield f"The backup {item['id']} of {item['table']} goes: {item['why']}."
+        yield f"The backup {item['id']} of {item['table']} is removed: {item['why']}."
 
 
 def _strange_copies(places: Iterable[str]) -> Iterator[str]:
     for place in places:
         yield (
-            f"The copy at {place} stays: neither a backup nor a recovery of that name is known here. It is"
-            " another environment's, or of a state folder that was lost. If nobody needs it, remove it by"
-            " hand."
+            f"The copy at {place} stays: there is neither a backup nor a recovery of that name. It belongs"
+            " to another environment, or to a state folder that was lost. If it is not needed, remove it"
+            " by hand."
         )
 
 
 def _beside_notes(left: list[str]) -> Iterator[str]:
     for recovery in left:
-        yield (
-            f"What {recovery} built beside a table, and did not put in its place, goes: that recovery is"
-            " over."
-        )
+        yield (f"The table that {recovery} built and did not use is removed: that recovery is over.")
 
 
 def _strange_notes(storage: Storage, manifest: Manifest) -> Iterator[str]:
-    """Name what is kept of pipelines that are declared no more: no clean-up is of them."""
+    """Return what is kept of pipelines that are no longer declared: no clean-up is of them."""
     declared = {pipeline.name for pipeline in manifest.pipelines}
     for name in (name for name in kept_pipelines(storage) if name not in declared):
         flows = [home.flow for home in kept_flows(storage, name) if home.generations() and _has_past(home)]
         if flows:
             yield (
-                f"The pipeline {name} is declared no more (renamed, or removed?): what is kept of its flows"
-                f" {', '.join(flows)} stays. If it was renamed, run `streamkeeper rename {name} NEW`; or, if"
-                f" nobody needs its checkpoints and ledgers again, remove {storage.path(name)} by hand."
+                f"The pipeline {name} is no longer declared: the state of its flows {', '.join(flows)} is"
+                f" kept. If it was renamed, run `streamkeeper rename {name} NEW`. If its checkpoints and"
+                f" ledgers are not needed, remove {storage.path(name)} by hand."
             )
 
 
+def _of_kept(
+    home: FlowHome, declared: bool, request: CleanUpRequest, around: _Around, notes: list[str]
+) -> Iterator[dict[str, Any]]:
+    """Yield the removals of one flow that something is kept of, declared or not."""
+    forgotten = home.flow in request.forget_flows
+    if declared or not forgotten:
+        yield from _of_flow(home, around, notes)
+    if forgotten:
+        yield _forgotten(home, around)
+    elif is_backfill(home.flow):
+        yield from _of_backfill(home, around)
+    elif not declared:
+        notes.append(
+            f"{home.full_name} is no longer declared (renamed, or removed?): its files stay until"
+            " forget_flows names it."
+        )
+
+
 def _of_flow(home: FlowHome, around: _Around, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """Give what goes of one flow: each removal names its folders and files, and the generation that they are
-    the checkpoint of, if any.
+    """Return what goes of one flow: each removal names its folders and files, and the generation that they
+    are the checkpoint of, if any.
     """
     numbers = home.generations()
     starts = {
@@ -225,8 +233,8 @@ def _of_flow(home: FlowHome, around: _Around, notes: list[str]) -> Iterator[dict
         why = _why_kept(home, number, starts, around)
         if why is None:
             said = (
-                f"the checkpoint of generation {number} of {home.full_name} goes: it was left long enough"
-                " ago."
+                f"the checkpoint of generation {number} of {home.full_name} is removed: it was retired"
+                " longer ago than the retention."
             )
             yield _removal(home, number, mine, said)
             continue
@@ -235,8 +243,8 @@ def _of_flow(home: FlowHome, around: _Around, notes: list[str]) -> Iterator[dict
         aborted = [name for name in mine if name not in (own, f"{own}-listing")]
         if aborted and _long_ago(start.at, around.before):
             said = (
-                f"{len(aborted)} attempts to begin generation {number} of {home.full_name} go: another was"
-                " used."
+                f"{len(aborted)} unused attempts to start generation {number} of {home.full_name} are"
+                " removed."
             )
             yield _removal(home, None, aborted, said)
     old = home.epochs()[:-EPOCHS]
@@ -246,7 +254,7 @@ def _of_flow(home: FlowHome, around: _Around, notes: list[str]) -> Iterator[dict
             for epoch in old
             for name in (home.heartbeat(epoch), home.left(epoch), home.failed(epoch), home.lease(epoch))
         ]
-        why = f"leases of {home.full_name} up to epoch {old[-1]} go: the newest {EPOCHS} stay."
+        why = f"leases of {home.full_name} up to epoch {old[-1]} are removed: the newest {EPOCHS} stay."
         yield {"flow": home.flow, "generation": None, "names": names, "why": why}
 
 
@@ -258,24 +266,24 @@ def _removal(home: FlowHome, number: int | None, folders: list[str], why: str) -
 def _why_kept(
     home: FlowHome, number: int, starts: Mapping[int, generations.Start], around: _Around
 ) -> str | None:
-    """Say why a generation's checkpoint stays; None where it may go."""
+    """Return why a generation's checkpoint stays; None where it may go."""
     begun = max(starts)
     if number >= begun:
-        return "the flow runs on it"
+        return "it is the flow's current one"
     for later in (item for item in home.generations() if item > begun):
         decided = generations.read(home, later)
         if decided is not None and number in (decided.previous, decided.start.generation):
-            return f"generation {later}, which is decided and not begun yet, begins from it"
+            return f"generation {later}, which is decided and not started yet, starts from it"
     if (home.full_name, number) in around.needed:
-        return f"the recovery {around.needed[home.full_name, number]} is not over and names it"
+        return f"the recovery {around.needed[home.full_name, number]} is not over and needs it"
     if number in around.backed.get(home.full_name, ()):
-        return "a backup goes back to it"
+        return "a backup refers to it"
     following = min(item for item in starts if item > number)
     return _within(home, following, starts[following].at, around)
 
 
 def _within(home: FlowHome, following: int, at: str, around: _Around) -> str | None:
-    """Say which time keeps the checkpoint of the generation that another followed then; None where none
+    """Return which time keeps the checkpoint of the generation that another followed then; None where none
     does.
     """
     for what, before in (
@@ -288,7 +296,7 @@ def _within(home: FlowHome, following: int, at: str, around: _Around) -> str | N
 
 
 def _needed(storage: Storage, pipeline: str) -> Iterator[tuple[tuple[str, int], str]]:
-    """Give the generations that recoveries name which were planned and are not over."""
+    """Return the generations that recoveries name which were planned and are not over."""
     for recovery in ledger.recoveries(storage, pipeline):
         book = ledger.open(storage, pipeline, recovery)
         if book.end() is not None:
@@ -303,26 +311,23 @@ def _needed(storage: Storage, pipeline: str) -> Iterator[tuple[tuple[str, int], 
 
 
 def _forgotten(home: FlowHome, around: _Around) -> dict[str, Any]:
-    """Give all that is kept of a flow but what says which generations it had.
+    """Return all that is kept of a flow but what says which generations it had.
 
     :raises RequestError: a recovery that is not over names it.
     """
     open_ones = sorted({recovery for (flow, _), recovery in around.needed.items() if flow == home.full_name})
     if open_ones:
         raise RequestError(
-            f"{home.full_name} cannot be forgotten: the recovery {open_ones[0]} is not over. Run it on, or"
+            f"{home.full_name} cannot be removed: the recovery {open_ones[0]} is not over. Continue it, or"
             " abandon it."
         )
     names = [f"{home.root}/{name}" for name in home.storage.names(home.root) if name not in _SMALL]
-    why = (
-        f"{home.full_name} is forgotten, as asked for: all that is kept of it goes but the list of its"
-        " generations."
-    )
+    why = f"{home.full_name} is removed, as requested: all its state but the list of its generations."
     return {"flow": home.flow, "generation": None, "forget": True, "names": names, "why": why}
 
 
 def _of_backfill(home: FlowHome, around: _Around) -> Iterator[dict[str, Any]]:
-    """Give all that is kept of a backfill's own flow, once its recovery is over and long ago."""
+    """Return all that is kept of a backfill's own flow, once its recovery is over and long ago."""
     mark = home.flow.rpartition("_")[2]
     books = [
         ledger.open(around.storage, around.pipeline, name)
@@ -331,7 +336,9 @@ def _of_backfill(home: FlowHome, around: _Around) -> Iterator[dict[str, Any]]:
     ]
     if all((end := book.end()) is not None and _long_ago(end.at, around.before) for book in books):
         names = [f"{home.root}/{name}" for name in home.storage.names(home.root) if name not in _SMALL]
-        why = f"What the backfill {home.full_name} worked with goes: it ended long enough ago."
+        why = (
+            f"The files of the backfill {home.full_name} are removed: it ended longer ago than the retention."
+        )
         yield {"flow": home.flow, "generation": None, "forget": True, "names": names, "why": why}
 
 
@@ -349,17 +356,16 @@ def _nothing_to_forget(work: Work) -> dict[str, Any] | None:
 
 KIND = Kind(
     name=RECOVERY,
-    title="Clean up",
     description=(
-        "Removes checkpoints that were left long ago, old leases, backups and forgotten flows; tables forget"
-        " old deletes."
+        "Removes retired checkpoints, old leases, expired backups and flows named for removal; tables"
+        " forget old deletes."
     ),
     request=CleanUpRequest,
     plan=plan,
     steps=(
         StepKind(
             "remove",
-            "remove old checkpoints and leases, each checkpoint marked as gone before its first file goes",
+            "remove old checkpoints and leases; each checkpoint is marked as removed first",
             "here",
             remove,
             changes=True,
@@ -372,7 +378,7 @@ KIND = Kind(
         ),
         StepKind(
             "remove_beside",
-            "remove tables that were built beside by recoveries that are over",
+            "remove unused tables that recoveries built beside others",
             "here",
             remove_beside,
         ),
@@ -387,4 +393,4 @@ KIND = Kind(
     ),
     given_up=give_back_locks,
 )
-assert shared_steps.HOLD not in KIND.steps, "flows run on while their past is cleaned up"
+assert shared_steps.HOLD not in KIND.steps, "flows keep running during a clean-up"

@@ -1,9 +1,9 @@
-"""``full_refresh``: a table is emptied, and every flow that writes it reads its sources again from their
+"""``full_refresh``: a table is emptied, and every flow that writes it reads its sources again from the
 beginning.
 
-All flows of the table together; once flows run again. The table keeps its history, so that until a VACUUM its
-version of before can be put back. What the sources do not have any more is lost to the table: the plan counts
-it and asks.
+All flows of the table take part; once flows run again. The table keeps its history, so its version before can
+be restored until VACUUM removes its files. Rows that the sources no longer have are lost: the plan counts
+them and asks.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.recover.requests.full_refresh import RefreshRequest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
-from streamkeeper.recover.restart.flow_now import Present, flow_home, look_at
+from streamkeeper.recover.restart.flow_now import FlowNow, flow_home, look_at
 from streamkeeper.recover.restart.next_generation import Planned, never_begun, plan_next
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.sources.cost import price_of
 from streamkeeper.tables import other_writers
 from streamkeeper.tables.commit_marks import is_emptied
-from streamkeeper.tables.other_writers import Strangers
-from streamkeeper.tables.readers import what_readers_feel
+from streamkeeper.tables.other_writers import OtherWriters
+from streamkeeper.tables.readers import effects_on_readers
 from streamkeeper.times import now
 
 RECOVERY = "full_refresh"
-HISTORY = "what the sources had and have no more cannot be read again"
+HISTORY = "rows that the sources no longer have cannot be read again"
 
 
 def plan(
@@ -50,7 +50,7 @@ def plan(
     """Plan a full refresh.
 
     :param others_go: whether rows that others than the table's flows wrote do not come back.
-    :raises RequestError: the table is not declared any more, or there is nothing in it yet.
+    :raises RequestError: the table is no longer declared, or there is nothing in it yet.
     :raises CheckpointError: the checkpoint of one of its flows cannot be listed.
     """
     pipeline, table = declared_table(request.table, manifest, "The full refresh was not planned")
@@ -65,8 +65,8 @@ def plan(
     refusals = [refusal for _, refused in planned for refusal in refused]
     if len(planned) > 1:
         refusals = [reset_checkpoint.named(refusal) for refusal in refusals]
-    felt = what_readers_feel(settings, manifest, path)
-    others = other_writers.look(settings, pipeline.name, writers, path) if others_go else Strangers()
+    felt = effects_on_readers(settings, manifest, path)
+    others = other_writers.look(settings, pipeline.name, writers, path) if others_go else OtherWriters()
     refusals += (*price_of_others(others.found, request.accept), *price_of_readers(felt, request.accept))
     check_rows_may_go(path)
     return Plan(
@@ -103,20 +103,20 @@ def _plan_flow(settings: Settings, flow: Flow, request: RefreshRequest) -> Plann
     sources = [opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration)]
     prices = tuple(_price(source, present, asked) for source in sources)
     notes = (
-        *(("It runs once, and is run again.",) if flow.declaration.once else ()),
+        *(("It runs once, and will be run again.",) if flow.declaration.once else ()),
         *pinned_settings.changes(flow, present.standing),
     )
     return plan_next(flow, present, asked, prices, notes, free=True)
 
 
-def _price(source: Source, present: Present, asked: ResetRequest) -> SourcePrice:
-    """Say what a source has lost since it was read. What it still has is read again into a table that is
+def _price(source: Source, present: FlowNow, asked: ResetRequest) -> SourcePrice:
+    """Return what a source has lost since it was read. What it still has is read again into a table that is
     empty: nothing comes twice.
 
     What is gone is what a rebuild of all state from the history would lack.
     """
     again = price_of(source, present.standing, present.position, asked.restart, present.stateful)
-    if not source.reads_files and source.format not in (KAFKA, DELTA):
+    if not source.kind.history:
         unknown = Amount(None, 0, None, f"{source.format} keeps no history: {HISTORY}")
         return replace(again, lost=unknown, repeated=unknown)
     try:
@@ -128,7 +128,9 @@ def _price(source: Source, present: Present, asked: ResetRequest) -> SourcePrice
             True,
         )
     except (CheckpointError, RequestError, StorageError) as error:
-        rebuilt = replace(again, gone=Amount(None, 0, None, f"what was read before cannot be told: {error}"))
+        rebuilt = replace(
+            again, gone=Amount(None, 0, None, f"the rows read before cannot be counted: {error}")
+        )
     lost = rebuilt.gone
     if rebuilt.blocked is not None and lost.nothing:
         lost = Amount(None, 0, None, rebuilt.blocked)
@@ -138,7 +140,7 @@ def _price(source: Source, present: Present, asked: ResetRequest) -> SourcePrice
             if lost.nothing
             else Amount(None, 0, None, f"{in_words(again.lost)} unread, and {in_words(lost)} read before")
         )
-    notes = (f"{in_words(again.repeated)} of what was read before are read again", *again.notes)
+    notes = (f"{in_words(again.repeated)} of the rows read before are read again", *again.notes)
     return replace(
         again,
         lost=lost,
@@ -158,17 +160,21 @@ def _notes(request: RefreshRequest, path: str, felt: list[str]) -> Iterator[str]
     yield from (f"It is read as a stream: {reader}." for reader in felt)
 
 
-def _notes_of_others(others: Strangers) -> Iterator[str]:
+def _notes_of_others(others: OtherWriters) -> Iterator[str]:
     if others.found:
         yield (
-            f"What others than its flows wrote goes, and no flow brings it again: {'; '.join(others.found)}."
+            "Rows written by others are lost, since no flow can produce them again:"
+            f" {'; '.join(others.found)}."
         )
     if others.deleted:
-        yield f"What others deleted comes back, as far as the sources have it: {'; '.join(others.deleted)}."
+        yield (
+            "Rows that others deleted return, as far as the sources still have them:"
+            f" {'; '.join(others.deleted)}."
+        )
     if others.unknown is not None:
         yield (
-            f"Whether others wrote some of its older rows is not known: {others.unknown}. No flow would bring"
-            " those again."
+            f"It is unknown whether others wrote some of its older rows: {others.unknown}. No flow can"
+            " produce those again."
         )
 
 
@@ -183,7 +189,6 @@ def _emptied_any(work: Work) -> bool:
 
 KIND = Kind(
     name=RECOVERY,
-    title="Full refresh",
     description=(
         "Empties a table and lets every flow that writes it read its sources again from the beginning."
     ),

@@ -1,9 +1,8 @@
-"""``full_refresh_beside``: a table is built anew next to the old one, while readers and flows go on, and put
-in its place by one commit.
+"""``full_refresh_beside``: a table is rebuilt next to the old one, and replaces it in one commit.
 
-Readers see the old table, whole, until that commit, and the new one from then on. The flows are held only for
-what came while the last round of reading ran, and for the commit; they go on in the checkpoints by which the
-new table was built, and Delta's log knows its batches.
+Readers see the complete old table until that commit, and the new one afterwards. The flows are held only for
+the last round of reading and for the commit. They continue in the checkpoints that built the new table, whose
+batches Delta's log knows.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ from streamkeeper.sources.files.options import OFF, FileOptions
 from streamkeeper.tables.backups import TARGET
 
 BUILD, PUT_IN_PLACE, REMOVE = "build", "put_in_place", "remove_beside"
-_GOES_ON = "the flow goes on removing files that it has read while the table is built"
+_GOES_ON = "the flow keeps removing files that it has read while the table is built"
 
 
 def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recovery_id: str) -> Plan:
-    """Plan it; nothing is touched.
+    """Plan it; nothing is changed.
 
     :raises RequestError: there is no table yet, or it is of a kind that another's files cannot be put in the
         place of.
@@ -76,7 +75,7 @@ def plan_again(work: Work) -> dict[str, Any]:
 
     What the sources had when that was made was read since: its prices stay. A driver that took over from one
     that may still live has begun another generation meanwhile: that is followed, since nothing of the old
-    ones is gone on from.
+    ones is continued from.
 
     :raises RecoveryError: the declaration of a flow changed, or other flows write the table now.
     """
@@ -88,9 +87,9 @@ def plan_again(work: Work) -> dict[str, Any]:
     changed = sorted(flow.flow for flow in again.flows if flow.fingerprint != before[flow.flow].fingerprint)
     if changed:
         raise RecoveryError(
-            f"What is declared of {', '.join(changed)} changed since the plan was made, so the table that was"
-            " built beside is not what it would be now. Nothing was changed. Give this recovery up"
-            f" (streamkeeper abandon {plan.recovery_id}) and plan anew."
+            f"What is declared of {', '.join(changed)} changed since the plan was made, so the table that"
+            " was built beside does not match the declaration. Nothing was changed. Give this recovery up"
+            f" (streamkeeper abandon {plan.recovery_id}) and plan again."
         )
     again = replace(
         again,
@@ -102,15 +101,15 @@ def plan_again(work: Work) -> dict[str, Any]:
 
 
 def is_decided(work: Work) -> bool:
-    """Say whether the generation of any flow was written by this recovery: from then on it can only be run
+    """Return whether the generation of any flow was written by this recovery: from then on it can only be run
     on.
     """
     return shared_steps.is_decided(replace(work, plan=shared_steps.plan_under_hold(work)))
 
 
 def remove_beside(work: Work) -> dict[str, Any]:
-    """Remove what was built, which is in the table's place by now; the checkpoints stay where the flows go on
-    in them.
+    """Remove what was built, which is in the table's place by now; the checkpoints stay where the flows
+    continue in them.
     """
     return side_table.remove(work.settings, work.plan)
 
@@ -121,8 +120,8 @@ def given_up(work: Work) -> None:
 
 
 def _cleaned(settings: Settings, writers: list[Flow]) -> dict[str, list[str]]:
-    """Give the sources whose files a flow removes once it has read them, by the flow: it goes on with that
-    while the table is built.
+    """Return the sources whose files a flow removes once it has read them, by the flow: it continues with
+    that while the table is built.
 
     A once flow that is done removes nothing more.
     """
@@ -163,20 +162,20 @@ def _and_more(lost: Amount) -> Amount:
 
 
 def _price_of_cleaned(cleaned: Mapping[str, list[str]], accepted: Collection[str]) -> Iterator[Refusal]:
-    """Ask for what the flows may remove before it is read beside, unless it is accepted."""
+    """Return the refusal for what the flows may remove before it is read beside, unless it is accepted."""
     for flow, sources in cleaned.items() if LOSS not in accepted else ():
         said = (
-            f"{PRICES[LOSS]} ({flow}, {', '.join(sources)}: {_GOES_ON}, by cleanSource, and what is removed"
-            " before it is read beside is not in the new table). Choose full_refresh, which holds the flow"
-            f" meanwhile, or hold it until this is over (streamkeeper hold {flow}). To go on, accept"
-            f" `{LOSS}`."
+            f"{PRICES[LOSS]} ({flow}, {', '.join(sources)}: {_GOES_ON}, by cleanSource, and files removed"
+            " before the new table has read them are missing from it). Choose full_refresh, which holds"
+            f" the flow, or hold it until this recovery is over (streamkeeper hold {flow}). To continue,"
+            f" accept `{LOSS}`."
         )
         yield Refusal(LOSS, said, flow)
 
 
 def _with_generation(flow: FlowPlan) -> FlowPlan:
-    """Give the plan of a flow with a generation for it in any case: one that never began goes on where it was
-    built beside, too.
+    """Return the plan of a flow with a generation for it in any case: one that never began continues where it
+    was built beside, too.
     """
     if flow.next_generation is not None:
         return flow
@@ -189,7 +188,7 @@ def _with_generation(flow: FlowPlan) -> FlowPlan:
 
 
 def _copy(what: str, path: str, beside: str, definition: str) -> CopyPlan:
-    """Say what is written beside: about as much as there is now."""
+    """Return what is written beside: about as much as there is now."""
     summary = newest_summary(path)
     if summary is None:
         return CopyPlan(what, path, beside, 0, None, 0)
@@ -199,31 +198,29 @@ def _copy(what: str, path: str, beside: str, definition: str) -> CopyPlan:
 
 def _notes(request: BesideRequest, beside: str, felt: list[str]) -> Iterator[str]:
     yield (
-        f"{request.table} is built anew beside, at {beside}: about the bytes of the table as it is are needed"
-        " once more until then."
+        f"{request.table} is rebuilt beside it, at {beside}: until it is replaced, about the size of the"
+        " table is needed twice."
     )
     yield (
-        "Its flows run on, and readers see the table as it is, until one commit puts the new one in its"
-        " place."
+        "Its flows keep running, and readers see the old table, until one commit replaces it by the new one."
     )
     yield (
-        f"The flows are held for what a round of reading leaves after it found {request.behind} batches or"
-        " fewer, and for that commit; then they go on in the checkpoints that were made beside."
+        f"The flows are held once a round of reading found {side_table.BEHIND} batches or fewer, until the"
+        " rest is read and that commit is made; then they continue in the new checkpoints."
     )
     if request.definition == DECLARED:
         yield (
-            "Its columns, partitions, properties and constraints will be those that are declared: what was"
-            " set by hand is gone then."
+            "Its columns, partitions, properties and constraints will be those that are declared: settings"
+            " made by hand are lost."
         )
-    yield "Until VACUUM takes the files of the old table it can be put back."
+    yield "The old table can be restored until VACUUM removes its files."
     yield from (f"It is read as a stream: {reader}." for reader in felt)
 
 
 KIND = Kind(
     name=RECOVERY,
-    title="Full refresh beside",
     description=(
-        "Builds a table anew beside the old one while flows and readers go on, and puts it in its place by"
+        "Rebuilds a table beside the old one while flows and readers continue, and replaces the old one in"
         " one commit."
     ),
     request=BesideRequest,
@@ -232,8 +229,8 @@ KIND = Kind(
         shared_steps.LOCK,
         StepKind(
             BUILD,
-            "read all sources from their beginning into a table beside, in rounds, until a round finds next"
-            " to nothing; flows run on",
+            "read all sources from their beginning into a table beside, in rounds, until a round finds"
+            " little; flows keep running",
             "spark",
             "streamkeeper_jobs.recover.full_refresh_beside:build",
             patient=True,
@@ -241,8 +238,8 @@ KIND = Kind(
         shared_steps.HOLD,
         StepKind(
             shared_steps.PLAN_AGAIN.name,
-            "look again, now that nothing moves, and see that the declarations are those that the table was"
-            " built by",
+            "make the plan again while the flows are stopped, and check that no declaration changed since"
+            " the table was built",
             "here",
             plan_again,
         ),
@@ -259,7 +256,7 @@ KIND = Kind(
         shared_steps.RELEASE,
         StepKind(
             REMOVE,
-            "remove what was built beside; the checkpoints stay where the flows go on in them",
+            "remove the table that was built beside; checkpoints that the flows continue in are kept",
             "here",
             remove_beside,
         ),

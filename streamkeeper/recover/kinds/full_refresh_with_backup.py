@@ -1,9 +1,9 @@
-"""``full_refresh_with_backup``: back the table up, empty it, and fill it again: from its sources, or from
-that very backup.
+"""``full_refresh_with_backup``: back up the table, empty it, and fill it from its sources or from that
+backup.
 
-From the sources is a full refresh that has a way back. From the backup is for a table whose history the
-sources have no more: the rows come back through the engine that applies the flow's changes, and the stream
-goes on from where it stood. All of it is under one hold.
+Filled from its sources, it is a full refresh that can be undone. Filled from the backup, it suits a table
+whose history the sources no longer have: the rows pass through the engine that applies the flow's changes,
+and the stream continues from its position. The flows are held throughout.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VERIFY_FILLED = "verify_filled"
 
 
 def plan(settings: Settings, manifest: Manifest, request: WithBackupRequest, recovery_id: str) -> Plan:
-    """Plan it; nothing is touched.
+    """Plan it; nothing is changed.
 
     :raises RequestError: there is no table yet, or it cannot be copied, or cannot be filled from a copy.
     :raises CheckpointError: the checkpoint of one of its flows cannot be read as far as the plan needs it.
@@ -79,7 +79,7 @@ def enter(work: Work) -> dict[str, Any]:
 
 
 def verify_filled(work: Work) -> dict[str, Any]:
-    """See that the backup's rows are in the table, where it is filled from there."""
+    """Check that the backup's rows are in the table, where it is filled from there."""
     return _nothing_to_fill(work) or backfill.verify(work)
 
 
@@ -98,7 +98,7 @@ def _nothing_to_fill(work: Work) -> dict[str, Any] | None:
 
 
 def _filling(request: WithBackupRequest, flow: Flow, backup: Plan) -> dict[str, Any]:
-    """Give what the step ``fill`` needs; nothing of it where the flows fill the table."""
+    """Return what the step ``fill`` needs; nothing of it where the flows fill the table."""
     if request.fill_from == SOURCES:
         return {}
     paths = {copy.what: copy.destination for copy in backup.copies}
@@ -116,7 +116,7 @@ def _filling(request: WithBackupRequest, flow: Flow, backup: Plan) -> dict[str, 
 def _goes_on(
     settings: Settings, flow: Flow, planned: FlowPlan, request: WithBackupRequest
 ) -> tuple[FlowPlan, tuple[Refusal, ...]]:
-    """Plan a flow that goes on after what it read last; one that runs once and is done stays so."""
+    """Plan a flow that continues after what it read last; one that runs once and is done stays so."""
     if planned.next_generation is None:
         return planned, ()
     home = flow_home(settings, flow)
@@ -133,22 +133,18 @@ def _goes_on(
 def _notes(request: WithBackupRequest, recovery_id: str) -> Iterator[str]:
     if request.fill_from == BACKUP:
         yield (
-            "The rows come back from the backup, each at the sequence that it had; then each flow goes on"
-            " after what it read last."
+            "The rows are filled in from the backup, each with its own sequence; then each flow continues"
+            " from its position."
         )
     yield (
-        "The way back, should it fail after the table was emptied: run it on; or abandon it, and trigger"
-        f" restore_table with the backup {recovery_id}."
+        "If it fails after the table was emptied, continue it; or abandon it and trigger restore_table"
+        f" with the backup {recovery_id}."
     )
 
 
 KIND = Kind(
     name=RECOVERY,
-    title="Full refresh with backup",
-    description=(
-        "Backs a table up, empties it, and fills it again from its sources or from the backup; the backup is"
-        " the way back."
-    ),
+    description="Backs up a table, empties it, and fills it again from its sources or from the backup.",
     request=WithBackupRequest,
     plan=plan,
     steps=(
@@ -162,12 +158,12 @@ KIND = Kind(
         shared_steps.DECIDE,
         StepKind(
             backfill.FILL,
-            "where the table is filled from the backup: bring its rows back, chunk by chunk",
+            "if the table is filled from the backup: fill its rows in, chunk by chunk",
             "spark",
             "streamkeeper_jobs.recover.backfill:fill_step",
             idle=_nothing_to_fill,
         ),
-        StepKind(VERIFY_FILLED, "see that all rows of the backup are in the table", "here", verify_filled),
+        StepKind(VERIFY_FILLED, "check that all rows of the backup are in the table", "here", verify_filled),
         shared_steps.VERIFY_TABLES,
         shared_steps.RELEASE,
         shared_steps.VERIFY_PROGRESS,

@@ -1,4 +1,4 @@
-"""``reset_checkpoint``: look at the flows, their sources and their sinks, and decide. Planning changes
+"""``reset_checkpoint``: the plan of a flow's next generation, from its sources and its sink. Planning changes
 nothing.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from streamkeeper.flows.generations import AFTER_LAST, EMPTY, GENERATION
 from streamkeeper.flows.past_positions import at_end
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.environment import opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.plans.kind import Kind
@@ -18,8 +18,8 @@ from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.flow_now import flow_home, look_at
-from streamkeeper.recover.restart.next_generation import Planned, Way, plan_next, plan_place
-from streamkeeper.recover.restart.written_again import Beginning, written_again
+from streamkeeper.recover.restart.next_generation import Planned, StartOptions, plan_next, plan_place
+from streamkeeper.recover.restart.written_again import NextStart, written_again
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.sources import replay_steps
@@ -53,7 +53,7 @@ def plan(settings: Settings, manifest: Manifest, request: ResetRequest, recovery
 
 
 def named(refusal: Refusal) -> Refusal:
-    """Give a refusal of one flow as one of several flows' plan says it: with the flow's name."""
+    """Return a refusal of one flow as one of several flows' plan says it: with the flow's name."""
     return replace(refusal, message=f"{refusal.flow}: {refusal.message}") if refusal.flow else refusal
 
 
@@ -76,7 +76,7 @@ def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
     )
     sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
     prices = tuple(price_of(source, standing, position, request.restart, stateful) for source in sources)
-    again = written_again(settings, flow, present, prices, Beginning(request.start, request.state))
+    again = written_again(settings, flow, present, prices, NextStart(request.start, request.state))
     notes = (
         *_notes(flow, standing, request, stateful, position, safe),
         *((replay_steps.OWN_STATE,) if present.makes_its_state and request.state != EMPTY else ()),
@@ -87,20 +87,20 @@ def plan_flow(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
 
 
 def _from_generation(settings: Settings, flow: Flow, request: ResetRequest) -> Planned:
-    """Plan a generation that goes on after the last batch of an earlier one, with a copy of its checkpoint
+    """Plan a generation that continues after the last batch of an earlier one, with a copy of its checkpoint
     where that fits.
     """
     assert request.start.generation is not None, "a request from a generation names it"
     place = at_end(
         flow_home(settings, flow), settings.table_path(flow.declaration.target), request.start.generation
     )
-    planned, refused = plan_place(settings, flow, place, Way(request.state, request.accept))
+    planned, refused = plan_place(settings, flow, place, StartOptions(request.state, request.accept))
     return replace(planned, keeps_schemas=not request.infer_schemas), refused
 
 
 def _notes(  # noqa: PLR0917 - what a plan was made of
     flow: Flow,
-    standing: Standing,
+    standing: CommittedPosition,
     request: ResetRequest,
     stateful: bool | None,
     position: dict[str, Any] | None,
@@ -108,43 +108,41 @@ def _notes(  # noqa: PLR0917 - what a plan was made of
 ) -> Iterator[str]:
     batch = standing.batch
     if batch is None:
-        yield (
-            "No batch was ever committed: the new generation starts with what the old one would have read"
-            " first."
-        )
+        yield ("No batch was ever committed: the new generation starts with the first input of the old one.")
     elif standing.ruled_by == "sink":
         yield (
-            f"The table has batch {batch}, the checkpoint only {standing.last_commit}: the sink rules, so"
-            f" that batch {batch} does not come twice."
+            f"The table has batch {batch}, the checkpoint only {standing.last_commit}: the table's log"
+            f" counts, so that batch {batch} is not written twice."
         )
     elif not standing.sink_known:
         yield (
-            f"The checkpoint's last batch is {batch}; the table's log does not reach back far enough to tell"
-            " its own without Spark. The driver asks Spark before it starts, and the later one rules."
+            f"The checkpoint's last batch is {batch}; the table's log does not go back far enough to read"
+            " its own without Spark. The driver reads it with Spark before it starts, and the later of"
+            " both counts."
         )
     elif standing.missing_in_sink is not None:
         yield (
-            f"The checkpoint's last batch is {batch}, but the table has not {standing.missing_in_sink}: it"
-            " was removed, replaced or put back from an older copy. Only earliest reads their rows again."
+            f"The checkpoint's last batch is {batch}, but the table lacks {standing.missing_in_sink}: it"
+            " was replaced or restored from an older copy. Only `earliest` reads those rows again."
         )
     else:
         yield f"Checkpoint and table agree: batch {batch} is the last."
     if safe:
         yield (
-            f"The table {flow.declaration.target} is kept by key and sequence: changes that are read again"
-            " change nothing in it, whether the state is rebuilt or starts empty."
+            f"The table {flow.declaration.target} is updated by key and sequence: changes that are read"
+            " again have no effect, whether the state is rebuilt or starts empty."
         )
     if stateful is False:
-        yield "The query as declared now keeps no state."
+        yield "The query, as declared now, keeps no state."
     elif request.state == EMPTY and not safe:
         yield (
-            "State starts empty: what the old state would have dropped as seen before counts as new, so the"
-            " target may get such rows again."
+            "State starts empty: rows that the old state would have dropped as duplicates count as new, so"
+            " the target may get them again."
         )
     if stateful is not False and request.state != EMPTY and not safe:
         yield (
-            "If the query has a watermark: rows once dropped as late cannot be told apart afterwards, and a"
-            " rebuilt state may count them."
+            "If the query has a watermark: rows that were dropped as late are not known, and a rebuilt"
+            " state may count them."
         )
     known = set(standing.start.positions) | set(position or {})
     new = [
@@ -156,18 +154,14 @@ def _notes(  # noqa: PLR0917 - what a plan was made of
         yield f"New sources start at their beginning: {', '.join(new)}."
     left = sorted(known - {source.name for source in flow.pipeline.sources_of(flow.declaration)})
     if left:
-        yield (
-            f"Sources that the flow does not read any more: {', '.join(left)}. What waits in them is not"
-            " read."
-        )
-    yield f"The table {flow.declaration.target} stays; the old checkpoint {standing.start.checkpoint} stays."
+        yield (f"Sources that the flow no longer reads: {', '.join(left)}. Unread rows in them are not read.")
+    yield f"The table {flow.declaration.target} and the old checkpoint {standing.start.checkpoint} are kept."
 
 
 KIND = Kind(
     name=RECOVERY,
-    title="Reset checkpoint",
     description=(
-        "Gives flows a new checkpoint, from exactly where they stood or from where you say; their tables are"
+        "Gives flows a new checkpoint, from their last position or from one you choose; their tables are"
         " kept."
     ),
     request=ResetRequest,

@@ -1,4 +1,4 @@
-"""``restore_table``: puts a backup, or an earlier version of the table, back; its flows go on from the batch
+"""``restore_table``: restores a backup, or an earlier version of the table; its flows continue from the batch
 that belongs to it.
 
 Nothing is touched before what is put back was read and compared. Then the flows' next generations are
@@ -26,14 +26,15 @@ from streamkeeper.recover.requests.form import declared_table
 from streamkeeper.recover.requests.restore_table import RestoreRequest
 from streamkeeper.recover.restart import put_back
 from streamkeeper.recover.restart.after_restore import plan_restored
-from streamkeeper.recover.restart.next_generation import Way, held_meanwhile
+from streamkeeper.recover.restart.next_generation import StartOptions, held_meanwhile
+from streamkeeper.recover.restart.put_back import TableToRestore
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups, flows_at_version, past_versions
 from streamkeeper.tables.backups import NEWEST, TARGET, TOMBSTONES, Backup
 from streamkeeper.tables.flows_at_version import FlowAt
-from streamkeeper.tables.readers import what_readers_feel
+from streamkeeper.tables.readers import effects_on_readers
 from streamkeeper.times import now
 
 RECOVERY = "restore_table"
@@ -41,21 +42,20 @@ RECOVERY = "restore_table"
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What is put back: for each table of the unit a JSON object of where it comes from, and where each flow
-    stood in it.
+    """What is restored: the source of each table, and the position of each flow in it.
 
     ``untouched`` are flows that wrote nothing for as long as the log reaches back: nothing of theirs is
-    undone. ``strangers`` are commits after ``version`` of the table that changed rows and are no flow's, in
-    words. ``wrote`` is the last transaction of every writer in a backup.
+    undone. ``other_commits`` describes commits after ``version`` that changed rows and are no flow's.
+    ``wrote`` is the last transaction of every writer in a backup.
     """
 
     words: str
-    tables: tuple[dict[str, Any], ...]
+    tables: tuple[TableToRestore, ...]
     flows: dict[str, FlowAt]
     untouched: frozenset[str] = frozenset()
     copies: tuple[CopyPlan, ...] = ()
     version: int = 0
-    strangers: tuple[str, ...] = ()
+    other_commits: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     wrote: dict[str, int] = field(default_factory=dict)
 
@@ -63,8 +63,8 @@ class _Chosen:
 def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recovery_id: str) -> Plan:
     """Plan a restore.
 
-    :raises RequestError: there is no such backup or version, or it cannot be put back.
-    :raises CheckpointError: where a flow stood then cannot be known.
+    :raises RequestError: there is no such backup or version, or it cannot be restored.
+    :raises CheckpointError: a flow's position then cannot be known.
     """
     pipeline, table = declared_table(request.table, manifest, "The restore was not planned")
     writers = manifest.writers(pipeline.name, table.name)
@@ -73,7 +73,7 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
             request, backup=backups.find(open_storage(settings.state), pipeline.name, table.name, NEWEST).id
         )
     chosen = _chosen(settings, pipeline, table.name, writers, request)
-    way = Way(request.state, request.accept, restored=True)
+    way = StartOptions(request.state, request.accept, restored=True)
     planned = [
         (
             (held_meanwhile(settings, flow), ())
@@ -82,10 +82,10 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
         )
         for flow in writers
     ]
-    felt = what_readers_feel(settings, manifest, settings.table_path(table.name))
+    felt = effects_on_readers(settings, manifest, settings.table_path(table.name))
     refusals: tuple[Refusal, ...] = (
         *(refusal for _, refused in planned for refusal in refused),
-        *price_of_strangers(chosen.strangers, chosen.version, request.accept),
+        *price_of_other_writers(chosen.other_commits, chosen.version, request.accept),
         *price_of_readers(felt, request.accept),
     )
     return Plan(
@@ -98,7 +98,11 @@ def plan(settings: Settings, manifest: Manifest, request: RestoreRequest, recove
         steps=KIND.step_names,
         at=now(),
         copies=chosen.copies,
-        details={"backup": request.backup, "tables": list(chosen.tables), "words": chosen.words},
+        details={
+            "backup": request.backup,
+            "tables": [item.to_json() for item in chosen.tables],
+            "words": chosen.words,
+        },
         notes=tuple(_notes(table.name, chosen, [flow for flow, _ in planned], felt)),
         refusals=refusals,
     )
@@ -109,11 +113,7 @@ def copy_back(work: Work) -> dict[str, Any]:
     is left.
     """
     return {
-        "tables": [
-            put_back.bring(work, table)
-            for table in work.plan.details["tables"]
-            if table["from"] != table["path"]
-        ]
+        "tables": [put_back.bring(work, table) for table in put_back.tables_of(work.plan) if table.is_backup]
     }
 
 
@@ -134,16 +134,16 @@ def _of_backup(path: str, sibling: str, backup: Backup) -> _Chosen:
     for found in (item for item in backup.tables if item.what in unit):
         _check_replaceable(unit[found.what], found.path)
     tables = tuple(
-        {
-            "what": found.what,
-            "path": unit[found.what],
-            "from": found.path,
-            "from_version": 0,
-            "newest": delta_log.latest_version(unit[found.what]),
-            "files": found.files,
-            "checksum": asdict(found.checksum),
-            "schema": found.schema,
-        }
+        TableToRestore(
+            what=found.what,
+            path=unit[found.what],
+            source=found.path,
+            from_version=0,
+            newest=delta_log.latest_version(unit[found.what]),
+            files=found.files,
+            checksum=found.checksum,
+            schema=found.schema,
+        )
         for found in backup.tables
         if found.what in unit
     )
@@ -153,7 +153,7 @@ def _of_backup(path: str, sibling: str, backup: Backup) -> _Chosen:
         if found.what in unit
     )
     words = f"the backup {backup.id} of {backup.at}, version {backup.target.version} of the table then"
-    rest = "Rows that others than its flows wrote since then go, too, and nothing brings them back."
+    rest = "Rows written by others since then are lost too: no flow can produce them again."
     wrote = {action["appId"]: int(action["version"]) for action in _actions(backup.target.path, "txn")}
     return _Chosen(
         words, tables, {flow.flow: flow for flow in backup.flows}, copies=copies, notes=(rest,), wrote=wrote
@@ -181,14 +181,16 @@ def _of_version(settings: Settings, table: str, writers: list[Flow], version: in
         )
     tables = ({"what": TARGET, "path": path, "from": path, "from_version": version, "newest": newest},)
     words = f"version {version} of the table; its newest is {newest}"
-    return _Chosen(words, tables, flows, frozenset(untouched), version=version, strangers=past.strangers)
+    return _Chosen(
+        words, tables, flows, frozenset(untouched), version=version, other_commits=past.other_commits
+    )
 
 
 def _check_replaceable(path: str, copy: str) -> None:
-    """Make sure that Delta lets a backup take a table's place, as far as that is known without Spark;
-    check_copy looks again.
+    """Check that Delta lets a backup take a table's place, as far as that is known without Spark; check_copy
+    looks again.
 
-    :raises RequestError: it does not; nothing was touched.
+    :raises RequestError: it does not; nothing was changed.
     """
     present = newest_summary(path)
     if present is not None:
@@ -196,7 +198,7 @@ def _check_replaceable(path: str, copy: str) -> None:
 
 
 def _actions(copy: str, kind: str) -> Iterator[dict[str, Any]]:
-    """Give the actions of a kind in the one commit of a copy; none where the copy is gone, which check_copy
+    """Return the actions of a kind in the one commit of a copy; none where the copy is gone, which check_copy
     says.
     """
     commit = open_storage(copy).read(FIRST_COMMIT) or b""
@@ -209,16 +211,15 @@ def _notes(table: str, chosen: _Chosen, flows: list[FlowPlan], felt: list[str]) 
     stay = [flow.flow for flow in flows if flow.next_generation is None]
     if stay:
         yield (
-            "These flows had read all there was by then, or never began; they get no new generation:"
+            "These flows had read all their input by then, or never started; they get no new generation:"
             f" {', '.join(stay)}."
         )
     yield from (f"It is read as a stream: {reader}." for reader in felt)
-    if chosen.strangers:
-        yield f"What others than the flows wrote since goes too: {', '.join(chosen.strangers)}."
+    if chosen.other_commits:
+        yield f"Commits by other writers since then are undone too: {', '.join(chosen.other_commits)}."
     yield from chosen.notes
     yield (
-        "Earlier versions of the table stay in its history: what was there before can be put back by"
-        " restore_table, too."
+        "Earlier versions of the table stay in its history: restore_table can also restore the present one."
     )
 
 
@@ -232,7 +233,6 @@ PUT_BACK = StepKind(
 
 KIND = Kind(
     name=RECOVERY,
-    title="Restore table",
     description=(
         "Replaces a table by a backup or an earlier version; its flows go on from the batch that belongs to"
         " it."
@@ -244,13 +244,13 @@ KIND = Kind(
         shared_steps.PLAN_AGAIN,
         StepKind(
             "check_copy",
-            "read what is put back, and compare it with its entry",
+            "read the copy to be restored, and compare it with its entry",
             "spark",
             "streamkeeper_jobs.recover.restore_table:check_copy",
         ),
         StepKind(
             "copy_back",
-            "copy its files into the table's folder, where nothing names them yet",
+            "copy its files into the table's folder, before any commit refers to them",
             "here",
             copy_back,
         ),

@@ -1,8 +1,8 @@
-"""``rewind``: flows begin again after an earlier batch, and their table is kept as it is or put back to the
-version of that batch.
+"""``rewind``: flows begin again after an earlier batch; their table is kept, or restored to the version of
+that batch.
 
-Planning changes nothing. Where a table is put back, every flow that wrote it since goes back along, or the
-plan is refused with its name.
+Planning changes nothing. If the table is restored, every flow that wrote to it since then must be rewound
+too; otherwise the plan is refused and names it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.kinds import reset_checkpoint
-from streamkeeper.recover.plans.consent import price_of_readers, price_of_strangers
+from streamkeeper.recover.plans.consent import price_of_other_writers, price_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
@@ -27,17 +27,18 @@ from streamkeeper.recover.requests.rewind import RESTORED, RewindRequest
 from streamkeeper.recover.restart.flow_now import flow_home
 from streamkeeper.recover.restart.next_generation import (
     Planned,
-    Way,
+    StartOptions,
     held_meanwhile,
     plan_beginning,
     plan_place,
 )
+from streamkeeper.recover.restart.put_back import VersionToRestore, versions_of
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.recover.steps.verify_files import verify_files
 from streamkeeper.settings import Settings
 from streamkeeper.tables import flows_at_version, past_versions
 from streamkeeper.tables.flows_at_version import FlowAt, PastVersion
-from streamkeeper.tables.readers import what_readers_feel
+from streamkeeper.tables.readers import effects_on_readers
 from streamkeeper.times import now
 
 RECOVERY = "rewind"
@@ -76,7 +77,7 @@ def plan(settings: Settings, manifest: Manifest, request: RewindRequest, recover
     table = _Table(settings, siblings, target)
     planned, details, notes, refusals = _planned(table, flow, request)
     if details["put_back"]:
-        felt = what_readers_feel(settings, manifest, table.path)
+        felt = effects_on_readers(settings, manifest, table.path)
         notes, refusals = (*notes, *felt), (*refusals, *price_of_readers(felt, request.accept))
     return Plan(
         recovery=RECOVERY,
@@ -100,14 +101,14 @@ Parts = tuple[list[Planned], dict[str, Any], tuple[str, ...], tuple[Refusal, ...
 
 
 def _planned(table: _Table, flow: Flow, request: RewindRequest) -> Parts:
-    """Give the plans of the flows, what is put back, and what is to be said of the table."""
+    """Return the plans of the flows, what is restored, and what is to be said of the table."""
     if request.to.mode == OFFSETS:
         asked = ResetRequest(
             (flow.full_name,), request.to, request.state, request.accept, reason=request.reason, by=request.by
         )
         return [reset_checkpoint.plan_flow(table.settings, flow, asked)], {"put_back": []}, (), ()
     place = _place(table, flow, request)
-    way = Way(request.state, request.accept, request.target == RESTORED)
+    way = StartOptions(request.state, request.accept, request.target == RESTORED)
     first = plan_place(table.settings, flow, place, way)
     if not way.restored:
         return [first], {"place": str(place), "put_back": []}, (), ()
@@ -139,9 +140,9 @@ def _place(table: _Table, flow: Flow, request: RewindRequest) -> Place:
 
 
 def _others(
-    table: _Table, flow: Flow, past: PastVersion, request: RewindRequest, way: Way
+    table: _Table, flow: Flow, past: PastVersion, request: RewindRequest, way: StartOptions
 ) -> tuple[list[Planned], list[Refusal]]:
-    """Plan what becomes of the other flows of a table that is put back; refuse those that would have to go
+    """Plan what becomes of the other flows of a table that is restored; refuse those that would have to go
     along and were not named.
     """
     planned: list[Planned] = []
@@ -152,15 +153,15 @@ def _others(
             planned.append((held_meanwhile(table.settings, other), ()))
         elif other.full_name not in request.along:
             said = (
-                f"It cannot be carried out: {other.full_name} wrote {undone:,} batches into"
-                f" {table.target} since version {past.version}, which putting it back would undo. Let it go"
-                f" back along (along: {other.full_name}), or keep the target."
+                f"It cannot be carried out: {other.full_name} wrote {undone:,} batches into {table.target}"
+                f" since version {past.version}, which the restore would undo. Rewind it too (along:"
+                f" {other.full_name}), or keep the target."
             )
             missing.append(Refusal(None, said))
         elif stood is None:
             said = (
-                f"It cannot be carried out: where {other.full_name} stood at version {past.version} is not in"
-                " the table's log any more."
+                f"It cannot be carried out: the position of {other.full_name} at version {past.version} is"
+                " no longer in the table's log."
             )
             missing.append(Refusal(None, said))
         else:
@@ -168,7 +169,7 @@ def _others(
     return planned, missing
 
 
-def _along(table: _Table, flow: Flow, stood: FlowAt, way: Way) -> Planned:
+def _along(table: _Table, flow: Flow, stood: FlowAt, way: StartOptions) -> Planned:
     if stood.generation is None or stood.batch is None:
         return plan_beginning(table.settings, flow, way)
     home = flow_home(table.settings, flow)
@@ -177,24 +178,24 @@ def _along(table: _Table, flow: Flow, stood: FlowAt, way: Way) -> Planned:
 
 
 def _table_refusals(
-    past: PastVersion, backs: list[dict[str, Any]], request: RewindRequest
+    past: PastVersion, backs: list[VersionToRestore], request: RewindRequest
 ) -> Iterator[Refusal]:
     for back in backs:
-        lacking = past_versions.lacking_files(back["path"], back["version"])
+        lacking = past_versions.lacking_files(back.path, back.version)
         if lacking:
             yield Refusal(
                 None,
-                f"It cannot be carried out: VACUUM removed files that version {back['version']} of"
-                f" {back['path']} needs, such as {lacking[0]}. Name a newer batch, keep the target, or put a"
-                " backup back with restore_table.",
+                f"It cannot be carried out: VACUUM removed files that version {back.version} of"
+                f" {back.path} needs, such as {lacking[0]}. Name a newer batch, keep the target, or"
+                " restore a backup with restore_table.",
             )
-    yield from price_of_strangers(past.strangers, past.version, request.accept)
+    yield from price_of_other_writers(past.other_commits, past.version, request.accept)
 
 
 def _table_notes(past: PastVersion) -> Iterator[str]:
     undone = ", ".join(f"{count:,} of {flow}" for flow, count in past.undone.items() if count) or "none"
     yield (
-        f"The table {past.table} is put back from version {past.newest} to version {past.version}; batches"
+        f"The table {past.table} is restored from version {past.newest} to version {past.version}; batches"
         f" undone: {undone}."
     )
     if past.strangers:
@@ -210,14 +211,13 @@ def _named(refusal: Refusal, flows: int) -> Refusal:
 
 
 def _nothing_to_put_back(work: Work) -> dict[str, Any] | None:
-    backs = shared_steps.plan_under_hold(work).details["put_back"]
+    backs = versions_of(shared_steps.plan_under_hold(work))
     return None if backs else {"tables": [], "note": "the target is kept as it is"}
 
 
 PUT_BACK = StepKind(
     "put_back",
-    "shut the flows' old generations out of the table, and put it back to the version that belongs to the"
-    " batch, if that was asked for",
+    "seal the flows' old generations in the table, and restore it to the version of the batch, if requested",
     "spark",
     "streamkeeper_jobs.recover.rewind:act",
     changes=True,
@@ -226,17 +226,16 @@ PUT_BACK = StepKind(
 
 VERIFY_FILES = StepKind(
     "verify_files",
-    "see that every file is there that putting the table back brought back",
+    "check that every file that the restore brought back exists",
     "here",
     verify_files,
 )
 
 KIND = Kind(
     name=RECOVERY,
-    title="Rewind",
     description=(
-        "Lets a flow begin again after an earlier batch, time or position; its table is kept, or put back to"
-        " the same moment."
+        "Rewinds a flow to an earlier batch, time or position; its table is kept, or restored to the same"
+        " moment."
     ),
     request=RewindRequest,
     plan=plan,

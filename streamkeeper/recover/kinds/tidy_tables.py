@@ -58,13 +58,13 @@ class TableTidy:
         """Say the plan for this table in a line."""
         name = f"{self.pipeline}.{self.table}"
         if self.left_alone is not None:
-            return f"{name} is left alone: {self.left_alone}."
+            return f"{name} is skipped: {self.left_alone}."
         kept = (
             "nothing is vacuumed"
             if self.retention_hours is None
-            else f"files of the last {self.retention_hours:,.0f} h stay"
+            else f"files of the last {self.retention_hours:,.0f} h are kept"
         )
-        return f"{name}: small files are put together; {kept}." + "".join(f" {note}" for note in self.notes)
+        return f"{name}: small files are compacted; {kept}." + "".join(f" {note}" for note in self.notes)
 
 
 @dataclass(frozen=True)
@@ -144,19 +144,19 @@ def _plan(around: _Around, request: TidyRequest, pipeline: Pipeline, table: Tabl
         needs = [need for flow, source in found for need in needs_of(around.storage, flow, source, history)]
         hours = [_hours(around, history, need) for need in needs]
     except StreamkeeperError as error:
-        return replace(bare, left_alone=f"what must stay cannot be known: {error}")
+        return replace(bare, left_alone=f"the files to keep are unknown: {error}")
     kept, notes = max([request.retention_hours, *hours]), tuple(need.why for need in needs)
     return replace(bare, retention_hours=kept, notes=notes)
 
 
 def recovery_at_work(storage: Storage, tidy: TableTidy) -> str | None:
-    """Say which recovery works on a table now, if one does: a plan may be hours old when its turn comes."""
+    """Return the recovery that has locked a table since the plan was made; None if none has."""
     recovery = recovery_lock.holder(storage, tidy.pipeline, tidy.table)
-    return None if recovery is None else f"the recovery {recovery} works on it"
+    return None if recovery is None else f"the recovery {recovery} has locked it"
 
 
 def _hours(around: _Around, history: delta_history.History, need: Need) -> float:
-    """Give how many hours of the table's past a reader needs.
+    """Return how many hours of the table's past a reader needs.
 
     :raises SourceError: the version that it needs is not in the log any more.
     """
@@ -170,15 +170,14 @@ def _nothing_to_tidy(work: Work) -> dict[str, Any] | None:
 
 KIND = Kind(
     name=RECOVERY,
-    title="Tidy tables",
-    description="OPTIMIZE and VACUUM; what running flows, their readers and a rewind need stays.",
+    description="Runs OPTIMIZE and VACUUM; files that flows, readers and a rewind need are kept.",
     request=TidyRequest,
     plan=plan,
     steps=(
         StepKind(
             "tidy",
-            "put small files together, in the writers' turn where there is one, and remove those that nobody"
-            " needs",
+            "compact small files, in the writers' turn if the table has one, and remove files that are not"
+            " needed",
             "spark",
             "streamkeeper_jobs.recover.tidy_tables:act",
             patient=True,

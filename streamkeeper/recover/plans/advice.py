@@ -32,7 +32,7 @@ TRADE_OFFS = (
         FULL_REFRESH,
         "low",
         "medium",
-        "yes, if snapshot or source files are gone",
+        "yes, if snapshot or source files no longer exist",
         "not for AUTO CDC targets",
         "yes",
         "yes",
@@ -51,17 +51,25 @@ TRADE_OFFS = (
         REWIND,
         "low",
         "low",
-        "not while sources keep it",
+        "not while sources keep the rows",
         "if the table is kept and appended to",
         "no",
         "if asked for",
     ),
-    (RESTORE, "low", "medium", "what came since, if sources have it no more", "no", "no", "to the backup"),
+    (
+        RESTORE,
+        "low",
+        "medium",
+        "rows since the backup that sources no longer have",
+        "no",
+        "no",
+        "to the backup",
+    ),
     (
         BACKFILL,
         "medium",
-        "by what is read again",
-        "no, if it is somewhere else",
+        "by the rows read again",
+        "no, if the rows exist elsewhere",
         "not for AUTO CDC targets",
         "no",
         "no",
@@ -82,19 +90,11 @@ def advised(settings: Settings, plan: Plan) -> Plan:
     return replace(plan, ways=tuple(_advise(plan, newest)))
 
 
-def advise(plan: Plan) -> Iterator[str]:
-    """Yield the ways out of a plan.
-
-    For a plan of an earlier release they are derived again, without backups.
-    """
-    yield from plan.ways or _advise(plan, {})
-
-
 def _advise(plan: Plan, newest: Mapping[str, Backup]) -> Iterator[str]:
     for flow in plan.flows:
         if flow.failure:
             fits, why = fitting(flow)
-            yield f"For {flow.flow} the strategy that fits is: {fits}. {why}"
+            yield f"Recommended for {flow.flow}: {fits}. {why}"
             yield from _besides(flow, newest.get(flow.target))
 
 
@@ -102,8 +102,8 @@ def _besides(flow: FlowPlan, backup: Backup | None) -> Iterator[str]:
     """Yield further options for a parked flow, according to its plan."""
     if backup is not None:
         yield (
-            f"The backup {backup.id} of {flow.target} is of {backup.at}: `restore_table` brings it back with"
-            " its flows, which then read again what came since."
+            f"The backup {backup.id} of {flow.target} was made at {backup.at}: `restore_table` restores it,"
+            " and the flows then read again what came since."
         )
     elif fitting(flow)[0] == FULL_REFRESH_WITH_BACKUP:
         yield (
@@ -113,8 +113,8 @@ def _besides(flow: FlowPlan, backup: Backup | None) -> Iterator[str]:
     lost = [price.source for price in flow.prices if not price.lost.nothing]
     if lost:
         yield (
-            f"Where what {', '.join(lost)} lost is somewhere else (files, a table, a topic), `backfill`"
-            " brings it in after the reset."
+            f"If the lost rows of {', '.join(lost)} exist elsewhere (files, a table, a topic), `backfill`"
+            " can add them after the reset."
         )
     if flow.position.get("offsets") and flow.position.get("batch"):
         yield (
@@ -131,30 +131,30 @@ def fitting(flow: FlowPlan) -> tuple[str, str]:
     unreadable = flow.position.get("offsets", {}) is None
     if blocked or unreadable or (lost and flow.start.mode == "after-last"):
         what = (
-            f"what {', '.join(lost or blocked)} had is not there any more"
+            f"data of {', '.join(lost or blocked)} no longer exists"
             if lost or blocked
-            else "the old positions cannot be read"
+            else "the old positions are unreadable"
         )
         return (
             FULL_REFRESH_WITH_BACKUP,
             (
-                f"The position after the last batch cannot be gone on from: {what}. A backup keeps what the"
-                " table has; a reset from explicit offsets or a timestamp is the cheap way where the loss"
-                " that the plan counts can be borne."
+                f"The flow cannot continue after its last batch: {what}. A backup keeps the rows of the"
+                " table. A reset from explicit offsets or a timestamp is cheaper if the data loss in its"
+                " plan is acceptable."
             ),
         )
     if gone and flow.stateful is not False:
         return (
             RESET,
             (
-                "The position is there, though state cannot be rebuilt whole: part of the history of"
-                f" {', '.join(gone)} is gone. Where that cannot be borne: {FULL_REFRESH_WITH_BACKUP}."
+                "The position is known, but the state cannot be rebuilt completely: part of the history of"
+                f" {', '.join(gone)} is gone. If that is not acceptable, use {FULL_REFRESH_WITH_BACKUP}."
             ),
         )
     return (
         RESET,
         (
-            "The position after the last batch is known and what follows it is still there: the table stays,"
-            " nothing comes twice."
+            "The position after the last batch is known, and the sources still have everything after it:"
+            " the table is kept, without duplicates."
         ),
     )

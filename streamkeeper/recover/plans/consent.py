@@ -14,36 +14,33 @@ from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 def price_of_readers(told: Collection[str], accepted: Collection[str]) -> Iterator[Refusal]:
     """Yield the price of removing and repeating rows of a table that has readers, unless it is accepted.
 
-    :param told: the output of :func:`what_readers_feel`.
+    :param told: the output of :func:`effects_on_readers`.
     """
     if told and DOWNSTREAM not in accepted:
-        said = f"{PRICES[DOWNSTREAM]}: {'; '.join(told)}. To go on all the same, accept `{DOWNSTREAM}`."
+        said = f"{PRICES[DOWNSTREAM]}: {'; '.join(told)}. To continue anyway, accept `{DOWNSTREAM}`."
         yield Refusal(DOWNSTREAM, said)
 
 
-def price_of_strangers(
-    strangers: Collection[str], version: int, accepted: Collection[str]
+def price_of_other_writers(
+    commits: Collection[str], version: int, accepted: Collection[str]
 ) -> Iterator[Refusal]:
     """Yield the price of undoing commits by other writers than flows, unless it is accepted.
 
     :param version: of the table, after which they came.
     """
-    if strangers and LOSS not in accepted:
-        said = (
-            f"commits that no flow of the table made since version {version} are undone, and nothing brings"
-            " them back"
-        )
+    if commits and LOSS not in accepted:
+        said = f"commits by other writers since version {version} are undone and cannot be repeated"
         yield Refusal(
-            LOSS, f"{PRICES[LOSS]}: {said}: {', '.join(strangers)}. To go on all the same, accept `{LOSS}`."
+            LOSS, f"{PRICES[LOSS]}: {said}: {', '.join(commits)}. To continue anyway, accept `{LOSS}`."
         )
 
 
 def price_of_others(others: Collection[str], accepted: Collection[str]) -> Iterator[Refusal]:
     """Yield the price of removing rows that others than the table's flows wrote, unless it is accepted."""
     if others and LOSS not in accepted:
-        said = "what others than the table's flows wrote goes, and no flow brings it again"
+        said = "rows written by others are lost: no flow can produce them again"
         yield Refusal(
-            LOSS, f"{PRICES[LOSS]}: {said}: {'; '.join(others)}. To go on all the same, accept `{LOSS}`."
+            LOSS, f"{PRICES[LOSS]}: {said}: {'; '.join(others)}. To continue anyway, accept `{LOSS}`."
         )
 
 
@@ -86,23 +83,20 @@ def refusals_of(
     }
     if request.start.mode == LATEST and not found[amounts.LOSS]:
         found[amounts.LOSS].append(
-            "nothing waits now, but what appears until the new generation has begun is skipped uncounted"
+            "nothing is unread now, but rows that arrive before the new generation begins are skipped and"
+            " not counted"
         )
     if missing_in_sink is not None and request.start.mode != EARLIEST:
-        found[amounts.LOSS].append(
-            f"the table has not {missing_in_sink}, which the checkpoint counts as done"
-        )
+        found[amounts.LOSS].append(f"the table lacks {missing_in_sink}, which the checkpoint has committed")
     if again is not None and again.rows_unknown is None:
         found[amounts.REPEATS] += (
             [] if again.nothing else [f"the table {target}: {amounts.in_words(again)} that it has"]
         )
     elif again is not None:
-        found[amounts.UNKNOWN_PRICE].append(
-            f"what the table {target} gets a second time: {again.rows_unknown}"
-        )
+        found[amounts.UNKNOWN_PRICE].append(f"duplicates in the table {target}: {again.rows_unknown}")
     for word, sources in found.items():
         if sources and word not in request.accept:
             yield Refusal(
                 word,
-                f"{amounts.PRICES[word]} ({'; '.join(sources)}). To go on all the same, accept `{word}`.",
+                f"{amounts.PRICES[word]} ({'; '.join(sources)}). To continue anyway, accept `{word}`.",
             )

@@ -11,17 +11,31 @@ from streamkeeper.amounts import (
     MISSING_HISTORY,
     REPEATS,
     UNKNOWN_PRICE,
+    Price,
     in_words,
     size_in_words,
 )
-from streamkeeper.recover.plans.advice import TRADE_OFFS, advise
+from streamkeeper.recover.plans.advice import TRADE_OFFS
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan
 
 
 def as_markdown(plan: Plan) -> str:
-    """Return a plan as Markdown."""
-    return "\n".join(_markdown(plan))
+    """Return a plan as Markdown, so short that the buttons below it are on the first screen.
+
+    Costs and tables are all there. Notes that have no room are counted; :func:`as_text` has them, too.
+    """
+    lines, left_out = list(_markdown(plan)), 0
+    room = SCREEN - sum(_height(line) for line in lines)
+    for at in reversed(range(len(lines))):
+        if room < 0 and lines[at].startswith(_NOTE):
+            room += _height(lines.pop(at))
+            left_out += 1
+    count = f"{left_out} more note{'s' if left_out > 1 else ''}, what each step does"
+    more = count if left_out else "What each step does"
+    others = " and the other ways out" if plan.ways else ""
+    lines += [f"{more}{others}: in the log of the task `plan`."]
+    return "\n".join(line.removeprefix(_NOTE) for line in lines)
 
 
 def as_text(plan: Plan) -> str:
@@ -47,7 +61,7 @@ def headline(plan: Plan) -> str:
 
 def _becomes(flow: FlowPlan) -> str:
     if flow.next_generation is None:
-        return "held meanwhile; it keeps the generation that it has"
+        return "held during the recovery; it keeps its generation"
     left = "none yet" if flow.previous is None else flow.previous
     return f"generation {left} → {flow.next_generation}, start {flow.start.mode}, state {_state(flow)}"
 
@@ -82,29 +96,30 @@ def _steps(plan: Plan) -> Iterator[str]:
         yield f"{number}. `{step}`: {known.step(step).does}"
 
 
+SCREEN = 280
+"""Pixels between headline and last line that leave the buttons in a window of 1280 × 800."""
+_NOTE = "\0"
+"""Begins a line that may be left out."""
+
+
+def _height(line: str) -> int:
+    """Return the pixels that Airflow's page draws a line of Markdown in."""
+    if line.startswith("|"):
+        return 0 if line.startswith("|---") else 37
+    return 24 * (1 + len(line) // 105) if line and not line.startswith("#") else 8
+
+
 def _markdown(plan: Plan) -> Iterator[str]:
-    """Yield the plan in short, costs first, so that all of it is visible above the buttons."""
+    """Yield the plan in short, costs first."""
     yield f"### {_plain(headline(plan))}"
     yield ""
-    if plan.refusals:
-        yield "**What it costs**"
-        yield from (f"- {_plain(_ACCEPT.sub('', refusal.message))}" for refusal in plan.refusals)
-        yield ""
-    yield from (f"- {_plain(note)}" for note in plan.notes)
+    yield from (f"- **Costs:** {_plain(_ACCEPT.sub('', refusal.message))}" for refusal in plan.refusals)
+    yield from (f"{_NOTE}- {_plain(note)}" for note in plan.notes)
     for flow in plan.flows:
         yield from _flow_markdown(flow, several=len(plan.flows) > 1)
-    if plan.copies:
-        yield ""
-        yield "**Copied**"
-        yield from (f"- {_plain(_copy(copy))}" for copy in plan.copies)
-    advices = list(advise(plan))
-    if advices:
-        yield ""
-        yield _plain(advices[0])
+    yield from (f"- Copied: {_plain(_copy(copy))}" for copy in plan.copies)
+    yield from (f"- {_plain(advice)}" for advice in plan.ways[:1])
     yield ""
-    steps = ", ".join(f"`{step}`" for step in plan.steps)
-    others = ", and the other ways out; the DAG's docs compare them" if advices else ""
-    yield f"Steps: {steps}. The log of the task `plan` says what each does{others}."
     why = _literal(plan.reason) if plan.reason else "none given"
     yield f"Recovery `{plan.recovery_id}`, asked by {_literal(plan.by)}, planned {plan.at}. Reason: {why}."
 
@@ -114,15 +129,13 @@ def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
         yield ""
         yield f"**{flow.flow}**: {_plain(_becomes(flow))}"
         yield ""
-    yield from (f"- {_plain(line)}" for line in (*_failure(flow), *flow.notes))
+    yield from (f"- {_plain(line)}" for line in _failure(flow))
+    yield from (f"{_NOTE}- {_plain(line)}" for line in flow.notes)
     if flow.written_again is not None and not flow.written_again.nothing:
-        yield (
-            f"- Written a second time into the table {flow.target}, by its log:"
-            f" {in_words(flow.written_again)}."
-        )
+        yield (f"- Written again to the table {flow.target}, by its log: {in_words(flow.written_again)}.")
     if flow.prices:
         yield ""
-        yield "| source | stands | new generation starts | lost | repeated | replayed, muted |"
+        yield "| source | position | new generation starts | lost | repeated | replayed, not written |"
         yield "|---|---|---|---|---|---|"
     for price in flow.prices:
         cells = (
@@ -134,10 +147,10 @@ def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
         yield f"| {' | '.join(map(_plain, cells))} |"
     yield ""
     for price in flow.prices:
-        yield from (f"- {_plain(f'{price.source}: {note}')}" for note in price.notes)
+        yield from (f"{_NOTE}- {_plain(f'{price.source}: {note}')}" for note in price.notes)
 
 
-_ACCEPT = re.compile(r" To go on(?: all the same)?, accept `[a-z-]+`\.$")
+_ACCEPT = re.compile(r" To continue(?: anyway)?, accept `[a-z-]+`\.$")
 """The end of a refusal, which says how to accept it beforehand; an approval accepts it anyway."""
 
 _CODE = re.compile(r"((?<!`)`[^`\n]+`(?!`))")
@@ -162,8 +175,8 @@ _VERBS = {LOSS: "lose", REPEATS: "repeat"}
 _OTHERWISE = {
     LOSS: "lose rows",
     REPEATS: "repeat rows",
-    MISSING_HISTORY: "rebuild state without its whole history",
-    UNKNOWN_PRICE: "pay a price that is not known",
+    MISSING_HISTORY: "rebuild state without part of its history",
+    UNKNOWN_PRICE: "accept an unknown price",
     DOWNSTREAM: "disturb streams that read the table",
 }
 
@@ -175,7 +188,7 @@ def consent(plan: Plan) -> str:
     return f"Approve, and {' and '.join(said)}" if said else "Approve"
 
 
-def _cost(plan: Plan, word: str) -> str:
+def _cost(plan: Plan, word: Price) -> str:
     """Return a price as a verb and a number of rows, if all its amounts were counted.
 
     Else in general words.
@@ -208,10 +221,9 @@ def _text(plan: Plan) -> Iterator[str]:
     yield from (f"  copied: {_copy(copy)}" for copy in plan.copies)
     yield "  steps"
     yield from (f"    {step.replace('`', '')}" for step in _steps(plan))
-    advices = list(advise(plan))
-    if advices:
+    if plan.ways:
         yield "  ways out"
-        yield from (f"    {advice}" for advice in advices)
+        yield from (f"    {advice}" for advice in plan.ways)
         yield from (f"    {row[0]}: {_trade_off(row)}" for row in TRADE_OFFS[1:])
     yield from (f"  refused: {refusal.message}" for refusal in plan.refusals)
 
@@ -226,12 +238,12 @@ def _flow_text(flow: FlowPlan, several: bool) -> Iterator[str]:
     yield from (f"  {line}" for line in (*_failure(flow), *flow.notes))
     for price in flow.prices:
         yield f"  source {price.source}"
-        yield f"    stands    {price.now}"
+        yield f"    position  {price.now}"
         yield f"    starts    {price.then}"
         yield f"    lost      {in_words(price.lost)}"
         yield f"    repeated  {in_words(price.repeated)}"
-        yield f"    replayed  {in_words(price.replayed)} (state only, sink muted)"
+        yield f"    replayed  {in_words(price.replayed)} (state only, not written)"
         yield from (f"    - {note}" for note in price.notes)
     if flow.written_again is not None:
         yield f"  table {flow.target}"
-        yield f"    written a second time  {in_words(flow.written_again)}"
+        yield f"    written again  {in_words(flow.written_again)}"

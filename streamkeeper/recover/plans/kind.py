@@ -11,11 +11,12 @@ import importlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.ledger import GIVEN_UP, Ledger
+from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
 from streamkeeper.recover.requests.form import FormField, Request
@@ -37,6 +38,7 @@ KINDS: dict[str, str] = {
 """Module and name of the :class:`Kind` of every recovery, by its name. Imported only when needed."""
 
 _LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,12 @@ class Work:
         """Return the evidence of a completed step; else None."""
         done = self.book.find(f"{step}.done")
         return done.evidence if done else None
+
+    def result(self, step: str, of: type[T]) -> T:
+        """Return what an earlier step handed on."""
+        found = self.evidence(step)
+        assert found is not None, "steps are carried out in their order"
+        return read_as(of, found)
 
     def progress(self, **numbers: Any) -> None:
         """Write the step's progress to the ledger and the log.
@@ -138,7 +146,6 @@ class Kind:
     """
 
     name: str
-    title: str
     description: str
     request: type[Request]
     plan: Callable[[Settings, Manifest, Any, str], Plan]

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from streamkeeper.amounts import NONE, Amount, SourcePrice, in_words
-from streamkeeper.flows.generations import StartAt
+from streamkeeper.amounts import NONE, Amount, Price, SourcePrice, in_words
+from streamkeeper.flows.generations import InitialState, StartAt
+from streamkeeper.json_values import read_as
 from streamkeeper.redaction import redact
 
 FORMAT = 2
@@ -26,7 +27,7 @@ class Refusal:
     flow that has the price, or None if it is the plan's as a whole.
     """
 
-    price: str | None
+    price: Price | None
     message: str
     flow: str | None = None
 
@@ -52,7 +53,7 @@ class FlowPlan:
     previous: int | None
     fingerprint: str
     start: StartAt
-    state: str
+    state: InitialState
     position: dict[str, Any] = field(default_factory=dict)
     stateful: bool | None = None
     operators_before: tuple[str, ...] = ()
@@ -138,21 +139,8 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 
 def from_json(value: dict[str, Any]) -> Plan:
-    """Return a plan from the JSON object of :func:`to_json`, of this format or of the one before."""
-    if value.get("format") == 1:
-        value = _from_format_1(value)
-    return Plan(
-        **{
-            **value,
-            "tables": tuple(value["tables"]),
-            "flows": tuple(_flow(flow) for flow in value["flows"]),
-            "steps": tuple(value["steps"]),
-            "copies": tuple(CopyPlan(**copy) for copy in value["copies"]),
-            "notes": tuple(value["notes"]),
-            "ways": tuple(value.get("ways", ())),
-            "refusals": tuple(Refusal(**refusal) for refusal in value["refusals"]),
-        }
-    )
+    """Return a plan from the JSON object of :func:`to_json`."""
+    return read_as(Plan, value)
 
 
 def kept(plan: Plan) -> Plan:
@@ -191,7 +179,7 @@ def _other_state(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
 def _more_written(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
     was, now = approved.written_again or NONE, again.written_again or NONE
     if _grew(was, now):
-        yield f"table {again.target}: what it gets a second time went from {in_words(was)} to {in_words(now)}"
+        yield f"table {again.target}: its duplicates went from {in_words(was)} to {in_words(now)}"
 
 
 def _worse_sources(approved: FlowPlan, again: FlowPlan) -> Iterator[str]:
@@ -217,57 +205,3 @@ def _grew(was: Amount, now: Amount) -> bool:
     more_files = was.files is not None and (now.files or 0) > was.files
     more_rows = was.rows is not None and was.rows_unknown is None and (now.rows or 0) > was.rows
     return more_files or more_rows
-
-
-def _price(value: dict[str, Any]) -> SourcePrice:
-    amounts = {name: Amount(**value[name]) for name in ("lost", "repeated", "replayed", "gone")}
-    return SourcePrice(**{**value, **amounts, "notes": tuple(value["notes"])})
-
-
-def _flow(value: dict[str, Any]) -> FlowPlan:
-    return FlowPlan(
-        **{
-            **value,
-            "start": StartAt(**value["start"]),
-            "operators_before": tuple(value["operators_before"]),
-            "prices": tuple(_price(price) for price in value["prices"]),
-            "notes": tuple(value["notes"]),
-            "written_again": Amount(**value["written_again"]) if value.get("written_again") else None,
-        }
-    )
-
-
-def _from_format_1(value: dict[str, Any]) -> dict[str, Any]:
-    """Convert a plan of the format before, which was of one flow, and always a reset."""
-    request = value["request"]
-    same = (
-        "flow",
-        "target",
-        "generation",
-        "next_generation",
-        "previous",
-        "fingerprint",
-        "position",
-        "stateful",
-        "operators_before",
-    )
-    flow = {name: value[name] for name in (*same, "prices", "failure")}
-    flow |= {
-        "start": request["start"],
-        "state": request["state"],
-        "keeps_schemas": not request["infer_schemas"],
-        "notes": value["notes"],
-    }
-    return {
-        **{name: value[name] for name in ("recovery", "recovery_id", "steps", "at", "refusals")},
-        "pipeline": value["flow"].partition(".")[0],
-        "tables": [value["target"]],
-        "request": {
-            **{name: content for name, content in request.items() if name != "flow"},
-            "flows": [value["flow"]],
-        },
-        "flows": [flow],
-        "copies": [],
-        "notes": [],
-        "format": FORMAT,
-    }

@@ -113,20 +113,21 @@ def declared(
         )
     if _APPROVAL in values:
         raise DeclarationError(
-            f"{where}: the schedule of {recovery} sets approval. Nobody is there to be asked: leave it out."
+            f"{where}: the schedule of {recovery} sets approval. A schedule cannot ask for approval: leave"
+            " it out."
         )
     try:
         plain = json.loads(json.dumps(dict(values)))
     except (TypeError, ValueError) as error:
         raise DeclarationError(
-            f"{where}: the schedule of {recovery} has a value that is no JSON ({error})."
+            f"{where}: the schedule of {recovery} has a value that is not JSON ({error})."
         ) from error
     template = _template_in(plain)
     if template is not None:
         raise DeclarationError(
-            f"{where}: the schedule of {recovery} has the value {template!r}. Airflow would take it for a"
-            " template and fill in what it names, passwords of connections too. Give the value itself,"
-            " without {{, {% and {#."
+            f"{where}: the schedule of {recovery} has the value {template!r}. Airflow would render it as a"
+            " template, passwords of connections included. Give the value itself, without {{, {% and"
+            " {#."
         )
     of = next((str(values[key]) for key in ("table", "flow") if isinstance(values.get(key), str)), "")
     named = (

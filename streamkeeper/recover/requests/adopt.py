@@ -16,32 +16,32 @@ class AdoptRequest(Request):
     """An adoption as requested; every value was checked against the manifest.
 
     ``checkpoint`` is an absolute path or a URL. ``sources`` map each source of the checkpoint ("0", "1", … or
-    a name) to the flow's name for it; None if they are to be matched by what they are.
+    a name) to the flow's name for it; None if it has one source, or the flow's names.
     """
 
     refused = "The adoption was not planned"
 
     flow: str = asked(
-        "string", "Flow", "The flow that goes on with the checkpoint; it must not have begun yet.", names=FLOW
+        "string", "Flow", "The flow that continues with the checkpoint. It must never have run.", names=FLOW
     )
     checkpoint: str = asked(
         "string",
         "Checkpoint",
         "What the old job has as its checkpointLocation: an absolute path, or a URL such as"
-        " s3://bucket/folder. It is copied, and nothing in it is changed.",
+        " s3://bucket/folder. It is copied and not changed.",
     )
     old_job_is_stopped: bool = asked(
         "boolean",
         "The old job is stopped",
-        "Nobody but you can know that. Where it still runs, what it does from now on is not in the table, or"
-        " comes twice.",
+        "Streamkeeper cannot check this. If it still runs, rows that it processes from now on are lost or"
+        " duplicated.",
         False,
     )
     sources: dict[str, str] | None = asked(
         "object",
         "Sources",
-        "Which source of the flow each source of the checkpoint is, where that cannot be told, in the order"
-        ' in which the old job\'s query reads them: {"0": "orders_raw", "1": "customers_raw"}.',
+        "Which source of the flow each source of the checkpoint is, if it has several without names, in the"
+        ' order in which the old job\'s query reads them: {"0": "orders_raw", "1": "customers_raw"}.',
         nullable=True,
         section="Sources",
     )

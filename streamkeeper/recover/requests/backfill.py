@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.declare.model import DELTA, KAFKA, Source
+from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.backfill_flow import BACKUP, FILES, HISTORY, READS, TABLE, check_backup_fits
@@ -45,24 +45,24 @@ class BackfillRequest(Request):
     flow: str = asked(
         "string",
         "Flow",
-        "The flow whose table gets the rows, through its views. It runs on meanwhile.",
+        "The flow whose table gets the rows, through its views. It keeps running.",
         names=FLOW,
     )
     read: str = asked(
         "string",
         "Read",
-        "What is read; then open its section, and leave the others as they are. history: what the flow's own"
-        " source still has, or a range of its Kafka topics. files: other files like the source's. table: a"
-        " Delta table with the source's columns. backup: a backup of the flow's table; its rows go through no"
-        " view.",
+        "What to read. Open its section below, and leave the others as they are. history: what the flow's"
+        " own source still has, or a range of its Kafka topics. files: other files like the source's."
+        " table: a Delta table with the source's columns. backup: a backup of the flow's table; its rows"
+        " go through no view.",
         HISTORY,
         enum=READS,
     )
     source: str | None = asked(
         "string",
         "Source",
-        "Which of the flow's sources the rows stand for; may be left empty where it has one, and for a"
-        " backup. The others give nothing.",
+        "The flow's source that the rows replace. May be empty if there is only one, and for a backup. The"
+        " other sources give no rows.",
         nullable=True,
         section=WHICH,
     )
@@ -83,22 +83,22 @@ class BackfillRequest(Request):
     backup: str | None = asked(
         "string",
         "Backup",
-        "Its id, or newest, which is taken if this is empty.",
+        "Its id, or newest (the default).",
         nullable=True,
         section=OF_BACKUP,
     )
     from_offsets: dict[str, dict[str, int]] | None = asked(
         "object",
         "From offsets",
-        'Where it starts: {"orders": {"0": 5, "1": -2}}; -2 is earliest. Partitions that are left out are not'
-        " read. Empty: all that is held.",
+        'Start: {"orders": {"0": 5, "1": -2}}; -2 is earliest. Partitions that are left out are not'
+        " read. Empty: all records that exist.",
         nullable=True,
         section=OF_KAFKA,
     )
     to_offsets: dict[str, dict[str, int]] | None = asked(
         "object",
         "To offsets",
-        "Where it ends: the first offset of each partition that is left out. Empty: where the flow stands.",
+        "End: for each partition, the first offset that is not read. Empty: the flow's current position.",
         nullable=True,
         section=OF_KAFKA,
     )
@@ -113,8 +113,8 @@ class BackfillRequest(Request):
     chunk: int | None = asked(
         "number",
         "Chunk",
-        "How many files, or records of Kafka, are read at a time. Each chunk is a commit; what was"
-        " interrupted goes on after the last.",
+        "Number of files, or Kafka records, in a chunk. Each chunk is one commit; after an interruption"
+        " the backfill continues with the next.",
         nullable=True,
         whole=True,
         least=1,
@@ -191,8 +191,8 @@ def _check_place(values: Mapping[str, Any], flow: Flow, source: Source | None, w
                 )
             elif table and flow.pipeline.table(table) is not None and table == flow.declaration.target:
                 wrong.append(
-                    f"table is {table}, which {flow.full_name} writes: it would be filled with its own rows."
-                    " Name another."
+                    f"table is {table}, which {flow.full_name} writes: it would be filled with its own"
+                    " rows. Name another table."
                 )
         case "backup":
             try:
@@ -206,22 +206,22 @@ def _check_place(values: Mapping[str, Any], flow: Flow, source: Source | None, w
 
 
 def _check_history(values: Mapping[str, Any], source: Source, wrong: list[str]) -> None:
-    if source.format not in (KAFKA, DELTA) and not source.reads_files:
+    if not source.kind.history:
         wrong.append(
-            f"read is history, which {source.name} ({source.format}) has none of. Choose files, table or"
+            f"read is history, which {source.name} ({source.format}) does not have. Choose files, table or"
             " backup."
         )
     for name in ("from_offsets", "to_offsets"):
         given = values[name]
         if given is None:
             continue
-        if source.format != KAFKA:
+        if not source.kind.records:
             wrong.append(
                 f"{name} is given, and {source.name} is no Kafka source but one of {source.format}. Use"
                 " predicate instead."
             )
             continue
-        misfit = check_fits(KAFKA, given)
+        misfit = check_fits(source.format, given)
         low = (
             [part for parts in given.values() for part, at in parts.items() if at < 0]
             if misfit is None and name == "to_offsets"
@@ -231,6 +231,6 @@ def _check_history(values: Mapping[str, Any], source: Source, wrong: list[str]) 
             wrong.append(f"{name}: {misfit}")
         elif low:
             wrong.append(
-                f"to_offsets has no number for partition {low[0]}: an end is 0 and above. Leave it out to end"
-                " where the flow stands."
+                f"to_offsets has no number for partition {low[0]}: an end is 0 and above. Leave it out to"
+                " end at the flow's current position."
             )

@@ -13,8 +13,8 @@ def kept_days() -> Any:
     return asked(
         "number",
         "Days kept",
-        "Days after which clean_up may remove the backup. Empty: its age is no reason. The newest of a table"
-        " always stays.",
+        "Days after which clean_up may remove the backup. Empty: not because of its age. The newest backup"
+        " of a table is always kept.",
         nullable=True,
         least=0,
         most=MOST_DAYS,
@@ -28,8 +28,8 @@ def keep_last() -> Any:
     return asked(
         "number",
         "Last ones kept",
-        "clean_up may remove the backup only when so many newer ones are there. Empty: their number is no"
-        " reason.",
+        "clean_up may remove the backup once there are this many newer ones. Empty: not because of their"
+        " number.",
         nullable=True,
         whole=True,
         least=1,
@@ -46,7 +46,7 @@ class BackupRequest(Request):
 
     refused = "The backup was not planned"
 
-    table: str = asked("string", "Table", "The table to copy, with what belongs to it.", names=TABLE)
+    table: str = asked("string", "Table", "The table to copy, together with its tombstones.", names=TABLE)
     kept_days: float | None = kept_days()
     keep_last: int | None = keep_last()
     reason: str = ""

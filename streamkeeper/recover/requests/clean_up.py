@@ -23,12 +23,12 @@ class CleanUpRequest(Request):
 
     refused = "Nothing was cleaned up"
 
-    pipeline: str = asked("string", "Pipeline", "The pipeline whose past is looked through.", names=PIPELINE)
+    pipeline: str = asked("string", "Pipeline", "The pipeline to clean up.", names=PIPELINE)
     keep_days: float = asked(
         "number",
         "Checkpoints",
-        "Days that the checkpoint of a generation stays after the next one began: so long it can be gone"
-        " back to.",
+        "Days to keep the checkpoint of a generation after the next one started. A rewind can return to it"
+        " for that time.",
         DAYS,
         least=1,
         most=MOST_DAYS,
@@ -37,8 +37,8 @@ class CleanUpRequest(Request):
     tombstone_days: float = asked(
         "number",
         "Tombstones",
-        "Days that an AUTO CDC table remembers deletes and truncates. A change that arrives later than that,"
-        " and is older than what was forgotten, is taken for a new one.",
+        "Days that an AUTO CDC table remembers deletes and truncates. A change that arrives later is"
+        " treated as new, even if it is older than a forgotten delete.",
         DAYS,
         least=1,
         most=MOST_DAYS,
@@ -47,8 +47,8 @@ class CleanUpRequest(Request):
     forget_flows: tuple[str, ...] = asked(
         "string",
         "Forget flows",
-        "Flows that are declared no more and whose files may go, such as old_flow, other_flow. One that was"
-        " only renamed should get its old name back instead.",
+        "Flows that are no longer declared and whose state may be removed, such as old_flow, other_flow."
+        " For a renamed flow use `streamkeeper rename` instead.",
         "",
         section="Forget",
     )
@@ -68,7 +68,7 @@ class CleanUpRequest(Request):
         declared = {flow.name for flow in asking.manifest.flows() if flow.pipeline.name == values["pipeline"]}
         if still := sorted(declared & set(named)):
             asking.wrong.append(
-                f"forget_flows names {', '.join(still)}, which the pipeline declares. Only flows that it does"
-                " not may be forgotten."
+                f"forget_flows names {', '.join(still)}, which the pipeline declares. Only flows that are"
+                " no longer declared may be removed."
             )
         return {"forget_flows": named}

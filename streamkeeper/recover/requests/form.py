@@ -32,6 +32,7 @@ from typing import Any, ClassVar, Final, Literal, TypeVar
 from streamkeeper.amounts import PRICES
 from streamkeeper.declare.model import Pipeline, Table
 from streamkeeper.errors import RequestError
+from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import Flow, Manifest
 
 R = TypeVar("R", bound="Request")
@@ -106,7 +107,7 @@ def asked_in_parts(*parts: FormField, default: Any = MISSING) -> Any:
 def accepted() -> Any:
     """Declare the field for prices that are accepted beforehand."""
     said = (
-        "Prices that are accepted before the plan is made: "
+        "Prices that are accepted in advance: "
         + "; ".join(f"{word}: {meaning}" for word, meaning in PRICES.items())
         + "."
     )
@@ -115,7 +116,7 @@ def accepted() -> Any:
         "Accepted price",
         said,
         [],
-        enum=tuple(PRICES),
+        enum=tuple(map(str, PRICES)),
         many=True,
         section="Approval",
         unattended=True,
@@ -127,7 +128,7 @@ RUN = (
         APPROVAL,
         "boolean",
         "Ask for approval",
-        "Wait until someone has read the plan and approved it.",
+        "Wait until someone approves the plan.",
         True,
         section="Approval",
     ),
@@ -135,7 +136,7 @@ RUN = (
         DRY_RUN,
         "boolean",
         "Only plan",
-        "Stop before anybody is asked; nothing is changed.",
+        "Stop before the approval; nothing is changed.",
         False,
         section="Approval",
     ),
@@ -143,7 +144,7 @@ RUN = (
         "reason",
         "string",
         "Reason",
-        "Why; it is kept in the ledger and with the generation.",
+        "Reason; it is kept in the ledger and with the generation.",
         "",
         section="Approval",
     ),
@@ -224,7 +225,7 @@ class Request:
         given = {"by": by, **{field.name: asking.settle(field, given[field.name]) for field in form}}
         given |= cls.check(given, asking)
         refuse(cls.refused, wrong)
-        return cls(**{field.name: given[field.name] for field in dataclasses.fields(cls)})
+        return read_as(cls, {field.name: given[field.name] for field in dataclasses.fields(cls)})
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
@@ -242,8 +243,8 @@ class Request:
 
     @classmethod
     def from_json(cls: type[R], value: Mapping[str, Any]) -> R:
-        """Return a request from a plan. JSON lists become tuples."""
-        return cls(**{name: tuple(item) if isinstance(item, list) else item for name, item in value.items()})
+        """Return a request from a plan."""
+        return read_as(cls, value)
 
 
 def read_values(values: Mapping[str, Any], form: Iterable[FormField]) -> tuple[dict[str, Any], list[str]]:
@@ -320,7 +321,7 @@ def refuse(what: str, wrong: Sequence[str]) -> None:
     """
     if wrong:
         raise RequestError(
-            "\n".join([f"{what}, and nothing was touched:", *(f"- {item}" for item in wrong)]), wrong
+            "\n".join([f"{what}, and nothing was changed:", *(f"- {item}" for item in wrong)]), wrong
         )
 
 

@@ -17,9 +17,6 @@ KEPT, DECLARED = "kept", "declared"
 DEFINITIONS = (KEPT, DECLARED)
 """Definition of a side table: that of the existing table, or that of a newly declared one."""
 
-BEHIND = 5
-"""Batches that the last round of reading before the hold may find, by default."""
-
 SOURCES = "sources"
 FILLS = (SOURCES, BACKUP)
 """What an emptied table is filled from."""
@@ -27,14 +24,6 @@ FILLS = (SOURCES, BACKUP)
 
 def _table(said: str) -> Any:
     return asked("string", "Table", said, names=TABLE)
-
-
-def _infer_schemas() -> Any:
-    said = (
-        "Look at the files again for sources that declare no schema. Off: the schemas of the old generation"
-        " stay."
-    )
-    return asked("boolean", "Infer schemas again", said, False, section="Sources")
 
 
 def _writers(asking: Asking) -> list[Flow]:
@@ -45,7 +34,7 @@ def _writers(asking: Asking) -> list[Flow]:
     writers = asking.manifest.writers(pipeline.name, table.name)
     if not writers:
         asking.wrong.append(
-            f"table is '{pipeline.name}.{table.name}', which no flow writes, so nothing would fill it again."
+            f"table is '{pipeline.name}.{table.name}', which no flow writes, so it would stay empty."
         )
     return writers
 
@@ -62,10 +51,17 @@ class RefreshRequest(Request):
     refused = "The full refresh was not planned"
 
     table: str = _table(
-        "The table that is emptied; every flow that writes it reads its sources again from the beginning."
+        "The table to empty; every flow that writes it reads its sources again from the beginning."
     )
     accept: tuple[str, ...] = accepted()
-    infer_schemas: bool = _infer_schemas()
+    infer_schemas: bool = asked(
+        "boolean",
+        "Infer schemas again",
+        "Infer the schemas of sources that declare none from their files again. Off: the schemas of the"
+        " old generation are kept.",
+        False,
+        section="Sources",
+    )
     reason: str = ""
     by: str = "someone"
 
@@ -77,75 +73,46 @@ class RefreshRequest(Request):
 
 
 @dataclass(frozen=True)
-class BesideRequest(Request):
+class BesideRequest(RefreshRequest):
     """A full refresh beside the table, as requested.
 
-    ``table`` is ``pipeline.table``; ``behind`` a number of batches; ``definition`` one of ``DEFINITIONS``.
+    ``table`` is ``pipeline.table``; ``definition`` one of ``DEFINITIONS``.
     """
 
-    refused = "The full refresh was not planned"
-
     table: str = _table(
-        "The table that is built anew; every flow that writes it reads its sources from the beginning, beside"
-        " the table as it is."
-    )
-    behind: int = asked(
-        "number",
-        "May be behind by",
-        "Batches. What is read beside is read in rounds, each of all that is there; after one that had no"
-        " more batches than this, the flows are held, the rest is read, and the table is put in place. 0:"
-        " after a round that found nothing.",
-        BEHIND,
-        whole=True,
-        least=0,
-        unit="batches",
+        "The table to rebuild; every flow that writes it reads its sources from the beginning, into a new"
+        " table beside the old one."
     )
     definition: str = asked(
         "string",
         "Definition",
-        "kept: columns, partitions or clustering, properties and constraints are those of the table as it is."
-        " declared: the table is made as a new one would be, for flows that give other columns; what was set"
-        " by hand is gone then.",
+        "kept: columns, partitions or clustering, properties and constraints are those of the table as it"
+        " is. declared: the table is made as a new one would be, for flows that give other columns;"
+        " settings made by hand are lost.",
         KEPT,
         enum=DEFINITIONS,
     )
-    accept: tuple[str, ...] = accepted()
-    infer_schemas: bool = _infer_schemas()
-    reason: str = ""
-    by: str = "someone"
-
-    @classmethod
-    def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
-        """Check that a flow writes the table."""
-        _writers(asking)
-        return {}
 
 
 @dataclass(frozen=True)
-class WithBackupRequest(Request):
+class WithBackupRequest(RefreshRequest):
     """A full refresh with backup, as requested.
 
     ``table`` is ``pipeline.table``; ``fill_from`` one of :data:`FILLS`; the retention is the backup's.
     """
 
-    refused = "The full refresh was not planned"
-
-    table: str = _table("The table that is backed up, emptied and filled again.")
+    table: str = _table("The table to back up, empty and fill again.")
     fill_from: str = asked(
         "string",
         "Filled from",
-        "sources: every flow reads its sources again from the beginning; the backup is the way back. backup:"
-        " the rows come back from the backup, and each flow goes on after what it read last; for a table"
-        " whose history the sources have no more.",
+        "sources: every flow reads its sources again from the beginning; the backup allows a restore."
+        " backup: the rows are filled in from the backup, and each flow continues from its position; for"
+        " tables whose history the sources no longer have.",
         SOURCES,
         enum=FILLS,
     )
     kept_days: float | None = kept_days()
     keep_last: int | None = keep_last()
-    accept: tuple[str, ...] = accepted()
-    infer_schemas: bool = _infer_schemas()
-    reason: str = ""
-    by: str = "someone"
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:
@@ -154,8 +121,8 @@ class WithBackupRequest(Request):
         if values["fill_from"] == BACKUP:
             if values["infer_schemas"]:
                 asking.wrong.append(
-                    "infer_schemas is given, but fill_from is backup: the flows go on as they are. Leave it"
-                    " off, or fill from sources."
+                    "infer_schemas is given, but fill_from is backup: the flows continue unchanged. Leave"
+                    " it off, or fill from sources."
                 )
             try:
                 if writers:

@@ -56,13 +56,12 @@ class HoldRequest(Request):
     flows: tuple[str, ...] = asked_in_parts(*_which("hold"))
     owner: str = ""
     by: str = ""
-    reason: str = asked("string", "Reason", "Why, for those who find the flows held.", "", section="Stop")
+    reason: str = asked("string", "Reason", "Reason, shown to others.", "", section="Stop")
     deadline: float | None = asked(
         "number",
         "Deadline",
-        "Seconds that drivers get to end their batch and leave. After that they get SIGTERM, and a minute"
-        " later SIGKILL; nothing is lost by that, but the batch is done again. Empty: wait for as long as it"
-        " takes.",
+        "Seconds that drivers have to end their batch and stop. After that they get SIGTERM, and a minute"
+        " later SIGKILL: nothing is lost, but the batch is repeated. Empty: no limit.",
         DEADLINE,
         nullable=True,
         least=0,
@@ -90,7 +89,7 @@ class ReleaseRequest(Request):
             "owner",
             "string",
             "Whose hold",
-            "The person whose hold is removed. Empty: yours.",
+            "The person whose hold is released. Empty: you.",
             "",
             section="Owner",
         ),
@@ -98,7 +97,7 @@ class ReleaseRequest(Request):
             "any_person",
             "boolean",
             "Anybody's hold",
-            "Remove the holds of all persons. Those of parks and recoveries stay.",
+            "Release the holds of all persons. Parks and holds of recoveries stay.",
             False,
             section="Owner",
         ),

@@ -21,8 +21,10 @@ from streamkeeper.flows.generations import (
     REBUILT,
     STATES,
     TIMESTAMP,
+    InitialState,
     Restart,
     StartAt,
+    StartMode,
 )
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.requests.form import (
@@ -46,13 +48,13 @@ class ResetRequest(Request):
     refused = "The reset was not planned"
 
     flows: tuple[str, ...] = asked_in_parts(
-        FormField("flow", "string", "Flow", "The flow that gets a new checkpoint.", names=FLOW, mends=True),
+        FormField("flow", "string", "Flow", "The flow to give a new checkpoint.", names=FLOW, mends=True),
         FormField(
             "flows",
             "array",
             "Further flows",
-            "Flows of the same pipeline that get one too, in the same recovery: all are held before any is"
-            " changed.",
+            "Other flows of the same pipeline that get a new checkpoint too, in the same recovery: all are"
+            " held before any is changed.",
             [],
             many=True,
             names=FLOW,
@@ -64,8 +66,8 @@ class ResetRequest(Request):
             "start",
             "string",
             "Start",
-            "Where the new checkpoint starts reading. After the last processed loses nothing and repeats"
-            " nothing.",
+            "Start of the new checkpoint. After the last processed batch nothing is lost and nothing"
+            " duplicated.",
             AFTER_LAST,
             MODES,
             option=(
@@ -97,29 +99,30 @@ class ResetRequest(Request):
             "generation",
             "number",
             "Generation",
-            "For start generation: the earlier generation after whose last batch the new one goes on, with a"
-            " copy of its checkpoint where the declaration is the same. What was read since is read again.",
+            "For start generation: the earlier generation after whose last batch the new one continues,"
+            " with a copy of its checkpoint if the declaration is the same. Rows read since then are read"
+            " again.",
             nullable=True,
             whole=True,
             least=1,
             section=WHERE,
         ),
     )
-    state: str = asked(
+    state: InitialState = asked(
         "string",
         "State",
-        "For a query that keeps state: rebuilt from history without writing again, or empty (then old keys"
+        "For a query with state: rebuilt from history without writing it again, or empty (old keys then"
         " count as new).",
         REBUILT,
-        enum=STATES,
+        enum=tuple(map(str, STATES)),
         section="State",
     )
     accept: tuple[str, ...] = accepted()
     infer_schemas: bool = asked(
         "boolean",
         "Infer schemas again",
-        "Look at the files again for sources that declare no schema. Off: the schemas of the old generation"
-        " stay.",
+        "Infer the schemas of sources that declare none from their files again. Off: the schemas of the"
+        " old generation are kept.",
         False,
         section="State",
     )
@@ -161,15 +164,10 @@ class ResetRequest(Request):
                 return {**values, "start": mode, mode: json.loads(rest)}
             except ValueError as error:
                 raise RequestError(
-                    f"--start {values['start']!r}: what follows offsets: is no JSON ({error}). "
+                    f"--start {values['start']!r}: what follows offsets: is not JSON ({error}). "
                     'Example: offsets:{"events_raw": {"logOffset": 7}}'
                 ) from error
         return {**values, "start": mode, mode: int(rest) if rest.isdecimal() and mode == GENERATION else rest}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> ResetRequest:
-        """Return a request from a plan."""
-        return super().from_json({**value, "start": StartAt(**value["start"])})
 
     def of(self, flow: Flow) -> ResetRequest:
         """Return the request of one of the flows: explicit offsets are limited to its sources."""
@@ -225,13 +223,13 @@ def parse_start(values: Mapping[str, Any], flows: Sequence[Flow], asking: Asking
         sources = {
             source.name: source for flow in flows for source in flow.pipeline.sources_of(flow.declaration)
         }
-        wrong += [_cannot(source, mode) for source in sources.values() if source.format == "rate"]
+        wrong += [_cannot(source, mode) for source in sources.values() if not source.kind.history]
     if mode == TIMESTAMP:
         return StartAt(TIMESTAMP, timestamp_ms=_moment(timestamp, asking.now, wrong))
     if mode == OFFSETS:
         _check_offsets(offsets, flows, wrong)
         return StartAt(OFFSETS, offsets=offsets if isinstance(offsets, dict) else {})
-    return StartAt(str(mode))
+    return StartAt(StartMode(str(mode)))
 
 
 def _generation(number: int | None, flows: Sequence[Flow], wrong: list[str]) -> int | None:
@@ -242,8 +240,8 @@ def _generation(number: int | None, flows: Sequence[Flow], wrong: list[str]) -> 
         )
     if len(flows) > 1:
         wrong.append(
-            "start is generation, but several flows are named, whose generations are their own. Reset one at"
-            " a time."
+            "start is generation, but several flows are named, and each has its own generations. Reset one"
+            " at a time."
         )
     return number
 
@@ -274,13 +272,13 @@ def _moment(text: Any, now: datetime, wrong: list[str]) -> int | None:
     if moment > now:
         wrong.append(
             f"timestamp is {text!r}, which lies in the future (it is {now.isoformat(timespec='seconds')}"
-            " now). Everything up to it would be lost without a trace. Give a past moment, or start latest."
+            " now). Everything up to it would be lost silently. Give a past moment, or start latest."
         )
         return None
     if moment.timestamp() < 0:
         wrong.append(
-            f"timestamp is {text!r}, which lies before 1970, where no file has its time. To read everything,"
-            " choose start earliest."
+            f"timestamp is {text!r}, which lies before 1970, earlier than any file's time. To read"
+            " everything, choose start earliest."
         )
         return None
     return int(moment.timestamp() * 1000)
@@ -303,15 +301,15 @@ def _check_offsets(offsets: Any, flows: Sequence[Flow], wrong: list[str]) -> Non
             source.name for flow, sources in read.items() if flow not in named for source in sources
         )
     )
-    strangers = sorted(set(shared) - set(known))
-    if strangers:
+    unknown = sorted(set(shared) - set(known))
+    if unknown:
         reads = (
             f"It reads {', '.join(known)}."
             if len(flows) == 1
             else f"Sources of the flows not named are {', '.join(known) or 'none'}."
         )
         wrong.append(
-            f"offsets name {', '.join(strangers)}, which the flow{'' if len(flows) == 1 else 's'} does not"
+            f"offsets name {', '.join(unknown)}, which the flow{'' if len(flows) == 1 else 's'} does not"
             f" read. {reads}"
         )
     for flow, sources in read.items():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.flows.generations import REBUILT, STATES
+from streamkeeper.flows.generations import REBUILT, STATES, InitialState
 from streamkeeper.recover.requests.form import TABLE, Asking, Request, accepted, asked
 from streamkeeper.tables.backups import NEWEST
 
@@ -21,29 +21,29 @@ class RestoreRequest(Request):
 
     refused = "The restore was not planned"
 
-    table: str = asked("string", "Table", "The table that is replaced, with what belongs to it.", names=TABLE)
+    table: str = asked("string", "Table", "The table to replace, together with its tombstones.", names=TABLE)
     backup: str | None = asked(
         "string",
         "Backup",
-        "The id of the backup to put back, as streamkeeper backups lists it, or newest. Empty: a version is"
-        " put back.",
+        "The id of the backup to restore, as streamkeeper backups lists it, or newest. Empty: a version is"
+        " restored.",
         nullable=True,
     )
     version: int | None = asked(
         "number",
         "Version",
-        "Or: a version of the table itself, where VACUUM left its files.",
+        "Or: a version of the table itself whose files VACUUM has not removed.",
         nullable=True,
         whole=True,
         least=0,
     )
-    state: str = asked(
+    state: InitialState = asked(
         "string",
         "State",
-        "For a query that keeps state: as it was then (copied, or rebuilt from history without writing"
+        "For a query with state: as it was then (copied, or rebuilt from history without writing it"
         " again), or empty.",
         REBUILT,
-        enum=STATES,
+        enum=tuple(map(str, STATES)),
         section="State",
     )
     accept: tuple[str, ...] = accepted()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.flows.generations import BATCH, OFFSETS, REBUILT, STATES, TIMESTAMP, StartAt
+from streamkeeper.flows.generations import BATCH, OFFSETS, REBUILT, STATES, TIMESTAMP, InitialState, StartAt
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.requests.form import (
     FLOW,
@@ -41,13 +41,13 @@ class RewindRequest(Request):
 
     refused = "The rewind was not planned"
 
-    flow: str = asked("string", "Flow", "The flow that goes back.", names=FLOW, mends=True)
+    flow: str = asked("string", "Flow", "The flow to rewind.", names=FLOW, mends=True)
     to: StartAt = asked_in_parts(
         FormField(
             "batch",
             "string",
             "To a batch",
-            "The last batch that stays done: 17 of the present generation, or 2/17 of generation 2.",
+            "The last batch to keep: 17 of the current generation, or 2/17 of generation 2.",
             nullable=True,
             section=WHERE,
         ),
@@ -55,7 +55,7 @@ class RewindRequest(Request):
             "timestamp",
             "string",
             "To a time",
-            "What was committed at this moment or before stays done.",
+            "Batches committed at this time or earlier are kept.",
             nullable=True,
             format="date-time",
             section=WHERE,
@@ -64,8 +64,8 @@ class RewindRequest(Request):
             "offsets",
             "object",
             "To positions",
-            "A position for every source, by its name, as streamkeeper inspect shows it; the target is kept"
-            " then.",
+            "A position for every source, by name, as streamkeeper inspect shows it; the target is then"
+            " kept.",
             nullable=True,
             section=WHERE,
         ),
@@ -73,8 +73,8 @@ class RewindRequest(Request):
     target: str = asked(
         "string",
         "Target",
-        "kept: rows that are read again come a second time, but for a table that is kept by key. restored:"
-        " the table is put back to the version that belongs to the batch.",
+        "kept: rows that are read again are duplicated, except in a table that is updated by key."
+        " restored: the table is restored to the version of that batch.",
         KEPT,
         enum=TARGETS,
         section="Table",
@@ -82,20 +82,20 @@ class RewindRequest(Request):
     along: tuple[str, ...] = asked(
         "array",
         "Other flows",
-        "Other flows of the table that go back along where the table is restored: all that wrote it since"
-        " must.",
+        "Other flows of the table to rewind with this one. Needed if the table is restored: every flow"
+        " that wrote to it since then.",
         [],
         many=True,
         names=FLOW,
         section="Table",
     )
-    state: str = asked(
+    state: InitialState = asked(
         "string",
         "State",
-        "For a query that keeps state: as it was then (rebuilt: copied if it is still there, else made anew"
-        " from history), or empty.",
+        "For a query with state: as it was then (copied if it still exists, otherwise rebuilt from"
+        " history), or empty.",
         REBUILT,
-        enum=STATES,
+        enum=tuple(map(str, STATES)),
         section="State",
     )
     accept: tuple[str, ...] = accepted()
@@ -111,20 +111,15 @@ class RewindRequest(Request):
             wrong += [misfit for name in along if (misfit := _misfit(name, flow, asking))]
         if values["target"] == RESTORED and to is not None and to.mode == OFFSETS:
             wrong.append(
-                "target is restored, but positions belong to no version of it. Name a batch or a time, or"
-                " keep the target."
+                "target is restored, but a position has no version of the table. Name a batch or a time,"
+                " or keep the target."
             )
         if along and values["target"] == KEPT:
             wrong.append(
-                "along names flows, but the target is kept: each goes back by itself then. Leave along empty,"
-                " or choose restored."
+                "along names flows, but the target is kept: each flow is then rewound on its own. Leave"
+                " along empty, or choose restored."
             )
         return {"to": to}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> RewindRequest:
-        """Return a request from a plan."""
-        return super().from_json({**value, "to": StartAt(**value["to"])})
 
 
 def _to(values: Mapping[str, Any], flow: Flow | None, asking: Asking) -> StartAt | None:
@@ -132,7 +127,7 @@ def _to(values: Mapping[str, Any], flow: Flow | None, asking: Asking) -> StartAt
     if len(given) != 1:
         said = f"{' and '.join(given)} are given" if given else "none is given"
         asking.wrong.append(
-            f"{said}. Say to where in one way: batch (such as 17 or 2/17), timestamp, or offsets."
+            f"{said}. Give exactly one target: batch (such as 17 or 2/17), timestamp, or offsets."
         )
         return None
     if given[0] != "batch":

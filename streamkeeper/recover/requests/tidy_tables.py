@@ -25,11 +25,13 @@ class TidyRequest(Request):
     refused = "No table was tidied"
     run = tuple(replace(field, default=False) if field.name == APPROVAL else field for field in RUN)
 
-    pipeline: str = asked("string", "Pipeline", "The pipeline whose tables are tidied.", names=PIPELINE)
+    pipeline: str = asked(
+        "string", "Pipeline", "The pipeline whose tables are compacted and vacuumed.", names=PIPELINE
+    )
     tables: tuple[str, ...] = asked(
         "array",
         "Tables",
-        "The tables of the pipeline to tidy. None: all that it has.",
+        "Tables of the pipeline. None: all its tables.",
         [],
         many=True,
         names=TABLE,
@@ -37,9 +39,9 @@ class TidyRequest(Request):
     retention_hours: float = asked(
         "number",
         "Retention",
-        "Hours of the table's past that stay readable: for running queries, time travel, rewind and restore."
-        " Less than a week breaks queries that run; a table property delta.deletedFileRetentionDuration and"
-        " flows that read the table keep more.",
+        "Hours of the table's history that stay readable: for running queries, time travel, rewind and"
+        " restore. Less than a week breaks queries that run; a table property"
+        " delta.deletedFileRetentionDuration and flows that read the table keep more.",
         LEAST_HOURS,
         least=LEAST_HOURS,
         unit="hours",

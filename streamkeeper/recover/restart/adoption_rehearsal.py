@@ -11,7 +11,7 @@ from streamkeeper.recover.plans.plan import FlowPlan
 
 
 def check_still(checkpoint: Checkpoint, planned: FlowPlan) -> None:
-    """Make sure that a checkpoint is as it was planned upon.
+    """Check that a checkpoint is as it was planned upon.
 
     :raises RecoveryError: it is not.
     """
@@ -19,14 +19,14 @@ def check_still(checkpoint: Checkpoint, planned: FlowPlan) -> None:
     now = (checkpoint.last_commit(), max(checkpoint.offset_batches(), default=None))
     if now != before:
         raise RecoveryError(
-            f"The checkpoint at {planned.start.checkpoint} moved on from batch {before[0]} (planned:"
-            f" {before[1]}) to {now[0]} (planned: {now[1]}) since it was planned upon: the old job still"
-            " runs. Nothing was changed. Stop it, and plan the adoption anew."
+            f"The checkpoint at {planned.start.checkpoint} went from batch {before[0]} (planned:"
+            f" {before[1]}) to {now[0]} (planned: {now[1]}) since the plan was made: the old job still"
+            " runs. Nothing was changed. Stop it, and plan the adoption again."
         )
 
 
 def rehearsals(home: FlowHome, planned: FlowPlan, recovery: str) -> str:
-    """Give what the names of the folders begin with that a recovery rehearses in, each attempt at it in one
+    """Return what the names of the folders begin with that a recovery rehearses in, each attempt at it in one
     of its own.
 
     They are named as attempts to begin the generation are, of an epoch that no driver has, so what a kill

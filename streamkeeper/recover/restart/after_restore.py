@@ -1,10 +1,9 @@
-"""What becomes of a flow whose table is put back: it goes on after the batch that the table then holds last,
-in a generation of its own.
+"""The plan of a flow whose table is restored: a generation that starts after the last batch in that table.
 
-A query id is never used again (FACTS-spark, "Delta sink"): what it would write a second time Delta would
-leave out. The batch is named where its offsets are still in the checkpoint. Spark keeps those of the last
-batches alone; for an older one the backup has kept them, and they are read in that generation's checkpoint,
-whose list of processed files they speak of.
+A query id is never used again: Delta would skip what it writes again (PROTOCOL.md, "Transaction
+Identifiers"). The start is that batch if the checkpoint still has its offsets. Spark keeps those of the last
+batches only (``spark.sql.streaming.minBatchesToRetain``). For an older batch the backup has kept the offsets;
+they refer to that generation's checkpoint and its list of processed files.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from streamkeeper.recover.plans.plan import Refusal
 from streamkeeper.recover.restart.flow_now import look_at
 from streamkeeper.recover.restart.next_generation import (
     Planned,
-    Way,
+    StartOptions,
     held_meanwhile,
     plan_beginning,
     plan_place,
@@ -50,25 +49,29 @@ class KeptPlace(Place):
         return StartAt(OFFSETS, offsets=self.kept, generation=self.generation.number)
 
     def lacking_state(self) -> str | None:
-        """Give the file of its offsets: without it no checkpoint can be copied, whatever there is of the
+        """Return the file of its offsets: without it no checkpoint can be copied, whatever there is of the
         state.
         """
         return self.checkpoint.path(f"offsets/{self.batch}")
 
     def offsets(self) -> OffsetEntry:
-        """Give up to where its batch reads."""
+        """Return up to where its batch reads."""
         read = {name: offset for name, offset in self.kept.items() if offset is not None}
         return OffsetEntry(self.batch, 2, self.watermark_ms, 0, {}, read)
 
 
 def plan_restored(
-    settings: Settings, flow: Flow, stood: FlowAt | None, way: Way, wrote: Mapping[str, int] | None = None
+    settings: Settings,
+    flow: Flow,
+    stood: FlowAt | None,
+    way: StartOptions,
+    wrote: Mapping[str, int] | None = None,
 ) -> Planned:
-    """Plan what one flow does after its table was put back to where it stood so.
+    """Plan what one flow does after its table was restored to where it stood so.
 
     :param stood: None where the flow is not named: it was declared later, or was not declared while the
         backup was made.
-    :param wrote: the last transaction of every writer in what is put back, which tells the one from the
+    :param wrote: the last transaction of every writer in what is restored, which tells the one from the
         other.
     :raises RequestError: where it stood cannot be gone back to any more.
     :raises CheckpointError: its checkpoint cannot be read.
@@ -101,7 +104,7 @@ def plan_restored(
 
 
 def _by_transactions(home: FlowHome, wrote: Mapping[str, int]) -> FlowAt | None:
-    """Say where a flow stood by the transactions alone of what is put back; None where they do not tell.
+    """Return a flow's position by the transactions alone of what is restored; None where they do not tell.
 
     A seal does not say what was the last batch before it, nor which generation had taken over by then.
     """
@@ -118,16 +121,16 @@ def _by_transactions(home: FlowHome, wrote: Mapping[str, int]) -> FlowAt | None:
         return None
 
 
-def _from_an_unknown_batch(planned: Planned, safe: bool, way: Way) -> Planned:
-    """Ask for what a flow that begins from its beginning brings a second time: rows of it are in what is put
-    back.
+def _from_an_unknown_batch(planned: Planned, safe: bool, way: StartOptions) -> Planned:
+    """Return the refusal for what a flow that begins from its beginning brings again: rows of it are in what
+    is put back.
 
     :param safe: whether rows that are read again change nothing in the table.
     """
     flow, refused = planned
     note = (
-        "Rows of it are in the backup, which does not say up to which batch: it begins with all that its"
-        " sources have."
+        "The backup has rows of it and does not say up to which batch: it starts with all that its sources"
+        " have."
     )
     unknown = (
         None
@@ -138,16 +141,16 @@ def _from_an_unknown_batch(planned: Planned, safe: bool, way: Way) -> Planned:
     if safe or REPEATS in way.accept:
         return flow, refused
     said = (
-        f"{PRICES[REPEATS]}: the backup has rows of {flow.flow} and does not name it, since it was not"
-        " declared then; up to which batch cannot be told any more. It begins with all that its sources"
-        " have, so these rows come twice, and how many is not known. Choose another backup, or go on all the"
-        f" same: accept `{REPEATS}`."
+        f"{PRICES[REPEATS]}: the backup has rows of {flow.flow}, which was not declared when it was made,"
+        " and does not say up to which batch. The flow starts with all that its sources have, so an"
+        " unknown number of rows is duplicated. Choose another backup. To continue anyway, accept"
+        f" `{REPEATS}`."
     )
     return flow, (*(item for item in refused if item.price != REPEATS), Refusal(REPEATS, said, flow.flow))
 
 
 def _kept(home: FlowHome, stood: FlowAt) -> KeptPlace | None:
-    """Give the place that the kept offsets say; None where nothing was kept, or the checkpoint that they
+    """Return the place that the kept offsets say; None where nothing was kept, or the checkpoint that they
     speak of is gone.
     """
     assert stood.generation is not None and stood.batch is not None, (
@@ -173,14 +176,16 @@ def _kept(home: FlowHome, stood: FlowAt) -> KeptPlace | None:
     )
 
 
-def _with_kept(planned: Planned, place: KeptPlace, way: Way) -> Planned:
-    """Ask for what a query may emit once more: the watermark that it had by then is not gone on with."""
+def _with_kept(planned: Planned, place: KeptPlace, way: StartOptions) -> Planned:
+    """Return the refusal for what a query may emit once more: the watermark that it had by then is not
+    continued.
+    """
     flow, refused = planned
     if not place.watermark_ms or flow.stateful is False or UNKNOWN_PRICE in way.accept:
         return flow, refused
     said = (
-        f"{PRICES[UNKNOWN_PRICE]}: the checkpoint does not have batch {place.batch} any more, and the query"
-        " has a watermark: what it had emitted by then may be emitted once more. To go on all the same,"
-        f" accept `{UNKNOWN_PRICE}`."
+        f"{PRICES[UNKNOWN_PRICE]}: batch {place.batch} is no longer in the checkpoint, and the query has a"
+        " watermark: rows it had emitted by then may be emitted again. To continue anyway, accept"
+        f" `{UNKNOWN_PRICE}`."
     )
     return flow, (*refused, Refusal(UNKNOWN_PRICE, said, flow.flow))

@@ -1,4 +1,4 @@
-"""A flow as a backfill runs it: the same declaration, which reads other rows."""
+"""The flow that a backfill runs: the same declaration with other sources."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from streamkeeper.declare.cdc_spec import CdcSpec
-from streamkeeper.declare.model import DELTA, KAFKA, AutoCdcFlow, Source, View
+from streamkeeper.declare.model import DELTA, AutoCdcFlow, Source, View
 from streamkeeper.flows.backfill_flow import (
     _GLOB,
     _NO_FILE,
@@ -23,6 +23,7 @@ from streamkeeper.flows.backfill_flow import (
 from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.requests.backfill import BackfillRequest
+from streamkeeper.sources.starts import starts_of
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class Filters:
 def derive(
     flow: Flow, request: BackfillRequest, recovery: str, filters: Filters, backup: Backup | None = None
 ) -> Flow:
-    """Give the flow that a backfill is: with the target, views and semantics of the one it is for, and other
-    sources.
+    """Return the flow that a backfill is: with the target, views and semantics of the one it is for, and
+    other sources.
 
     :param flow: imported, with its functions; schemas that it does not declare filled in.
     :param backup: what is read where a backup is.
@@ -70,7 +71,7 @@ def derive(
 
 
 def raw_source(source: Source, request: BackfillRequest) -> Source:
-    """Give the source that a backfill reads in place of one of the flow's, in chunks, under another name.
+    """Return the source that a backfill reads in place of one of the flow's, in chunks, under another name.
 
     :param source: opened or not, with its schema filled in.
     """
@@ -79,17 +80,14 @@ def raw_source(source: Source, request: BackfillRequest) -> Source:
         kept = replace(kept, path=request.path)
     if request.read == TABLE:
         kept = Source(kept.name, DELTA, request.path, None, {}, source.where, table=request.table)
-    if kept.format == KAFKA:
-        limit = {"maxOffsetsPerTrigger": str(request.chunk or CHUNK_RECORDS)}
-        return replace(kept, options={**kept.options, **limit}, start=request.from_offsets or "earliest")
-    age = {} if kept.format == DELTA else {"maxFileAge": "36500d"}
-    return replace(
-        kept, options={**kept.options, **age, "maxFilesPerTrigger": str(request.chunk or CHUNK_FILES)}
-    )
+    if kept.kind.records:
+        kept = replace(kept, start=request.from_offsets or "earliest")
+    chunk = request.chunk or (CHUNK_RECORDS if kept.kind.records else CHUNK_FILES)
+    return replace(kept, options={**kept.options, **starts_of(kept).chunks(chunk)})
 
 
 def silent_source(source: Source) -> Source:
-    """Give one of the flow's other sources as a backfill reads it, under another name: nothing of it is
+    """Return one of the flow's other sources as a backfill reads it, under another name: nothing of it is
     removed, and no file is listed.
     """
     kept = _without_own_options(source)
@@ -100,7 +98,7 @@ def silent_source(source: Source) -> Source:
 
 
 def _without_own_options(source: Source) -> Source:
-    """Give a source under the name that a backfill reads it by, without the options that are its stream's
+    """Return a source under the name that a backfill reads it by, without the options that are its stream's
     alone.
     """
     plain = {key: value for key, value in source.options.items() if key.lower() not in _LEFT_OUT}
@@ -158,7 +156,7 @@ class SpecOfBackup(CdcSpec):
 
 
 def spec_of_backup(spec: CdcSpec, parts: int) -> SpecOfBackup:
-    """Give how a backup's changes are applied: each at the sequence that its row had.
+    """Return how a backup's changes are applied: each at the sequence that its row had.
 
     :param parts: how many columns a sequence has.
     """

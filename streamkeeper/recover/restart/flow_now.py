@@ -1,4 +1,4 @@
-"""How a flow is now, as far as a plan of its next generation needs it. Nothing is changed by looking."""
+"""The present state of a flow, as far as the plan of its next generation needs it. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamkeeper.errors import CheckpointError, RequestError
 from streamkeeper.flows import generations, holds
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.holds import Hold
-from streamkeeper.flows.position import Standing, last_begun, look
+from streamkeeper.flows.position import CommittedPosition, last_begun, look
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
@@ -32,7 +32,7 @@ _OWN = frozenset(
 
 
 @dataclass(frozen=True)
-class Present:
+class FlowNow:
     """A flow that has a checkpoint. ``newest`` is its highest generation, begun or not; ``standing`` is of
     the newest that was begun.
 
@@ -42,7 +42,7 @@ class Present:
     """
 
     newest: int
-    standing: Standing
+    standing: CommittedPosition
     position: dict[str, Any] | None
     operators: tuple[str, ...]
     stateful: bool | None
@@ -55,9 +55,8 @@ class Present:
         only leaves rows out.
         """
         declared = (self.failure or {}).get("operators")
-        return self.stateful is False or (
-            bool(self.stateful) and _DEDUPE.issuperset(self.operators if declared is None else declared)
-        )
+        operators = self.operators if declared is None else declared
+        return self.stateful is False or (bool(operators) and _DEDUPE.issuperset(operators))
 
     @property
     def makes_its_state(self) -> bool:
@@ -69,14 +68,15 @@ class Present:
 
 
 def flow_home(settings: Settings, flow: Flow) -> FlowHome:
-    """Give where the files of a flow are."""
+    """Return where the files of a flow are."""
     return FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
 
 
-def look_at(settings: Settings, flow: Flow, strict: bool) -> Present:
-    """Look at a flow.
+def look_at(settings: Settings, flow: Flow, strict: bool) -> FlowNow:
+    """Return the present state of a flow.
 
-    :param strict: whether its position and operators must be read, because it is to go on right after them.
+    :param strict: whether its position and operators must be read, because it is to continue right after
+        them.
     :raises RequestError: it has no checkpoint.
     :raises CheckpointError: its checkpoint cannot be read as far as it must.
     """
@@ -91,7 +91,7 @@ def look_at(settings: Settings, flow: Flow, strict: bool) -> Present:
     park = holds.parked(home)
     operators = tuple(operator.name for operator in _operators(standing, strict))
     declared = (park.details.get("operators") if park else None) or ()
-    return Present(
+    return FlowNow(
         newest=newest.number,
         standing=standing,
         position=_position(standing, strict),
@@ -102,7 +102,7 @@ def look_at(settings: Settings, flow: Flow, strict: bool) -> Present:
     )
 
 
-def _operators(standing: Standing, strict: bool) -> tuple[StateOperator, ...]:
+def _operators(standing: CommittedPosition, strict: bool) -> tuple[StateOperator, ...]:
     try:
         return standing.checkpoint.operators()
     except CheckpointError:
@@ -112,7 +112,7 @@ def _operators(standing: Standing, strict: bool) -> tuple[StateOperator, ...]:
 
 
 def _is_stateful(
-    park: Hold | None, flow: Flow, standing: Standing, operators: tuple[str, ...]
+    park: Hold | None, flow: Flow, standing: CommittedPosition, operators: tuple[str, ...]
 ) -> bool | None:
     """Whether the query as declared now keeps state: known where its own driver parked it, or where this
     declaration committed batches.
@@ -132,7 +132,7 @@ def _is_stateful(
     return None
 
 
-def _position(standing: Standing, strict: bool) -> dict[str, Any] | None:
+def _position(standing: CommittedPosition, strict: bool) -> dict[str, Any] | None:
     try:
         entry = standing.offsets()
     except CheckpointError:
@@ -148,7 +148,7 @@ def _position(standing: Standing, strict: bool) -> dict[str, Any] | None:
 
 
 def is_safe_to_repeat(flow: Flow, operators: Iterable[str]) -> bool:
-    """Say whether rows that are read again change nothing in the target: changes by key do not, unless state
-    makes other rows of them.
+    """Return whether rows that are read again change nothing in the target: changes by key do not, unless
+    state makes other rows of them.
     """
     return isinstance(flow.declaration, AutoCdcFlow) and _DEDUPE.issuperset(operators)

@@ -1,5 +1,5 @@
-"""The plan of what a recovery does with one flow: its next generation, as it is asked for or after a place in
-its past, or none where the flow is only held meanwhile.
+"""The plan of one flow in a recovery: its next generation, from the request or from a place in its past; none
+if it is only held.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from streamkeeper import amounts
 from streamkeeper.amounts import NONE, REPEATS, Amount, SourcePrice
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
-from streamkeeper.flows.generations import BATCH, COPIED, EARLIEST, REBUILT, Restart, StartAt
+from streamkeeper.flows.generations import BATCH, COPIED, EARLIEST, REBUILT, InitialState, Restart, StartAt
 from streamkeeper.flows.past_positions import Place, state_from
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.environment import opened_if_possible
@@ -20,21 +20,21 @@ from streamkeeper.recover.plans.consent import refusals_of
 from streamkeeper.recover.plans.plan import FlowPlan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
-from streamkeeper.recover.restart.flow_now import Present, flow_home, look_at
-from streamkeeper.recover.restart.written_again import Beginning, written_again
+from streamkeeper.recover.restart.flow_now import FlowNow, flow_home, look_at
+from streamkeeper.recover.restart.written_again import NextStart, written_again
 from streamkeeper.settings import Settings
 from streamkeeper.sources import replay_steps
-from streamkeeper.sources.cost import price_of
-from streamkeeper.sources.move_cost import Move, price_from
+from streamkeeper.sources.base.format import Move
+from streamkeeper.sources.cost import price_from, price_of
 
 
 @dataclass(frozen=True)
-class Way:
+class StartOptions:
     """How a flow goes back: with which state if one is asked for, what was accepted, and whether its table is
-    put back with it.
+    restored with it.
     """
 
-    state: str = REBUILT
+    state: InitialState = REBUILT
     accept: tuple[str, ...] = ()
     restored: bool = False
 
@@ -42,7 +42,7 @@ class Way:
 Planned = tuple[FlowPlan, tuple[Refusal, ...]]
 
 
-def plan_place(settings: Settings, flow: Flow, place: Place, way: Way) -> Planned:
+def plan_place(settings: Settings, flow: Flow, place: Place, way: StartOptions) -> Planned:
     """Plan a generation that begins after a place, and give the prices that were not accepted.
 
     :raises RequestError: the flow has no checkpoint, or the place's position is none of its sources any more.
@@ -53,7 +53,7 @@ def plan_place(settings: Settings, flow: Flow, place: Place, way: Way) -> Planne
     move = Move(present.standing, present.position, place, state, present.stateful, way.restored)
     sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
     prices = tuple(price_from(source, move) for source in sources)
-    begins = Beginning(place.start_at, state, place, way.restored)
+    begins = NextStart(place.start_at, state, place, way.restored)
     again = written_again(settings, flow, present, prices, begins)
     notes = (
         f"It begins after {place} ({place.found_by}).",
@@ -67,9 +67,9 @@ def plan_place(settings: Settings, flow: Flow, place: Place, way: Way) -> Planne
     return plan_next(flow, present, asked, prices, notes, free=free, again=again)
 
 
-def plan_beginning(settings: Settings, flow: Flow, way: Way) -> Planned:
+def plan_beginning(settings: Settings, flow: Flow, way: StartOptions) -> Planned:
     """Plan a generation that reads everything again, for a flow that had written nothing at the version that
-    its table is put back to.
+    its table is restored to.
 
     :raises RequestError: a source is declared to start elsewhere than at its beginning, which cannot be had
         again.
@@ -81,8 +81,8 @@ def plan_beginning(settings: Settings, flow: Flow, way: Way) -> Planned:
     if elsewhere:
         raise RequestError(
             f"{flow.full_name} had written nothing at that version, and its sources {', '.join(elsewhere)}"
-            " were declared to start elsewhere than at their beginning. Where that was is not known any"
-            " more: keep the target, or reset the flow by itself."
+            " were declared to start elsewhere than at their beginning. That position is no longer known."
+            " Keep the target, or reset the flow on its own."
         )
     asked = ResetRequest((flow.full_name,), StartAt(EARLIEST), REBUILT, way.accept)
     sources = (opened_if_possible(source, settings) for source in flow.pipeline.sources_of(flow.declaration))
@@ -93,22 +93,22 @@ def plan_beginning(settings: Settings, flow: Flow, way: Way) -> Planned:
         )
         for source in sources
     )
-    begins = Beginning(asked.start, REBUILT, restored=way.restored)
+    begins = NextStart(asked.start, REBUILT, restored=way.restored)
     again = written_again(settings, flow, present, prices, begins)
-    first = "It had written nothing yet at that version: it begins with all that its sources have."
+    first = "It had written nothing at that version. It starts with all that its sources have."
     notes = (first, *_table_notes(flow, present, way, again))
     return plan_next(flow, present, asked, prices, notes, free=present.is_safe_to_repeat, again=again)
 
 
 def held_meanwhile(settings: Settings, flow: Flow) -> FlowPlan:
-    """Plan no generation: the flow only stands still while its table is put back to a version that has all
-    that it wrote.
+    """Plan no generation: the flow is only held while its table is restored to a version that has all that it
+    wrote.
 
     One that never began is held, too: what it wrote meanwhile would be undone, and its checkpoint would not
     know.
     """
     if last_begun(flow_home(settings, flow)) is None:
-        note = "It never began: it is held meanwhile, and begins afterwards as it would have."
+        note = "It never started. It is held during the restore and then starts as declared."
         return never_begun(settings, flow, note)
     present = look_at(settings, flow, strict=False)
     generation = present.standing.generation
@@ -123,7 +123,7 @@ def held_meanwhile(settings: Settings, flow: Flow) -> FlowPlan:
         state=generation.state,
         position=present.standing.evidence(),
         stateful=present.stateful,
-        notes=("All that it wrote is in that version: it is held meanwhile, and goes on as it is.",),
+        notes=("Nothing it wrote is undone. It is held during the restore and then continues unchanged.",),
         once=flow.declaration.once,
     )
 
@@ -147,7 +147,7 @@ def never_begun(settings: Settings, flow: Flow, note: str) -> FlowPlan:
 
 def next_plan(
     flow: Flow,
-    present: Present,
+    present: FlowNow,
     restart: Restart,
     prices: tuple[SourcePrice, ...],
     notes: tuple[str, ...],
@@ -157,7 +157,7 @@ def next_plan(
 ) -> FlowPlan:
     """Return the plan of a flow's next generation.
 
-    :param again: the rows of its table that it writes a second time; None where that is not counted.
+    :param again: the rows of its table that it writes again; None where that is not counted.
     """
     return FlowPlan(
         flow=flow.full_name,
@@ -182,7 +182,7 @@ def next_plan(
 
 def plan_next(
     flow: Flow,
-    present: Present,
+    present: FlowNow,
     asked: ResetRequest,
     prices: tuple[SourcePrice, ...],
     notes: tuple[str, ...],
@@ -208,26 +208,24 @@ def plan_next(
 def _read_again(price: SourcePrice, restored: bool) -> SourcePrice:
     if not restored or price.repeated.nothing:
         return price
-    said = (
-        f"{amounts.in_words(price.repeated)} are read and written again, into the table as it was before them"
-    )
+    said = f"{amounts.in_words(price.repeated)} are read and written again, into the restored table"
     return replace(price, repeated=NONE, notes=(*price.notes, said))
 
 
-def _table_notes(flow: Flow, present: Present, way: Way, again: Amount | None) -> Iterator[str]:
+def _table_notes(flow: Flow, present: FlowNow, way: StartOptions, again: Amount | None) -> Iterator[str]:
     target = flow.declaration.target
     if way.restored:
-        yield f"The table {target} is put back with it."
+        yield f"The table {target} is restored with it."
     elif present.is_safe_to_repeat:
         yield (
-            f"The table {target} stays; it is kept by key and sequence, so changes that are read again change"
-            " nothing in it."
+            f"The table {target} is kept. It is updated by key and sequence, so changes that are read again"
+            " have no effect."
         )
     elif again is None:
-        yield f"The table {target} stays: rows that are read again come a second time."
+        yield f"The table {target} is kept: rows that are read again are duplicated."
     else:
         yield (
-            f"The table {target} stays, with all that was written since: what the flow writes again comes a"
-            " second time."
+            f"The table {target} is kept, with all that was written since: rows that the flow writes again"
+            " are duplicated."
         )
     yield f"The old checkpoint {present.standing.start.checkpoint} stays."

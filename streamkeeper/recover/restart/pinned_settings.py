@@ -1,8 +1,7 @@
-"""Settings that a checkpoint pins, and that a generation with a new checkpoint would have otherwise.
+"""Settings that a checkpoint pins, and that a new checkpoint would take from its own session.
 
-Spark writes some settings into the header of each batch, and takes them from there at each start, whatever
-the session says: how state is kept and cut, and which of several watermarks rules. A new checkpoint takes
-those of its own session.
+Spark writes some settings into the header of each batch and restores them at each start, whatever the session
+says: the state store, its partitions, and the policy for several watermarks (``OffsetSeqMetadata`` in Spark).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.drivers.submit import OURS
 from streamkeeper.errors import CheckpointError
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.manifest import Flow
 
 DEFAULTS: Mapping[str, str] = {
@@ -37,8 +36,8 @@ header that Spark wrote).
 """
 
 
-def changes(flow: Flow, standing: Standing) -> Iterator[str]:
-    """Say which pinned settings a new checkpoint would have otherwise: by what is declared, and Spark's
+def changes(flow: Flow, standing: CommittedPosition) -> Iterator[str]:
+    """Return which pinned settings a new checkpoint would have otherwise: by what is declared, and Spark's
     defaults.
     """
     try:

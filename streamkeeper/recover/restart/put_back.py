@@ -1,21 +1,23 @@
-"""What must still be so right before tables are put back: nobody wrote to them since the look under the hold.
+"""Checks, just before tables are restored, that nothing was written to them since the plan was made under the
+hold.
 
-Putting a table back undoes whatever it holds by then. What was written after the look is in no price that
-anybody accepted: rows of strangers, or of a flow that only waits and never reads them again. Late batches of
-flows that go back are; they are read again.
+A restore undoes everything in the table. Rows written since the plan are in no accepted price: rows of other
+writers, or of flows that are only held and never read them again. Late batches of flows that are rewound are
+read again, so they are allowed.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.copy_files import FIRST_COMMIT, Progress, copy_files, files_of
 from streamkeeper.delta.log import SEAL, LogCommit
 from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.json_values import read_as
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.storage import open_storage
@@ -26,21 +28,70 @@ _UPKEEP = frozenset(("OPTIMIZE", "REORG", "VACUUM START", "VACUUM END"))
 _LISTED = 5
 
 
-def app_id(recovery_id: str) -> str:
-    """Give the ``txnAppId`` under which a recovery puts a backup back: the same commit is never made
-    twice.
+@dataclass(frozen=True)
+class VersionToRestore:
+    """A table to restore to ``version``; ``newest`` was its version when that was planned under the hold."""
+
+    path: str
+    version: int
+    newest: int
+
+
+@dataclass(frozen=True)
+class TableToRestore:
+    """A table to replace by a version of the table at ``source``: of a backup, or of the table itself.
+
+    ``newest`` is the table's version when that was planned; None if there was no table. ``files``,
+    ``checksum`` and ``schema`` are those of a backup.
     """
+
+    what: str
+    path: str
+    source: str
+    from_version: int
+    newest: int | None
+    files: int | None = None
+    checksum: Checksum | None = None
+    schema: str | None = None
+
+    @property
+    def is_backup(self) -> bool:
+        """Whether a backup replaces the table, and not one of its own versions."""
+        return self.source != self.path
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is kept in a plan."""
+        named = {"from" if name == "source" else name: value for name, value in asdict(self).items()}
+        return {name: value for name, value in named.items() if value is not None or name == "newest"}
+
+
+def versions_of(plan: Plan) -> tuple[VersionToRestore, ...]:
+    """Return the versions that the plan of a rewind restores, those of tombstones first."""
+    return tuple(read_as(VersionToRestore, item) for item in plan.details.get("put_back", ()))
+
+
+def tables_of(plan: Plan) -> tuple[TableToRestore, ...]:
+    """Return the tables that the plan of a restore replaces."""
+    items = plan.details.get("tables", ())
+    return tuple(
+        read_as(TableToRestore, {"source" if name == "from" else name: value for name, value in item.items()})
+        for item in items
+    )
+
+
+def app_id(recovery_id: str) -> str:
+    """Return the ``txnAppId`` of the commit by which a recovery restores a backup; it is made once."""
     return f"{recovery_id}{past_versions.PUT_BACK}"
 
 
-def bring(work: Work, table: dict[str, Any]) -> dict[str, Any]:
+def bring(work: Work, table: TableToRestore) -> dict[str, Any]:
     """Copy those files of a backup's table into the table's folder that are not there; say how many were
     ``found``.
 
     :raises RequestError: the backup was removed.
     :raises RecoveryError: a file of it is not there any more.
     """
-    source, target = open_storage(table["from"]), open_storage(table["path"])
+    source, target = open_storage(table.source), open_storage(table.path)
     commit = source.read(FIRST_COMMIT)
     if commit is None:
         raise RequestError(
@@ -49,57 +100,58 @@ def bring(work: Work, table: dict[str, Any]) -> dict[str, Any]:
         )
     began, lines = time.monotonic(), commit.decode().splitlines()
     progress = Progress(
-        lambda **numbers: work.progress(what=table["what"], **numbers), work.check_stop, table["files"]
+        lambda **numbers: work.progress(what=table.what, **numbers), work.check_stop, table.files or 0
     )
     done = copy_files(source, target, files_of(lines), progress)
-    return {"what": table["what"], **asdict(done), "seconds": round(time.monotonic() - began, 2)}
+    return {"what": table.what, **asdict(done), "seconds": round(time.monotonic() - began, 2)}
 
 
 def check_unchanged(work: Work, plan: Plan, then: str) -> None:
-    """See that every table that a plan puts back is as it was looked at.
+    """Check that every table that a plan puts back is as it was when planned.
 
     :param plan: made under the hold.
     :param then: what to do if one is not, for the message.
-    :raises RecoveryError: somebody wrote to a table since.
+    :raises RecoveryError: someone wrote to a table since.
     """
-    for path, newest in _looked_at(plan):
-        written_late(work, plan, path, newest, then)
+    backs: tuple[VersionToRestore | TableToRestore, ...] = (*versions_of(plan), *tables_of(plan))
+    for back in backs:
+        written_late(work, plan, back.path, back.newest, then)
 
 
 def before_decided(plan: Plan) -> str:
-    """Say what to do about a table that somebody wrote to, while nothing was changed."""
+    """Return what to do about a table that someone wrote to, while nothing was changed."""
     return (
-        f"Nothing was changed. Give this recovery up (streamkeeper abandon {plan.recovery_id}) and plan anew,"
-        " from what is there now."
+        f"Nothing was changed. Give this recovery up (streamkeeper abandon {plan.recovery_id}) and plan it"
+        " again."
     )
 
 
 def once_decided(plan: Plan) -> str:
-    """Say what to do about a table that is not put back though the flows' next generations are decided, which
-    rely on it.
+    """Return what to do about a table that is not restored though the flows' next generations are decided,
+    which rely on it.
     """
     flows = " ".join(flow.flow for flow in plan.flows)
     return (
-        "It was not put back. The flows' next generations are decided, and must not begin before it is: hold"
-        f" the flows (streamkeeper hold {flows}), give this recovery up (streamkeeper abandon"
-        f" {plan.recovery_id}), plan it anew, from what is there now, and release the flows once it holds"
+        "It was not restored. The flows' next generations are decided and must not start before the table"
+        f" is restored. Hold the flows (streamkeeper hold {flows}), give this recovery up (streamkeeper"
+        f" abandon {plan.recovery_id}), plan it again, and release the flows once the new recovery holds"
         " them."
     )
 
 
 def written_late(work: Work, plan: Plan, path: str, newest: int | None, then: str) -> tuple[int, ...]:
     """Look at what was written to a table after its version ``newest``, None if there was no table; give the
-    versions of late batches of flows that go back. A table that the recovery has put back already is not
-    looked at.
+    versions of late batches of flows that are rewound. A table that the recovery has restored already is
+    not looked at.
 
-    :param then: what to do if somebody else wrote, for the message.
-    :raises RecoveryError: somebody else wrote, or the table is another now.
+    :param then: what to do if someone else wrote, for the message.
+    :raises RecoveryError: someone else wrote, or the table is another now.
     """
     found = delta_log.latest_version(path)
     if found is not None and newest is not None and found < newest:
         raise RecoveryError(
             f"{path} is at version {found}; it was at {newest} when the plan was made under the hold:"
-            f" somebody replaced it. {then}"
+            f" someone replaced it. {then}"
         )
     returning = dict(_writers(work, plan, returning=True))
     late, others = [], []
@@ -122,24 +174,16 @@ def written_late(work: Work, plan: Plan, path: str, newest: int | None, then: st
         told = ", ".join(_describe(commit, names) for commit in reversed(others[-_LISTED:]))
         more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
         raise RecoveryError(
-            f"{path} was written to after the plan was made under the hold: {told}{more}. Putting it back"
-            f" would undo that, and nobody accepted it. {then}"
+            f"{path} was written to after the plan was made under the hold: {told}{more}. A restore would"
+            f" undo that, which was not accepted. {then}"
         )
     return tuple(late)
 
 
-def _looked_at(plan: Plan) -> Iterator[tuple[str, int | None]]:
-    """Give the tables that a rewind or a restore puts back, each with its version at the look, None if there
-    was none.
-
-    A plan of an earlier release does not say the version where a backup is put back.
-    """
-    backs = (*plan.details.get("put_back", ()), *plan.details.get("tables", ()))
-    yield from ((back["path"], back["newest"]) for back in backs if "newest" in back)
-
-
 def _writers(work: Work, plan: Plan, returning: bool) -> Iterator[tuple[str, str]]:
-    """Give what the flows that go back, or those that only wait, commit under, each with the flow's name."""
+    """Return what the flows that are rewound, or those that only wait, commit under, each with the flow's
+    name.
+    """
     for flow in plan.flows:
         if (flow.next_generation is not None) == returning:
             for writer in past_versions.writers_of(work.home(flow)):

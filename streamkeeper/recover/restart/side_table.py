@@ -32,35 +32,43 @@ from streamkeeper.storage import open_storage
 from streamkeeper.tables import past_versions
 
 RECOVERY = "full_refresh_beside"
+BEHIND = 5
+"""Batches that the last round of reading before the hold may find."""
+_IDENTITY = "delta.identity.step"
 
 
 def app_id(recovery_id: str) -> str:
-    """Give the ``txnAppId`` under which a recovery puts its tables in place: the same commit is never made
+    """Return the ``txnAppId`` under which a recovery puts its tables in place: the same commit is never made
     twice.
     """
     return f"{recovery_id}{past_versions.PUT_IN_PLACE}"
 
 
 def check_replaceable(path: str, protocol: dict[str, Any], metadata: dict[str, Any], definition: str) -> None:
-    """Make sure that another table's files can be put in a table's place by one commit.
+    """Check that another table's files can be put in a table's place by one commit.
 
     :param protocol: as in the log, and ``metadata`` too.
-    :raises RequestError: they cannot; nothing was touched.
+    :raises RequestError: they cannot; nothing was changed.
     """
     check_copyable(path, protocol)
     check_rows_may_go(path, metadata)
+    if definition == KEPT and _IDENTITY in metadata.get("schemaString", ""):
+        raise RequestError(
+            f"{path} has an identity column: a table built beside would give its numbers a second time."
+            " Nothing was changed. Choose full_refresh."
+        )
     mapped = mapping_of(metadata)
     if definition == DECLARED and mapped != UNMAPPED:
         raise RequestError(
             f"{path} has {MAPPED}={mapped}, which Delta takes back from no table: files that are written as"
-            " the pipeline declares it cannot be put in its place. Nothing was touched. Choose the"
+            " the pipeline declares it cannot be put in its place. Nothing was changed. Choose the"
             f" definition {KEPT!r}."
         )
 
 
 def left_over(settings: Settings, pipeline: str) -> Iterator[str]:
-    """Give the recoveries of a pipeline that are over and have left a table that they built beside, or a part
-    of one.
+    """Return the recoveries of a pipeline that are over and have left a table that they built beside, or a
+    part of one.
     """
     storage = open_storage(settings.state)
     for recovery in ledger.recoveries(storage, pipeline):
@@ -73,7 +81,7 @@ def left_over(settings: Settings, pipeline: str) -> Iterator[str]:
 
 
 def _remains(settings: Settings, plan: Plan) -> bool:
-    """Say whether anything is left of what a recovery built, but what the flows go on with."""
+    """Return whether anything is left of what a recovery built, but what the flows continue with."""
     storage = open_storage(settings.state)
     homes = [FlowHome(storage, plan.pipeline, flow.name) for flow in plan.flows]
     if any(
@@ -85,7 +93,7 @@ def _remains(settings: Settings, plan: Plan) -> bool:
 
 
 def remove(settings: Settings, plan: Plan) -> dict[str, Any]:
-    """Remove what a recovery built, but for the checkpoints that flows go on with; what is gone is gone.
+    """Remove what a recovery built, but for the checkpoints that flows continue with; what is gone is gone.
     Nothing of a living driver's goes.
 
     :raises StorageError: something cannot be removed.
@@ -112,7 +120,7 @@ def remove(settings: Settings, plan: Plan) -> dict[str, Any]:
 
 
 def _checkpoints(home: FlowHome, recovery_id: str) -> list[str]:
-    """Give the checkpoints that a recovery made beside for a flow and that no generation of the flow's has
+    """Return the checkpoints that a recovery made beside for a flow and that no generation of the flow's has
     begun with.
     """
     folder, mine = f"{home.root}/checkpoints", f"{_FOLDER}{mark_of(recovery_id)}-"

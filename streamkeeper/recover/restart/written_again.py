@@ -1,10 +1,9 @@
-"""How many rows a new generation writes into its table a second time: counted in the table's own log, by what
-the batches wrote that it undoes.
+"""Number of rows that a new generation writes to its table again, counted in the table's log.
 
-What is read again says too little: a batch that reads nothing may still write, such as windows that close,
-nulls of outer joins, timers. The batches that lead to where a flow stands are its *line*: those of its
-generation, of the one that it followed as far as it followed it, and so on. What comes after the point from
-which the new generation goes on is undone, and its rows stay in the table.
+The rows that are read again are not enough: a batch without input may write too, such as closed windows,
+nulls of outer joins, timers. The batches that led to a flow's position are its *line*: those of its
+generation, of the one that it followed up to that start, and so on. The batches after the start of the new
+generation are undone, and their rows stay in the table.
 """
 
 from __future__ import annotations
@@ -32,34 +31,35 @@ from streamkeeper.flows.generations import (
     EMPTY,
     OFFSETS,
     Generation,
+    InitialState,
     Start,
     StartAt,
 )
 from streamkeeper.flows.past_positions import Place
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.recover.restart.flow_now import Present, flow_home
+from streamkeeper.recover.restart.flow_now import FlowNow, flow_home
 from streamkeeper.settings import Settings
 from streamkeeper.tables import past_versions
 
 EMPTY_STATE = (
-    "the state starts empty: what it would have left out as seen before is written again, and what it had"
-    " collected and not written is lost"
+    "the state starts empty: what it had collected and not written yet is lost, and what belongs to that and"
+    " is still to come makes other rows; no log counts either"
 )
 _AT_ONCE = 8
 """Commits of a log that are read together."""
 
 
 @dataclass(frozen=True)
-class Beginning:
+class NextStart:
     """Where a planned generation begins: at ``start``, with a ``state``; ``place`` is the batch after which
     it does, where it is one.
 
-    With ``restored`` the table is put back to where that was.
+    With ``restored`` the table is restored to where that was.
     """
 
     start: StartAt
-    state: str
+    state: InitialState
     place: Place | None = None
     restored: bool = False
 
@@ -79,10 +79,10 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Line:
-    """The parts that lead to where a flow stands, newest first. ``whole`` says that each goes on exactly
+    """The parts that lead to where a flow stands, newest first. ``whole`` says that each continues exactly
     where the one before it ended.
 
-    ``why`` says what of it is not known any more.
+    ``why`` says what of it is no longer known.
     """
 
     parts: tuple[_Part, ...]
@@ -91,9 +91,9 @@ class _Line:
 
 
 def written_again(
-    settings: Settings, flow: Flow, present: Present, prices: Sequence[SourcePrice], begins: Beginning
+    settings: Settings, flow: Flow, present: FlowNow, prices: Sequence[SourcePrice], begins: NextStart
 ) -> Amount | None:
-    """Give the rows of a flow's table that its next generation writes once more; None for a table that is
+    """Return the rows of a flow's table that its next generation writes once more; None for a table that is
     kept by key and sequence.
 
     The amount is exact where the very rows come again, and ``at_most`` where fewer may; it is unknown, with
@@ -104,18 +104,18 @@ def written_again(
     """
     if isinstance(flow.declaration, AutoCdcFlow):
         return None
-    if begins.state == EMPTY and present.stateful is not False and begins.start.mode != EARLIEST:
+    forgets = begins.state == EMPTY and present.stateful is not False and begins.start.mode != EARLIEST
+    if forgets and not present.lets_rows_through:
         return _unknown(EMPTY_STATE)
-    if (begins.restored or begins.start.mode == AFTER_LAST) and all(
-        price.repeated.nothing for price in prices
-    ):
-        return NONE
-    elsewhere = begins.place is None and begins.start.mode not in (AFTER_LAST, EARLIEST)
-    if elsewhere and present.lets_rows_through and all(price.repeated.nothing for price in prices):
-        return NONE
+    if not forgets and all(price.repeated.nothing for price in prices):
+        elsewhere = begins.place is None and begins.start.mode not in (AFTER_LAST, EARLIEST)
+        if begins.restored or begins.start.mode == AFTER_LAST or (elsewhere and present.lets_rows_through):
+            return NONE
     home = flow_home(settings, flow)
     line = _line_of(home, present.standing)
     undone, exact = _undone(home, line, present, prices, begins)
+    if forgets and not begins.restored:  # each of its rows may be sent once more, and is then known again
+        undone, exact = list(line.parts), False
     if line.why is not None and (not undone or undone[-1] is line.parts[-1]):
         return _unknown(line.why)
     again = all(
@@ -131,9 +131,9 @@ def _unknown(why: str) -> Amount:
 
 
 def _undone(
-    home: FlowHome, line: _Line, present: Present, prices: Sequence[SourcePrice], begins: Beginning
+    home: FlowHome, line: _Line, present: FlowNow, prices: Sequence[SourcePrice], begins: NextStart
 ) -> tuple[list[_Part], bool]:
-    """Give the parts of a line that are written again, and whether they are so exactly."""
+    """Return the parts of a line that are written again, and whether they are so exactly."""
     if (
         begins.restored
     ):  # files that are read under another name than they were: the table that is put back has their rows
@@ -153,7 +153,7 @@ def _undone(
 
 
 def _after_place(line: _Line, other: _Line, place: Place) -> tuple[list[_Part], bool]:
-    """Give what of a line comes after it parted from the one that leads to a place, and whether that is at
+    """Return what of a line comes after it parted from the one that leads to a place, and whether that is at
     the place itself.
     """
     shared = {part.number: part.upto for part in other.parts}
@@ -170,7 +170,7 @@ def _after_place(line: _Line, other: _Line, place: Place) -> tuple[list[_Part], 
 
 
 def _read_from(prices: Sequence[SourcePrice], start: StartAt) -> dict[str, Any] | None:
-    """Give a position before all that is read again, by source; sources of which nothing is are left out.
+    """Return a position before all that is read again, by source; sources of which nothing is are left out.
     None where it is not known.
     """
     wanted: dict[str, Any] = {}
@@ -187,7 +187,7 @@ def _read_from(prices: Sequence[SourcePrice], start: StartAt) -> dict[str, Any] 
 
 
 def _beyond(line: _Line, wanted: Mapping[str, Any]) -> Iterator[_Part]:
-    """Give what of a line read beyond a position."""
+    """Return what of a line read beyond a position."""
     for part in line.parts:
         upto = _last_within(part, wanted)
         if upto is None:
@@ -199,8 +199,8 @@ def _beyond(line: _Line, wanted: Mapping[str, Any]) -> Iterator[_Part]:
 
 
 def _last_within(part: _Part, wanted: Mapping[str, Any]) -> int | None:
-    """Give the last batch of a part that read no further than a position; None where none did, or its offsets
-    are not there any more.
+    """Return the last batch of a part that read no further than a position; None where none did, or its
+    offsets are not there any more.
     """
     if part.place is None:
         return None
@@ -220,7 +220,7 @@ def _last_within(part: _Part, wanted: Mapping[str, Any]) -> int | None:
     return batches[found - 1] if found else None
 
 
-def _line_of(home: FlowHome, standing: Standing) -> _Line:
+def _line_of(home: FlowHome, standing: CommittedPosition) -> _Line:
     parts: list[_Part] = []
     whole = True
     generation: Generation | None = standing.generation
@@ -249,7 +249,7 @@ def _line_of(home: FlowHome, standing: Standing) -> _Line:
         generation, start = generations.read(home, number), generations.read_start(home, number)
 
 
-def _checkpoint(standing: Standing, start: Start) -> Any:
+def _checkpoint(standing: CommittedPosition, start: Start) -> Any:
     return replace(standing.checkpoint, folder=start.checkpoint)
 
 
@@ -267,7 +267,7 @@ def _rows_of(path: str, undone: Sequence[_Part]) -> Amount:
         named.update(ours)
         if any(wanted[app].after < batch <= wanted[app].upto for app, batch in ours.items()):
             if commit.rows is None:
-                return _unknown(f"version {version} of {path} says not how many rows it added")
+                return _unknown(f"version {version} of {path} does not say how many rows it added")
             rows += commit.rows
             at_most = at_most or _holds_more(commit, ours, wanted)
         elif not ours and commit.removed and commit.changes_data and past_versions.changed_by(commit) is None:
@@ -281,7 +281,7 @@ def _rows_of(path: str, undone: Sequence[_Part]) -> Amount:
                 if version is None
                 else f"it starts at version {version} now, since Delta removes old commits"
             )
-            return _unknown(f"the log of {path} does not tell what the batches wrote: {what}")
+            return _unknown(f"the log of {path} does not say how many rows the batches wrote: {what}")
     strange = [part for part in undone if part.number == 0 and part.writer not in named]
     if strange:
         return _unknown(f"the log of {path} does not name the query {strange[0].writer}, which was adopted")
@@ -289,8 +289,8 @@ def _rows_of(path: str, undone: Sequence[_Part]) -> Amount:
 
 
 def _holds_more(commit: LogCommit, ours: Mapping[str, int], wanted: Mapping[str, _Part]) -> bool:
-    """Say whether a commit has rows of more batches than those that are undone: it put a table in place that
-    was built beside.
+    """Return whether a commit has rows of more batches than those that are undone: it put a table in place
+    that was built beside.
     """
     whole = commit.version == 0 or past_versions.changed_by(commit) is not None
     return whole and any(batch > 0 for app, batch in ours.items() if batch <= wanted[app].upto)

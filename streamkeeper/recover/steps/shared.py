@@ -43,7 +43,7 @@ def check_possible(plan: Plan) -> None:
     :raises PlanRefused: it cannot, whatever is accepted.
     """
     _check(
-        "The plan cannot be carried out; nothing was touched:",
+        "The plan cannot be carried out. Nothing was changed:",
         [item for item in plan.refusals if item.price is None],
     )
 
@@ -55,7 +55,7 @@ def check_accepted(plan: Plan, accepted: Collection[str] = ()) -> None:
     :raises PlanRefused: one is not; the message says which, and how to accept it.
     """
     left = [item for item in plan.refusals if item.price is None or item.price not in accepted]
-    _check("The plan has a price that was not accepted; nothing was touched:", left)
+    _check("The plan has a price that was not accepted. Nothing was changed:", left)
 
 
 def _check(said: str, refusals: Sequence[Refusal]) -> None:
@@ -68,7 +68,7 @@ def _check_consent(work: Work) -> None:
     check_accepted(work.plan, approved.evidence.get("accepted", ()) if approved else ())
 
 
-def let_go(work: Work) -> None:
+def release_all(work: Work) -> None:
     """Remove the recovery's own holds and locks."""
     for flow in work.plan.flows:
         holds.release(work.home(flow), holds.recovery(work.plan.recovery_id))
@@ -93,13 +93,13 @@ def hold(work: Work) -> dict[str, Any]:
         holds.put(
             work.home(flow),
             holds.recovery(plan.recovery_id),
-            f"{plan.recovery} {plan.recovery_id} is at work",
+            f"{plan.recovery} {plan.recovery_id} is running",
             plan.by,
         )
     drivers = {}
     for flow in plan.flows:
         past = leases.wait_until_gone(work.home(flow), work.settings.stop_timeout, work.settings.lease_term)
-        drivers[flow.flow] = leases.describe(past) if past else "there never was one"
+        drivers[flow.flow] = leases.describe(past) if past else "it never had a driver"
     return {
         "drivers": drivers,
         "table_versions": {table: _version(work.settings, table) for table in plan.tables},
@@ -120,9 +120,7 @@ def plan_again(work: Work) -> dict[str, Any]:
     impossible = [item.message for item in again.refusals if item.price is None]
     if impossible:
         raise PlanRefused(
-            "\n".join(
-                ["Since the plan was approved things have changed, and nothing was touched:", *impossible]
-            )
+            "\n".join(["The plan can no longer be carried out. Nothing was changed:", *impossible])
         )
     check_same_flows(plan, again)
     why = plans.worse(plan, again)
@@ -138,8 +136,8 @@ def check_same_flows(plan: Plan, again: Plan) -> None:
     if others:
         raise RecoveryError(
             f"Other flows write {', '.join(plan.tables)} now than when the plan was made:"
-            f" {', '.join(others)}. Only those of the plan are held. Nothing was changed. Give this recovery"
-            f" up (streamkeeper abandon {plan.recovery_id}) and plan anew."
+            f" {', '.join(others)}. Only the flows of the plan are held. Nothing was changed. Give this"
+            f" recovery up (streamkeeper abandon {plan.recovery_id}) and plan again."
         )
 
 
@@ -162,7 +160,7 @@ def check_go(work: Work) -> None:
         raise PlanRefused(
             "\n".join(
                 [
-                    "The price got worse since the plan was approved, and nobody approved it again:",
+                    "The price got worse since the plan was approved, and the new price is not approved:",
                     *again["why"],
                 ]
             )
@@ -242,8 +240,9 @@ def verify_tables(work: Work) -> dict[str, Any]:
         version, path = _version(work.settings, table), work.settings.table_path(table)
         if before is not None and (version is None or version < before):
             raise RecoveryError(
-                f"The table {table} at {path} is at version {version}; it was at {before} when the hold was"
-                " put. Someone removed or replaced it. Put it back before the flows go on; they stay held."
+                f"The table {table} at {path} is at version {version}; it was at version {before} when the"
+                " hold was put. Someone removed or replaced it. Restore it, and run this step again; the"
+                " flows stay held until then."
             )
         found[table] = {"table": path, "version": version, "version_at_hold": before}
     return {"tables": found}
@@ -261,7 +260,7 @@ def release(work: Work) -> dict[str, Any]:
         )
         if lifted[flow.flow]:
             holds.release(work.home(flow), holds.PARK)
-    let_go(work)
+    release_all(work)
     return {
         "flows": {
             flow.flow: {"park_lifted": lifted[flow.flow], "holds_left": work.home(flow).owners()}
@@ -281,7 +280,7 @@ def verify_progress(work: Work) -> dict[str, Any]:
     rebuilt: dict[str, str] = {}
     while waiting:
         for name, flow in list(waiting.items()):
-            told = status.how_far(work.home(flow), flow.next_generation or 0)
+            told = status.rebuild_progress(work.home(flow), flow.next_generation or 0)
             if told is not None and rebuilt.get(name) != told:
                 _LOG.info("%s: %s", name, told)
                 rebuilt[name], deadline = told, time.monotonic() + PROGRESS_SECONDS
@@ -292,8 +291,8 @@ def verify_progress(work: Work) -> dict[str, Any]:
         if waiting and time.monotonic() >= deadline:
             said = ", ".join(f"generation {flow.next_generation} of {name}" for name, flow in waiting.items())
             raise RecoveryError(
-                f"{said[:1].upper()}{said[1:]} made no progress in {PROGRESS_SECONDS:g} s. See the log of its"
-                " flow's task (is its DAG paused?), and run this step again."
+                f"{said[:1].upper()}{said[1:]} made no progress in {PROGRESS_SECONDS:g} s. Check the log of"
+                " the flow's task, and that its DAG is not paused; then run this step again."
             )
         if waiting:
             time.sleep(0.5)
@@ -312,7 +311,7 @@ def _progress(home: FlowHome, flow: FlowPlan) -> dict[str, Any] | None:
             f"Generation {number} of {flow.flow} was parked before it made progress: {park.reason}"
         )
     if generations.finished(home) == number:
-        return {"done": True, "note": "the flow runs once, and has read all there was"}
+        return {"done": True, "note": "the flow runs once and has read all its input"}
     lease = leases.current(home)
     beat = leases.read_heartbeat(home, lease.epoch) if lease else None
     start = generations.read_start(home, number)
@@ -321,7 +320,7 @@ def _progress(home: FlowHome, flow: FlowPlan) -> dict[str, Any] | None:
         return {"start": start.evidence, "positions": start.positions, **numbers}
     others = home.owners()
     return (
-        {"held_by": others, "note": "the new generation begins when these holds are released"}
+        {"held_by": others, "note": "the new generation starts when these holds are released"}
         if others
         else None
     )
@@ -332,18 +331,19 @@ def _check_same(home: FlowHome, flow: FlowPlan, plan: Plan, manifest: Manifest) 
 
     :raises RecoveryError: it has not.
     """
-    anew = f"Give this recovery up (streamkeeper abandon {plan.recovery_id}) and plan anew."
+    replan = f"Give this recovery up (streamkeeper abandon {plan.recovery_id}) and plan again."
     newest = generations.latest(home)
     number = newest.number if newest is not None else None
     if number != flow.generation:
         raise RecoveryError(
-            f"{flow.flow} is on generation {number} now; the plan was made on {flow.generation}. {anew}"
+            f"{flow.flow} is on generation {number} now; the plan was made for generation"
+            f" {flow.generation}. {replan}"
         )
     fingerprint = manifest.find(flow.flow).fingerprint
     if fingerprint != flow.fingerprint:
         raise RecoveryError(
             f"The declaration of {flow.flow} changed since the plan was made ({flow.fingerprint} →"
-            f" {fingerprint}). {anew}"
+            f" {fingerprint}). {replan}"
         )
 
 
@@ -353,20 +353,19 @@ def _version(settings: Settings, table: str) -> int | None:
 
 LOCK = StepKind(
     "lock",
-    "take the tables' locks, so that no other recovery works on them; their flows run on",
+    "take the tables' locks, so that no other recovery changes them; their flows keep running",
     "here",
     lock,
 )
 HOLD = StepKind(
     "hold",
-    "take the tables' locks, put a hold on the flows, and wait until their drivers have ended their batch and"
-    " left",
+    "take the tables' locks, hold the flows, and wait until their drivers have ended their batch and stopped",
     "here",
     hold,
 )
 PLAN_AGAIN = StepKind(
     "plan_again",
-    "look again, now that nothing moves, and compare the price with the approved one",
+    "make the plan again while the flows are stopped, and compare its price with the approved one",
     "here",
     plan_again,
 )
@@ -380,20 +379,20 @@ DECIDE = StepKind(
 )
 VERIFY_TABLES = StepKind(
     "verify_tables",
-    "see that the tables are there, readable, and not behind where they were",
+    "check that the tables exist, are readable, and are at the version of the hold or a later one",
     "here",
     verify_tables,
 )
 RELEASE = StepKind(
     "release",
-    "take holds, parks and locks away; each flow's next driver seals the old generation in the sink, seeds"
+    "release holds, parks and locks; each flow's next driver seals the old generation in the sink, creates"
     " the new checkpoint, and runs",
     "here",
     release,
 )
 VERIFY_PROGRESS = StepKind(
     "verify_progress",
-    "wait until each new generation has committed a batch, or has looked and found nothing new",
+    "wait until each new generation has committed a batch, or has found no new input",
     "here",
     verify_progress,
     patient=True,

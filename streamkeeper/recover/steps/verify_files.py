@@ -13,6 +13,7 @@ from typing import Any
 from streamkeeper.errors import RecoveryError
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.restart.put_back import versions_of
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import past_versions
@@ -27,9 +28,9 @@ def verify_files(work: Work) -> dict[str, Any]:
     :raises RecoveryError: one does not; the flows stay held.
     """
     plan, found = shared_steps.plan_under_hold(work), {}
-    for back in plan.details["put_back"]:
-        path = back["path"]
-        version = past_versions.restored_by(path, plan.recovery_id, back["newest"])
+    for back in versions_of(plan):
+        path = back.path
+        version = past_versions.restored_by(path, plan.recovery_id, back.newest)
         if version is None:
             continue  # nothing was written since, so nothing was restored
         names = past_versions.files_brought_back(path, version)
@@ -38,7 +39,7 @@ def verify_files(work: Work) -> dict[str, Any]:
             raise RecoveryError(
                 _said(
                     plan,
-                    f"{path} was put back to version {back['version']}, by version {version}",
+                    f"{path} was restored to version {back.version}, by version {version}",
                     gone,
                     len(names),
                 )
@@ -64,9 +65,9 @@ def _missing(work: Work, path: str, names: list[str]) -> list[str]:
 def _said(plan: Plan, what: str, gone: list[str], of: int) -> str:
     flows = " ".join(flow.flow for flow in plan.flows)
     return (
-        f"{what}, and {len(gone)} of the {of} files that this brought back are not there, such as {gone[0]}:"
-        " a VACUUM took them meanwhile. The flows stay held, and have read nothing. Put the files back from"
-        f" a copy and run this step again; or hold the flows yourself (streamkeeper hold {flows}), give this"
-        f" recovery up (streamkeeper abandon {plan.recovery_id}), put a backup back with restore_table, and"
-        " release them."
+        f"{what}, and {len(gone)} of the {of} files that this brought back are missing, such as {gone[0]}:"
+        " a VACUUM removed them meanwhile. The flows stay held and have read nothing. Restore the files"
+        f" from a copy and run this step again; or hold the flows yourself (streamkeeper hold {flows}),"
+        f" give this recovery up (streamkeeper abandon {plan.recovery_id}), restore a backup with"
+        " restore_table, and release them."
     )

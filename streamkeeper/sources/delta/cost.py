@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -15,16 +15,17 @@ from streamkeeper.delta.history import (
     History,
     between,
     is_gone,
-    next_held,
-    offset_before,
     read_history,
-    vacuumed,
-    version_at,
 )
 from streamkeeper.errors import RequestError, SourceError, StorageError
-from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, OFFSETS, Restart, StartAt
+from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, TIMESTAMP
+from streamkeeper.sources.base.format import UNREADABLE, Case, Move, Resolved
+from streamkeeper.sources.base.format import read_again as with_read_again
 from streamkeeper.sources.delta import statistics as delta_statistics
+from streamkeeper.sources.delta.start import DeltaPosition, after_last, before
 from streamkeeper.tables import past_versions
+
+Resolve = Callable[[Callable[[], History]], Resolved[DeltaPosition]]
 
 _READS_CHANGES = ("skipChangeCommits", "ignoreChanges", "readChangeFeed", "readChangeData")
 
@@ -56,113 +57,128 @@ class _Table:
         return is_gone(self.offset, self.history) if another and self.offset is not None else None
 
     def at(self, version: int) -> dict[str, Any]:
-        known = self.history.table_id or (self.offset or {}).get("reservoirId", "")
-        return offset_before(known, version)
+        return before(self.history, version, self.offset)
 
 
-def price_of(
-    source: Source, price: SourcePrice, offset: dict[str, Any] | None, restart: Restart
-) -> SourcePrice:
+def price_of(case: Case, resolve: Resolve) -> SourcePrice:
     """Return the cost of a reset in a Delta source.
 
-    The cost of rebuilt state is added by :func:`with_state`.
-
-    :param price: has the flow's position in words.
-    :param offset: the old offset; None if nothing was committed.
     :raises RequestError: the requested offset belongs to another table, or to a version that is not held; or
         the commits after the requested time are unknown.
     """
-    table = _look(source, offset)
-    start = restart.start
+    table = _look(case.source, case.offset)
     if isinstance(table, str):
-        return _unseen(price, table, start.mode)
-    if start.mode == AFTER_LAST:
-        return _after_last(price, table)
-    if table.made_anew is not None:  # nothing of this table was read
-        found = _elsewhere(price, replace(table, offset=None), start)
-        return replace(
-            found,
-            lost=Amount(None, 0, None, table.made_anew),
-            repeated=NONE,
-            notes=(*found.notes, table.made_anew),
-        )
-    return _elsewhere(price, table, start)
+        return _unseen(case, table)
+    try:
+        found = resolve(lambda: table.history)
+    except SourceError as error:
+        raise RequestError(str(error)) from error
+    if found.wrong:
+        raise RequestError(f"offsets of {case.source.name} cannot be used: {found.wrong}. Give another.")
+    price = _price_of(case, table, found)
+    return _with_state(price, case, table, found.position) if case.rebuilds else price
 
 
-def _elsewhere(price: SourcePrice, table: _Table, start: StartAt) -> SourcePrice:
-    source = table.source
-    if start.mode == EARLIEST:
-        return replace(
-            price,
-            then="the beginning: the whole table as it is, then what comes",
-            repeated=_read_so_far(table),
-        )
-    if start.mode == LATEST:
-        return _moved(
-            price, table, table.end, "only versions that are committed after the new generation has begun"
-        )
-    if start.mode == OFFSETS:
-        wanted: dict[str, Any] = (start.offsets or {})[source.name]
-        why = is_gone(wanted, table.history)
-        if why is not None:
-            raise RequestError(f"offsets of {source.name} cannot be used: {why}. Give another.")
-        return _moved(price, table, wanted, describe(wanted))
-    assert start.timestamp_ms is not None, "a request by timestamp has one"
-    return _from_moment(price, table, start.timestamp_ms)
+def _price_of(case: Case, table: _Table, found: Resolved[DeltaPosition]) -> SourcePrice:
+    """Return the cost without that of a rebuilt state."""
+    words = _words(case, found)
+    if case.start.mode == AFTER_LAST:
+        return _after_last(case.price(words), table, found)
+    anew = table.made_anew
+    if anew is not None:  # nothing of this table was read
+        lost = Amount(None, 0, None, anew)
+        return case.price(words, lost=lost, notes=(anew,))
+    if found.position is None:
+        return case.price(words, repeated=_read_so_far(table))
+    return _moved(case.price(words), table, found.position.offset)
 
 
-def with_state(
-    price: SourcePrice, source: Source, offset: dict[str, Any] | None, stateful: bool | None
-) -> SourcePrice:
+def _words(case: Case, found: Resolved[DeltaPosition]) -> str:
+    """Return in words where a start begins to read."""
+    match case.start.mode:
+        case mode if mode == AFTER_LAST and case.offset is None:
+            return "the beginning, as the source declares it"
+        case mode if mode == AFTER_LAST:
+            return "what is there" if found.lost else "after the last processed batch"
+        case mode if mode == EARLIEST:
+            return "the beginning: the whole current table, then new commits"
+        case mode if mode == LATEST:
+            return "only versions that are committed after the new generation has begun"
+        case mode if mode == TIMESTAMP and found.position is not None:
+            moment = datetime.fromtimestamp((case.start.timestamp_ms or 0) / 1000, timezone.utc)
+            return (
+                f"version {found.position.version}, the first that was committed at or after"
+                f" {moment.isoformat(timespec='milliseconds')}"
+            )
+        case _:
+            return describe((case.start.offsets or {})[case.source.name])
+
+
+def _with_state(price: SourcePrice, case: Case, table: _Table, position: DeltaPosition | None) -> SourcePrice:
     """Add the cost of rebuilding state from history: the table of that version is read again."""
-    table = _look(source, offset)
-    if offset is None or isinstance(table, str):
+    if table.offset is None:
         return price
     if table.made_anew is not None:
         return replace(price, gone=Amount(None, 0, None, f"{table.made_anew}, and so is what was read"))
-    if is_gone(offset, table.history) is not None:
+    if position is None:
         return price
-    version = int(offset["reservoirVersion"]) - (0 if offset.get("isStartingVersion") else 1)
+    version, stateful = position.replayed_version, case.stateful
     if not table.history.holds_snapshot(version):
-        words = (
-            f"state cannot be rebuilt: the table of {source.name} cannot be put together as it was at version"
-            f" {version}"
-        )
+        words = f"state cannot be rebuilt: {_no_snapshot(case.source, version)}"
         return (
             replace(price, blocked=f"{words}. Choose state `empty`")
             if stateful
             else replace(price, notes=(*price.notes, words))
         )
-    told = "rows that were deleted from the source since they were read are not in a rebuilt state"
+    told = "a rebuilt state lacks rows that were deleted from the source since they were read"
     count = _rows(table, version)
     if stateful is None:
         said = "the rows" if count.rows is None else f"{count.rows:,} rows"
-        again = (
-            f"if the query keeps state, {said} of version {version} are read once more, with the sink muted"
-        )
+        again = f"if the query keeps state, {said} of version {version} are read again, without writing"
         return replace(price, notes=(*price.notes, again, told))
     return replace(price, replayed=count, notes=(*price.notes, told)) if stateful else price
 
 
-def why_unseen(source: Source) -> str | None:
-    """Return why the contents of a source's table are unknown; None if its log can be read."""
-    found = _look(source, None)
-    return found if isinstance(found, str) else None
+def _no_snapshot(source: Source, version: int) -> str:
+    return f"the table of {source.name} cannot be reconstructed at version {version}"
 
 
-def why_not_rebuilt(source: Source, offset: dict[str, Any]) -> str | None:
+def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
+    """Return the cost of a move to an earlier place: see :class:`SourceFormat`."""
+    then = move.then(source)
+    again = UNREADABLE if move.position is None else read_again(source, move.offset(source), then)
+    if move.restored and then is not None:
+        price = _before_restore(source, move, price, then)
+    return with_read_again(price, again, move)
+
+
+def _before_restore(source: Source, move: Move, price: SourcePrice, then: dict[str, Any]) -> SourcePrice:
+    """Check what the driver would check itself before it begins: with a restore, that would be too late."""
+    table = _look(source, then)
+    if isinstance(table, str):
+        why = f"it is unknown whether all unread rows still exist: {table}"
+        return replace(price, lost=Amount(None, 0, None, why), notes=())
+    why_not = _why_not_rebuilt(source, table, then) if move.rebuilds else None
+    if why_not is None or price.blocked is not None:
+        return price
+    words = f"state cannot be rebuilt: {why_not}"
+    if move.stateful:
+        return replace(price, blocked=f"{words}. Choose state `empty`")
+    return replace(price, notes=tuple(dict.fromkeys((*price.notes, words))))
+
+
+def _why_not_rebuilt(source: Source, table: _Table, offset: dict[str, Any]) -> str | None:
     """Return why the driver could not rebuild state up to its position; None if it can, or need not.
 
     Files are checked if the state is made from the whole table: a source that is declared to start later is
     replayed by its commits.
     """
-    table = _look(source, offset)
-    if isinstance(table, str) or table.made_anew is not None:
+    position = after_last(offset, table.history).position
+    if table.made_anew is not None or position is None:
         return None
-    upto = offset if is_gone(offset, table.history) is None else table.at(next_held(offset, table.history))
-    version = int(upto["reservoirVersion"]) - (0 if upto.get("isStartingVersion") else 1)
+    version = position.replayed_version
     if not table.history.holds_snapshot(version):
-        return f"the table of {source.name} cannot be put together as it was at version {version}"
+        return _no_snapshot(source, version)
     lacking = past_versions.lacking_files(table.history.path, version) if source.start == "earliest" else []
     return (
         f"VACUUM removed files that version {version} of the table of {source.name} needs, such as"
@@ -193,7 +209,7 @@ def read_again(source: Source, offset: dict[str, Any] | None, then: dict[str, An
     return (
         Amount(None, 0, None, why)
         if why is not None
-        else _moved(SourcePrice(source.name, "", ""), table, then, "").repeated
+        else _moved(SourcePrice(source.name, "", ""), table, then).repeated
     )
 
 
@@ -206,52 +222,31 @@ def _look(source: Source, offset: dict[str, Any] | None) -> _Table | str:
     return f"there is no Delta table at {source.path}" if history is None else _Table(source, history, offset)
 
 
-def _after_last(price: SourcePrice, table: _Table) -> SourcePrice:
-    then = "after the last processed batch"
+def _after_last(price: SourcePrice, table: _Table, found: Resolved[DeltaPosition]) -> SourcePrice:
     if table.offset is None:
-        return replace(price, then="the beginning, as the source declares it")
-    why = is_gone(table.offset, table.history)
-    if why is not None:
-        return replace(price, then="what is there", lost=Amount(None, 0, None, why), notes=(why,))
-    gone = vacuumed(table.offset, table.history)
-    if gone is not None:
-        return replace(
-            price,
-            then=then,
-            blocked=(
-                f"source {table.source.name} cannot go on: {gone}. Choose a timestamp, latest or earliest"
-            ),
-        )
-    return replace(price, then=then, notes=tuple(_waiting(table)))
+        return price
+    if found.lost:
+        return replace(price, lost=Amount(None, 0, None, found.lost), notes=found.notes)
+    if found.blocked:
+        said = f"source {table.source.name} cannot continue: {found.blocked}"
+        why = f"{said}. Choose a timestamp, latest or earliest"
+        return replace(price, blocked=why)
+    return replace(price, notes=tuple(_waiting(table)))
 
 
-def _unseen(price: SourcePrice, why: str, mode: str) -> SourcePrice:
-    doubt = Amount(None, 0, None, why)
+def _unseen(case: Case, why: str) -> SourcePrice:
+    """Return the cost while the table's log cannot be read."""
+    doubt, mode = Amount(None, 0, None, why), case.start.mode
     if mode == AFTER_LAST:
         told = (
-            f"whether all that it has yet to read is still there is unknown: {why}. The driver looks before"
-            " it touches anything"
+            f"it is unknown whether all unread rows still exist: {why}. The driver checks before it changes"
+            " anything"
         )
-        return replace(price, then="after the last processed batch", notes=(told,))
-    return replace(
-        price,
-        then=f"start {mode}",
+        return case.price("after the last processed batch", notes=(told,))
+    return case.price(
+        f"start {mode}",
         lost=NONE if mode == EARLIEST else doubt,
         repeated=NONE if mode == LATEST else doubt,
-    )
-
-
-def _from_moment(price: SourcePrice, table: _Table, moment_ms: int) -> SourcePrice:
-    try:
-        version = version_at(table.history, moment_ms)
-    except SourceError as error:
-        raise RequestError(str(error)) from error
-    moment = datetime.fromtimestamp(moment_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
-    return _moved(
-        price,
-        table,
-        table.at(version),
-        f"version {version}, the first that was committed at or after {moment}",
     )
 
 
@@ -262,7 +257,7 @@ def _waiting(table: _Table) -> Iterator[str]:
         if found.rows is None
         else f"{found.rows:,} rows in {found.files:,} files"
     )
-    yield f"unread versions up to {table.history.newest} wait and will be read: {rows}"
+    yield f"unread versions up to {table.history.newest} are unread and will be read: {rows}"
     if found.changing and not any(table.source.option(name) == "true" for name in _READS_CHANGES):
         yield (
             f"version {found.changing[0]} changes or deletes rows: the flow will stop there, unless the"
@@ -270,10 +265,10 @@ def _waiting(table: _Table) -> Iterator[str]:
         )
 
 
-def _moved(price: SourcePrice, table: _Table, target: dict[str, Any], then: str) -> SourcePrice:
+def _moved(price: SourcePrice, table: _Table, target: dict[str, Any]) -> SourcePrice:
     lost = _amount(table.between(table.stands, target))
     repeated = _amount(table.between(target, table.stands)) if table.offset is not None else NONE
-    return replace(price, then=then, lost=lost, repeated=repeated)
+    return replace(price, lost=lost, repeated=repeated)
 
 
 def _read_so_far(table: _Table) -> Amount:

@@ -5,8 +5,8 @@ Sources are only read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -15,13 +15,27 @@ from streamkeeper.checkpoint import FileEntry, files_log
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import CheckpointError, RequestError
-from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, EMPTY, LATEST, OFFSETS, TIMESTAMP, Restart
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, OFFSETS, TIMESTAMP
+from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.sources.base.format import Case, Move, Resolved, key_of, read_again
 from streamkeeper.sources.files import listing as file_listing
 from streamkeeper.sources.files.listing import SourceFile
 from streamkeeper.sources.files.options import OFF, FileOptions
 
-UNREAD = "unread files wait and will be read"
+UNREAD = "unread files are unread and will be read"
+
+
+@dataclass(frozen=True)
+class FilesPosition:
+    """Files that count as processed.
+
+    ``entries`` reads them anew at each call: millions of them need not be kept in memory.
+    """
+
+    entries: Callable[[], Iterable[FileEntry]]
+
+
+Resolve = Callable[[Callable[[], tuple[FileEntry, ...]]], Resolved[FilesPosition]]
 
 
 @dataclass(frozen=True)
@@ -42,65 +56,64 @@ class _Files:
 
     A start after the last processed batch then reads them again.
     """
-    times: Mapping[str, int] = field(default_factory=dict)
-    """Modification time of each processed file in epoch milliseconds, from the files log."""
+    listed: Mapping[str, int] = field(default_factory=dict)
+    """Files that count as processed where the new generation starts, with their times (epoch ms)."""
 
     def perhaps_unread(self) -> list[SourceFile]:
         """Return the files that are unread, and those that may be."""
         newest = max(self.processed.values(), default=-1) if self.doubtful else None
         return [file for path, file in self.present.items() if self.processed.get(path, newest) == newest]
 
-    def newest_ms(self, upto: int | None = None) -> int | None:
-        """Return the time of the newest processed file, up to a batch of the files log.
 
-        None if there is none.
-        """
-        return max(
-            (at for path, at in self.times.items() if upto is None or self.processed[path] <= upto),
-            default=None,
+def price_of(case: Case, resolve: Resolve) -> SourcePrice:
+    """Return the cost of a reset in a files source."""
+    source, standing, mode = case.source, case.standing, case.start.mode
+    present = file_listing.list_files(source)
+    entries: dict[str, FileEntry] = {}
+    try:
+        for entry in processed_files(standing, source, case.offset, everything=case.position is None):
+            entries[files_log.plain_path(entry.path)] = entry
+        renamed = {} if entries else dict(under_other_names(standing, source, case.position or {}, present))
+        files = _Files(present, {path: entry.batch for path, entry in entries.items()} or renamed)
+        if mode == OFFSETS:
+            _check_offset(case, -1 if renamed else max(files.processed.values(), default=-1))
+        listing = tuple(FileEntry(path, file.modified_ms, 0) for path, file in present.items())
+        position = resolve(lambda: listing).position
+        listed = {
+            files_log.plain_path(entry.path): entry.timestamp_ms
+            for entry in (position.entries() if position is not None else ())
+        }
+    except CheckpointError as error:
+        if mode == AFTER_LAST:
+            raise
+        unknown = Amount(None, 0, None, f"the list of processed files cannot be read: {error}")
+        return case.price(f"start {mode}", lost=unknown, repeated=unknown)
+    changed = {
+        path
+        for path, entry in entries.items()
+        if path in present and present[path].modified_ms != entry.timestamp_ms
+    }
+    found = replace(
+        files,
+        doubtful=case.position is None,
+        changed=frozenset(changed),
+        renamed=bool(renamed),
+        listed=listed,
+    )
+    return _files_price(case, found)
+
+
+def _check_offset(case: Case, highest: int) -> None:
+    log_offset = int((case.start.offsets or {})[case.source.name]["logOffset"])
+    if log_offset > highest:
+        raise RequestError(
+            f"offsets of {case.source.name} say logOffset {log_offset}, but the flow's files log ends at"
+            f" {highest}. Give a number from -1 (nothing) to {highest}; use after-last to start at the end."
         )
 
 
-def price_of(
-    source: Source,
-    standing: Standing,
-    position: dict[str, Any] | None,
-    restart: Restart,
-    *,
-    where: str,
-    offset: Any,
-    stateful: bool | None,
-) -> SourcePrice:
-    """Return the cost of a reset in a files source: see :func:`streamkeeper.sources.cost.price_of`."""
-    present = file_listing.list_files(source)
-    processed: dict[str, int] = {}
-    times: dict[str, int] = {}
-    changed: set[str] = set()
-    try:
-        for entry in processed_files(standing, source, offset, everything=position is None):
-            path = files_log.plain_path(entry.path)
-            processed[path], times[path] = entry.batch, entry.timestamp_ms
-            if path in present and present[path].modified_ms != entry.timestamp_ms:
-                changed.add(path)
-    except CheckpointError as error:
-        if restart.start.mode == AFTER_LAST:
-            raise
-        unknown = Amount(None, 0, None, f"the list of processed files cannot be read: {error}")
-        return SourcePrice(source.name, where, f"start {restart.start.mode}", lost=unknown, repeated=unknown)
-    renamed = not processed and dict(under_other_names(standing, source, position or {}, present))
-    if renamed:
-        return _files_price(source, where, _Files(present, renamed, renamed=True), restart, stateful)
-    return _files_price(
-        source,
-        where,
-        _Files(present, processed, position is None, frozenset(changed), times=times),
-        restart,
-        stateful,
-    )
-
-
 def under_other_names(
-    standing: Standing, source: Source, position: dict[str, Any], present: dict[str, SourceFile]
+    standing: CommittedPosition, source: Source, position: dict[str, Any], present: dict[str, SourceFile]
 ) -> Iterator[tuple[str, int]]:
     """Yield the files of an unknown source that were processed under another source's name.
 
@@ -117,102 +130,139 @@ def under_other_names(
                     yield path, item.batch
 
 
-def processed_files(standing: Standing, source: Source, offset: Any, everything: bool) -> Iterator[FileEntry]:
+def processed_files(
+    standing: CommittedPosition, source: Source, offset: Any, everything: bool
+) -> Iterator[FileEntry]:
     """Yield the files that the old generation processed, from its files log.
 
     If the offset is unknown, these are all files of the log.
     """
     last = None if everything else (offset or {}).get("logOffset", -1)
-    keys = standing.checkpoint.sources()
-    key = source.name if source.name in keys else "0" if keys == ("0",) else None
-    if key is not None and last != -1:
+    key = key_of(source, standing)
+    if key in standing.checkpoint.sources() and last != -1:
         yield from standing.checkpoint.files_log(key).entries(last)
 
 
-def _files_price(
-    source: Source, where: str, files: _Files, restart: Restart, stateful: bool | None
-) -> SourcePrice:
-    start = restart.start
-    present, processed = files.present, files.processed
+def _files_price(case: Case, files: _Files) -> SourcePrice:
+    source, present, processed, listed = case.source, files.present, files.processed, files.listed
     unread = [file for path, file in present.items() if path not in processed]
     read = [file for path, file in present.items() if path in processed]
-    lost: list[SourceFile] = []
-    repeated: list[SourceFile] = []
-    then = "after the last processed batch"
-    newest_ms = files.newest_ms() if start.mode == AFTER_LAST else None
-    if start.mode == AFTER_LAST and files.renamed:
-        repeated, then = (
-            read,
-            "the beginning: the checkpoint knows no source of this name, but its files under another",
-        )
-    elif start.mode == EARLIEST:
-        repeated, then = read, f"the beginning: all {len(present):,} files that are there"
-    elif start.mode == LATEST:
-        lost, then = files.perhaps_unread(), "only files that appear after the new generation has begun"
-    elif start.mode == TIMESTAMP:
-        moment = start.timestamp_ms or 0
-        lost = [file for file in files.perhaps_unread() if file.modified_ms < moment]
-        repeated = [file for file in read if file.modified_ms >= moment]
-        then = (
-            "files changed at or after"
-            f" {datetime.fromtimestamp(moment / 1000, timezone.utc).isoformat(timespec='milliseconds')}"
-        )
-    elif start.mode == OFFSETS:
-        log_offset = int((start.offsets or {})[source.name]["logOffset"])
-        highest = -1 if files.renamed else max(processed.values(), default=-1)
-        if log_offset > highest:
-            raise RequestError(
-                f"offsets of {source.name} say logOffset {log_offset}, but the flow's files log ends at"
-                f" {highest}. Give a number from -1 (nothing) to {highest}; after-last is what you want for"
-                " the end."
-            )
-        repeated = [file for file in read if processed[file.path] > log_offset]
-        lost = [
-            file for file in files.perhaps_unread() if processed.get(file.path, log_offset + 1) <= log_offset
-        ]
-        then, newest_ms = f"after files log {log_offset}", files.newest_ms(log_offset)
-    options = FileOptions.of(source)
-    left_out = set(lost)
-    skipped = options.skipped(newest_ms, (file for file in unread if file not in left_out))
-    lost += skipped
-    too_old = set(options.skipped(newest_ms, repeated))
-    repeated = [file for file in repeated if file not in too_old]
-    rebuilt = restart.state != EMPTY and stateful is not False and start.mode != EARLIEST
+    options, newest_ms = FileOptions.of(source), max(listed.values(), default=None)
+    skipped = options.skipped(newest_ms, (file for file in unread if file.path not in listed))
+    lost = [file for file in files.perhaps_unread() if file.path in listed] + skipped
+    again = [file for file in read if file.path not in listed]
+    too_old = {file.path for file in options.skipped(newest_ms, again)}
+    repeated = [file for file in again if file.path not in too_old]
     replayed = {file.path for file in read} - {file.path for file in repeated}
     gone = [path for path in processed if path not in present or path in files.changed]
-    return SourcePrice(
-        source=source.name,
-        now=where,
-        then=then,
+    return case.price(
+        _words(case, files),
         lost=file_listing.amount(source, lost),
         repeated=file_listing.amount(source, repeated),
         replayed=(
             file_listing.amount(source, [present[path] for path in replayed])
-            if rebuilt and stateful
+            if case.rebuilds and case.stateful
             else NONE
         ),
-        gone=Amount(len(gone), 0, None, _why_gone(options)) if gone and rebuilt else NONE,
+        gone=Amount(len(gone), 0, None, _why_gone(options)) if gone and case.rebuilds else NONE,
         otherwise=bool(gone or too_old),
         first_again=min((processed[file.path] for file in repeated), default=None),
         notes=(
             f"{len({file.path for file in unread} - {file.path for file in lost}):,} {UNREAD}",
-            *(_rebuild_notes(gone, stateful, len(replayed)) if rebuilt else ()),
-            *options.notes(len(skipped), gone, skips_on=start.mode in (LATEST, TIMESTAMP)),
+            *(_rebuild_notes(gone, case.stateful, len(replayed)) if case.rebuilds else ()),
+            *options.notes(len(skipped), gone, skips_on=case.start.mode in (LATEST, TIMESTAMP)),
         ),
     )
+
+
+def _words(case: Case, files: _Files) -> str:
+    """Return in words where a start begins to read."""
+    match case.start.mode:
+        case mode if mode == AFTER_LAST and files.renamed:
+            return "the beginning: the checkpoint knows no source of this name, but its files under another"
+        case mode if mode == AFTER_LAST:
+            return "after the last processed batch"
+        case mode if mode == EARLIEST:
+            return f"the beginning: all {len(files.present):,} files that are there"
+        case mode if mode == LATEST:
+            return "only files that appear after the new generation has begun"
+        case mode if mode == TIMESTAMP:
+            moment = datetime.fromtimestamp((case.start.timestamp_ms or 0) / 1000, timezone.utc)
+            return f"files changed at or after {moment.isoformat(timespec='milliseconds')}"
+        case _:
+            return f"after files log {(case.start.offsets or {})[case.source.name]['logOffset']}"
+
+
+def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
+    """Return the cost of a move to an earlier place: see :class:`SourceFormat`."""
+    offset, then = move.offset(source), move.then(source)
+    listed = {
+        files_log.plain_path(entry.path): entry.timestamp_ms
+        for entry in processed_files(move.place.standing, source, then, everything=False)
+    }
+    since = {
+        path: entry.timestamp_ms
+        for entry in processed_files(move.standing, source, offset, everything=move.position is None)
+        if (path := files_log.plain_path(entry.path)) not in listed
+    }
+    present = file_listing.list_files(source)
+    others = (
+        {}
+        if listed
+        else dict(under_other_names(move.place.standing, source, move.place.positions(), present))
+    )
+    unlisted = (file for path, file in present.items() if path not in listed)
+    skipped = {
+        file.path for file in FileOptions.of(source).skipped(max(listed.values(), default=None), unlisted)
+    }
+    gone = [path for path in since if path not in present]
+    anew = sum(path in present and present[path].modified_ms != written for path, written in since.items())
+    waiting = len(present.keys() - listed.keys() - since.keys() - others.keys() - skipped)
+    # Rows of files that are too old to be read again are not lost if the table keeps them.
+    lost = file_listing.amount(
+        source, [present[path] for path in skipped if move.restored or path not in since]
+    )
+    notes = (f"{waiting:,} {UNREAD}", *(note for note in price.notes if not note.endswith(UNREAD)))
+    read = since.keys() - others.keys() if move.restored else since.keys() | others.keys()
+    again = file_listing.amount(
+        source, [present[path] for path in read if path in present and path not in skipped]
+    )
+    found = read_again(
+        replace(price, lost=lost, notes=notes, otherwise=bool(gone or anew or skipped)), again, move
+    )
+    if others and move.restored:  # the restored table has them already
+        found = replace(found, repeated=file_listing.amount(source, [present[path] for path in others]))
+    if anew:
+        said = f"{anew:,} files were rewritten since they were read: they are read as they are now"
+        found = replace(found, notes=(*found.notes, said))
+    if gone and move.restored:
+        more = f", and {len(skipped):,} are too old by maxFileAge" if skipped else ""
+        lost = Amount(
+            len(gone) + len(skipped), 0, None, f"the files no longer exist, such as {gone[0]}{more}"
+        )
+        return replace(found, lost=lost)
+    if gone:
+        return replace(
+            found,
+            notes=(
+                *found.notes,
+                f"{len(gone):,} files that were read since are gone: they are not read again",
+            ),
+        )
+    return found
 
 
 def _rebuild_notes(gone: list[str], stateful: bool | None, replayed: int) -> Iterator[str]:
     if stateful is None:
         yield (
-            f"if the query keeps state, {replayed:,} processed files are read once more to rebuild it, with"
-            " the sink muted"
+            f"if the query keeps state, {replayed:,} processed files are read again to rebuild it, without"
+            " writing"
         )
     if gone:
-        said = f"{len(gone):,} processed files are gone or written anew, such as {gone[0]}"
+        said = f"{len(gone):,} processed files are gone or rewritten, such as {gone[0]}"
         yield f"{said}: a state rebuilt without their rows would let those come again"
 
 
 def _why_gone(options: FileOptions) -> str:
     cleaned = "" if options.clean == OFF else f" (cleanSource is {options.clean})"
-    return f"the files are not there any more, or were written anew{cleaned}"
+    return f"the files no longer exist or were rewritten{cleaned}"

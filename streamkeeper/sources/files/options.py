@@ -72,7 +72,7 @@ class FileOptions:
         if skipped:
             yield (
                 f"{skipped:,} unread files are older than the newest processed one by more than maxFileAge"
-                f" ({self.max_age}): Spark skips them in silence. They count as lost; with a longer"
+                f" ({self.max_age}): Spark skips them silently. They count as lost; with a longer"
                 " maxFileAge they are read"
             )
         yield from self._age()
@@ -81,7 +81,7 @@ class FileOptions:
     def _age(self) -> Iterator[str]:
         if self.latest_first:
             limited = "" if self.max_age_ms is not None else ", and for no file its age (maxFileAge) counts"
-            yield f"latestFirst is on: what waits is read newest first{limited}"
+            yield f"latestFirst is on: unread files are read newest first{limited}"
         elif self.max_age_ms is None:
             yield (
                 f"maxFileAge is {self.max_age}, which cannot be read here: how many unread files Spark skips"
@@ -90,7 +90,7 @@ class FileOptions:
         else:
             yield (
                 f"maxFileAge is {self.max_age}: a file that comes with a time older than that against the"
-                " newest is skipped in silence"
+                " newest is skipped silently"
             )
 
     def _cleaning(self, gone: list[str], skips_on: bool) -> Iterator[str]:
@@ -98,8 +98,8 @@ class FileOptions:
             return
         what = f"moved to {self.archive}" if self.clean == ARCHIVE else "deleted"
         yield (
-            f"cleanSource is {self.clean}: files are {what} once they are processed, so that nothing can be"
-            " read from them again"
+            f"cleanSource is {self.clean}: files are {what} once they are processed, so they cannot be read"
+            " again"
         )
         if skips_on:
             yield (
@@ -109,8 +109,8 @@ class FileOptions:
         kept = sum(self._archived(path) for path in gone) if self.clean == ARCHIVE else 0
         if kept:
             yield (
-                f"{kept:,} of the processed files that are gone are in {self.archive}: put back, they can be"
-                " read again"
+                f"{kept:,} of the processed files that are gone are in {self.archive}: moved back, they can"
+                " be read again"
             )
 
     def _archived(self, path: str) -> bool:

@@ -5,18 +5,20 @@ Records between offsets are upper bounds: compaction and transactions leave gaps
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from streamkeeper.amounts import NONE, Amount, SourcePrice
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import CheckpointError, RequestError, SourceError
-from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, TIMESTAMP, Restart
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, OFFSETS, TIMESTAMP
+from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.sources.base.format import UNREADABLE, Case, Move, Resolved
+from streamkeeper.sources.base.format import read_again as with_read_again
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import (
     Offsets,
@@ -24,10 +26,11 @@ from streamkeeper.sources.kafka.offsets import (
     Topics,
     go_on,
     history_of,
-    misfits,
     records_between,
-    resolved,
 )
+from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition
+
+Resolve = Callable[[Callable[[], KafkaLook]], Resolved[KafkaPosition]]
 
 
 @dataclass(frozen=True)
@@ -102,64 +105,116 @@ def unknown(why: str) -> Amount:
     return Amount(None, 0, None, why)
 
 
-def price_of(source: Source, price: SourcePrice, seen: Seen, restart: Restart) -> SourcePrice:
+def price_of(case: Case, resolve: Resolve) -> SourcePrice:
     """Return the cost of a reset in a Kafka source.
 
-    The cost of rebuilt state is added by :func:`with_state`.
-
-    :param price: has the flow's position in words.
     :raises RequestError: requested offsets omit a partition, or name one that does not exist.
     """
-    found = _price_of(source, price, seen, restart)
-    notes = (*found.notes, *_policy_notes(seen))
-    if seen.made_anew and restart.start.mode != AFTER_LAST:
-        return replace(found, lost=unknown(seen.made_anew), notes=(*notes, seen.made_anew))
-    return replace(found, notes=notes)
+    seen = look(case.source, case.standing, case.offset)
+    found, position = _price_of(case, seen, resolve)
+    found = replace(found, notes=(*found.notes, *_policy_notes(seen)))
+    if seen.made_anew and case.start.mode != AFTER_LAST:
+        found = replace(found, lost=unknown(seen.made_anew), notes=(*found.notes, seen.made_anew))
+    return _with_state(found, seen, position, case.stateful) if case.rebuilds else found
 
 
-def _price_of(source: Source, price: SourcePrice, seen: Seen, restart: Restart) -> SourcePrice:
-    start = restart.start
-    match start.mode:
+def _price_of(case: Case, seen: Seen, resolve: Resolve) -> tuple[SourcePrice, KafkaPosition | None]:
+    """Return the cost without that of a rebuilt state, and the position that the driver will start from."""
+    source, start = case.source, case.start
+    if seen.topics is None:
+        return _unseen(case, seen), None
+    words = _words(case, seen)
+    try:
+        held = KafkaLook(seen.topics, partial(kafka_client.at_time, source))
+        found = resolve(lambda: held)
+    except SourceError as error:
+        return case.price(words, lost=unknown(str(error)), repeated=unknown(str(error))), None
+    if found.wrong:
+        raise RequestError(f"offsets of {source.name} cannot be used: {found.wrong}.")
+    position = found.position
+    if start.mode == EARLIEST:
+        again = records(records_between(seen.topics.earliest, seen.known))
+        return case.price(words, repeated=again), position
+    if start.mode != AFTER_LAST:
+        assert position is not None, "this start is a position"
+        return _moved(case.price(words), seen, position.offsets or {}), position
+    if seen.offset is None and seen.initial is None:
+        return case.price(words), position
+    assert position is not None and position.onward is not None, "what was read is continued with"
+    waiting = (
+        f"at most {records_between(position.onward.offsets, seen.topics.latest):,} unread records"
+        " will be read"
+    )
+    return case.price(words, lost=_lost(position.onward), notes=(waiting, *found.notes)), position
+
+
+_DECLARED = "the beginning, as the source declares it"
+
+
+def _words(case: Case, seen: Seen) -> str:
+    """Return in words where a start begins to read."""
+    match case.start.mode:
         case mode if mode == AFTER_LAST:
-            return _after_last(price, seen)
+            if seen.offset is not None:
+                return "after the last processed batch"
+            begun = seen.initial is not None or seen.topics is None
+            return "where the old generation was to begin" if begun else _DECLARED
         case mode if mode == EARLIEST:
-            return _earliest(price, seen)
+            return "the beginning: all records in the topics"
         case mode if mode == LATEST:
-            return _moved(
-                price, seen, None, "only records that are written after the new generation has begun"
-            )
+            return "only records that are written after the new generation has begun"
         case mode if mode == TIMESTAMP:
-            assert start.timestamp_ms is not None, "a request by timestamp has one"
-            return _from_moment(price, seen, source, start.timestamp_ms)
+            moment = datetime.fromtimestamp((case.start.timestamp_ms or 0) / 1000, timezone.utc)
+            return f"records written at or after {moment.isoformat(timespec='milliseconds')}"
         case _:
-            wanted: Offsets = (start.offsets or {})[source.name]
-            _check_offsets(source, wanted, seen)
-            by_words = any(end < 0 for parts in wanted.values() for end in parts.values())
-            if seen.topics is None and by_words:
-                return replace(
-                    price, then=describe(wanted), lost=unknown(seen.why), repeated=unknown(seen.why)
-                )
-            return _moved(
-                price, seen, resolved(wanted, seen.topics) if seen.topics else wanted, describe(wanted)
+            return describe((case.start.offsets or {})[case.source.name])
+
+
+def _unseen(case: Case, seen: Seen) -> SourcePrice:
+    """Return the cost while the brokers do not answer: what lies between offsets that are numbers."""
+    doubt, price = unknown(seen.why), case.price(_words(case, seen))
+    match case.start.mode:
+        case mode if mode == AFTER_LAST:
+            told = (
+                f"it is unknown whether all unread rows still exist: {seen.why}. The driver checks before"
+                " it changes anything"
             )
+            return replace(price, notes=(told,))
+        case mode if mode == EARLIEST:
+            return replace(price, repeated=doubt if seen.offset else NONE)
+        case mode if mode == LATEST:
+            return replace(price, lost=doubt)
+        case mode if mode == OFFSETS:
+            wanted: Offsets = (case.start.offsets or {})[case.source.name]
+            if wrong := _left_out(wanted, seen.offset or {}):
+                raise RequestError(
+                    f"offsets of {case.source.name} cannot be used: {'; '.join(wrong)}. Give one for every"
+                    " partition."
+                )
+            if all(end >= 0 for parts in wanted.values() for end in parts.values()):
+                return _moved(price, seen, wanted)
+    return replace(price, lost=doubt, repeated=doubt)
 
 
-def with_state(price: SourcePrice, seen: Seen, stateful: bool | None) -> SourcePrice:
+def _with_state(
+    price: SourcePrice, seen: Seen, position: KafkaPosition | None, stateful: bool | None
+) -> SourcePrice:
     """Add the cost of rebuilding state from history: what is replayed, and what of it is gone."""
     if seen.offset is None:
         return price
-    if seen.topics is None:
-        return replace(price, replayed=unknown(seen.why) if stateful else NONE)
-    start, gone = history_of(
-        seen.initial if seen.initial is not None else seen.topics.earliest, seen.known, seen.topics
+    if seen.topics is None or position is None:
+        why = seen.why or price.lost.rows_unknown or ""
+        return replace(price, replayed=unknown(why) if stateful else NONE)
+    count, gone, notes = (
+        records_between(position.replay_from, position.offsets or {}),
+        position.gone,
+        price.notes,
     )
-    count = records_between(start, seen.known)
-    notes = price.notes
     if stateful is None:
         notes += (
             (
-                f"if the query keeps state, at most {count:,} processed records are read once more to rebuild"
-                " it, with the sink muted"
+                f"if the query keeps state, at most {count:,} processed records are read again to rebuild"
+                " it, without writing"
             ),
         )
     if gone:
@@ -171,7 +226,7 @@ def with_state(price: SourcePrice, seen: Seen, stateful: bool | None) -> SourceP
         )
     holes = "; ".join(filter(None, (seen.made_anew, seen.holes)))
     if holes:
-        notes += (f"a state that is rebuilt is not made of all that was read: {holes}",)
+        notes += (f"a rebuilt state lacks part of the rows that were read: {holes}",)
     missing = (
         unknown(f"{holes}{f', and at most {gone:,} records expired' if gone else ''}")
         if holes
@@ -199,7 +254,25 @@ def read_again(seen: Seen, then: Offsets | None) -> Amount:
     return records(records_between(start, seen.known))
 
 
-def look(source: Source, standing: Standing, offset: Offsets | None) -> Seen:
+def price_again(source: Source, move: Move, price: SourcePrice) -> SourcePrice:
+    """Return the cost of a move to an earlier place: see :class:`SourceFormat`."""
+    seen, then = look(source, move.standing, move.offset(source)), move.then(source)
+    again = read_again(seen, then)
+    if move.restored and not again.nothing and seen.holes:
+        price = replace(price, lost=unknown(seen.holes))
+    if move.restored and then is not None and seen.why:
+        price = _unseen_before_restore(price, seen.why, move)
+    return with_read_again(price, UNREADABLE if move.position is None else again, move)
+
+
+def _unseen_before_restore(price: SourcePrice, why: str, move: Move) -> SourcePrice:
+    """Ask for what the driver would check itself before it begins: with a restore, that would be too late."""
+    lost = unknown(f"it is unknown whether all unread rows still exist: {why}")
+    history = unknown(f"it is unknown whether all rows that were read still exist: {why}")
+    return replace(price, lost=lost, gone=history if move.rebuilds else price.gone, notes=())
+
+
+def look(source: Source, standing: CommittedPosition, offset: Offsets | None) -> Seen:
     """Read a Kafka source, once for each plan: brokers that do not answer cost their timeout only once.
 
     :param source: opened as far as this process can.
@@ -218,32 +291,14 @@ def look(source: Source, standing: Standing, offset: Offsets | None) -> Seen:
         return Seen(offset, initial, None, str(error), ids)
 
 
-def _after_last(price: SourcePrice, seen: Seen) -> SourcePrice:
-    then = (
-        "after the last processed batch"
-        if seen.offset is not None
-        else "where the old generation was to begin"
-    )
-    if seen.topics is None:
-        told = (
-            f"whether all that it has yet to read is still there is unknown: {seen.why}. The driver looks"
-            " before it touches anything"
-        )
-        return replace(price, then=then, notes=(told,))
-    if seen.offset is None and seen.initial is None:
-        return replace(price, then="the beginning, as the source declares it")
-    onward = go_on(seen.offset if seen.offset is not None else seen.initial or {}, seen.topics, seen.ids)
-    return replace(price, then=then, lost=_lost(onward), notes=tuple(_notes(onward, seen.topics)))
-
-
 def _policy_notes(seen: Seen) -> Iterator[str]:
     """Yield notes on the topics' clean-up policies, if they affect what can be read again."""
     if seen.topics is None:
         return
     if seen.holes:
         yield (
-            f"{seen.holes}. What lies between offsets is a bound, and what is read again is not all that was"
-            " read"
+            f"{seen.holes}. Counts between offsets are upper bounds, and not all rows that were read are"
+            " read again"
         )
     untold = [topic for topic in seen.topics.held if topic not in seen.topics.policies]
     if seen.topics.policies and untold:
@@ -263,54 +318,18 @@ def _lost(onward: Onward) -> Amount:
     return unknown("; ".join(unsure)) if unsure else records(sum(loss.records or 0 for loss in onward.losses))
 
 
-def _notes(onward: Onward, topics: Topics) -> Iterator[str]:
-    yield f"at most {records_between(onward.offsets, topics.latest):,} unread records wait and will be read"
-    yield from (loss.said for loss in onward.losses)
-    if onward.new:
-        yield f"new since then, and read from the first record: {', '.join(onward.new)}"
-    if onward.left:
-        yield f"not read any more: {', '.join(onward.left)}; what waits there is not read"
-
-
-def _earliest(price: SourcePrice, seen: Seen) -> SourcePrice:
-    words = "the beginning: all that the topics still hold"
-    if seen.topics is None:
-        return replace(price, then=words, repeated=unknown(seen.why) if seen.offset else NONE)
-    return replace(price, then=words, repeated=records(records_between(seen.topics.earliest, seen.known)))
-
-
-def _from_moment(price: SourcePrice, seen: Seen, source: Source, moment_ms: int) -> SourcePrice:
-    moment = datetime.fromtimestamp(moment_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
-    words = f"records written at or after {moment}"
-    try:
-        return _moved(price, seen, kafka_client.at_time(source, moment_ms), words)
-    except SourceError as error:
-        return replace(price, then=words, lost=unknown(str(error)), repeated=unknown(str(error)))
-
-
-def _moved(price: SourcePrice, seen: Seen, target: Offsets | None, then: str) -> SourcePrice:
-    """Compare the flow's position with the new start (None: the end) by partition.
+def _moved(price: SourcePrice, seen: Seen, target: Offsets) -> SourcePrice:
+    """Compare the flow's position with the new start by partition.
 
     A partition that the flow did not know was not read.
     """
-    if seen.topics is None and target is None:
-        return replace(price, then=then, lost=unknown(seen.why))
     stands: dict[str, dict[str, Any]] = {
         topic: dict(parts) for topic, parts in (seen.offset or seen.initial or {}).items()
     }
     for topic, parts in (seen.topics.earliest if seen.topics else {}).items():
         stands[topic] = {**parts, **(stands.get(topic, {}) if topic not in seen.anew else {})}
-    wanted = target if target is not None else seen.topics.latest if seen.topics else {}
-    lost, repeated = records_between(stands, wanted), records_between(wanted, stands)
-    return replace(price, then=then, lost=records(lost), repeated=records(repeated if seen.offset else 0))
-
-
-def _check_offsets(source: Source, wanted: Offsets, seen: Seen) -> None:
-    wrong = misfits(wanted, seen.topics) if seen.topics else _left_out(wanted, seen.offset or {})
-    if wrong:
-        raise RequestError(
-            f"offsets of {source.name} cannot be used: {'; '.join(wrong)}. Give one for every partition."
-        )
+    lost, repeated = records_between(stands, target), records_between(target, stands)
+    return replace(price, lost=records(lost), repeated=records(repeated if seen.offset else 0))
 
 
 def _left_out(wanted: Offsets, known: Offsets) -> list[str]:

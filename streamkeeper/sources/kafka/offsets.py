@@ -186,18 +186,18 @@ def _made_anew(
 ) -> str | None:
     if known is not None and now is not None and known != now:
         return (
-            f"the topic {topic} was deleted and made anew (its id was {known}, and is {now}): what was unread"
-            " in the old one is gone"
+            f"the topic {topic} was deleted and recreated (its id was {known}, and is {now}): its unread"
+            " rows are lost"
         )
     for part, offset in before.items():
         if part not in parts:
             return (
-                f"the topic {topic} has no partition {part} any more: it was deleted and made anew with fewer"
+                f"the topic {topic} has no partition {part} any more: it was deleted and recreated with fewer"
             )
         if offset > parts[part].end:
             return (
                 f"{topic}/{part} was read up to {offset}, and ends at {parts[part].end}: the topic was"
-                " deleted and made anew, or its brokers lost records"
+                " deleted and recreated, or its brokers lost records"
             )
     return None
 

@@ -65,7 +65,7 @@ CASES = [
         "files_dedup",
         cut("offsets/2", -3),
         "offsets/2",
-        "is cut off or garbage",
+        "is cut off or damaged",
         "error",
         id="truncated offset",
     ),
@@ -73,7 +73,7 @@ CASES = [
         "files_dedup",
         cut("commits/2", 9),
         "commits/2",
-        "is cut off or garbage",
+        "is cut off or damaged",
         "error",
         id="truncated commit",
     ),
@@ -86,7 +86,7 @@ CASES = [
         id="truncated by a source",
     ),
     pytest.param(
-        "files_dedup", write("offsets/2", b"\xff\xfe\x00"), "offsets/2", "is garbage", "error", id="garbage"
+        "files_dedup", write("offsets/2", b"\xff\xfe\x00"), "offsets/2", "is damaged", "error", id="garbage"
     ),
     pytest.param(
         "files_dedup",
@@ -106,7 +106,7 @@ CASES = [
         ".metadata.crc",
         "was left behind",
         "error",
-        id="metadata's twin left behind",
+        id=r"leftover \.crc file",
     ),
     pytest.param(
         "files_dedup",
@@ -224,18 +224,18 @@ CASES = [
         "files_dedup",
         write("offsets/2 (copy)"),
         "offsets/2 (copy)",
-        "none of Spark's files",
+        "not a file of Spark's",
         "warning",
         id="foreign file in a log",
     ),
     pytest.param(
-        "files_dedup", write("notes.txt"), "notes.txt", "none of Spark's files", "warning", id="foreign file"
+        "files_dedup", write("notes.txt"), "notes.txt", "not a file of Spark's", "warning", id="foreign file"
     ),
     pytest.param(
         "files_dedup",
         write("sources/0/x.txt"),
         "sources/0/x.txt",
-        "none of Spark's files",
+        "not a file of Spark's",
         "warning",
         id="foreign in a source",
     ),
@@ -273,7 +273,7 @@ CASES = [
         "files_dedup",
         remove("state/0/_metadata/metadata"),
         "state/0",
-        "no operator's metadata",
+        "no operator metadata",
         "note",
         id="no operator metadata",
     ),
@@ -372,7 +372,7 @@ def test_a_damaged_entry_is_refused_with_its_file_and_what_to_do(
 
 def test_a_missing_entry_is_refused_with_its_file_and_what_to_do(opened: Callable[[str], Checkpoint]) -> None:
     with pytest.raises(
-        CheckpointError, match=r"offsets/7 is missing. Nothing was changed. Put it back .* reset_checkpoint"
+        CheckpointError, match=r"offsets/7 is missing. Nothing was changed. Restore it .* reset_checkpoint"
     ):
         opened("files_dedup").offsets(7)
 
@@ -397,9 +397,11 @@ def make_checkpoint_below(folder: Path) -> None:
             "an empty folder or a file.*checkpointLocation",
             id="a file",
         ),
-        pytest.param(make_delta_table, "is a Delta table, no checkpoint.*checkpointLocation", id="a table"),
         pytest.param(
-            write("a.txt"), r"is no checkpoint: it holds a\.txt.*checkpointLocation", id="other files"
+            make_delta_table, "is a Delta table, not a checkpoint.*checkpointLocation", id="a table"
+        ),
+        pytest.param(
+            write("a.txt"), r"is not a checkpoint: it holds a\.txt.*checkpointLocation", id="other files"
         ),
         pytest.param(
             make_checkpoint_below, "Checkpoints are right below it: 000001-000001", id="checkpoints below"

@@ -64,7 +64,7 @@ def test_entries_and_count_agree_as_far_as_asked(log: FilesLog, upto: int | None
 
 
 def test_the_newest_batches_are_told_from_names_alone(log: FilesLog) -> None:
-    assert (log.last_batch(), log.compact_batch()) == (22, 19)
+    assert log.last_batch() == 22
     assert getattr(log.storage, "reads", []) == []
 
 
@@ -78,7 +78,7 @@ def test_old_batches_that_spark_removed_are_not_missed(tmp_path: Path) -> None:
 
 def test_a_log_that_is_not_there_is_empty(tmp_path: Path) -> None:
     log = FilesLog(LocalStorage(str(tmp_path)), "none")
-    assert (log.last_batch(), log.compact_batch(), list(log.entries()), log.count()) == (None, None, [], 0)
+    assert (log.last_batch(), list(log.entries()), log.count()) == (None, [], 0)
 
 
 def test_files_with_unusual_names_keep_their_url(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def spoil_cut(name: str) -> Callable[[Path], None]:
             spoil_write("21", b"v9\n{}"), r"21 starts with b'v9' instead of the version v1", id="version"
         ),
         pytest.param(spoil_cut("21"), r"21 is cut off", id="plain cut off"),
-        pytest.param(spoil_write("21", b'v1\n{"path":1}'), r"no processed file", id="no entry"),
+        pytest.param(spoil_write("21", b'v1\n{"path":1}'), r"not a processed file", id="no entry"),
     ],
 )
 def test_a_damaged_log_is_never_read_short(tmp_path: Path, spoil: Callable[[Path], None], match: str) -> None:

@@ -283,7 +283,7 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
     "plan from bad JSON": (
         ["plan", "reset_checkpoint", "--flow", FLOW, "--start", "offsets:{"],
         2,
-        "is no JSON",
+        "is not JSON",
     ),
     "plan from a misfit": (
         ["plan", "reset_checkpoint", "--flow", FLOW, "--start", 'offsets:{"events_raw": {"t": {"0": 1}}}'],
@@ -294,7 +294,7 @@ FAILURES: dict[str, tuple[list[str], int, str]] = {
     "plan with an object that is none": (
         ["plan", "reset_checkpoint", "--flow", FLOW, "--start", "offsets", "--offsets", "{"],
         2,
-        "--offsets '{' is no JSON",
+        "--offsets '{' is not JSON",
     ),
     "plan of a table that is not declared": (
         ["plan", "full_refresh", "--table", "nope"],
@@ -378,7 +378,7 @@ def test_rename_keeps_what_a_flow_has_and_says_what_it_did(command: Command, sta
     assert done.returncode == 0
     assert done.stdout.splitlines()[:2] == [
         "events is named visits now.",
-        "visits.clean_events goes on in generation 1.",
+        "visits.clean_events continues in generation 1.",
     ]
     assert "visits.clean_events" in command("flows").stdout
     again = json.loads(command("rename", "events", "visits", "--json").stdout)
@@ -460,7 +460,7 @@ def test_recover_shows_the_plan_asks_and_carries_out_the_same_steps(
     for part in (
         "generation 1 → 2",
         "Carry this out?",
-        "go on with: streamkeeper recover",
+        "continue with: streamkeeper recover",
         "hold: done",
         "verify_progress: done",
         "runs on generation 2",
@@ -533,10 +533,10 @@ def test_recover_carries_out_the_steps_in_spark_by_spark_submit_and_says_what_th
     refresh = ["recover", "full_refresh", "--table", "events"]
     failed = CliRunner().invoke(app, [*refresh, "--yes"])
     (recovery,) = ledger.recoveries(stands.home.storage, "events")
-    assert "ended with exit code 1: RecoveryError: the table takes appends only. Put that right" in str(
+    assert "ended with exit code 1: RecoveryError: the table takes appends only. Fix that" in str(
         failed.exception
     )
-    assert f"go on with streamkeeper recover full_refresh --resume {recovery}" in str(failed.exception)
+    assert f"continue with streamkeeper recover full_refresh --resume {recovery}" in str(failed.exception)
     wrong = CliRunner().invoke(app, ["recover", "reset_checkpoint", "--resume", recovery])
     assert "is a full_refresh, no reset_checkpoint" in str(wrong.exception)
     done = CliRunner().invoke(app, ["recover", "full_refresh", "--resume", recovery, "--json"])
@@ -598,7 +598,7 @@ def test_each_command_that_needs_spark_takes_its_master_and_submits_as_the_flow_
     if asked[0] == "recover":
         (recovery,) = ledger.recoveries(stands.home.storage, "events")
         way_on = f"recover full_refresh --resume {recovery}" + (f" --master '{master}'" if master else "")
-        assert str(failed.exception).endswith(way_on), "what goes on, goes on there"
+        assert str(failed.exception).endswith(way_on), "what continues, continues there"
 
 
 def test_the_drivers_that_a_recovery_starts_run_on_its_master(
@@ -622,7 +622,7 @@ def test_recover_asks_again_where_the_price_got_worse_and_releases_the_flow_on_n
     monkeypatch.setattr(leases, "wait_until_gone", slow)
     monkeypatch.setattr(running, "drive", Driver(stands))
     refused = runner("--start", "latest", "--accept", "loss", said="y\nn\n")
-    assert "Go on all the same?" in refused.output
+    assert "Continue anyway?" in refused.output
     assert (stands.home.owners(), stands.home.generations()) == ([], [1])
     assert runner("--start", "latest", "--accept", "loss", said="y\ny\n").exit_code == 0
     assert stands.home.generations() == [1, 2]
@@ -706,7 +706,7 @@ def into(world: World, redirect: str, arguments: str, **environment: str) -> sub
         pytest.param("| true", 0, "", id="a reader that went away"),
         pytest.param(">&-", 0, "", id="closed"),
         pytest.param(
-            ">/dev/full", 1, "could not be printed: .*No space left on device.*Make room", id="full"
+            ">/dev/full", 1, "could not be printed: .*No space left on device.*Free some space", id="full"
         ),
     ],
 )
@@ -803,7 +803,7 @@ def test_help_marks_what_is_required_and_writes_whole_numbers_as_such() -> None:
     reset, tidy = (
         CliRunner().invoke(app, ["plan", name, "--help"]).stdout for name in ("reset_checkpoint", "clean_up")
     )
-    assert "Required. The flow that gets" in " ".join(reset.replace("│", " ").split())
+    assert "Required. The flow to give a" in " ".join(reset.replace("│", " ").split())
     assert "Else 30." in " ".join(tidy.replace("│", " ").split()) and "30.0" not in tidy
 
 
@@ -829,7 +829,7 @@ def test_what_stands_oddly_in_the_state_folder_is_shown_and_no_traceback(
     }
     storage.create(home.lease(1), to_json(lease))
     done = command("flows")
-    assert (done.returncode, "is no lease: its process has the id 1000" in done.stderr) == (
+    assert (done.returncode, "is not a lease: its process has the id 1000" in done.stderr) == (
         1,
         True,
     ), done.stderr

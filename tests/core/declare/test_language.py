@@ -360,7 +360,7 @@ BAD: dict[str, tuple[str, int, str]] = {
         2,
         "materialized_view is not there: tables are not made by functions",
     ),
-    "a name that nobody has": (
+    "a name that no one has": (
         "dp.create_strem()",
         2,
         "AttributeError: dp.create_strem is not there. Allowed are append_flow, configure",
@@ -442,9 +442,21 @@ def test_who_is_told_does_not_make_a_flow_another_one_but_its_driver_does(tmp_pa
             "no_progress_after is 30. Allowed is a number and a unit",
         ),
         ("dp.notifier('mail')", "the notifier 'mail' is no path of a class"),
-        ("dp.notifier('a.B', to={1, 2})", "the arguments of the notifier a.B are no JSON values"),
+        ("dp.notifier('a.B', password='abc')", "the notifier a.B has a secret in its argument 'password'"),
+        (
+            "dp.notifier('a.B', headers={'Authorization': 'Bearer 123456789'})",
+            "the notifier a.B has a secret in its argument 'headers'. What is declared is kept",
+        ),
+        (
+            "dp.notifier('a.B', url='https://hooks.slack.com/services/T0/B0/x')",
+            "the notifier a.B has a secret in its argument 'url'",
+        ),
+        ("dp.notifier('a.B', to={1, 2})", "the arguments of the notifier a.B are not JSON values"),
     ],
-    ids=["twice", "not a truth value", "a name", "no number", "no unit", "no path", "no JSON"],
+    ids=[
+        *("twice", "not a truth value", "a name", "no number", "no unit", "no path"),
+        *("a password", "a token in a value", "a webhook's address", "no JSON"),
+    ],
 )
 def test_a_pipelines_options_are_checked(tmp_path: Path, body: str, said: str) -> None:
     with pytest.raises(DeclarationError, match=said):

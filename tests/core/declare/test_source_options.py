@@ -127,7 +127,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"format": "kafka", "options": {**BROKER, "subscribe": ""}},
         "has an empty subscribe",
     ),
-    "assign is no JSON": (
+    "assign is not JSON": (
         {"format": "kafka", "options": {**BROKER, "assign": "orders:0"}},
         "assign 'orders:0'. Give JSON of partitions",
     ),
@@ -273,11 +273,11 @@ def test_the_environment_is_filled_in_where_the_source_is_opened_and_nowhere_bef
 REFUSED = {
     "not named by the setting": (
         "HOME_OF_ALL",
-        "HOME_OF_ALL is not among .* STREAMKEEPER_PIPELINE_ENV names ORDERS_.*Add it there",
+        "HOME_OF_ALL is not an environment variable .* STREAMKEEPER_PIPELINE_ENV names ORDERS_.*Add it there",
     ),
     "a password of Airflow's": (
         "AIRFLOW__CORE__FERNET_KEY",
-        "AIRFLOW__CORE__FERNET_KEY is Airflow's own, which no pipeline may see",
+        "AIRFLOW__CORE__FERNET_KEY is Airflow's own, which pipelines may not read",
     ),
     "a connection of Airflow's": ("AIRFLOW_CONN_SMTP_DEFAULT", "AIRFLOW_CONN_SMTP_DEFAULT is Airflow's own"),
     "what Airflow's image is given": (

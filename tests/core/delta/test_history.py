@@ -72,9 +72,9 @@ def test_the_id_comes_from_the_summary_of_the_newest_commit_where_the_commits_do
         ),
         (
             offset(4),
-            "version 4 is to be read next, and the table ends at 2: it was put back from an older copy",
+            "version 4 is to be read next, and the table ends at 2: it was restored from an older copy",
         ),
-        (offset(3, table_id="another"), "the table was made anew: its id was another and is 7c0ffee0"),
+        (offset(3, table_id="another"), "the table was recreated: its id was another and is 7c0ffee0"),
     ],
     ids=[
         "at the end",
@@ -84,7 +84,7 @@ def test_the_id_comes_from_the_summary_of_the_newest_commit_where_the_commits_do
         "a snapshot",
         "a lost snapshot",
         "an older copy",
-        "anew",
+        "again",
     ],
 )
 def test_what_is_gone_is_found_before_anything_is_read(
@@ -116,7 +116,7 @@ def test_a_commit_that_writes_its_own_time_goes_by_that(table: Table) -> None:
 
 def test_a_moment_whose_commits_were_cleaned_up_is_refused(table: Table) -> None:
     table.clean_up(2)
-    with pytest.raises(SourceError, match="starts with version 2, which is younger than that moment"):
+    with pytest.raises(SourceError, match="starts with version 2, which is newer than that time"):
         version_at(require_history(str(table.root), "raw"), START_MS)
 
 
@@ -171,7 +171,7 @@ def test_files_that_vacuum_took_are_found(table: Table) -> None:
 
 def test_a_commit_that_is_damaged_is_named(table: Table) -> None:
     (table.log / f"{1:020d}.json").write_text("{")
-    with pytest.raises(SourceError, match=r"00001.json is no commit of a Delta table"):
+    with pytest.raises(SourceError, match=r"00001.json is not a commit of a Delta table"):
         between(require_history(str(table.root), "raw"), offset(0), offset(3))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,15 +11,7 @@ import pytest
 
 from streamkeeper.declare.model import Notifier
 from streamkeeper.drivers import alerts
-from streamkeeper.drivers.alerts import (
-    FIRST_PAUSE,
-    MOST_ATTEMPTS,
-    SENDING_SECONDS,
-    Alert,
-    AlertKind,
-    Step,
-    storage_now,
-)
+from streamkeeper.drivers.alerts import PAUSE, Alert, AlertKind, storage_now
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.storage import LocalStorage
@@ -33,7 +26,6 @@ PARKED = Alert(
     1,
     7,
 )
-MAIL = "mail"
 
 
 @pytest.fixture
@@ -66,73 +58,36 @@ def test_an_alert_is_not_lost_where_its_process_ended_before_it_was_recorded(hom
     assert alerts.record(home, PARKED)
 
 
-@pytest.mark.parametrize("which", ["record", "attempt"])
-def test_of_many_at_once_one_records_and_one_sends(which: str, home: FlowHome) -> None:
+@pytest.mark.parametrize("act", [alerts.record, alerts.claim])
+def test_of_many_at_once_one_records_and_one_sends(
+    act: Callable[[FlowHome, Alert], object], home: FlowHome
+) -> None:
     start = threading.Barrier(8)
 
     def race(_: int) -> bool:
         start.wait()
-        return (
-            alerts.record(home, PARKED)
-            if which == "record"
-            else alerts.attempt(home, PARKED, MAIL).step is Step.SEND
-        )
+        return bool(act(home, PARKED))
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(race, range(8))) == 1
 
 
-def test_a_notifier_is_told_once(home: FlowHome) -> None:
-    first = alerts.attempt(home, PARKED, MAIL)
-    assert (first.step, first.number) == (Step.SEND, 1)
-    assert alerts.attempt(home, PARKED, MAIL).step is Step.WAIT
-    first.sent(home)
-    assert alerts.attempt(home, PARKED, MAIL).step is Step.SENT
-    assert alerts.attempt(home, PARKED, "webhook").step is Step.SEND
-
-
-@pytest.mark.parametrize(
-    ("failures", "later", "step"),
-    [
-        pytest.param(1, 0.0, Step.WAIT, id="right after it failed"),
-        pytest.param(1, FIRST_PAUSE + 1, Step.SEND, id="after the pause"),
-        pytest.param(3, FIRST_PAUSE + 1, Step.WAIT, id="the pause has grown"),
-        pytest.param(3, 4 * FIRST_PAUSE + 1, Step.SEND, id="after the grown pause"),
-        pytest.param(20, 3601.0, Step.SEND, id="the longest pause is an hour"),
-        pytest.param(MOST_ATTEMPTS, 9e9, Step.GIVEN_UP, id="given up"),
-    ],
-)
-def test_what_failed_is_tried_again_later_and_later(
-    failures: int, later: float, step: Step, home: FlowHome
-) -> None:
-    for number in range(failures):
-        attempt = alerts.attempt(home, PARKED, MAIL, lambda: 9e9)
-        assert (attempt.step, attempt.number) == (Step.SEND, number + 1)
-        attempt.failed(home, "no route to host")
+def test_the_next_attempt_follows_after_the_pause(home: FlowHome) -> None:
+    assert alerts.claim(home, PARKED) == 1
     now = storage_now(home.storage)
-    assert alerts.attempt(home, PARKED, MAIL, lambda: now + later).step is step
+    assert alerts.claim(home, PARKED, lambda: now + PAUSE - 5) is None
+    assert alerts.claim(home, PARKED, lambda: now + PAUSE + 5) == 2
 
 
-@pytest.mark.parametrize(
-    ("later", "step"), [(SENDING_SECONDS - 5, Step.WAIT), (SENDING_SECONDS + 5, Step.SEND)]
-)
-def test_an_attempt_whose_process_died_is_made_again_only_after_the_term(
-    later: float, step: Step, home: FlowHome
-) -> None:
-    alerts.attempt(home, PARKED, MAIL)
-    now = storage_now(home.storage)
-    assert alerts.attempt(home, PARKED, MAIL, lambda: now + later).step is step
+def test_a_notifier_with_other_arguments_is_another_one(home: FlowHome) -> None:
+    alerts.record_told(home, PARKED, Notifier("a.B", {"to": "x", "cc": ["y"]}))
+    assert alerts.was_told(home, PARKED, Notifier("a.B", {"cc": ["y"], "to": "x"}))
+    assert not alerts.was_told(home, PARKED, Notifier("a.B", {"to": "x", "cc": ["z"]}))
 
 
 def test_the_storage_tells_its_own_time(home: FlowHome) -> None:
     before = storage_now(home.storage)
     assert storage_now(home.storage) >= before > 1.7e9
-
-
-def test_a_notifier_with_other_arguments_is_another_one() -> None:
-    one = alerts.notifier_key(Notifier("a.B", {"to": "x", "cc": ["y"]}))
-    assert one == alerts.notifier_key(Notifier("a.B", {"cc": ["y"], "to": "x"}))
-    assert one != alerts.notifier_key(Notifier("a.B", {"to": "x", "cc": ["z"]}))
 
 
 def test_an_alert_in_words_is_safe_to_put_into_a_mail() -> None:
@@ -152,5 +107,5 @@ def test_every_kind_has_a_subject(kind: AlertKind) -> None:
 
 def test_a_pending_file_that_is_no_alert_is_named(home: FlowHome) -> None:
     home.storage.create(home.alert("pending/x.json"), b'{"kind": "rumour"}')
-    with pytest.raises(StorageError, match=r"alerts/pending or beside it is no alert.*Remove it"):
+    with pytest.raises(StorageError, match=r"alerts/pending or beside it is not an alert.*Remove it"):
         alerts.pending(home)

@@ -24,7 +24,7 @@ def looping(world: World, times: list[float]) -> list[bool]:
         pytest.param(
             [0, 30, 60, 90, 120, 1900],
             [False] * 4 + [True, True],
-            id="once a loop it stays one while failures go on",
+            id="once a loop it stays one while failures continue",
         ),
         pytest.param(
             [0, 30, 60, 90, 120, 120 + WINDOW + 1],
@@ -59,5 +59,5 @@ def test_a_loop_keeps_its_name_however_many_failures_follow(world: World) -> Non
 
 def test_a_file_that_lists_no_failures_is_said_with_what_to_do(world: World) -> None:
     world.home.storage.overwrite(world.home.failures, b'{"times": "yesterday"}')
-    with pytest.raises(StorageError, match=r"failures lists no failures.*Remove it"):
+    with pytest.raises(StorageError, match=r"failures is not a list of failures.*Remove it"):
         crash_loops.note(world.home)

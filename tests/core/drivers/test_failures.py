@@ -1,4 +1,4 @@
-"""Telling failures apart: every row of the table in FACTS-spark, as Spark 4.2.0 and Delta 4.4.0 word them."""
+"""Telling failures apart: every row of the table, as Spark 4.2.0 and Delta 4.4.0 word them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CONDITIONS = {
     "MALFORMED_LOG_FILE": (RECOVER, "damaged"),
     "STREAMING_CHECKPOINT_MISSING_METADATA_FILE": (RECOVER, "metadata file is gone"),
     "CONCURRENT_STREAM_LOG_UPDATE": (RETRY, "two runs"),
-    "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE": (RECOVER, "made anew"),
+    "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE": (RECOVER, "recreated"),
     "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE": (RECOVER, "history"),
     "DELTA_MISSING_FILES_UNEXPECTED_VERSION": (RECOVER, "history"),
     "DELTA_SOURCE_TABLE_IGNORE_CHANGES": (CORRECT, "were changed"),
@@ -54,7 +54,7 @@ MESSAGES = {
         "number of sources",
     ),
     "Wrong basePath /a for the root path: file:/b": (RECOVER, "path of a files source"),
-    "Multiple streaming queries are concurrently using file:/c/metadata": (RECOVER, "checksum do not fit"),
+    "Multiple streaming queries are concurrently using file:/c/metadata": (RECOVER, "checksum do not match"),
     "Checksum error: file:/state/x/checkpoints/1/offsets/5 at 0 exp: 1 got: 2": (RECOVER, ".crc"),
     "Checksum error: file:/data/events/f1.json at 0 exp: 1 got: 2": (RETRY, "another try"),
     "Connection reset by peer": (RETRY, "another try"),

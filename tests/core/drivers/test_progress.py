@@ -10,10 +10,11 @@ import pytest
 from streamkeeper.checkpoint import Checkpoint, FileEntry, write_files_log
 from streamkeeper.drivers import progress
 from streamkeeper.drivers.alerts import Alert, AlertKind, storage_now
-from streamkeeper.drivers.pending_input import Waiting, what_waits
+from streamkeeper.drivers.pending_input import what_waits
 from streamkeeper.drivers.progress import DUTY, Note, Position, Seen, State, is_over, judge, needs_listing
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.manifest.manifest import write_manifest
+from streamkeeper.sources.base.format import Waiting
 from streamkeeper.storage import to_json
 from tests.worlds.small_world import CHANGES, EVENTS, World
 
@@ -83,7 +84,11 @@ INPUT, NOTHING = Waiting(True, "a file waits"), Waiting(False)
             id="not listed",
         ),
         pytest.param(
-            Seen(AT, True, False, NOTHING), Note(AT, 400.0), State.IDLE, Note(AT), id="the files are gone"
+            Seen(AT, True, False, NOTHING),
+            Note(AT, 400.0),
+            State.IDLE,
+            Note(AT),
+            id="the files no longer exist",
         ),
         pytest.param(
             Seen(AT, True, False, None),

@@ -127,7 +127,7 @@ def test_a_driver_beyond_the_deadline_is_ended(
         home, deadline=0.2, kill_after=5 if script == "polite" else 0.5, say=said.append
     ) == Stop("p.f", by, 1)
     assert process.wait(timeout=10) == code
-    assert [words.rsplit(" gets ", 1)[1] for words in said] == [f"{name}." for name in signals]
+    assert [words.rsplit(" sending it ", 1)[1] for words in said] == [f"{name}." for name in signals]
     assert "pid" in said[0]
 
 
@@ -218,7 +218,7 @@ def test_a_flow_that_nothing_holds_is_not_stopped(when: str, home: FlowHome, dri
     release: Callable[[float], None] = lambda seconds: holds.release(home, holds.person("ada")) and None  # noqa: E731
     if when == "before":
         release(0)
-    with pytest.raises(StreamkeeperError, match=r"nothing holds it.*streamkeeper hold p\.f"):
+    with pytest.raises(StreamkeeperError, match=r"it is not held.*streamkeeper hold p\.f"):
         stopping.stop(
             home, deadline=0.1, sleep=release, monotonic=iter([0.0, 0.0, 0.0, 1.0, 1.0, 1.0]).__next__
         )

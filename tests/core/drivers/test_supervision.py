@@ -45,7 +45,7 @@ def test_a_beat_is_read_as_it_was_written(world: World) -> None:
 
 def test_a_file_that_is_no_beat_is_told_with_what_to_do(world: World) -> None:
     world.home.storage.overwrite(world.home.supervisor, b'{"pulse": 1}')
-    with pytest.raises(StorageError, match=r"is no supervisor's heartbeat: .* Remove it"):
+    with pytest.raises(StorageError, match=r"is not a supervisor's heartbeat: .* Remove it"):
         supervision.read(world.home)
 
 

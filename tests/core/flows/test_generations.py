@@ -89,7 +89,7 @@ def test_a_decision_of_someone_else_is_refused(there: str | None, mine: str | No
     before = world.tree()
     with pytest.raises(
         RecoveryError,
-        match=r"Generation 2 of events.clean_events was decided meanwhile by driver .* Make the plan again",
+        match=r"Generation 2 of events.clean_events was decided meanwhile by driver .* Plan again",
     ):
         generations.decide(world.home, decision(world, mine, why="another reason"))
     assert world.tree() == before
@@ -107,9 +107,9 @@ def test_of_two_drivers_that_begin_a_generation_the_first_is_what_holds(world: W
     [
         (b"", "holds b''.* not a JSON object"),
         (b'{"number": 2', "not a JSON object"),
-        (b'{"format": 1}', "000002.json is no generation: .*start"),
-        (b'{"format": 1, "start": {"mode": "earliest"}, "accepted": []}', "is no generation: .*number"),
-        (b'{"format": 1, "start": {"when": 1}, "accepted": []}', "is no generation: .*when"),
+        (b'{"format": 1}', "000002.json is not a generation: .*start"),
+        (b'{"format": 1, "start": {"mode": "earliest"}, "accepted": []}', "is not a generation: .*number"),
+        (b'{"format": 1, "start": {"when": 1}, "accepted": []}', "is not a generation: .*when"),
         (
             b'{"format": 2}',
             "has format 2; this Streamkeeper reads 1. Use the release that wrote it, or a newer one",
@@ -130,8 +130,8 @@ def test_a_damaged_or_newer_decision_is_named_and_not_guessed(
     ("change", "message"),
     [
         ({"format": 7}, "has format 7"),
-        ({"operators": None}, "is no generation's start"),
-        ({"extra": 1}, "is no generation's start"),
+        ({"operators": None}, "is not a generation's start"),
+        ({"extra": 1}, "is not a generation's start"),
     ],
     ids=["newer", "damaged", "strange field"],
 )

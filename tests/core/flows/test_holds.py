@@ -14,7 +14,7 @@ OWNERS = [holds.PARK, holds.person("ada"), holds.person("grace"), holds.recovery
 @pytest.mark.parametrize("mine", OWNERS)
 def test_an_owner_never_erases_another(mine: str, world: World) -> None:
     for owner in OWNERS:
-        holds.put(world.home, owner, f"reason of {owner}", "somebody")
+        holds.put(world.home, owner, f"reason of {owner}", "someone")
     assert holds.release(world.home, mine)
     assert [hold.owner for hold in holds.all_of(world.home)] == sorted(set(OWNERS) - {mine})
     assert not holds.release(world.home, mine)

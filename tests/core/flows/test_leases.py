@@ -117,7 +117,7 @@ def test_a_driver_elsewhere_whose_heart_beats_keeps_its_lease(world: World) -> N
     hold_lease(world.home, ELSEWHERE)
     beat(world.home, 1)
     clock = Clock(on_sleep=lambda slept: beat(world.home, 2) if slept >= 55 else None)
-    with pytest.raises(LeaseHeld, match=r"Its heart beats"):
+    with pytest.raises(LeaseHeld, match=r"Its heartbeat is current"):
         acquire(world.home, clock)
     assert 55 <= clock.now - 1000 < 60
 
@@ -225,7 +225,7 @@ def test_waiting_ends_after_a_silent_term_of_a_driver_elsewhere(world: World) ->
 def test_waiting_for_a_driver_that_does_not_stop_says_so_after_its_time(world: World) -> None:
     hold_lease(world.home, HERE)
     said = (
-        r"is still there 300 s after it was asked to stop. .*STREAMKEEPER_STOP_TIMEOUT.*or put a hold.*end"
+        r"is still there 300 s after it was asked to stop. .*STREAMKEEPER_STOP_TIMEOUT.*or hold the flow.*end"
         r" that process"
     )
     with pytest.raises(LeaseHeld, match=said):

@@ -62,7 +62,7 @@ def test_another_recovery_is_refused_and_told_how_to_go_on(storage: LocalStorage
     recovery_lock.take(storage, "events", "t", "r1")
     with pytest.raises(
         TableLocked,
-        match=r"The recovery r1 works on the table t of events, so r2 cannot begin.*--resume r1.*abandon r1",
+        match=r"The recovery r1 has locked the table t of events, so r2 cannot start.*--resume r1.*abandon",
     ):
         recovery_lock.take(storage, "events", "t", "r2")
     assert recovery_lock.holder(storage, "events", "t") == "r1"

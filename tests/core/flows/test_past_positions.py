@@ -96,7 +96,7 @@ def test_a_batch_that_was_never_committed_is_refused_with_those_that_were(world:
     world.processed(3, committed=2)
     with pytest.raises(
         RequestError,
-        match=r"has no batch 2 that is in the table: its last is 1.*oldest .* is batch 0, the newest 1",
+        match=r"has no batch 2 in the table: its last is 1.*oldest available batch is 0, the newest 1",
     ):
         past_positions.at_batch(world.home, table(world), 1, 2)
 
@@ -105,7 +105,7 @@ def test_a_batch_that_spark_removed_is_refused_with_the_oldest_that_is_left(stan
     purge(stands, 3)
     with pytest.raises(
         RequestError,
-        match=r"Batch 1 .* cannot be had any more.*minBatchesToRetain.*oldest .* is batch 3, the newest 4",
+        match=r"Batch 1 .* no longer available.*minBatchesToRetain.*oldest available .* is 3, the newest 4",
     ):
         past_positions.at_batch(stands.home, table(stands), 1, 1)
     assert past_positions.at_batch(stands.home, table(stands), 1, 3).batch == 3
@@ -116,7 +116,7 @@ def test_a_generation_that_is_not_there_is_refused_with_those_that_are(
     number: int, said: str, stands: World
 ) -> None:
     decide_next(stands)
-    with pytest.raises(RequestError, match=rf"{said}. Generations that can be gone back to: 1 "):
+    with pytest.raises(RequestError, match=rf"{said}. Generations to which a rewind can return: 1 "):
         past_positions.at_end(stands.home, table(stands), number)
 
 
@@ -146,7 +146,8 @@ def test_the_seed_of_a_generation_is_a_place_and_what_is_before_it_is_not(stands
         stands.home.storage.read(stands.home.start(2)).replace(b'"seed_batch": 0', b'"seed_batch": 1'),
     )
     with pytest.raises(
-        RequestError, match="stands for what was before it: it began after after-last with batch 1"
+        RequestError,
+        match="stands for everything before the generation, which started from after-last with batch 1",
     ):
         past_positions.at_batch(stands.home, table(stands), 2, 0)
 
@@ -210,7 +211,10 @@ def test_a_moment_means_the_last_batch_committed_until_then(
 
 @pytest.mark.parametrize(
     ("second", "said"),
-    [(TEN - 1, "no generation of .* had begun"), (TEN + 30, "generation 1 of .* had committed nothing")],
+    [
+        (TEN - 1, "had no generation that is still kept"),
+        (TEN + 30, "generation 1 of .* had committed nothing"),
+    ],
 )
 def test_a_moment_before_all_is_refused(second: int, said: str, timed: World) -> None:
     with pytest.raises(RequestError, match=said):

@@ -53,13 +53,13 @@ def reset(world: World) -> World:
 
 
 def test_how_far_a_rebuild_is_stands_in_the_heartbeat(reset: World) -> None:
-    assert status.how_far(reset.home) is None
+    assert status.rebuild_progress(reset.home) is None
     beat(reset, 1)
-    assert status.how_far(reset.home) == "state of generation 2 rebuilt by 1 of 4 steps, 10 rows"
-    assert status.how_far(reset.home, first=3) is None
+    assert status.rebuild_progress(reset.home) == "state of generation 2 rebuilt by 1 of 4 steps, 10 rows"
+    assert status.rebuild_progress(reset.home, first=3) is None
     assert "rebuilt by 1 of 4 steps" in status.look(reset.home.storage, reset.flow).detail
     beat(reset, 4, phase="running")
-    assert status.how_far(reset.home) is None
+    assert status.rebuild_progress(reset.home) is None
 
 
 def test_a_rebuild_that_goes_on_alarms_nobody_and_one_that_stands_still_does(reset: World) -> None:

@@ -277,21 +277,21 @@ REFUSED: dict[str, tuple[Callable[[World], None], str, str, type[Exception], str
         OLD,
         NEW,
         RequestError,
-        "something is kept under that name",
+        "there is state under that name",
     ),
     "the pipeline's name is taken": (
         with_strange_names,
         "events",
         "visits",
         RequestError,
-        "something is kept under that name",
+        "there is state under that name",
     ),
     "nothing is kept": (
         nothing,
         "events.other",
         NEW,
         RequestError,
-        f"Nothing is kept of 'events.other'.* Kept are: {OLD}",
+        f"There is no state of 'events.other'.* There is state of: {OLD}",
     ),
     "another kind": (nothing, OLD, "visits", RequestError, "cannot become"),
     "another pipeline": (nothing, OLD, "visits.clean_events", RequestError, "a flow stays in its pipeline"),
@@ -340,7 +340,7 @@ def test_a_name_that_was_had_is_nobody_elses(way: Way, stands: World) -> None:
     stands.declare(EVENTS.replace('"events"', '"others"'))
     found = read_manifest(stands.settings)
     assert OLD not in names_of(found) or home.pipeline == "events"
-    assert "to take the rename back, run `streamkeeper rename" in found.errors["events"]
+    assert "to undo the rename, run `streamkeeper rename" in found.errors["events"]
 
 
 # --- whose a table is
@@ -360,7 +360,7 @@ def test_a_lock_and_a_turn_of_an_earlier_release_are_honoured(stands: World) -> 
     storage(stands).create(
         "events/tables/events/lock/recovery.json", to_json({"recovery": "r1", "at": "then"})
     )
-    with pytest.raises(TableLocked, match="The recovery r1 works on the table events"):
+    with pytest.raises(TableLocked, match="The recovery r1 has locked the table events"):
         recovery_lock.take(storage(stands), "events", "events", "r2")
     assert TableTurns(storage(stands), "events", "events").root == "events/tables/events/turn"
 

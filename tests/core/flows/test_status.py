@@ -76,7 +76,7 @@ def test_a_flow_whose_driver_left_is_stopped_where_it_had_done_what_it_was_asked
 ) -> None:
     leases.leave(world.home, driver(world, HERE), outcome.name.lower())
     found = look(world)
-    assert (found.state, "good order" in found.detail) == (state, True)
+    assert (found.state, "ended normally" in found.detail) == (state, True)
     holds.put(world.home, holds.person("ada"), "later", "ada")
     assert look(world).state == "held"
 
@@ -125,7 +125,7 @@ def test_a_once_flow_that_has_read_all_there_was_is_done_until_a_next_generation
     found = look(world)
     assert (found.state, found.detail) == (
         "done",
-        "it runs once, and has read all there was, in generation 1",
+        "it runs once and has read all its input, in generation 1",
     )
     generations.decide(world.home, generations.with_number(generations.first(world.home, "f"), world.home, 2))
     assert look(world).state == "down"

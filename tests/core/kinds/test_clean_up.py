@@ -106,7 +106,9 @@ def test_a_checkpoint_goes_when_its_generation_was_left_longer_ago_than_the_rete
 def test_what_stays_is_said_with_the_reason(stands: World) -> None:
     found = plan(stands, 5)
     assert kept(
-        found, "The checkpoint of generation 2 of events.clean_events goes: it was left long enough ago."
+        found,
+        "The checkpoint of generation 2 of events.clean_events is removed: it was retired longer ago"
+        " than the retention.",
     )
     assert kept(
         found,
@@ -134,11 +136,11 @@ def test_what_is_left_of_a_pipeline_that_is_declared_no_more_is_named(stands: Wo
     found = chosen.plan(
         stands.settings, manifest, chosen.parse({"pipeline": "others"}, manifest, "ada"), "c1"
     )
-    assert kept(found, "The pipeline events is declared no more")
+    assert kept(found, "The pipeline events is no longer declared")
     assert kept(
         found,
-        "flows clean_events stays. If it was renamed, run `streamkeeper rename events NEW`; or, if nobody"
-        " needs",
+        "flows clean_events is kept. If it was renamed, run `streamkeeper rename events NEW`. If its"
+        " checkpoints",
     )
     assert kept(found, f"{stands.settings.state}/events by hand")
     stands.declare(EVENTS)
@@ -154,15 +156,16 @@ def test_what_is_decided_to_begin_from_an_earlier_one_keeps_it(stands: World) ->
     assert goes(found) == ["000001-000001", "000003-000003"]
     assert kept(
         found,
-        "generation 2 of events.clean_events stays: generation 5, which is decided and not begun yet, begins"
-        " from it",
+        "generation 2 of events.clean_events stays: generation 5, which is decided and not started yet,"
+        " starts from it",
     )
 
 
 def test_what_a_recovery_names_that_is_not_over_stays(stands: World) -> None:
     evidence = {
         "format": 2, "recovery": "rewind", "recovery_id": "w1", "pipeline": "events", "tables": ["events"],
-        "request": {}, "steps": [], "copies": [], "notes": [], "refusals": [], "details": {}, "at": "",
+        "request": {}, "steps": [], "copies": [], "notes": [], "refusals": [], "ways": [],
+        "details": {}, "at": "",
         "flows": [
             {
                 "flow": FLOW, "target": "events", "generation": 4, "next_generation": 5, "previous": 4,
@@ -176,7 +179,7 @@ def test_what_a_recovery_names_that_is_not_over_stays(stands: World) -> None:
     book.record("planned", evidence)
     found = plan(stands, 1)
     assert goes(found) == ["000002-000002", "000003-000003"]
-    assert kept(found, "generation 1 of events.clean_events stays: the recovery w1 is not over and names it")
+    assert kept(found, "generation 1 of events.clean_events stays: the recovery w1 is not over and needs it")
     book.record("ended", {})
     assert goes(plan(stands, 1)) == ["000001-000001", "000002-000002", "000003-000003"]
 
@@ -196,7 +199,7 @@ def test_the_newest_leases_stay(stands: World) -> None:
         stands.home.storage.overwrite(stands.home.lease(epoch), b"{}")
         stands.home.storage.overwrite(stands.home.heartbeat(epoch), b"{}")
     found = plan(stands, 30)
-    assert kept(found, "up to epoch 3 go: the newest 10 stay")
+    assert kept(found, "up to epoch 3 are removed: the newest 10 stay")
     clean(stands, found)
     assert stands.home.epochs() == list(range(4, 14))
     assert stands.home.storage.names(f"{stands.home.root}/heartbeats")[0] == "000004"
@@ -248,7 +251,7 @@ def test_a_table_that_a_recovery_works_on_is_left_for_another_day(stands: World)
     recovery_lock.take(stands.home.storage, "events", "events", "other")
     before = stands.tree()
     left = clean(stands, found)["left"]
-    assert "The recovery other works on the table events" in left["clean_events"]
+    assert "The recovery other has locked the table events" in left["clean_events"]
     assert stands.tree() == before
 
 
@@ -281,7 +284,7 @@ def test_a_flow_that_is_declared_no_more_is_named_and_its_present_checkpoint_kep
     found = plan(renamed, 11)
     assert kept(
         found,
-        "events.old_events is declared no more (renamed, or removed?): its files stay until forget_flows"
+        "events.old_events is no longer declared (renamed, or removed?): its files stay until forget_flows"
         " names it",
     )
     clean(renamed, found)
@@ -290,7 +293,7 @@ def test_a_flow_that_is_declared_no_more_is_named_and_its_present_checkpoint_kep
 
 def test_it_goes_when_someone_decides_so_and_leaves_what_its_ids_were(renamed: World) -> None:
     found = plan(renamed, 30, forget_flows="old_events")
-    assert kept(found, "events.old_events is forgotten, as asked for")
+    assert kept(found, "events.old_events is removed, as requested")
     clean(renamed, found)
     assert renamed.home.storage.names(old(renamed).root) == ["generations"]
     assert old(renamed).generations() == [1, 2]
@@ -324,15 +327,14 @@ def test_it_stays_while_a_driver_of_it_lives(renamed: World) -> None:
         ({"forget_flows": "no/name"}, "forget_flows is 'no/name'. Allowed are names of flows"),
         (
             {"forget_flows": "unknown"},
-            "forget_flows names unknown, of which nothing is kept. Kept and not declared are: old_events",
+            "forget_flows names unknown, which have no state. Flows with state that are not declared:"
+            " old_events",
         ),
         ({"keep_days": 0.5}, "keep_days is 0.5; it must be a number of days from 1 to 36,500"),
-        ({"tombstone_days": "x"}, "tombstone_days is 'x'; it must be of type number"),
         (
             {"tombstone_days": 1_000_000},
             "tombstone_days is 1000000; it must be a number of days from 1 to 36,500",
         ),
-        ({"pipeline": "other"}, "pipeline is 'other'; allowed are events"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(values: dict[str, Any], said: str, renamed: World) -> None:
@@ -382,7 +384,7 @@ def forgets(found: Plan) -> str | None:
 def test_tables_by_key_forget_with_the_moment_that_the_plan_says(keyed: World) -> None:
     found = plan(keyed, tombstone_days=2)
     assert found.details["tombstones"] == [{"table": "events", "before": "2026-11-19T11:59:00+00:00"}]
-    assert kept(found, "forgets deletes and truncates that it learned of before 2026-11-19T11:59:00+00:00.")
+    assert kept(found, "forgets deletes and truncates received before 2026-11-19T11:59:00+00:00.")
     assert kind("clean_up").read_request(found.request).tombstone_days == 2
 
 
@@ -402,7 +404,7 @@ def test_a_pause_of_a_flow_counts_on_top_of_the_retention(keyed: World, ages: tu
     assert kept(
         found,
         f"; it keeps later ones, since {FLOW}, which writes it, committed nothing for 40 d, and may have to"
-        " read what came meanwhile.",
+        " read changes that arrived meanwhile.",
     )
 
 
@@ -412,18 +414,18 @@ def test_a_pause_of_a_flow_counts_on_top_of_the_retention(keyed: World, ages: tu
         pytest.param(
             (BATCH, 19, True),
             30,
-            "began generation 2 (batch) within the retention, and may read what is older",
+            "began generation 2 (batch) within the retention, and may read older changes",
             id="went back",
         ),
         pytest.param((BATCH, 19, True), 1, None, id="went back longer ago than the retention"),
         pytest.param(
             (BATCH, 1, False),
             2,
-            "is to begin generation 2 (batch), and may read what is older",
+            "is to start generation 2 (batch), and may read older changes",
             id="is to go back",
         ),
         pytest.param((AFTER_LAST, 19, True), 30, None, id="went on"),
-        pytest.param((AFTER_LAST, 19, False), 30, None, id="is to go on"),
+        pytest.param((AFTER_LAST, 19, False), 30, None, id="is to continue"),
     ],
 )
 def test_nothing_is_forgotten_while_a_flow_reads_what_is_older(
@@ -487,7 +489,7 @@ def test_generations_that_a_backup_goes_back_to_stay_and_old_backups_go(stands: 
         where = (FlowAt(FLOW, number, 5, "q"),)
         backups.enter(storage, Backup(name, "events", "events", at, "ada", (copied,), where, kept_days=7))
     found = plan(stands)
-    assert kept(found, "generation 1 of events.clean_events stays: a backup goes back to it")
+    assert kept(found, "generation 1 of events.clean_events stays: a backup refers to it")
     assert [(item["id"], item["why"]) for item in found.details["backups"]] == [
         ("b1", "it is older than 7 days")
     ]

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from streamkeeper.amounts import DOWNSTREAM, LOSS
-from streamkeeper.delta.identity_columns import with_later_marks, without_marks
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.flows import generations, leases, ledger, side_flow
 from streamkeeper.flows.generations import BESIDE, StartAt
@@ -42,15 +41,15 @@ def stands(world: World) -> World:
     return world
 
 
-def summarize(world: World, table: str = "events", **properties: str) -> None:
+def summarize(world: World, schema: str = "{}", **properties: str) -> None:
     """Write what Delta writes beside a table's newest commit."""
-    log = world.root / "warehouse" / table / "_delta_log"
+    log = world.root / "warehouse" / "events" / "_delta_log"
     newest = max(log.glob("*.json")).stem
     content = {
         "numFiles": 3,
         "tableSizeBytes": 4096,
         "protocol": {},
-        "metadata": {"configuration": properties},
+        "metadata": {"configuration": properties, "schemaString": schema},
     }
     (log / f"{newest}.crc").write_text(json.dumps(content))
 
@@ -100,7 +99,7 @@ def test_the_plan_says_where_the_table_is_built_and_what_that_takes(stands: Worl
         3,
     )
     assert found.steps.index("build") < found.steps.index("hold") < found.steps.index("put_in_place")
-    assert "is built anew beside" in found.notes[0]
+    assert "is rebuilt beside" in found.notes[0]
     assert KIND.read_request(found.request) == BesideRequest("events.events", by="ada")
 
 
@@ -145,14 +144,12 @@ def test_what_the_running_flow_removes_while_the_table_is_built_is_an_unknown_lo
     found = plan(stands)
     [refusal] = found.refusals
     assert refusal.price == LOSS
-    assert (
-        "goes on removing files that it has read while the table is built, by cleanSource" in refusal.message
-    )
-    assert "Choose full_refresh, which holds the flow meanwhile" in refusal.message
-    assert "goes on removing files" in str(found.flows[0].prices[0].lost.rows_unknown)
+    assert "keeps removing files that it has read while the table is built, by cleanSource" in refusal.message
+    assert "Choose full_refresh, which holds the flow" in refusal.message
+    assert "keeps removing files" in str(found.flows[0].prices[0].lost.rows_unknown)
     stands.files[0].unlink()
     assert str(plan(stands).flows[0].prices[0].lost.rows_unknown).startswith(
-        "1 file, rows unknown: the files are not there"
+        "1 file, rows unknown: the files no longer exist"
     )
     assert plan(stands, LOSS).refusals == ()
     stands.declare(EVENTS.replace("options={}", 'options={"cleanSource": "off"}'))
@@ -180,10 +177,15 @@ def test_a_once_flow_that_is_done_removes_nothing_more_and_one_that_never_ran_ma
 
 
 REFUSED: dict[str, tuple[dict[str, str], str, str]] = {
+    "an identity column": (
+        {"schema": '{"fields":[{"name":"n","metadata":{"delta.identity.step":1}}]}'},
+        "kept",
+        r"has an identity column.*Nothing was changed. Choose full_refresh",
+    ),
     "appends only": (
         {"delta.appendOnly": "true"},
         "kept",
-        r"has the property delta.appendOnly.*Nothing was touched. Unset the property",
+        r"has the property delta.appendOnly.*Nothing was changed. Unset the property",
     ),
     "mapped columns": (
         {"delta.columnMapping.mode": "name"},
@@ -202,33 +204,9 @@ def test_a_table_that_cannot_be_replaced_is_refused_in_the_plan(
         plan(stands, definition=definition)
 
 
-BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "no table": ({}, "table is None, which no pipeline declares"),
-    "less than nothing": (
-        {"table": "events", "behind": -1},
-        "behind is -1; it must be a whole number of batches, 0 or more",
-    ),
-    "half a batch": ({"table": "events", "behind": 1.5}, "behind is 1.5"),
-    "words": ({"table": "events", "behind": "few"}, "behind is 'few'; it must be of type number"),
-    "no definition": (
-        {"table": "events", "definition": "new"},
-        "definition is 'new'; allowed are kept, declared",
-    ),
-    "all at once": ({"table": "nope", "behind": -1}, r"table is 'nope'.*behind is -1"),
-}
-
-
-@pytest.mark.parametrize(("values", "said"), BAD.values(), ids=BAD.keys())
-def test_a_value_that_does_not_fit_is_refused(values: dict[str, Any], said: str, world: World) -> None:
-    world.declare(EVENTS)
-    with pytest.raises(RequestError, match=rf"(?s)not planned, and nothing was touched:\n- .*{said}"):
-        BesideRequest.parse(values, read_manifest(world.settings), "ada")
-
-
 def test_it_can_be_scheduled(world: World) -> None:
     world.declare(
-        EVENTS
-        + '\ndp.schedule("full_refresh_beside", table="events", behind=2, accept=["loss"], cron="@weekly")\n'
+        EVENTS + '\ndp.schedule("full_refresh_beside", table="events", accept=["loss"], cron="@weekly")\n'
     )
     manifest = read_manifest(world.settings)
     [scheduled] = manifest.pipelines[0].schedules
@@ -313,7 +291,7 @@ def test_clean_up_finds_what_a_recovery_that_is_over_has_left_and_touches_none_t
     ledger.open(stands.home.storage, "events", RECOVERY).record("given_up", {"why": "x"})
     found = left()
     assert found.details["beside"] == [RECOVERY]
-    assert f"What {RECOVERY} built beside a table" in " ".join(found.notes)
+    assert f"The table that {RECOVERY} built" in " ".join(found.notes)
     clean_up_steps.remove_beside(
         Work(stands.settings, found, ledger.open(stands.home.storage, "events", "c1"), "remove_beside")
     )
@@ -357,36 +335,3 @@ def test_a_file_that_is_shared_stays_when_its_first_name_goes(tmp_path: Path) ->
     one.remove("a")
     assert other.read("a/part") == b"rows"
     assert [file.name for file in (tmp_path / "other" / "a").iterdir()] == ["part"]
-
-
-def counted(mark: int | None, step: int = 5, name: str = "number") -> str:
-    """Give a schema with an identity column that has counted up to a mark, as Delta writes it."""
-    own = {
-        "delta.identity.start": 10,
-        "delta.identity.step": step,
-        **({} if mark is None else {"delta.identity.highWaterMark": mark}),
-    }
-    fields = [{"name": "n", "type": "long", "metadata": {}}, {"name": name, "type": "long", "metadata": own}]
-    return json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
-
-
-def test_how_far_an_identity_column_has_counted_is_no_part_of_a_definition() -> None:
-    plain = '{"type": "struct",  "fields": []}'
-    assert without_marks(counted(25)) == without_marks(counted(None)) == without_marks(counted(40))
-    assert without_marks(counted(25)) != without_marks(counted(25, step=1))
-    assert without_marks(plain) == with_later_marks(plain, counted(25)) == plain
-
-
-MARKS = {
-    "theirs is later": (counted(25), counted(40), counted(40)),
-    "ours is later": (counted(45), counted(40), counted(45)),
-    "downwards": (counted(-25, step=-5), counted(-40, step=-5), counted(-40, step=-5)),
-    "ours gave none": (counted(None), counted(40), counted(40)),
-    "neither gave any": (counted(None), counted(None), counted(None)),
-    "another column": (counted(25), counted(40, name="other"), counted(25)),
-}
-
-
-@pytest.mark.parametrize(("ours", "theirs", "both"), MARKS.values(), ids=MARKS.keys())
-def test_a_table_that_is_put_in_place_counts_on_after_both(ours: str, theirs: str, both: str) -> None:
-    assert with_later_marks(ours, theirs) == both

@@ -64,7 +64,7 @@ def test_after_the_last_processed_costs_nothing(stands: World) -> None:
     assert found.flows[0].position["batch"] == 2
     assert found.flows[0].position["offsets"] == {"events_raw": {"logOffset": 2}}
     assert found.flows[0].prices[0].now == "files log 2"
-    assert "2 unread files wait and will be read" in found.flows[0].prices[0].notes
+    assert "2 unread files are unread and will be read" in found.flows[0].prices[0].notes
 
 
 def test_from_the_beginning_repeats_what_was_read_and_is_refused_until_accepted(stands: World) -> None:
@@ -86,7 +86,7 @@ def test_a_table_that_is_kept_by_key_may_be_given_the_same_changes_again(keyed: 
     found = plan(keyed, "earliest")
     assert (rows(found), refused(found)) == ((0, 6, 0), [])
     assert any(
-        "is kept by key and sequence: changes that are read again change nothing" in note
+        "is updated by key and sequence: changes that are read again have no effect" in note
         for note in found.flows[0].notes
     )
 
@@ -156,7 +156,7 @@ def test_a_batch_that_is_in_the_sink_only_rules_so_that_it_does_not_come_twice(w
     ) == (2, "sink", 1)
     assert found.flows[0].position["offsets"] == {"events_raw": {"logOffset": 2}}
     assert any(
-        "The table has batch 2, the checkpoint only 1: the sink rules" in note
+        "The table has batch 2, the checkpoint only 1: the table's log counts" in note
         for note in found.flows[0].notes
     )
 
@@ -165,7 +165,7 @@ def test_a_batch_that_was_planned_and_is_nowhere_is_read_again(world: World) -> 
     world.processed(3, committed=2, transactions=2)
     found = plan(world)
     assert (found.flows[0].position["batch"], found.flows[0].position["ruled_by"]) == (1, "checkpoint")
-    assert "1 unread files wait and will be read" in found.flows[0].prices[0].notes
+    assert "1 unread files are unread and will be read" in found.flows[0].prices[0].notes
 
 
 def test_a_commit_that_the_table_does_not_know_rules_too(world: World) -> None:
@@ -190,8 +190,8 @@ def test_batches_that_the_table_has_not_are_told_and_refused_unless_all_is_read_
     world.processed(3, committed=3, transactions=transactions)
     found = plan(world)
     assert refused(found) == [LOSS]
-    assert f"the table has not {missing}" in found.refusals[0].message
-    assert f"but the table has not {missing}: it was removed, replaced" in found.flows[0].notes[0]
+    assert f"the table lacks {missing}" in found.refusals[0].message
+    assert f"but the table lacks {missing}: it was replaced" in found.flows[0].notes[0]
     assert refused(plan(world, accept=(LOSS,))) == []
     assert LOSS not in refused(plan(world, "earliest"))
 
@@ -242,7 +242,7 @@ def test_where_the_tables_log_was_cleaned_up_the_plan_says_that_spark_is_asked(w
     (log / f"{0:020d}.json").rename(log / f"{40:020d}.json")
     found = plan(world)
     assert (found.flows[0].position["batch"], found.flows[0].position["sink_known"]) == (2, False)
-    assert any("does not reach back far enough" in note for note in found.flows[0].notes)
+    assert any("does not go back far enough" in note for note in found.flows[0].notes)
 
 
 def test_no_commit_and_a_table_that_cannot_tell_is_no_fresh_start(world: World) -> None:
@@ -250,7 +250,7 @@ def test_no_commit_and_a_table_that_cannot_tell_is_no_fresh_start(world: World) 
     log = world.root / "warehouse" / "events" / "_delta_log"
     (log / f"{0:020d}.json").rename(log / f"{40:020d}.json")
     with pytest.raises(
-        CheckpointError, match=r"has no committed batch, but the table's log does not reach back"
+        CheckpointError, match=r"has no committed batch, but the table's log does not go back"
     ):
         plan(world)
 
@@ -269,7 +269,7 @@ def test_a_query_that_is_known_to_keep_none_replays_nothing(stands: World) -> No
     stands.park(stateful=False)
     found = plan(stands)
     assert (found.flows[0].stateful, rows(found)) == (False, (0, 0, 0))
-    assert "The query as declared now keeps no state." in found.flows[0].notes
+    assert "The query, as declared now, keeps no state." in found.flows[0].notes
 
 
 @pytest.mark.parametrize("operators", [(), ("dedupe",)], ids=["none", "dedupe"])
@@ -287,7 +287,7 @@ def test_a_changed_declaration_that_never_ran_is_not_guessed_at(world: World) ->
     found = plan(world)
     assert found.flows[0].stateful is None
     assert any(
-        "if the query keeps state, 2 processed files are read once more" in note
+        "if the query keeps state, 2 processed files are read again" in note
         for note in found.flows[0].prices[0].notes
     )
 
@@ -309,7 +309,7 @@ def test_empty_state_is_told_for_what_it_does(stands: World) -> None:
     ],
     ids=["rebuilt", "not known", "no state", "empty"],
 )
-@pytest.mark.parametrize("happened", ["gone", "written anew"])
+@pytest.mark.parametrize("happened", ["gone", "rewritten"])
 def test_history_that_is_gone_matters_only_to_a_state_that_is_rebuilt(
     stateful: bool | None, state: str, words: list[str], happened: str, stands: World
 ) -> None:
@@ -343,7 +343,7 @@ def test_a_source_under_another_name_repeats_what_was_read_and_is_refused_until_
     stands.declare(EVENTS.replace("events_raw", "raw_events"))
     found = plan(stands)
     assert (rows(found), refused(found)) == ((0, 6, 0), [REPEATS])
-    assert found.flows[0].prices[0].notes[0] == "2 unread files wait and will be read"
+    assert found.flows[0].prices[0].notes[0] == "2 unread files are unread and will be read"
     assert refused(plan(stands, accept=(REPEATS,))) == []
     assert rows(plan(stands, "latest")) == (4, 0, 0)
 
@@ -351,7 +351,7 @@ def test_a_source_under_another_name_repeats_what_was_read_and_is_refused_until_
 def test_a_source_that_is_not_read_any_more_is_told(stands: World) -> None:
     stands.declare(EVENTS.replace("events_raw", "renamed"))
     found = plan(stands)
-    assert any("does not read any more: events_raw" in note for note in found.flows[0].notes)
+    assert any("no longer reads: events_raw" in note for note in found.flows[0].notes)
     assert any("New sources start at their beginning: renamed" in note for note in found.flows[0].notes)
 
 
@@ -420,7 +420,7 @@ DAMAGE: dict[str, tuple[Callable[[World], None], str]] = {
     ),
     "files log half-written": (truncate("sources/events_raw/2", 30), r"sources/events_raw/2 is cut off"),
     "everything gone": (remove(""), r"There is nothing at .*000001-000001"),
-    "emptied": (remove("offsets", "commits", "sources", "metadata"), r"no checkpoint"),
+    "emptied": (remove("offsets", "commits", "sources", "metadata"), r"is not a checkpoint"),
     "operator's metadata": (
         truncate("state/0/_metadata/metadata", 10),
         r"state/0/_metadata/metadata is cut off",
@@ -429,7 +429,7 @@ DAMAGE: dict[str, tuple[Callable[[World], None], str]] = {
         lambda w: (w.root / "warehouse/events/_delta_log" / f"{3:020d}.json").write_text(
             '{"txn":{"appId":"' + w.query_id
         ),
-        r"is no JSON: the table's log is damaged",
+        r"is not JSON: the table's log is damaged",
     ),
 }
 
@@ -494,7 +494,7 @@ def test_an_unknown_flow_has_nothing_to_reset(world: World) -> None:
 
 def test_a_table_that_another_recovery_works_on_cannot_be_planned_for(stands: World) -> None:
     stands.home.storage.create("events/tables/events/lock/recovery.json", b'{"recovery": "r0", "at": "then"}')
-    with pytest.raises(TableLocked, match=r"The recovery r0 works on the table events"):
+    with pytest.raises(TableLocked, match=r"The recovery r0 has locked the table events"):
         plan(stands)
 
 

@@ -84,7 +84,7 @@ def test_a_rewind_to_a_batch_repeats_what_came_after_it_and_is_refused_until_acc
     assert found.details == {"place": "batch 1 of generation 1", "put_back": []}
     assert refused(plan(stands, batch="1", accept=[REPEATS])) == []
     assert found.flows[0].prices[0].then == "after batch 1 of generation 1: files log 1"
-    assert "1 unread files wait and will be read" in found.flows[0].prices[0].notes
+    assert "1 unread files are unread and will be read" in found.flows[0].prices[0].notes
 
 
 def test_a_rewind_to_the_last_batch_costs_nothing(stands: World) -> None:
@@ -98,10 +98,10 @@ def test_a_table_that_is_put_back_gets_nothing_twice(stands: World) -> None:
         {"path": str(stands.root / "warehouse" / "events"), "version": 2, "newest": 4}
     ]
     assert any(
-        "4 rows are read and written again, into the table as it was before them" in note
+        "4 rows are read and written again, into the restored table" in note
         for note in found.flows[0].prices[0].notes
     )
-    assert "put back from version 4 to version 2; batches undone: 2 of events.clean_events" in found.notes[0]
+    assert "restored from version 4 to version 2; batches undone: 2 of events.clean_events" in found.notes[0]
 
 
 def test_a_rewind_to_positions_is_a_reset_to_them(stands: World) -> None:
@@ -264,7 +264,7 @@ def test_a_flow_that_wrote_since_must_be_named(shared: World) -> None:
 def test_a_flow_that_had_written_nothing_then_begins_from_its_beginning(shared: World) -> None:
     found = plan(shared, batch="1", target="restored", along=["events.other"])
     assert found.flows[1].start == StartAt(EARLIEST)
-    assert any("had written nothing yet at that version" in note for note in found.flows[1].notes)
+    assert any("had written nothing at that version" in note for note in found.flows[1].notes)
 
 
 def test_a_flow_that_has_written_nothing_since_is_only_held(shared: World) -> None:
@@ -307,7 +307,7 @@ def test_a_flow_that_wrote_nothing_since_its_table_was_emptied_must_be_named(sha
 def test_a_table_by_key_that_is_kept_gets_nothing_twice_and_asks_nothing(shared: World) -> None:
     found = plan(shared, batch="1")
     assert ([flow.flow for flow in found.flows], repeated(found), refused(found)) == ([FLOW], 4, [])
-    assert any("changes that are read again change nothing in it" in note for note in found.flows[0].notes)
+    assert any("changes that are read again have no effect" in note for note in found.flows[0].notes)
 
 
 def held(world: World, **values: Any) -> None:
@@ -336,7 +336,7 @@ def test_what_cannot_be_carried_out_any_more_under_the_hold_is_asked_about_nobod
     carry_out(shared, "hold")
     commit(shared, [{"txn": {"appId": query_id("events.other", 1), "version": 2}}])
     with pytest.raises(
-        PlanRefused, match=r"nothing was touched:\nIt cannot be carried out: events\.other wrote 1 batches"
+        PlanRefused, match=r"Nothing was changed:\nIt cannot be carried out: events\.other wrote 1 batches"
     ):
         carry_out(shared, "plan_again")
     assert engine.give_up(shared.settings, "events", "r1", "refused")
@@ -361,7 +361,7 @@ def test_a_flow_that_never_began_is_held_while_its_table_is_put_back(stands: Wor
         1,
         None,
     )
-    assert any("It never began" in note for note in found.flows[1].notes)
+    assert any("It never started" in note for note in found.flows[1].notes)
 
 
 def test_no_spark_is_started_where_the_target_is_kept(stands: World) -> None:
@@ -444,7 +444,7 @@ def test_a_rewind_across_generations_puts_the_table_back_to_where_that_one_was(s
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"generation": 7}, "has no generation 7. Generations that can be gone back to: 1"),
+        ({"generation": 7}, "has no generation 7. Generations to which a rewind can return: 1"),
         ({}, "start is generation, but no generation is given"),
         ({"generation": 1.5}, "generation is 1.5; it must be a whole number, 1 or more"),
         ({"generation": 1, "start": "earliest"}, "generation is 1, but start is earliest"),
@@ -467,22 +467,18 @@ def test_a_generation_is_told_on_the_command_line_in_one_word() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({}, "none is given. Say to where in one way"),
+        ({}, "none is given. Give exactly one target"),
         ({"batch": "1", "timestamp": "2026-11-21T10:00:00Z"}, "batch and timestamp are given"),
         ({"batch": "x"}, "batch is 'x'. Allowed is a batch such as 17, or one of a generation such as 2/17"),
-        ({"batch": 7}, "batch is 7; it must be of type string"),
         ({"timestamp": "2030-01-01T00:00:00Z"}, "lies in the future"),
         ({"offsets": {"other": 1}}, "offsets name other, which the flow does not read"),
         (
             {"offsets": {"events_raw": {"logOffset": 1}}, "target": "restored"},
-            "positions belong to no version",
+            "a position has no version",
         ),
-        ({"batch": "1", "target": "new"}, "target is 'new'; allowed are kept, restored"),
         ({"batch": "1", "along": ["events.clean_events"], "target": "restored"}, "which is the flow itself"),
         ({"batch": "1", "along": ["other.flow"], "target": "restored"}, "along is .*other.flow"),
         ({"batch": "1", "along": ["rates.clean_rates"], "target": "restored"}, "which does not write events"),
-        ({"batch": "1", "flow": "no.flow"}, "There is no flow 'no.flow'"),
-        ({"batch": "1", "where": 1}, "Unknown: 'where'"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(values: dict[str, Any], said: str, world: World) -> None:

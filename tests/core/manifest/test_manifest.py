@@ -380,7 +380,7 @@ def test_a_pipeline_file_that_declares_nothing_any_more_keeps_its_flows_and_says
     for _ in range(2):
         found = write_manifest(world.settings)
         assert [flow.fingerprint for flow in found.flows()] == before
-        assert "does not speak of streamkeeper any more" in found.errors["events"]
+        assert "no longer imports streamkeeper" in found.errors["events"]
     (world.settings.pipelines / "events.py").unlink()
     assert list(read_manifest(world.settings).flows()) == []
 
@@ -434,7 +434,7 @@ def test_a_flow_is_found_by_its_full_name_or_its_own_where_that_says_enough(worl
     assert found.find("others.clean_events").dag_id == "flow__others__clean_events"
     with pytest.raises(
         RequestError,
-        match=r"'clean_events' is the name of 2 flows. Say which: events.clean_events, others.clean_events",
+        match=r"'clean_events' is the name of 2 flows. Name one of: events.clean_events, others.clean_events",
     ):
         found.find("clean_events")
 

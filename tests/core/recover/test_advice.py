@@ -65,8 +65,9 @@ def test_a_pipeline_that_may_not_see_its_variable_is_left_out_and_says_which_set
     monkeypatch.setenv("A_BROKER", "b:1")
     manifest = read_manifest(world.settings)
     assert manifest.left_out["asking"].startswith(
-        "asking.py, line 4: the pipeline is offered only where A_BROKER is set, and A_BROKER is not among the"
-        " environment variables that pipelines may see: STREAMKEEPER_PIPELINE_ENV names ANOTHER. Add it there"
+        "asking.py, line 4: the pipeline is offered only where A_BROKER is set, and A_BROKER is not an"
+        " environment variable that pipelines may read: STREAMKEEPER_PIPELINE_ENV names ANOTHER. Add it"
+        " there"
     )
     world.more[PIPELINE_ENV] = "A_BROKER"
     assert read_manifest(world.settings).left_out == {}, "another setting is another manifest"

@@ -131,10 +131,10 @@ def test_brokers_that_do_not_answer_leave_a_loss_possible_which_is_asked_for_bef
     made = plan(world)
     assert [refusal.price for refusal in made.refusals] == [LOSS]
     assert (
-        "whether all that it has yet to read is still there is unknown: b:1 does not answer within 5 s"
+        "it is unknown whether all unread rows still exist: b:1 does not answer within 5 s"
         in made.refusals[0].message
     )
-    assert not any("looks before it touches anything" in note for note in made.flows[0].prices[0].notes), (
+    assert not any("checks before it changes anything" in note for note in made.flows[0].prices[0].notes), (
         "the table is replaced by then"
     )
     assert refused(world, accept=(LOSS,)) == []
@@ -168,7 +168,7 @@ def test_commits_that_were_cleaned_up_since_are_a_loss_and_no_state_is_rebuilt_u
     world.park(stateful=True)
     found = plan(world, accept=(LOSS,)).refusals
     assert [refusal.price for refusal in found] == [None]
-    assert "the table of events_raw cannot be put together as it was at version 1" in found[0].message
+    assert "the table of events_raw cannot be reconstructed at version 1" in found[0].message
     assert refused(world, accept=(LOSS,), state="empty") == [UNKNOWN_PRICE]
 
 
@@ -266,17 +266,19 @@ def test_a_flow_that_a_backup_does_not_name_and_has_rows_of_goes_on_after_its_ba
     assert refused(world) == []
 
 
-@pytest.mark.parametrize("why", ["the batch is removed", "it was shut out"])
+@pytest.mark.parametrize("why", ["the batch is removed", "it was sealed in"])
 def test_a_flow_whose_rows_a_backup_has_and_nobody_knows_up_to_where_comes_twice_and_is_asked_for(
     why: str, world: World
 ) -> None:
     start = world.processed(3)
     if why == "the batch is removed":
         spark_removes_the_first_batch(world, start)
-    put_transactions(world, {world.query_id: SEAL if why == "it was shut out" else 0})
+    put_transactions(world, {world.query_id: SEAL if why == "it was sealed in" else 0})
     [refusal] = plan(world).refusals
     assert refusal.price == REPEATS
-    assert "the backup has rows of events.clean_events and does not name it" in refusal.message
+    assert (
+        "the backup has rows of events.clean_events, which was not declared when it was made"
+    ) in refusal.message
     found = plan(world, accept=(REPEATS,))
     assert (found.flows[0].start.mode, found.refusals) == (EARLIEST, ())
     assert not any("had written nothing" in note for note in found.flows[0].notes)

@@ -126,7 +126,7 @@ def test_all_that_is_wrong_is_said_at_once(name: str, manifest: Manifest) -> Non
     with pytest.raises(RequestError) as refused:
         kind(name).parse({**good(name, manifest), **wrong}, manifest, "ada")
     assert all(field in str(refused.value) for field in wrong)
-    assert "nothing was touched" in str(refused.value) or "Nothing was" in str(refused.value)
+    assert "nothing was changed" in str(refused.value) or "Nothing was" in str(refused.value)
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))

@@ -15,7 +15,7 @@ from streamkeeper.flows.generations import StartAt
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import plan as plans
-from streamkeeper.recover.plans.advice import FULL_REFRESH_WITH_BACKUP, RESET, TRADE_OFFS, fitting
+from streamkeeper.recover.plans.advice import FULL_REFRESH_WITH_BACKUP, RESET, fitting
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 
 TEN = Amount(10, 1000, 100)
@@ -41,7 +41,7 @@ def plan_of(*prices: SourcePrice, refusals: tuple[Refusal, ...] = ()) -> Plan:
 
 
 def refused(word: str, flow: str | None = "events.clean_events") -> Refusal:
-    return Refusal(word, f"rows. To go on all the same, accept `{word}`.", flow)
+    return Refusal(word, f"rows. To continue anyway, accept `{word}`.", flow)
 
 
 def flow_plan(*prices: SourcePrice, flow: str = "events.clean_events", **more: Any) -> FlowPlan:
@@ -170,7 +170,7 @@ def test_a_size_is_said_in_words(size: float, words: str) -> None:
 def test_the_words_name_flow_generations_prices_refusals_steps_and_the_failure(explained: object) -> None:
     made = plan_of(
         price(lost=TEN, replayed=MORE),
-        refusals=(Refusal("loss", "rows are lost. To go on all the same, accept `loss`."),),
+        refusals=(Refusal("loss", "rows are lost. To continue anyway, accept `loss`."),),
     )
     said = explained(made)  # type: ignore[operator]
     for part in (
@@ -180,12 +180,15 @@ def test_the_words_name_flow_generations_prices_refusals_steps_and_the_failure(e
         "10 files, 1.0 kB, 100 rows",
         "11 files",
         "rows are lost.",
-        "a note",
         "- ",
     ):
         assert part in said, part
-    positions = [said.index(step.name) for step in KIND.steps]
-    assert positions == sorted(positions), "steps are told in their order"
+    assert "a note" in said or "4 more notes" in said
+    if explained is explain.as_text:
+        positions = [said.index(step.name) for step in KIND.steps]
+        assert positions == sorted(positions), "steps are told in their order"
+    else:
+        assert "what each step does" in said, "and where"
     assert ("accept `loss`" in said) == (explained is explain.as_text), (
         "whoever approves accepts the price with that"
     )
@@ -238,33 +241,33 @@ def test_what_somebody_wrote_is_shown_as_it_is_and_makes_no_markdown() -> None:
 
 
 STRATEGIES: dict[str, tuple[FlowPlan, str, str]] = {
-    "all is there": (flow_plan(price(repeated=TEN)), RESET, "nothing comes twice"),
+    "all is there": (flow_plan(price(repeated=TEN)), RESET, "without duplicates"),
     "what comes next is gone": (
         flow_plan(price(lost=TEN), start=StartAt("after-last")),
         FULL_REFRESH_WITH_BACKUP,
-        "what a had is not there",
+        "data of a no longer exists",
     ),
     "loss by the start that was asked for": (
         flow_plan(price(lost=TEN), start=StartAt("latest")),
         RESET,
-        "the table stays",
+        "the table is kept",
     ),
-    "the source cannot be gone on with": (
+    "the source cannot be continued with": (
         flow_plan(replace(price(), blocked="VACUUM took files")),
         FULL_REFRESH_WITH_BACKUP,
-        "what a had",
+        "data of a",
     ),
     "positions that cannot be read": (
         flow_plan(price(), position={"offsets": None}),
         FULL_REFRESH_WITH_BACKUP,
-        "cannot be read",
+        "are unreadable",
     ),
     "part of the history is gone": (
         flow_plan(price(gone=TEN)),
         RESET,
-        "cannot be rebuilt whole: part of the history of a is gone",
+        "cannot be rebuilt completely: part of the history of a is gone",
     ),
-    "history that no state needs": (flow_plan(price(gone=TEN), stateful=False), RESET, "the table stays"),
+    "history that no state needs": (flow_plan(price(gone=TEN), stateful=False), RESET, "the table is kept"),
 }
 
 
@@ -274,10 +277,29 @@ def test_the_strategy_that_fits_follows_from_what_the_plan_found(
 ) -> None:
     found, said = fitting(flow)
     assert (found, why in said) == (strategy, True), said
-    for explained in (explain.as_text, explain.as_markdown):
-        words = explained(replace(plan_of(), flows=(flow,)))
-        assert f"the strategy that fits is: {strategy}" in words
-        assert explained is explain.as_markdown or all(row[0] in words for row in TRADE_OFFS[1:])
+
+
+def test_an_approval_keeps_its_buttons_on_the_first_screen_and_counts_the_notes_that_it_leaves_out() -> None:
+    costs = (Refusal("loss", "rows are lost. To continue anyway, accept `loss`."),)
+    short = replace(
+        plan_of(refusals=costs), copies=(), flows=(flow_plan(price(lost=TEN), failure=None, position=None),)
+    )
+    assert "another" in explain.as_markdown(short)
+    assert "more note" not in explain.as_markdown(short)
+    long = replace(short, notes=tuple(f"of all, number {number}" for number in range(30)))
+    said = explain.as_markdown(long)
+    left_out = 34 - sum(
+        line.startswith(("- of all", "- a note", "- another", "- a: n")) for line in lines(said)
+    )
+    assert f"{left_out - 1} more notes, " in said
+    assert len(lines(said)) <= 20
+    assert "rows are lost." in said
+    assert "10 files, 1.0 kB, 100 rows" in said
+    assert all(note in explain.as_text(long) for note in long.notes), "the log has them"
+
+
+def lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line]
 
 
 def test_where_no_flow_is_parked_no_way_out_is_advised() -> None:

@@ -141,7 +141,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 STRANGERS: dict[str, tuple[str, list[dict[str, Any]], str]] = {
     "a delete": ("DELETE", [REMOVE, ADD], r"version 7 \(DELETE\)"),
-    "rows of somebody": ("WRITE", [ADD], r"version 7 \(WRITE\)"),
+    "rows of someone": ("WRITE", [ADD], r"version 7 \(WRITE\)"),
     "another query": (
         "STREAMING UPDATE",
         [{"txn": {"appId": "another", "version": 3}}, ADD],
@@ -164,7 +164,7 @@ def test_what_somebody_wrote_after_the_look_is_not_undone_unseen(
     ):
         bench.decide()
     assert generations.latest(bench.world.home) == before
-    assert engine.give_up(bench.world.settings, "events", "r1", "somebody wrote"), "nothing was changed"
+    assert engine.give_up(bench.world.settings, "events", "r1", "someone wrote"), "nothing was changed"
 
 
 def test_a_late_batch_of_a_flow_that_goes_back_is_read_again_and_in_nobodys_way(
@@ -217,7 +217,7 @@ def test_what_is_written_once_the_generations_are_decided_ends_the_step_with_ano
     bench.decide()
     bench.commit(ADD)
     with pytest.raises(
-        RecoveryError, match=r"It was not put back\. .*streamkeeper hold events\.clean_events events\.late"
+        RecoveryError, match=r"It was not restored. .*streamkeeper hold events\.clean_events events\.late"
     ):
         bench.step("put_back")
 
@@ -240,7 +240,7 @@ def test_a_table_that_was_replaced_since_is_not_put_back(bench: Bench, way: str)
     bench.look(way)
     for version in range(1, 7):
         (bench.world.root / "warehouse" / "events" / "_delta_log" / f"{version:020d}.json").unlink()
-    with pytest.raises(RecoveryError, match=r"is at version 0; it was at 6 .*somebody replaced it"):
+    with pytest.raises(RecoveryError, match=r"is at version 0; it was at 6 .*someone replaced it"):
         bench.decide()
 
 
@@ -270,7 +270,7 @@ def test_a_backup_that_delta_would_not_put_back_is_refused_in_the_plan(
         + json.dumps({"metaData": {"configuration": backup}}).encode().replace(b" ", b""),
     )
     bench.summarize(6, **present)
-    with pytest.raises(RequestError, match="Nothing was touched") as refused:
+    with pytest.raises(RequestError, match="Nothing was changed") as refused:
         bench.plan("restore_table")
     assert said in str(refused.value)
 

@@ -107,11 +107,11 @@ BAD: dict[str, tuple[str, str]] = {
     ),
     "approval": (
         'dp.schedule("reset_checkpoint", flow="clean_events", approval=True, cron="@daily")',
-        "sets approval. Nobody is there",
+        "sets approval. A schedule cannot ask for approval",
     ),
     "no JSON": (
         'dp.schedule("reset_checkpoint", flow="clean_events", offsets={1, 2}, cron="@daily")',
-        "a value that is no JSON",
+        "a value that is not JSON",
     ),
     "a template": (
         (
@@ -119,8 +119,8 @@ BAD: dict[str, tuple[str, str]] = {
             ' conn.streamkeeper_airflow.password }}", cron="@daily")'
         ),
         (
-            "has the value '{{ conn.streamkeeper_airflow.password }}'. Airflow would take it for a template.*"
-            " Give the value itself"
+            "has the value '{{ conn.streamkeeper_airflow.password }}'. Airflow would render it as a"
+            " template.* Give the value itself"
         ),
     ),
     "a template in a list": (

@@ -72,7 +72,7 @@ def test_who_comes_while_another_is_at_work_is_refused_in_the_plan(
     before = stands.tree()
     with pytest.raises(
         TableLocked,
-        match=rf"The recovery {first}-1 works on the table events of events, so second cannot begin",
+        match=rf"The recovery {first}-1 has locked the table events of events, so second cannot start",
     ):
         plan(stands, second, "second")
     assert stands.tree() == before
@@ -107,7 +107,7 @@ def test_a_recovery_whose_plan_another_made_old_is_refused_under_its_hold_and_le
         engine.carry_out(stands.settings, "events", "first", step)
     engine.carry_out(stands.settings, "events", "second", "hold")
     with pytest.raises(
-        RecoveryError, match=r"is on generation 2 now; the plan was made on 1.*abandon second"
+        RecoveryError, match=r"is on generation 2 now; the plan was made for generation 1.*abandon second"
     ):
         engine.carry_out(stands.settings, "events", "second", "plan_again")
     assert engine.give_up(stands.settings, "events", "second", "old")
@@ -179,5 +179,5 @@ def test_a_clean_up_that_was_killed_gives_its_lock_back_when_it_is_abandoned(
     engine.abandon(stands.settings, "events", "c1", "ada")
     assert recovery_lock.holder(stands.home.storage, "events", "events") is None
     holds.put(stands.home, holds.person("ada"), "x", "ada")
-    shared_steps.let_go(interrupted)
+    shared_steps.release_all(interrupted)
     assert stands.home.owners() == [holds.person("ada")]

@@ -39,7 +39,7 @@ def test_what_is_advised_is_what_is_shown_printed_and_kept(parked: World) -> Non
     engine.propose(parked.settings, made)
     kept = engine.read_plan(parked.settings, "events", "r1")
     assert kept == made
-    assert made.ways[0].startswith(f"For {FLOW} the strategy that fits is: {RESET}.")
+    assert made.ways[0].startswith(f"Recommended for {FLOW}: {RESET}.")
     assert ledger.open(open_storage(parked.settings.state), "events", "r1").events()[0].evidence[
         "ways"
     ] == list(made.ways)
@@ -58,7 +58,7 @@ def test_a_rewind_is_named_where_there_is_a_batch_to_go_back_to(parked: World) -
 def test_rows_that_are_lost_may_be_brought_in_by_a_backfill(parked: World) -> None:
     found = plan(parked, "latest").ways
     said = (
-        "Where what events_raw lost is somewhere else (files, a table, a topic), `backfill` brings it in"
+        "If the lost rows of events_raw exist elsewhere (files, a table, a topic), `backfill` can add them"
         " after the reset."
     )
     assert said in found
@@ -71,7 +71,7 @@ def test_the_newest_backup_is_named(parked: World) -> None:
         backups.enter(storage, entry(name, days))
     said = next(way for way in plan(parked).ways if "backup" in way)
     assert said.startswith("The backup new of events is of ")
-    assert "`restore_table` brings it back with its flows" in said
+    assert "`restore_table` restores it, and the flows" in said
 
 
 def test_a_flow_that_is_not_parked_needs_no_way_out(world: World) -> None:

@@ -67,11 +67,10 @@ def test_a_table_that_is_read_is_counted_by_its_log(world: World, table: Table) 
     found = plan(world, read="table", path=str(table.root))
     assert reads(found) == Amount(3, 30, 12)
     assert (
-        said(found)
-        == f"Read are: 3 files, 30 B, 12 rows, from {table.root}, as rows of the source events_raw."
+        said(found) == f"Read: 3 files, 30 B, 12 rows, from {table.root}, as rows of the source events_raw."
     )
     assert (
-        f"Looked at is version 1 of {table.root}; what is committed to it until it is read comes, too."
+        f"Counted is version 1 of {table.root}. Rows committed before it is read are included too."
         in found.notes
     )
 
@@ -202,8 +201,7 @@ def test_records_are_counted_between_what_the_topics_hold_and_the_end(
     assert reads(found) == Amount(None, 0, rows, at_most=True)
     assert (
         said(found)
-        == f"Read are: at most {rows} row{'' if rows == 1 else 's'}, from what the source events_raw still"
-        " has."
+        == f"Read: at most {rows} row{'' if rows == 1 else 's'}, from what the source events_raw still has."
     )
     assert questions == ["b:1"]
 
@@ -216,7 +214,7 @@ def test_a_flow_that_has_read_nothing_gets_all_that_the_topics_hold(world: World
     found = plan(world)
     assert reads(found).rows == 11
     assert (
-        "Read up to the end as it is then: orders/0, orders/1. What is written until then comes, too."
+        "Read up to the end of orders/0, orders/1 at that time. Records written until then are included."
         in found.notes
     )
 
@@ -270,8 +268,7 @@ def test_offsets_that_are_numbers_are_a_bound_without_a_broker(stood: World, bro
     found = plan(stood, from_offsets={"orders": {"0": 1}}, to_offsets={"orders": {"0": 4, "1": 9}})
     assert reads(found) == Amount(None, 0, 3, at_most=True)
     assert any(
-        "whether they are still held is unknown: b:1 does not answer within 5 s" in note
-        for note in found.notes
+        "whether they still exist is unknown: b:1 does not answer within 5 s" in note for note in found.notes
     )
 
 
@@ -284,15 +281,18 @@ def test_the_amount_is_in_the_approval_the_terminal_the_price_and_the_ledger(
     broker(HELD)
     found = plan(stood, accept=[])
     for text in (explain.as_text(found), explain.as_markdown(found)):
-        assert "Read are: at most 7 rows, from what the source events_raw still has." in text
-        assert "a second time (at most 7 rows)" in text
+        assert "Read: at most 7 rows, from what the source events_raw still has." in text
+        assert "are duplicated in events (at most 7 rows)" in text
     engine.propose(stood.settings, found)
     assert reads(engine.read_plan(stood.settings, "events", "r1")) == Amount(None, 0, 7, at_most=True)
 
 
 def test_a_price_that_nobody_knows_is_told_so(stood: World, broker: Ask) -> None:
     broker("b:1 does not answer")
-    assert "a second time (rows unknown: b:1 does not answer)" in plan(stood, accept=[]).refusals[0].message
+    assert (
+        "are duplicated in events (rows unknown: b:1 does not answer)"
+        in plan(stood, accept=[]).refusals[0].message
+    )
 
 
 def test_the_table_of_another_flow_is_counted_as_the_source_that_it_is(world: World, table: Table) -> None:

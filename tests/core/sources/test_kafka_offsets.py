@@ -60,7 +60,7 @@ IDS = {"orders": "id-1"}
             TOPICS.earliest,
             [None],
             "its id was id-0",
-            id="made anew, by its id",
+            id="recreated, by its id",
         ),
         pytest.param(
             {"orders": {"0": 11, "1": 5}},
@@ -68,7 +68,7 @@ IDS = {"orders": "id-1"}
             TOPICS.earliest,
             [None],
             "read up to 11, and ends at 10",
-            id="made anew, shorter",
+            id="recreated, shorter",
         ),
         pytest.param(
             {"orders": {"0": 1, "2": 5}},
@@ -76,7 +76,7 @@ IDS = {"orders": "id-1"}
             TOPICS.earliest,
             [None],
             "has no partition 2 any more",
-            id="made anew, with fewer parts",
+            id="recreated, with fewer parts",
         ),
     ],
 )

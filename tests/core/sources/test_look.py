@@ -93,7 +93,7 @@ def test_unread_files_that_are_too_old_are_counted_as_lost(
 ) -> None:
     found = reset(files(world, **options))
     assert (price(found).lost.rows, refused(found)) == (rows, words)
-    assert f"{1 if rows else 2} unread files wait and will be read" in price(found).notes
+    assert f"{1 if rows else 2} unread files are unread and will be read" in price(found).notes
     said = "1 unread files are older than the newest processed one by more than maxFileAge"
     assert any(said in note for note in price(found).notes) is bool(rows)
     assert refused(reset(world, accept=(LOSS,))) == []
@@ -140,7 +140,7 @@ def test_an_age_that_cannot_be_read_is_unknown_and_said(world: World) -> None:
 def test_the_order_of_reading_is_said(world: World) -> None:
     notes = price(reset(files(world, latestFirst=True, maxFilesPerTrigger=1))).notes
     assert (
-        "latestFirst is on: what waits is read newest first, and for no file its age (maxFileAge) counts"
+        "latestFirst is on: unread files are read newest first, and for no file its age (maxFileAge) counts"
         in notes
     )
 
@@ -158,7 +158,7 @@ def test_history_that_was_cleaned_is_counted_and_said(world: World) -> None:
     assert (price(found).gone.files, refused(found)) == (2, [MISSING_HISTORY])
     assert "cleanSource is delete" in in_words(price(found).gone)
     assert any(
-        "files are deleted once they are processed, so that nothing can be read" in note
+        "files are deleted once they are processed, so they cannot be read" in note
         for note in price(found).notes
     )
 
@@ -172,7 +172,7 @@ def test_what_is_in_the_archive_is_told(world: World) -> None:
     world.files[0].rename(moved)
     found = reset(world)
     assert (
-        f"1 of the processed files that are gone are in {archive}: put back, they can be read again"
+        f"1 of the processed files that are gone are in {archive}: moved back, they can be read again"
         in price(found).notes
     )
 
@@ -220,7 +220,7 @@ def test_what_is_read_again_of_a_compacted_topic_is_said_to_be_a_bound(world: Wo
     found = plan(begun(world, KAFKA, STOOD), "earliest")
     assert refused(found) == [REPEATS]
     assert any(
-        "What lies between offsets is a bound, and what is read again is not all" in note
+        "Counts between offsets are upper bounds, and not all rows that were read are read again" in note
         for note in price(found).notes
     )
 
@@ -268,7 +268,7 @@ def test_a_topic_that_was_made_anew_was_not_read_wherever_one_starts(
     begun(world, KAFKA, STOOD, topics={"events_raw": {"orders": "id-0"}})
     found = plan(world, start)
     assert (price(found).repeated.nothing, refused(found)) == (True, [LOSS])
-    assert "was deleted and made anew" in in_words(price(found).lost)
+    assert "was deleted and recreated" in in_words(price(found).lost)
 
 
 def test_a_state_is_not_rebuilt_from_records_that_were_in_another_topic(world: World, broker: Ask) -> None:
@@ -291,7 +291,7 @@ def test_a_table_that_was_made_anew_was_not_read_wherever_one_starts(
     begun(world, DELTA, {**at(2), "reservoirId": "another"})
     found = plan(world, start)
     assert (price(found).repeated.nothing, refused(found)) == (True, [LOSS])
-    assert "the table was made anew" in in_words(price(found).lost)
+    assert "the table was recreated" in in_words(price(found).lost)
 
 
 def test_a_state_is_not_rebuilt_from_rows_that_were_in_another_table(world: World, table: Table) -> None:

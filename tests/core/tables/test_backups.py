@@ -289,7 +289,9 @@ def test_what_a_backup_that_was_given_up_left_behind_is_named_and_can_be_removed
     [found] = backups.left_over(world.settings).unfinished
     assert (found.id, found.table) == ("left", "events")
     backups.enter(storage, entry("left"))
-    with pytest.raises(RecoveryError, match="was finished since it was planned to go, so it was not removed"):
+    with pytest.raises(
+        RecoveryError, match="was completed after its removal was planned, so it was not removed"
+    ):
         backups.remove(world.settings, found.pipeline, found.table, found.id, unfinished=True)
     storage.remove("events/tables/events/backups/left.json")
     backups.remove(world.settings, found.pipeline, found.table, found.id, unfinished=True)
@@ -379,7 +381,7 @@ def test_between_the_seal_and_the_change_of_its_table_a_flow_still_stood_after_i
     world: World, action: dict[str, Any], begun: int | None
 ) -> None:
     world.processed(3)
-    log(world, (world.query_id, SEAL), ("somebody", 1))
+    log(world, (world.query_id, SEAL), ("someone", 1))
     commit(world, action)
     second = next_generation(world, StartAt(EARLIEST), begun)
     last = FlowAt("events.clean_events", 1, 2, world.query_id, {"events_raw": {"logOffset": 2}})
@@ -423,9 +425,9 @@ def test_where_the_next_generation_has_not_begun_it_is_after_the_last_batch_or_n
 
 def test_what_a_log_does_not_reach_back_to_is_said_and_not_guessed(world: World) -> None:
     world.processed(3)
-    log(world, ("somebody", 1))
+    log(world, ("someone", 1))
     lose(world, 4)
-    with pytest.raises(CheckpointError, match="does not reach back far enough"):
+    with pytest.raises(CheckpointError, match="does not go back far enough"):
         stood(world, 4)
     with pytest.raises(RequestError, match="its log holds commits 4 to 4"):
         stood(world, 3)
@@ -437,7 +439,7 @@ def test_a_log_that_was_cleaned_tells_what_came_before_a_reset_as_long_as_it_hol
     """
     world.processed(3)
     second = next_generation(world, StartAt(EARLIEST), begun=0)
-    log(world, (world.query_id, SEAL), ("somebody", 1), ("somebody", 2), (second, 1))
+    log(world, (world.query_id, SEAL), ("someone", 1), ("someone", 2), (second, 1))
     lose(world, 2)
     assert [(stood(world, version).generation, stood(world, version).batch) for version in (2, 3, 4)] == [
         (1, 1),
@@ -450,7 +452,7 @@ def test_a_log_that_was_cleaned_tells_what_came_before_a_reset_as_long_as_it_hol
         "the seal is in the log, so that nothing of the next generation came before"
     )
     lose(world, 5)
-    with pytest.raises(CheckpointError, match="to tell what its generation 2 had written"):
+    with pytest.raises(CheckpointError, match="to know what its generation 2 had written"):
         stood(world, 6)
 
 
@@ -462,7 +464,7 @@ def test_a_last_batch_that_was_cleaned_from_the_log_before_the_change_of_the_tab
     next_generation(world, StartAt(EARLIEST), begun=0)
     lose(world, 4)
     assert stood(world, 5).generation == 2
-    with pytest.raises(CheckpointError, match="does not reach back far enough"):
+    with pytest.raises(CheckpointError, match="does not go back far enough"):
         stood(world, 4)
 
 
@@ -499,7 +501,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_bad_value_of_the_form_is_refused_with_what_is_allowed(
     world: World, values: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(RequestError, match="The backup was not planned, and nothing was touched") as caught:
+    with pytest.raises(RequestError, match="The backup was not planned, and nothing was changed") as caught:
         request(world, **values)
     assert said in str(caught.value)
 
@@ -529,7 +531,7 @@ def test_a_table_that_is_not_there_or_locked_is_not_backed_up(world: World) -> N
         engine.plan(world.settings, KIND, request(world), "b1")
     world.processed(1)
     recovery_lock.take(world.home.storage, "events", "events", "another")
-    with pytest.raises(TableLocked, match="another works on the table events"):
+    with pytest.raises(TableLocked, match="another has locked the table events"):
         engine.plan(world.settings, KIND, request(world), "b1")
 
 
@@ -553,6 +555,8 @@ def test_the_copy_is_a_table_once_all_of_it_is_there_and_a_backup_once_it_is_ent
         "table_id": "t",
         "files": 2,
         "bytes": 8,
+        "rows": None,
+        "source_id": "s",
     }
     checked = {"what": "target", "checksum": asdict(Checksum(4, "9", 1)), "schema": "{}"}
     evidence = {
@@ -610,7 +614,7 @@ BAD_RESTORES: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_bad_value_of_a_restore_is_refused_with_what_is_allowed(
     world: World, values: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(RequestError, match="The restore was not planned, and nothing was touched") as caught:
+    with pytest.raises(RequestError, match="The restore was not planned, and nothing was changed") as caught:
         restore(world, **values)
     assert said in str(caught.value)
 
@@ -634,7 +638,7 @@ def test_a_plan_of_a_restore_names_the_backup_what_is_replaced_and_where_each_fl
         2,
         StartAt(BATCH, generation=1, batch=1),
     )
-    assert [price.repeated.nothing for price in flow.prices] == [True], "the table is put back to before them"
+    assert [price.repeated.nothing for price in flow.prices] == [True], "the table is restored to before them"
     assert (made.copies[0].source, made.copies[0].destination) == (
         "/b/b2/target",
         world.settings.table_path("events"),
@@ -668,7 +672,7 @@ def test_what_others_wrote_since_is_a_price_of_a_version(world: World) -> None:
     found = plan_restore(world, version=newest)
     assert [item.price for item in found.refusals] == [LOSS]
     assert (
-        f"since version {newest} are undone, and nothing brings them back: version {newest + 1} (DELETE)"
+        f"since version {newest} are undone and cannot be repeated: version {newest + 1} (DELETE)"
         in found.refusals[0].message
     )
     assert plan_restore(world, version=newest, accept=[LOSS]).refusals == ()
@@ -685,7 +689,7 @@ def test_where_spark_removed_a_batch_the_offsets_that_were_kept_are_gone_on_from
     assert flow.state == REBUILT
     backups.enter(world.home.storage, entry("b2", flows=(replace(kept, offsets={}),)))
     with pytest.raises(
-        RequestError, match=r"Batch 0 of generation 1 of events.clean_events cannot be had any more"
+        RequestError, match=r"Batch 0 of generation 1 of events.clean_events is no longer available"
     ):
         plan_restore(world, backup="b2")
 
@@ -724,6 +728,6 @@ def test_a_version_that_is_not_there_is_refused_with_what_is(world: World) -> No
 
 def test_a_flow_that_wrote_nothing_for_as_long_as_the_log_reaches_back_is_only_held(world: World) -> None:
     world.processed(2)
-    log(world, ("somebody", 1), ("somebody", 2))
+    log(world, ("someone", 1), ("someone", 2))
     lose(world, 3)
     assert plan_restore(world, version=3).flows[0].next_generation is None

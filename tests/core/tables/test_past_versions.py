@@ -190,7 +190,7 @@ def test_a_table_that_was_built_beside_never_was_as_after_its_earlier_batches(sh
     assert past_versions.version_after(shop.place("a", 2, 4), str(log.path)) == put + 1
     with pytest.raises(RequestError) as refused:
         past_versions.version_after(shop.place("a", 2, 0), str(log.path))
-    assert f"generation 2 was built beside the table and put in place at version {put}, in one commit" in str(
+    assert f"generation 2 was built beside the table and replaced it at version {put}, in one commit" in str(
         refused.value
     )
     assert "Name batch 3 or a newer one." in str(refused.value)
@@ -200,7 +200,7 @@ def test_a_table_that_was_built_beside_never_was_as_after_its_earlier_batches(sh
 def test_each_flow_stood_at_its_newest_commit_up_to_the_version(shop: Shop, log: Log) -> None:
     past = back(shop, log, 3)
     assert stood(past) == {"a": (after(1, 1), 1), "b": (after(1, 0), 1)}
-    assert (past.newest, past.strangers) == (5, ())
+    assert (past.newest, past.other_commits) == (5, ())
     assert stood(back(shop, log, 5)) == {"a": (after(1, 2), 0), "b": (after(1, 1), 0)}
 
 
@@ -233,7 +233,7 @@ def test_a_flow_whose_next_generation_has_not_begun_stood_after_its_last_batch_b
     generations.decide(home, generations.with_number(again, home, 2))
     past = back(shop, log, 6)
     assert stood(past)["b"] == (after(1, 1), 0)
-    with pytest.raises(RecoveryError, match="no driver began it yet"):
+    with pytest.raises(RecoveryError, match="no driver has started it yet"):
         past.flow_at(home)
 
 
@@ -259,7 +259,7 @@ def test_after_a_table_was_put_back_a_flow_stands_where_it_was_put_and_not_at_wh
     log.batch("b", 2, 1)
     past = back(shop, log, version)
     assert stood(past) == {"a": (after(2, 2), 0), "b": (after(2, 0), 1)}
-    assert back(shop, log, 3).strangers == ()
+    assert back(shop, log, 3).other_commits == ()
 
 
 def test_commits_that_are_no_flows_are_named_if_they_changed_rows(shop: Shop, log: Log) -> None:
@@ -271,8 +271,8 @@ def test_commits_that_are_no_flows_are_named_if_they_changed_rows(shop: Shop, lo
     )
     log.commit({"metaData": {"id": "t"}}, operation="SET TBLPROPERTIES")
     log.commit({"remove": {"path": "y", "dataChange": True}}, operation="RESTORE")
-    assert back(shop, log, 3).strangers == ("version 9 (RESTORE)", "version 6 (DELETE)")
-    assert back(shop, log, 7).strangers == ("version 9 (RESTORE)",)
+    assert back(shop, log, 3).other_commits == ("version 9 (RESTORE)", "version 6 (DELETE)")
+    assert back(shop, log, 7).other_commits == ("version 9 (RESTORE)",)
 
 
 ENDS = (emptied.app_id(""), side_table.app_id(""), "/put-back")
@@ -281,9 +281,9 @@ ENDS = (emptied.app_id(""), side_table.app_id(""), "/put-back")
 @pytest.mark.parametrize("end", ENDS)
 def test_what_a_recovery_did_to_the_whole_table_is_no_strangers(end: str, shop: Shop, log: Log) -> None:
     log.of_recovery(end)
-    assert back(shop, log, 3).strangers == ()
+    assert back(shop, log, 3).other_commits == ()
     log.of_recovery("/anything")
-    assert back(shop, log, 3).strangers == ("version 7 (DELETE)",)
+    assert back(shop, log, 3).other_commits == ("version 7 (DELETE)",)
 
 
 @pytest.mark.parametrize("end", ENDS)

@@ -270,7 +270,7 @@ def test_a_turn_that_its_own_flow_could_not_give_back_is_taken_anew(bed: Bed) ->
 def test_a_damaged_turn_is_told_with_its_file(bed: Bed) -> None:
     bed.table.storage.overwrite(bed.table.turn(1), b'{"flow": "f"}')
     with (
-        pytest.raises(StorageError, match=r"p/tables/t/turn/000001\.json is no writers' turn"),
+        pytest.raises(StorageError, match=r"p/tables/t/turn/000001\.json is not a writers' turn"),
         bed.turn(ME)(),
     ):
         raise AssertionError("it must not write")

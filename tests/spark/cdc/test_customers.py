@@ -129,7 +129,7 @@ def test_what_does_not_fit_its_source_parks_the_flow_with_its_place(bed: Custome
     assert park is not None
     assert "customers.py, line" in park.details["message"]
     assert "names the column seq, which is not there" in park.details["message"]
-    assert not Path(bed.table).exists(), "nothing was touched"
+    assert not Path(bed.table).exists(), "nothing was changed"
 
 
 @pytest.mark.long
@@ -268,7 +268,7 @@ def test_a_holder_of_the_turn_that_cannot_be_proven_dead_is_shut_out_and_goes_on
         orphan.signal(signal.SIGCONT)
         assert orphan.wait(400) == Outcome.STOPPED, orphan.said()
     assert delta_log.latest_version(bed.table) == version, "it was refused"
-    assert "shut out of its table" in orphan.said()
+    assert "sealed in its table" in orphan.said()
     bed.change(upsert(4, 1))
     assert bed.run() is Outcome.STOPPED
     bed.is_exact()

@@ -161,7 +161,7 @@ def test_a_recovery_that_began_since_the_plan_has_the_tombstones_to_itself(
     else:
         monkeypatch.setattr(forgetting, "turn_on", lambda *_: late_turn)
     found = forgetting.act(clean_up.table.spark, clean_up.work)
-    assert found == {"forgotten": {}, "left": {"customers": "the recovery r1 works on it"}}
+    assert found == {"forgotten": {}, "left": {"customers": "the recovery r1 has locked it"}}
     assert remembered(clean_up.table) == [(1, 2, "delete")]
     assert clean_up.lock == "r1"
 

@@ -113,7 +113,7 @@ def test_any_literal_that_is_allowed_fits_the_type_and_no_other_is_allowed(
             DeclarationError, match=rf"sequence_by is the literal {number}. Allowed are {least} to {most}"
         ):
             make(bed, replace(LITERAL, sequence_literal=number), order)
-    assert list(tmp_path.iterdir()) == [], "nothing was touched"
+    assert list(tmp_path.iterdir()) == [], "nothing was changed"
     make(bed, LITERAL, order)
     check_target(spark, schema, spec, bed.path, TABLE)
 

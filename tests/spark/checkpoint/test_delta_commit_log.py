@@ -84,5 +84,5 @@ def test_a_table_of_which_only_a_checkpoint_is_left_is_a_table_and_tells_nothing
 def test_a_damaged_commit_is_an_error_that_names_it(tmp_path: Path) -> None:
     path = write_log(tmp_path, [INFO])
     (tmp_path / "_delta_log" / f"{1:020d}.json").write_text('{"txn": {"appId": "query-1", "ver')
-    with pytest.raises(CheckpointError, match=r"00000000000000000001\.json holds .* which is no JSON"):
+    with pytest.raises(CheckpointError, match=r"00000000000000000001\.json holds .* which is not JSON"):
         last_transaction(path, "query-1")

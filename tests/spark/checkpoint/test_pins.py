@@ -68,7 +68,7 @@ def test_the_seal_shuts_out_the_native_sinks_late_batch_and_no_other_query(bed: 
         .start(str(bed.table))
     )
     assert late.awaitTermination(120)
-    assert bed.checkpoint(1).last_commit() == 1, "Delta skips in silence"
+    assert bed.checkpoint(1).last_commit() == 1, "Delta skips silently"
     bed.holds(bed.events[:1])
     other = bed.spark.read.format("delta").load(str(bed.table))
     other.write.format("delta").mode("append").option("txnAppId", query_id(NAME, 2)).option(

@@ -243,7 +243,7 @@ ROWS: dict[str, tuple[Callable[[Bed], None], FailureClass, str]] = {
         CORRECT,
         "INVALID_LOG_VERSION.MAX_SUPPORTED_VERSION",
     ),
-    "source table made anew": (
+    "source table recreated": (
         a_source_table_made_anew,
         RECOVER,
         "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE",

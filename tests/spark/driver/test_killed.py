@@ -180,7 +180,7 @@ def test_sigterm_to_the_driver_lets_the_batch_end_and_leaves_the_lease(bed: Flow
         os.kill(lease.process.pid, signal.SIGTERM)
         assert driver.wait() == Outcome.STOPPED, driver.said()
         assert leases.life(bed.home, lease) is leases.Life.LEFT
-    assert "asked to by SIGTERM" in driver.said()
+    assert "received SIGTERM" in driver.said()
     assert bed.checkpoint(1).offset_batches() == bed.checkpoint(1).commit_batches()
 
 

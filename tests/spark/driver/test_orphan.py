@@ -36,7 +36,7 @@ def test_a_driver_stops_in_good_order_when_nobody_watches_it_any_more(
         enough = time.monotonic() + 2 * TIMEOUT
         driver.until(lambda: watched(time.monotonic() > enough))
         assert driver.wait(60) == Outcome.STOPPED, driver.said()
-    unwatched = re.search(r"no task has watched it for ([0-9.]+) s", driver.said())
+    unwatched = re.search(r"no task has supervised it for ([0-9.]+) s", driver.said())
     assert unwatched is not None and float(unwatched[1]) >= TIMEOUT, driver.said()
     lease = leases.current(bed.home)
     assert lease is not None

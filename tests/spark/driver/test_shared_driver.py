@@ -96,7 +96,7 @@ def driver(bed: Flowbed) -> Iterator[Driver]:
     """
     flows = [read_manifest(bed.settings).find(name) for name in BOTH]
     log = bed.root / f"driver-{len(list(bed.root.glob('driver-*')))}.log"
-    with running_driver(bed.settings, submit.command(bed.settings, flows), log) as started:
+    with running_driver(bed.settings, submit.driver(bed.settings, flows).command(), log) as started:
         yield started
 
 
@@ -460,7 +460,7 @@ def test_the_application_has_what_its_flows_declare_alike_and_takes_turns(make_b
         "spark.scheduler.mode": "FAIR",
     }
     assert given["spark.sql.shuffle.partitions"] == "2", "what one flow declares is its session's"
-    command = submit.command(bed.settings, flows)
+    command = submit.driver(bed.settings, flows).command()
     assert command[command.index("--name") + 1] == "events"
     assert command[-4:] == ["--flow", LEFT, "--flow", RIGHT]
     assert submit.environment(bed.settings)["PYSPARK_PIN_THREAD"] == "true", (

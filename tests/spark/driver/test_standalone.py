@@ -25,10 +25,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield running
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the step is an application of the master's; the driver after it is none that the master lists",
-)
 def test_a_full_refresh_runs_its_step_and_the_driver_on_the_cluster_with_what_the_flow_declares(
     bed: Flowbed, cluster: Cluster
 ) -> None:

@@ -73,7 +73,7 @@ def remove_the_table(bed: Flowbed) -> None:
         [
             (remove_the_state, "has planned none after its start"),
             (put_back_the_state_of_before_the_second_batch, "has planned none after 0"),
-            (put_back_the_state_of_before_a_reset, "shut out: a later generation was begun"),
+            (put_back_the_state_of_before_a_reset, "sealed by a later generation"),
             (remove_the_table, "has none of generation 1"),
         ],
     ),
@@ -91,7 +91,7 @@ def test_a_checkpoint_and_a_table_that_disagree_park_the_flow_before_it_reads_a_
     bed.arrive(3)
     assert bed.run() is Outcome.PARKED
     assert said in bed.park().details["message"]
-    assert bed.park().reason == "its checkpoint and its table cannot both be right"
+    assert bed.park().reason == "its checkpoint and its table contradict each other"
     assert 2 not in bed.checkpoint(1).offset_batches()
 
 

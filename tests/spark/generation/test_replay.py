@@ -111,7 +111,7 @@ def test_a_replay_that_was_cut_off_goes_on_after_its_last_step(
     with pytest.raises(Killed):
         bed.run()
     assert generations.read_start(bed.home, 2) is None
-    assert status.how_far(bed.home) == "state of generation 2 rebuilt by 2 of 4 steps, 6 rows"
+    assert status.rebuild_progress(bed.home) == "state of generation 2 rebuilt by 2 of 4 steps, 6 rows"
     assert str(progress.position(bed.home)).endswith("2 of 4 steps, 6 rows")
     lease = leases.current(bed.home)
     assert lease is not None
@@ -247,7 +247,7 @@ def test_a_driver_that_is_killed_is_followed_by_one_that_goes_on(
     bed.arrive(33, 34)
     assert bed.run() is Outcome.STOPPED
     said = capsys.readouterr().out
-    found = re.search(r"the driver of epoch 2 did (\d+) of 12 steps; this one goes on", said)
+    found = re.search(r"the driver of epoch 2 did (\d+) of 12 steps; this one continues", said)
     assert found is not None, said
     assert int(found[1]) - before in {0, 1}, "the step that was under way may have been committed"
     assert f"state rebuilt by {found[1]} of" not in said, "no step was done twice"

@@ -17,8 +17,9 @@ from streamkeeper.declare.model import DELTA, KAFKA, Source, Where
 from streamkeeper.delta.history import History, offset_before
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows.generations import AFTER_LAST, OFFSETS, REBUILT, Generation, Start, StartAt
-from streamkeeper.flows.position import Standing
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics, history_of
+from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition, after_last
 from streamkeeper.storage import LocalStorage
 
 TABLE_ID = "7c0ffee0-0000-4000-8000-000000000001"
@@ -64,17 +65,14 @@ class Seen:
     held: Topics = HELD
     table: History = field(default_factory=lambda: History("/data/source", TABLE_ID, 0, 4))
 
-    def topics(self, source: Source) -> Topics:
-        return self.held
+    def look(self, source: Source) -> KafkaLook | History:
+        return KafkaLook(self.held, lambda moment_ms: STOOD) if source.format == KAFKA else self.table
 
-    def history(self, source: Source) -> History:
-        return self.table
-
-    def first_read(self, source: Source) -> int | None:
-        return None
+    def complete(self, source: Source, position: Any) -> Any:
+        return position
 
 
-def begun(folder: Path) -> Standing:
+def begun(folder: Path) -> CommittedPosition:
     """A generation that read topics from their first record, and whose checkpoint has none of its batches any
     more.
     """
@@ -92,7 +90,9 @@ def begun(folder: Path) -> Standing:
         "2026-11-21T10:00:00+00:00",
         {"topics": {"raw": {"orders": "id-1"}}},
     )
-    return Standing(decided(StartAt(AFTER_LAST)), start, Checkpoint(storage, "c"), None, None, sealed=True)
+    return CommittedPosition(
+        decided(StartAt(AFTER_LAST)), start, Checkpoint(storage, "c"), None, None, sealed=True
+    )
 
 
 def decided(start: StartAt, *accepted: str) -> Generation:
@@ -114,7 +114,7 @@ def kept(offsets: Mapping[str, Any]) -> StartAt:
             WIDENED,
             (),
             {"orders": {"0": 6, "1": 3, "2": 0}, "more": {"0": 4}},
-            "source raw has new partitions, read from their first record: orders/2, more",
+            "source raw: new since then, and read from the first record: orders/2, more",
             id="wider, and one topic more",
         ),
         pytest.param(
@@ -128,8 +128,8 @@ def kept(offsets: Mapping[str, Any]) -> StartAt:
             ANEW,
             (LOSS,),
             HELD.earliest,
-            "was deleted and made anew (its id was id-1",
-            id="made anew, and that accepted",
+            "was deleted and recreated (its id was id-1",
+            id="recreated, and that accepted",
         ),
     ],
 )
@@ -137,13 +137,12 @@ def test_topics_are_gone_on_in_after_kept_offsets_as_after_a_batch(
     tmp_path: Path, held: Topics, accepted: tuple[str, ...], *, offsets: Offsets, said: str
 ) -> None:
     from streamkeeper_jobs.generation.start_position import find_origin
-    from streamkeeper_jobs.sources.start_kafka import KafkaOrigin
 
     found = find_origin(
         decided(kept({"raw": STOOD}), *accepted), (source("raw", KAFKA),), begun(tmp_path), Seen(held)
     )  # type: ignore[arg-type]
     origin = found.sources["raw"]
-    assert isinstance(origin, KafkaOrigin)
+    assert isinstance(origin, KafkaPosition)
     assert (origin.offsets, said in " ".join(found.notes)) == (offsets, True)
 
 
@@ -151,29 +150,28 @@ def test_a_topic_that_is_not_read_any_more_is_left_and_a_source_that_was_not_rea
     tmp_path: Path,
 ) -> None:
     from streamkeeper_jobs.generation.start_position import find_origin
-    from streamkeeper_jobs.sources.start_kafka import KafkaOrigin
 
     start = kept({"raw": {**STOOD, "gone": {"0": 7}}, "left": {"logOffset": 2}})
     found = find_origin(decided(start), (source("raw", KAFKA), source("new")), begun(tmp_path), Seen())  # type: ignore[arg-type]
     assert found.sources.keys() == {"raw"}
-    assert isinstance(origin := found.sources["raw"], KafkaOrigin)
+    assert isinstance(origin := found.sources["raw"], KafkaPosition)
     assert origin.offsets == STOOD
     for said in (
         "source new is new: read from its beginning",
-        "source left is not read any more",
-        "does not read the topic gone any more",
+        "source left is no longer read",
+        "source raw: not read any more: gone",
     ):
         assert said in found.notes or any(said in note for note in found.notes)
 
 
-@pytest.mark.parametrize("held", [EXPIRED, ANEW], ids=["expired", "made anew"])
+@pytest.mark.parametrize("held", [EXPIRED, ANEW], ids=["expired", "recreated"])
 def test_records_that_are_gone_after_kept_offsets_are_refused_where_nobody_accepted_that(
     tmp_path: Path, held: Topics
 ) -> None:
     from streamkeeper_jobs.generation.start_position import find_origin
 
     with pytest.raises(
-        RecoveryError, match=r"The source raw cannot go on from its position: .*Nothing was changed"
+        RecoveryError, match=r"The source raw cannot continue from its position: .*Nothing was changed"
     ):
         find_origin(decided(kept({"raw": STOOD})), (source("raw", KAFKA),), begun(tmp_path), Seen(held))  # type: ignore[arg-type]
 
@@ -197,7 +195,7 @@ def test_offsets_that_a_person_gave_must_fit_whatever_was_accepted(tmp_path: Pat
         ),
         (History("/data/source", TABLE_ID, 0, 4), offset_before("another", 1), None),
     ],
-    ids=["cleaned up", "made anew"],
+    ids=["cleaned up", "recreated"],
 )
 def test_a_table_is_gone_on_in_after_a_kept_offset_with_a_loss_that_was_accepted(
     tmp_path: Path, table: History, offset: dict[str, Any], goes_on: dict[str, Any] | None
@@ -205,11 +203,11 @@ def test_a_table_is_gone_on_in_after_a_kept_offset_with_a_loss_that_was_accepted
     from streamkeeper_jobs.generation.start_position import find_origin
 
     start, sources, where = kept({"raw": offset}), (source("raw", DELTA),), begun(tmp_path)
-    with pytest.raises(RecoveryError, match="The source raw cannot go on from its position"):
+    with pytest.raises(RecoveryError, match="The source raw cannot continue from its position"):
         find_origin(decided(start), sources, where, Seen(table=table))  # type: ignore[arg-type]
     found = find_origin(decided(start, LOSS), sources, where, Seen(table=table))  # type: ignore[arg-type]
     assert getattr(found.sources.get("raw"), "offset", None) == goes_on
-    with pytest.raises(RecoveryError, match="The offset of source raw cannot be used"):
+    with pytest.raises(RecoveryError, match="The offsets of source raw cannot be used"):
         typed = StartAt(OFFSETS, offsets={"raw": offset})
         find_origin(decided(typed, LOSS), sources, where, Seen(table=table))  # type: ignore[arg-type]
 
@@ -233,7 +231,7 @@ def test_a_table_is_gone_on_in_after_a_kept_offset_with_a_loss_that_was_accepted
             STOOD, {"orders": {"0": 0, "1": 0}}, WIDENED, id="a topic that came when some of it had expired"
         ),
         pytest.param(STOOD, None, EXPIRED, id="nobody knows where it was first read from"),
-        pytest.param(STOOD, {"orders": {"0": 0, "1": 0}}, ANEW, id="made anew"),
+        pytest.param(STOOD, {"orders": {"0": 0, "1": 0}}, ANEW, id="recreated"),
     ],
 )
 def test_what_was_never_read_is_no_history_of_which_a_rebuilt_state_would_lack_a_part(
@@ -242,11 +240,8 @@ def test_what_was_never_read_is_no_history_of_which_a_rebuilt_state_would_lack_a
     """The very number that a plan gives (prices_kafka.with_state): else the driver would refuse what the plan
     did not ask for.
     """
-    from streamkeeper_jobs.sources.start_kafka import after_last
-
-    origin, _ = after_last(
-        source("raw", KAFKA), offset, initial, held, ids={"orders": "id-1"}, accepted=(LOSS,)
-    )
+    origin = after_last(offset, initial, held, {"orders": "id-1"}).position
+    assert origin is not None
     assert origin.offsets is not None
     known = {} if held is ANEW else offset
     assert origin.gone == history_of(initial if initial is not None else held.earliest, known, held)[1]

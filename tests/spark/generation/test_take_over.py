@@ -149,7 +149,7 @@ def test_the_copy_is_right_while_the_old_query_goes_on_writing(make_bed: Make, s
         over, seed = generations.committed(bed.home, 1, None), bed.start(2).seed_batch
         assert over is not None
         assert seed is not None
-        assert 1 < over <= seed, "it had gone on before the seal"
+        assert 1 < over <= seed, "it had continued before the seal"
         version = delta_log.latest_version(str(bed.table))
         if not refused_loudly(old):
             last = bed.checkpoint(1).last_commit() or 0

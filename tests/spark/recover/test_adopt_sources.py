@@ -96,7 +96,7 @@ def test_a_checkpoint_of_another_topic_is_refused_in_the_plan(kafka: Kafka, spar
     source.create(f"{source.topic}-other")
     source.arrive(1, 2, topic=f"{source.topic}-other")
     folder = old_kafka_job(source, topic=f"{source.topic}-other", dedupe=False)
-    with pytest.raises(RequestError, match=rf"{source.topic}-other.*nothing was touched"):
+    with pytest.raises(RequestError, match=rf"{source.topic}-other.*nothing was changed"):
         Recoverer(spark, source.bed.settings, "events").plan(
             "adopt", "r1", flow=NAME, checkpoint=str(folder), old_job_is_stopped=True
         )

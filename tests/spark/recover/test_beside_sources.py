@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streamkeeper.exit_codes import Outcome
+from streamkeeper.recover.restart import side_table
 from tests.oracle import all_rows, first_per
 from tests.worlds.backup_world import Recoverer
 from tests.worlds.beside import DONE, KIND, NAME, after_round, distinct, steps
@@ -36,8 +37,9 @@ def refresh(
     """Refresh beside, killed at the commit's very end; something happens after the first round of reading,
     and more before the hold.
     """
-    assert at_work.plan(KIND, NAME, table="events.events", behind=0, **asked).refusals == ()
+    assert at_work.plan(KIND, NAME, table="events.events", **asked).refusals == ()
     with patch.context() as patched:
+        patched.setattr(side_table, "BEHIND", 0)
         after_round(1, meanwhile, patched)
         told: dict[str, Any] = steps(at_work, "lock", "build")["build"]
     steps(at_work, "hold", "plan_again")
@@ -72,7 +74,7 @@ def test_from_kafka_and_from_delta_while_more_arrives(
     assert bed.run() is Outcome.STOPPED
     bed.holds(distinct(bed, above=1))
     assert bed.start(2).checkpoint.rpartition("/")[2].startswith("beside-"), (
-        "it goes on where the table was built"
+        "it continues where the table was built"
     )
 
 

@@ -19,7 +19,17 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.amounts import REPEATS
 from tests.worlds.flow_world import Flowbed
-from tests.worlds.price_world import QUERIES, RECOVERIES, ROCKS, Priced
+from tests.worlds.price_world import (
+    FILES,
+    QUERIES,
+    RECOVERIES,
+    ROCKS,
+    Brokers,
+    Case,
+    Feed,
+    Priced,
+    files,
+)
 
 SEED = int(os.environ.get("STREAMKEEPER_SEED", "1"))
 
@@ -40,9 +50,9 @@ def own_store(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[N
 def test_a_rewind_counts_the_windows_that_a_batch_without_rows_had_written(
     make_bed: Callable[..., Flowbed],
 ) -> None:
-    bed = make_bed(QUERIES["windows"].text(1))
+    bed = make_bed(QUERIES["windows"].text(files(1)))
     bed.arrive(*range(0, 1200, 5))
-    priced = Priced(bed, QUERIES["windows"], Random(1))
+    priced = Priced(Feed(bed, files(1), bed.arrive), QUERIES["windows"], Random(1))
     priced.run()
     assert bed.checkpoint(1).last_commit() == 1
     written = len(bed.rows())
@@ -59,25 +69,48 @@ def test_a_rewind_counts_the_windows_that_a_batch_without_rows_had_written(
     assert sum(many == 2 for many in found.values()) == written
 
 
+@pytest.fixture
+def brokers_if_needed(request: pytest.FixtureRequest) -> Brokers:
+    """Start the broker for the cases alone whose source is Kafka."""
+    return lambda: str(request.getfixturevalue("brokers"))
+
+
 @pytest.mark.parametrize(
-    ("query", "recovery", "seed"),
+    "case",
     [
-        ("windows", "earliest", 1),
-        ("outer join", "rewind kept", 2),
-        ("dedupe", "offsets", 3),
+        Case("windows", "earliest", FILES, 1),
+        Case("outer join", "rewind kept", FILES, 2),
+        Case("dedupe", "offsets", FILES, 3),
     ],
+    ids=str,
 )
 def test_rows_that_come_twice_are_those_that_the_plan_said(
-    query: str, recovery: str, seed: int, spark: SparkSession, tmp_path: Path
+    case: Case, spark: SparkSession, tmp_path: Path, brokers_if_needed: Brokers
 ) -> None:
-    Priced.make(tmp_path / "a bed", spark, query, Random(f"{seed} {query} {recovery}")).goes_through(recovery)
+    Priced.make(tmp_path / "a bed", spark, case, brokers_if_needed).goes_through(case.recovery)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("query", QUERIES)
+def test_without_a_recovery_the_oracle_finds_nothing_lost_and_nothing_twice(
+    query: str, spark: SparkSession, tmp_path: Path, brokers_if_needed: Brokers
+) -> None:
+    """The proof of the oracle: what it says of an undisturbed flow is what Spark writes.
+
+    (The row of the last event was once counted as one too many for timers, with any recovery and without.)
+    """
+    case = Case.drawn(query, "none", SEED)
+    priced = Priced.make(tmp_path / "a bed", spark, case, brokers_if_needed)
+    priced.ends()
+    assert priced.off() == (0, 0), "\n".join(priced.did)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("recovery", RECOVERIES)
 @pytest.mark.parametrize("query", QUERIES)
 def test_whatever_the_query_and_the_recovery_the_price_comes_true(
-    query: str, recovery: str, spark: SparkSession, tmp_path: Path
+    query: str, recovery: str, spark: SparkSession, tmp_path: Path, brokers_if_needed: Brokers
 ) -> None:
-    print(f"STREAMKEEPER_SEED={SEED}")
-    Priced.make(tmp_path / "a bed", spark, query, Random(f"{SEED} {query} {recovery}")).goes_through(recovery)
+    case = Case.drawn(query, recovery, SEED)
+    print(case)
+    Priced.make(tmp_path / "a bed", spark, case, brokers_if_needed).goes_through(recovery)

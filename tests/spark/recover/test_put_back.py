@@ -93,7 +93,7 @@ def test_what_a_stranger_writes_while_it_is_put_back_stays(
     carry_out(at_work, "decide")
     DeltaTable.forPath(spark, str(bed.table)).delete("event_id = 'e1'")
     version = delta_log.latest_version(str(bed.table))
-    with pytest.raises(RecoveryError, match=rf"version {version} \(DELETE\)\. .* It was not put back\."):
+    with pytest.raises(RecoveryError, match=rf"version {version} \(DELETE\)\. .* It was not restored."):
         at_work.step("r1", "put_back")
     assert (ids(bed), delta_log.latest_version(str(bed.table))) == (["e2", "e3"], version)
 
@@ -169,7 +169,7 @@ def test_a_file_that_a_vacuum_under_way_took_after_a_rewind_brought_it_back_keep
     taken = bed.table / brought[0]
     aside = taken.rename(bed.root / "aside.parquet")
     with pytest.raises(
-        RecoveryError, match=rf"1 of the 2 files that this brought back are not there, such as {brought[0]}"
+        RecoveryError, match=rf"1 of the 2 files that this brought back are missing, such as {brought[0]}"
     ):
         at_work.step("r1", "verify_files")
     assert bed.home.owners() == ["recovery-r1"]
@@ -206,12 +206,12 @@ def test_what_delta_refuses_is_refused_before_a_generation_is_decided_and_a_vers
     assert version is not None
     with pytest.raises(RecoveryError, match="Delta refused to replace"):
         restore_table.replace_content(spark, table, read_snapshot(spark, copy_of(entry)["path"]), "a test")
-    with pytest.raises(RequestError, match="Nothing was touched"):
+    with pytest.raises(RequestError, match="Nothing was changed"):
         at_work.plan("restore_table", "r0", table=TABLE, backup="b1")
     for summary in (bed.table / "_delta_log").glob("*.crc"):
         summary.unlink()
     at_work.plan("restore_table", "r1", table=TABLE, backup="b1")
-    with pytest.raises(RequestError, match="Nothing was touched"):
+    with pytest.raises(RequestError, match="Nothing was changed"):
         carry_out(at_work, "decide")
     newest = generations.latest(bed.home)
     assert newest is not None and (newest.number, delta_log.latest_version(table)) == (1, version)

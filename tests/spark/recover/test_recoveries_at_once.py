@@ -86,7 +86,7 @@ def test_a_backup_that_was_planned_before_a_recovery_came_waits_for_another_time
     at_work.plan("backup_table", "b1", table=TABLE)
     at_work.plan("reset_checkpoint", "r1", flow=NAME)
     at_work.step("r1", "hold")
-    with pytest.raises(TableLocked, match=r"The recovery r1 works on the table events.*so b1 cannot begin"):
+    with pytest.raises(TableLocked, match=r"The recovery r1 has locked the table events.*so b1 cannot begin"):
         at_work.step("b1", "pin")
     assert engine.give_up(bed.settings, "events", "r1", "rejected")
     assert at_work.step("b1", "pin")["tables"][0]["rows"] == 2
@@ -102,7 +102,7 @@ def test_a_recovery_that_comes_while_a_backup_waits_for_its_turn_keeps_it_from_p
 
     at_work.plan("backup_table", "b1", table=TABLE)
     monkeypatch.setattr(copying, "nullcontext", turn)
-    with pytest.raises(TableLocked, match=r"The recovery r1 works on the table events"):
+    with pytest.raises(TableLocked, match=r"The recovery r1 has locked the table events"):
         at_work.step("b1", "pin")
     assert ledger.open(bed.home.storage, "events", "b1").find("pin.done") is None
     assert backups.listed(bed.home.storage, "events", "events") == []
@@ -170,7 +170,7 @@ def test_a_chunk_of_an_abandoned_backfill_that_comes_after_a_full_refresh_adds_n
                 recoverer.run("full_refresh", "r1", table="customers.customers")
         finally:
             goes_on.set()
-        with pytest.raises(StreamkeeperError, match=r"b1 was given up|was shut out of its table"):
+        with pytest.raises(StreamkeeperError, match=r"b1 was given up|was sealed in its table"):
             filling.result(300)
     assert bed.rows() == []
     assert bed.run() is Outcome.STOPPED

@@ -201,7 +201,7 @@ def _put_back_killed_at_each_step(at_work: Recoverer, monkeypatch: pytest.Monkey
         with pytest.raises(Killed):
             at_work.step("r1", "put_back")
     assert not engine.give_up(at_work.settings, at_work.pipeline, "r1", "too late"), (
-        "a table may have been put back already"
+        "a table may have been restored already"
     )
     with pytest.raises(RecoveryError, match="needed by r1"):
         backups.remove(at_work.settings, "customers", "customers", "b1")

@@ -149,7 +149,7 @@ def test_an_explicit_offset_counts_what_is_up_to_it_as_processed(delta: Make) ->
     flow.bed.reset(StartAt(OFFSETS, offsets={"raw": offset_before("another", 2)}))
     assert flow.bed.run() is Outcome.PARKED
     assert (
-        "The offset of source raw cannot be used: the table was made anew"
+        "The offsets of source raw cannot be used: the table was recreated"
         in flow.bed.park().details["message"]
     )
 
@@ -181,7 +181,7 @@ def test_a_table_that_was_made_anew_parks_the_flow_until_the_loss_is_accepted(de
     for number in (11, 12, 13):
         flow.arrive(number)
     assert flow.bed.run() is Outcome.PARKED
-    assert "the table was made anew: its id was" in flow.bed.park().details["message"]
+    assert "the table was recreated: its id was" in flow.bed.park().details["message"]
     assert flow.bed.park().details["recovery"] == "reset_checkpoint"
     flow.bed.reset(accepted=("loss",))
     run(flow)

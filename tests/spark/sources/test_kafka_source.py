@@ -195,7 +195,7 @@ def test_a_topic_that_was_made_anew_is_found_though_it_has_grown_past_the_old_po
     flow.create()
     flow.arrive(*range(11, 21))
     assert flow.bed.run() is Outcome.PARKED
-    assert "was deleted and made anew (its id was" in flow.bed.park().details["message"]
+    assert "was deleted and recreated (its id was" in flow.bed.park().details["message"]
     flow.bed.reset(accepted=("loss",))
     run(flow)
     flow.bed.holds(all_rows(flow.bed.events))

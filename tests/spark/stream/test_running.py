@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 from streamkeeper_jobs.driver import driver
-from streamkeeper_jobs.stream.query import RunsOn
+from streamkeeper_jobs.stream.query import StillRunning
 
 from streamkeeper.errors import StorageError
 from streamkeeper.exit_codes import Outcome
@@ -119,7 +119,7 @@ def test_a_lease_is_not_left_where_the_query_could_not_be_stopped(
     bed: Flowbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(query: StreamingQuery) -> None:
-        raise RunsOn(
+        raise StillRunning(
             f"The query {query.name} could not be stopped (a timeout), so whether it still writes is not"
             " known."
         )

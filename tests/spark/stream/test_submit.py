@@ -27,7 +27,7 @@ def settings(tmp_path: Path) -> Settings:
 
 def test_the_command_is_spark_submit_with_the_job_last(settings: Settings) -> None:
     flow = Flow(Pipeline("events", "events.py", ""), FLOW, "fingerprint")
-    command = submit.command(settings, flow, available_now=True)
+    command = submit.driver(settings, [flow], available_now=True).command()
     assert command[0].endswith("spark-submit")
     assert command[1:5] == ["--master", "local[2]", "--name", "events.clean_events"]
     assert command[-4:] == [str(submit.JOB), "--flow", "events.clean_events", "--available-now"]

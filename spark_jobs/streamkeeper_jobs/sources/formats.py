@@ -1,0 +1,60 @@
+"""The formats of source in a driver, by name, and the look that each source is taken once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from streamkeeper.declare.model import DELTA, FILE_FORMATS, KAFKA, RATE, Source
+from streamkeeper_jobs.sinks.job import Job
+from streamkeeper_jobs.sources.delta import DeltaInJob
+from streamkeeper_jobs.sources.files import FilesInJob
+from streamkeeper_jobs.sources.job_format import JobFormat
+from streamkeeper_jobs.sources.kafka import KafkaInJob
+from streamkeeper_jobs.sources.rate import RateInJob
+
+FORMATS: dict[str, JobFormat[Any, Any]] = {
+    **dict.fromkeys(FILE_FORMATS, FilesInJob()),
+    KAFKA: KafkaInJob(),
+    DELTA: DeltaInJob(),
+    RATE: RateInJob(),
+}
+
+
+def format_in_job(source: Source) -> JobFormat[Any, Any]:
+    """Return the format of a source, as a driver knows it."""
+    return FORMATS[source.format]
+
+
+class Looks:
+    """Present contents of the sources of one flow, cached for its driver.
+
+    :param folder: the name in the state storage of a temporary folder.
+    """
+
+    def __init__(self, job: Job, folder: str, schemas: Mapping[str, str]) -> None:
+        self._job, self._folder, self._schemas = job, folder, schemas
+        self._found: dict[str, Any] = {}
+
+    def look(self, source: Source) -> Any:
+        """Return what a source holds now.
+
+        :raises SourceError: it does not answer, or is not there.
+        """
+        if source.name not in self._found:
+            look = partial(format_in_job(source).look, self._job, source)
+            self._found[source.name] = look(self._folder, self._schemas)
+        return self._found[source.name]
+
+    def complete(self, source: Source, position: Any) -> Any:
+        """Return a position with what only the driver knows of it."""
+        return format_in_job(source).complete(self._job, source, position)
+
+    def topic_ids(self) -> dict[str, dict[str, str]]:
+        """Return the ids of all topics that the flow reads, by source and topic.
+
+        :raises SourceError: the brokers do not answer, or a topic does not exist.
+        """
+        sources = (source for source in self._job.sources if format_in_job(source).has_ids)
+        return {source.name: format_in_job(source).ids(self.look(source)) for source in sources}

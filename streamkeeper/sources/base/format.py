@@ -1,0 +1,329 @@
+"""The protocol of a format of source, the same for a plan and for a driver.
+
+Both hand :meth:`SourceFormat.resolve` the same start. They differ in the look alone, which a plan takes with
+Python clients and a driver with Spark's. So a plan prices the very position that its driver will start from.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from streamkeeper.amounts import NONE, Amount, SourcePrice, in_words
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.declare.model import Source
+from streamkeeper.errors import CheckpointError, RequestError, StorageError
+from streamkeeper.flows.generations import (
+    AFTER_LAST,
+    BATCH,
+    EARLIEST,
+    EMPTY,
+    LATEST,
+    OFFSETS,
+    REBUILT,
+    TIMESTAMP,
+    Restart,
+    StartAt,
+)
+from streamkeeper.flows.past_positions import Place
+from streamkeeper.flows.position import CommittedPosition
+
+L = TypeVar("L")
+P = TypeVar("P")
+
+UNREADABLE = Amount(None, 0, None, "the checkpoint's offsets cannot be read")
+"""Amount of rows between two positions, one of which is unknown."""
+
+
+@dataclass(frozen=True)
+class Before:
+    """What the generation before has read of a source: up to ``offset``, or nothing (None).
+
+    ``checkpoint`` is None if there was no generation before; ``evidence`` is that of its start, and ``key``
+    the source's name in the checkpoint.
+    """
+
+    checkpoint: Checkpoint | None
+    evidence: Mapping[str, Any]
+    key: str
+    offset: Any
+    strict: bool = True
+    """Whether damage of the first offsets is an error. A plan reports it elsewhere."""
+
+    @classmethod
+    def of(cls, standing: CommittedPosition | None, key: str, offset: Any, strict: bool = True) -> Before:
+        """Return what a generation, if there was one, has read of a source."""
+        if standing is None:
+            return cls(None, {}, key, offset, strict)
+        return cls(standing.checkpoint, standing.start.evidence, key, offset, strict)
+
+    def initial(self) -> Any | None:
+        """Return the first offsets ever read, as the checkpoint keeps them; None if it has none.
+
+        :raises CheckpointError: they are damaged.
+        """
+        if self.checkpoint is None or self.key not in self.checkpoint.sources():
+            return None
+        try:
+            return self.checkpoint.initial_offsets(self.key)
+        except CheckpointError:
+            if self.strict:
+                raise
+            return None
+
+    def ids(self, source: Source) -> Mapping[str, str]:
+        """Return the ids of a source's topics when that generation began, as far as they are known."""
+        known: Mapping[str, Mapping[str, str]] = self.evidence.get("topics", {})
+        return known.get(source.name, {})
+
+
+@dataclass(frozen=True)
+class Resolved(Generic[P]):
+    """The position of a start in one source; None if it is read from its beginning, which needs none.
+
+    ``notes`` say what changed in the source. ``lost`` is the reason why unread data is gone, which must be
+    accepted; ``blocked`` why the source cannot be read from there, whatever is accepted; ``wrong`` why a
+    requested offset is none of the source's. They are empty where nothing is to be said.
+    """
+
+    position: P | None = None
+    notes: tuple[str, ...] = ()
+    lost: str = ""
+    blocked: str = ""
+    wrong: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A reset of one source, to be priced.
+
+    ``position`` are the old checkpoint's offsets by source, None if they cannot be read; ``offset`` is that
+    of this source. ``where`` is the old position in words. ``stateful`` tells whether the query as declared
+    now keeps state, None if that is unknown.
+    """
+
+    source: Source
+    standing: CommittedPosition
+    position: dict[str, Any] | None
+    offset: Any
+    restart: Restart
+    stateful: bool | None
+    where: str
+
+    @property
+    def start(self) -> StartAt:
+        """The start of the new generation."""
+        return self.restart.start
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether a state is rebuilt from history, if the query keeps any."""
+        return (
+            self.restart.state != EMPTY and self.stateful is not False and self.restart.start.mode != EARLIEST
+        )
+
+    @property
+    def before(self) -> Before:
+        """What was read of the source, as :meth:`SourceFormat.resolve` takes it."""
+        return Before.of(self.standing, key_of(self.source, self.standing), self.offset, strict=False)
+
+    def unreadable(self) -> SourcePrice:
+        """Return the price where the old offsets cannot be read, and nothing else tells what was read."""
+        mode = self.start.mode
+        lost = NONE if mode == EARLIEST else UNREADABLE
+        return self.price(f"start {mode}", lost=lost, repeated=UNREADABLE)
+
+    def price(self, then: str, **parts: Any) -> SourcePrice:
+        """Return a price of this case."""
+        return SourcePrice(self.source.name, self.where, then, **parts)
+
+
+def key_of(source: Source, standing: CommittedPosition) -> str:
+    """Return a source's name in a checkpoint; in a log without names, its number."""
+    keys, names = standing.checkpoint.sources(), list(standing.start.positions)
+    if source.name in keys:
+        return source.name
+    if source.name in names and str(names.index(source.name)) in keys:
+        return str(names.index(source.name))
+    return "0" if keys == ("0",) else source.name
+
+
+@dataclass(frozen=True)
+class Move:
+    """A flow's move from its present position to an earlier one, ``place``.
+
+    ``position`` are its present offsets by source, None if they cannot be read. ``state`` is what the new
+    generation begins with; ``stateful`` whether the query keeps any, None if that is unknown. With
+    ``restored`` the table is restored to the same place.
+    """
+
+    standing: CommittedPosition
+    position: Mapping[str, Any] | None
+    place: Place
+    state: str
+    stateful: bool | None
+    restored: bool = False
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether a state is rebuilt from history, if the query keeps any."""
+        return self.state == REBUILT and self.stateful is not False
+
+    def offset(self, source: Source) -> Any:
+        """Return the present offset of a source; None if nothing was read, or it is unknown."""
+        return None if self.position is None else self.position.get(source.name)
+
+    def then(self, source: Source) -> Any:
+        """Return the offset of a source at the earlier place; None if nothing had been read."""
+        return self.place.positions().get(source.name)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Whether there is pending input, described in ``said``. Input that could not be checked is described,
+    too, but does not count.
+    """
+
+    there: bool
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read, as far as it is known. ``notes`` say of when the number is, what may come besides, and
+    what may lack.
+    """
+
+    amount: Amount
+    notes: tuple[str, ...] = ()
+
+
+def not_listed(error: StorageError) -> RequestError:
+    """Return the error of a backfill whose source cannot be listed."""
+    return RequestError(f"What is to be read cannot be listed: {error}")
+
+
+class SourceFormat(ABC, Generic[L, P]):
+    """Starts in a format of source: ``L`` is a look at what a source holds now, ``P`` a position in it.
+
+    A driver imports it, so it needs no package beyond the standard library.
+    """
+
+    expires = False
+    """Whether unread data can go while the flow stands still, which a driver checks at each start."""
+
+    def resolve(self, source: Source, start: StartAt, before: Before, look: Callable[[], L]) -> Resolved[P]:
+        """Return the position of a start in a source; the one place that plan and driver ask.
+
+        :param look: takes the look at the source; called only if the start needs it.
+        :raises CheckpointError: the old checkpoint lacks what the start needs.
+        :raises SourceError: the source cannot be looked at now.
+        """
+        match start.mode:
+            case mode if mode in (AFTER_LAST, BATCH):
+                return self.after(source, before, look)
+            case mode if mode == EARLIEST:
+                return Resolved(self.beginning(look))
+            case mode if mode == LATEST:
+                return Resolved(self.end(before, look))
+            case mode if mode == TIMESTAMP:
+                assert start.timestamp_ms is not None, "a start by timestamp has one"
+                return Resolved(self.moment(before, look, start.timestamp_ms))
+            case mode if mode == OFFSETS:
+                wanted = (start.offsets or {})[source.name]
+                if wanted is None:  # nothing of it was read
+                    return Resolved(self.beginning(look))
+                return self.at(source, before, look, wanted)
+            case mode:
+                raise ValueError(f"no source can start {mode}")
+
+    @abstractmethod
+    def after(self, source: Source, before: Before, look: Callable[[], L]) -> Resolved[P]:
+        """Continue after what was read; if nothing was, at the declared start."""
+
+    @abstractmethod
+    def end(self, before: Before, look: Callable[[], L]) -> P | None:
+        """Start with what comes from now on."""
+
+    @abstractmethod
+    def moment(self, before: Before, look: Callable[[], L], moment_ms: int) -> P | None:
+        """Start with what was written at a time (epoch ms) or later."""
+
+    @abstractmethod
+    def at(self, source: Source, before: Before, look: Callable[[], L], wanted: Any) -> Resolved[P]:
+        """Start at an explicit offset, of the shape of this format's."""
+
+    def beginning(self, look: Callable[[], L]) -> P | None:
+        """Read all that is there. None, the default: Spark does so without a position."""
+        return None
+
+    def declared(self, source: Source, look: Callable[[], L]) -> P | None:
+        """Start a first generation where its source is declared to start; None for its beginning."""
+        return None
+
+    def chunks(self, size: int) -> Mapping[str, str]:
+        """Return the reader options with which a bounded read takes so much a batch, and leaves nothing
+        out.
+        """
+        return {"maxFilesPerTrigger": str(size)}
+
+    def reader_options(self, source: Source) -> Mapping[str, str]:
+        """Return further options of Spark's reader, for a query whose checkpoint has no position."""
+        return {}
+
+    def is_there(self, source: Source) -> bool | None:
+        """Return whether a stream can be opened; None if Spark's file system has to look for the path."""
+        return True if source.path is None else None
+
+
+class PlannedFormat(SourceFormat[L, P]):
+    """A format of source as a plan and the monitor ask for it. It may use clients that no driver has."""
+
+    @abstractmethod
+    def look(self, source: Source) -> L:
+        """Return what an opened source holds now, read without a JVM.
+
+        :raises SourceError: it does not answer, or is not there.
+        :raises StorageError: its folder cannot be listed.
+        """
+
+    @abstractmethod
+    def price(self, case: Case) -> SourcePrice:
+        """Return the cost of a reset.
+
+        :raises RequestError: the requested position is none of the source's.
+        """
+
+    @abstractmethod
+    def price_again(self, source: Source, move: Move, price: SourcePrice) -> SourcePrice:
+        """Return the cost of a move to an earlier place.
+
+        :param price: what the start after that place costs by itself.
+        """
+
+    @abstractmethod
+    def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
+        """Return whether a source has input after an offset."""
+
+    def held(self, source: Source, start: Any, ends: Any) -> Reading:
+        """Return how much a bounded read of a source gets; only sources with a history are asked.
+
+        :param start: the offsets to read from, if the format has any; None for all that is held.
+        :param ends: the offsets to read up to; where there is none, to the end.
+        :raises RequestError: there is nothing to read.
+        """
+        raise NotImplementedError(f"{source.format} keeps no history")
+
+    def misfit(self, source: Source, checkpoint: Checkpoint, key: str, offset: Any) -> str | None:
+        """Return why a source of a foreign checkpoint is another than this one; None if nothing says so."""
+        return None
+
+
+def read_again(price: SourcePrice, amount: Amount, move: Move) -> SourcePrice:
+    """Add what is read again: duplicates if the table is kept, no price if it is restored to before them."""
+    if not move.restored or amount.nothing:
+        return replace(price, repeated=amount)
+    said = f"{in_words(amount)} are read and written again, into the restored table"
+    return replace(price, repeated=NONE, notes=(*price.notes, said))

@@ -1,0 +1,128 @@
+"""Files in a folder as a format of source."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from streamkeeper.amounts import SourcePrice
+from streamkeeper.checkpoint import Checkpoint, FileEntry
+from streamkeeper.checkpoint.files_log import plain_path
+from streamkeeper.declare.model import Source
+from streamkeeper.errors import CheckpointError, RequestError, StorageError
+from streamkeeper.sources.base.format import (
+    Before,
+    Case,
+    Move,
+    PlannedFormat,
+    Reading,
+    Resolved,
+    Waiting,
+    not_listed,
+)
+from streamkeeper.sources.files import cost
+from streamkeeper.sources.files.cost import FilesPosition
+from streamkeeper.sources.files.listing import amount, iterate_files, list_files
+
+ENOUGH = 1000
+"""Pending files after which the listing of a folder ends early."""
+_GLOB = re.compile(r"[*?{\[]")
+
+Listing = tuple[FileEntry, ...]
+Look = Callable[[], Listing]
+
+
+class Files(PlannedFormat[Listing, FilesPosition]):
+    """Files of one of Spark's formats; a position is the set of those that count as processed."""
+
+    def look(self, source: Source) -> Listing:
+        return tuple(FileEntry(path, file.modified_ms, 0) for path, file in list_files(source).items())
+
+    def after(self, source: Source, before: Before, look: Look) -> Resolved[FilesPosition]:
+        return self.at(source, before, look, before.offset)
+
+    def end(self, before: Before, look: Look) -> FilesPosition:
+        return FilesPosition(look)
+
+    def moment(self, before: Before, look: Look, moment_ms: int) -> FilesPosition:
+        earlier = tuple(entry for entry in look() if entry.timestamp_ms < moment_ms)
+        return FilesPosition(lambda: earlier)
+
+    def at(self, source: Source, before: Before, look: Look, wanted: Any) -> Resolved[FilesPosition]:
+        if wanted is None or before.checkpoint is None:
+            return Resolved()
+        checkpoint, upto = before.checkpoint, int(wanted["logOffset"])
+        log = checkpoint.files_log(before.key)
+        last = log.last_batch()
+        if upto > (-1 if last is None else last):
+            raise CheckpointError(
+                f"Source {source.name} is to start after batch {upto} of its files log, but"
+                f" {checkpoint.path(f'sources/{before.key}')} ends with batch {last}. Choose an offset up to"
+                " that, or start from a timestamp."
+            )
+        return Resolved(FilesPosition(lambda: log.entries(upto) if upto >= 0 else iter(())))
+
+    def price(self, case: Case) -> SourcePrice:
+        return cost.price_of(case, partial(self.resolve, case.source, case.start, case.before))
+
+    def price_again(self, source: Source, move: Move, price: SourcePrice) -> SourcePrice:
+        return cost.price_again(source, move, price)
+
+    def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
+        if checkpoint is None or not isinstance(end, dict):
+            first = next(iterate_files(source), None)
+            return (
+                Waiting(False)
+                if first is None
+                else Waiting(True, f"files wait in the source {source.name}, such as {first.path}")
+            )
+        unread = _unread(source, checkpoint, key, int(end["logOffset"]))
+        if not unread:
+            return Waiting(False)
+        count = f"{len(unread)} files or more wait" if len(unread) > 1 else "a file waits"
+        return Waiting(True, f"{count} in the source {source.name}, such as {min(unread)}")
+
+    def held(self, source: Source, start: Any, ends: Any) -> Reading:
+        try:
+            found = list_files(source)
+        except StorageError as error:
+            raise not_listed(error) from error
+        if not found:
+            raise RequestError(
+                f"There is no file in {source.path}, so there is nothing to read. Check the path."
+            )
+        return Reading(amount(source, found.values()))
+
+    def chunks(self, size: int) -> Mapping[str, str]:
+        return {"maxFileAge": "36500d", "maxFilesPerTrigger": str(size)}
+
+    def misfit(self, source: Source, checkpoint: Checkpoint, key: str, offset: Any) -> str | None:
+        """Compare paths: files elsewhere than where the source reads would all be read again."""
+        assert source.path is not None, "a files source has a path"
+        base = plain_path(_GLOB.split(source.path, maxsplit=1)[0])
+        inside = base if _GLOB.search(source.path) else f"{base.rstrip('/')}/"
+        for entry in checkpoint.files_log(key).newest_entries(int(offset["logOffset"])):
+            path = plain_path(entry.path)
+            if path != base and not path.startswith(inside):
+                return f"{key} has read {path}, and {source.name} reads {source.path}"
+        return None
+
+
+def _unread(source: Source, checkpoint: Checkpoint, key: str, upto: int) -> set[str]:
+    recent = {
+        plain_path(entry.path): entry.timestamp_ms for entry in checkpoint.files_log(key).newest_entries(upto)
+    }
+    youngest = max(recent.values(), default=-1)
+    unread: set[str] = set()
+    for file in iterate_files(source):
+        if file.modified_ms >= youngest and file.path not in recent:
+            unread.add(file.path)
+            if len(unread) >= ENOUGH:
+                break
+    for entry in checkpoint.files_log(key).entries(upto) if unread else ():
+        unread.discard(plain_path(entry.path))
+        if not unread:
+            break
+    return unread

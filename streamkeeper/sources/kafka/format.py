@@ -1,0 +1,78 @@
+"""Kafka as a format of source."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+from typing import Any
+
+from streamkeeper.amounts import SourcePrice
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.declare.model import Source
+from streamkeeper.errors import NotAskable, SourceError
+from streamkeeper.manifest.environment import variables
+from streamkeeper.sources.base.format import Case, Move, PlannedFormat, Reading, Waiting
+from streamkeeper.sources.kafka import client, cost
+from streamkeeper.sources.kafka.held import held
+from streamkeeper.sources.kafka.offsets import Offsets, records_between
+from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition, KafkaStarts
+
+
+class Kafka(KafkaStarts, PlannedFormat[KafkaLook, KafkaPosition]):
+    """Topics of Kafka; positions are offsets by partition."""
+
+    def look(self, source: Source) -> KafkaLook:
+        return KafkaLook(client.look_at(source), partial(client.at_time, source))
+
+    def price(self, case: Case) -> SourcePrice:
+        if case.position is None:
+            return case.unreadable()
+        return cost.price_of(case, partial(self.resolve, case.source, case.start, case.before))
+
+    def price_again(self, source: Source, move: Move, price: SourcePrice) -> SourcePrice:
+        return cost.price_again(source, move, price)
+
+    def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
+        """Count the records after a position; an unknown position counts as the beginning."""
+        if end is None and checkpoint is not None and key in checkpoint.sources():
+            end = checkpoint.initial_offsets(key)
+        try:
+            topics = client.look_at(source)
+        except NotAskable as error:
+            return Waiting(False, f"whether records wait in the source {source.name} is unknown: {error}")
+        except SourceError as error:
+            return Waiting(
+                True,
+                f"the source {source.name} cannot be inspected, so it can probably not be read either:"
+                f" {error}",
+            )
+        known: Offsets = end if isinstance(end, dict) else {}
+        stands = {topic: {**parts, **known.get(topic, {})} for topic, parts in topics.earliest.items()}
+        count = records_between(stands, topics.latest)
+        return Waiting(
+            count > 0, f"{count:,} records at most wait in the source {source.name}" if count else ""
+        )
+
+    def held(self, source: Source, start: Any, ends: Any) -> Reading:
+        return held(source, start, ends)
+
+    def misfit(self, source: Source, checkpoint: Checkpoint, key: str, offset: Any) -> str | None:
+        topics, pattern = set(offset), source.option("subscribePattern")
+        if variables(source):  # what this process lacks cannot be compared; the driver's has it
+            return None
+        if pattern:
+            try:
+                strange = sorted(topic for topic in topics if not re.fullmatch(pattern, topic))
+            except re.error:  # Java's patterns are not Python's: nothing can be compared
+                return None
+        elif source.option("assign"):
+            strange = sorted(topics - set(json.loads(source.option("assign"))))
+        else:
+            strange = sorted(topics - {topic.strip() for topic in source.option("subscribe").split(",")})
+        read = ", ".join(sorted(topics))
+        return (
+            f"{key} has read the topics {read}; {source.name} does not read {', '.join(strange)}"
+            if strange
+            else None
+        )

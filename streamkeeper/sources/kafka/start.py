@@ -1,0 +1,180 @@
+"""Start position of a generation in a Kafka source. Pure: what the topics hold is handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from streamkeeper.declare.model import Source
+from streamkeeper.errors import DeclarationError
+from streamkeeper.sources.base.format import Before, Resolved, SourceFormat
+from streamkeeper.sources.kafka.offsets import (
+    Offsets,
+    Onward,
+    Topics,
+    go_on,
+    history_of,
+    misfits,
+    resolved,
+)
+from streamkeeper.sources.kafka.options import start_options
+
+
+@dataclass(frozen=True)
+class KafkaLook:
+    """What the topics of a source hold, and the offsets of a time (epoch ms), which are asked for only when
+    needed.
+    """
+
+    topics: Topics
+    at_time: Callable[[int], Offsets]
+
+
+@dataclass(frozen=True)
+class KafkaPosition:
+    """Position of a generation in a Kafka source.
+
+    Reading starts after ``offsets``; if they are None, nothing counts as processed, and it starts at
+    ``initial``. ``initial`` are the first offsets that the flow ever read, and ``replay_from`` what of that
+    is still retained: state is rebuilt from there to ``offsets``, without at most ``gone`` records.
+    ``onward`` tells what changed in the topics, if reading continues after an old offset.
+    """
+
+    offsets: Offsets | None
+    initial: Offsets
+    replay_from: Offsets
+    gone: int = 0
+    onward: Onward | None = field(default=None, compare=False)
+
+
+def after_last(
+    offset: Offsets | None, initial: Offsets | None, topics: Topics, ids: Mapping[str, str]
+) -> Resolved[KafkaPosition]:
+    """Continue after an old offset; if none was committed, at the declared start of the old generation.
+
+    :param initial: the first offsets that the flow ever read.
+    :param ids: the topics' ids when the old generation began.
+    """
+    onward = go_on(offset if offset is not None else initial or {}, topics, ids)
+    notes = tuple(loss.said for loss in onward.losses)
+    if onward.new:
+        notes += (f"new since then, and read from the first record: {', '.join(onward.new)}",)
+    if onward.left:
+        notes += (f"not read any more: {', '.join(onward.left)}; unread records there are not read",)
+    lost = "; ".join(loss.said for loss in onward.losses)
+    if offset is None:
+        return Resolved(KafkaPosition(None, onward.offsets, onward.offsets, onward=onward), notes, lost)
+    first = topics.earliest if initial is None else initial
+    read = {
+        topic: parts for topic, parts in offset.items() if topic in topics.held and topic not in onward.anew
+    }
+    began = {
+        topic: {
+            part: first.get(topic, {}).get(part, 0) if part in read.get(topic, {}) else after
+            for part, after in parts.items()
+        }
+        for topic, parts in onward.offsets.items()
+    }
+    _, gone = history_of(first, read, topics)  # records that expired unread are a loss, not history
+    found = replace(_at(onward.offsets, began, topics), gone=gone, onward=onward)
+    return Resolved(found, notes, lost)
+
+
+def at(wanted: Offsets, initial: Offsets | None, topics: Topics) -> Resolved[KafkaPosition]:
+    """Continue at requested offsets, one for every partition, within what is held."""
+    wrong = misfits(wanted, topics)
+    if wrong:
+        return Resolved(wrong=f"{'; '.join(wrong)}. Give one for every partition")
+    return Resolved(_at(resolved(wanted, topics), initial, topics))
+
+
+def at_moment(offsets: Offsets, initial: Offsets | None, topics: Topics) -> KafkaPosition:
+    """Continue at the offsets of a time, limited to what the topics held when they were read."""
+    within = {
+        topic: {
+            part: min(max(offsets.get(topic, {}).get(part, held.first), held.first), held.end)
+            for part, held in parts.items()
+        }
+        for topic, parts in topics.held.items()
+    }
+    return _at(within, initial, topics)
+
+
+def at_end(initial: Offsets | None, topics: Topics) -> KafkaPosition:
+    """Continue with the records that arrive from now on."""
+    return _at(topics.latest, initial, topics)
+
+
+def at_beginning(topics: Topics) -> KafkaPosition:
+    """Read all retained records."""
+    return KafkaPosition(None, topics.earliest, topics.earliest)
+
+
+def as_declared(source: Source, topics: Callable[[], Topics]) -> KafkaPosition | None:
+    """Start at the declared offsets of a source; None for a word, which Spark's own reader understands.
+
+    :param topics: returns the contents of the topics.
+    :raises DeclarationError: its offsets omit a partition, name one that does not exist, or lie outside of
+        what is held.
+    """
+    if isinstance(source.start, str):
+        return None
+    held = topics()
+    wanted: Offsets = {topic: dict(parts) for topic, parts in source.start.items()}
+    wrong = misfits(wanted, held)
+    if wrong:
+        raise DeclarationError(
+            f"{source.where}: the source {source.name} cannot start as declared: {'; '.join(wrong)}. Correct"
+            " its start."
+        )
+    found = resolved(wanted, held)
+    return KafkaPosition(None, found, found)
+
+
+def _at(offsets: Offsets, initial: Offsets | None, topics: Topics) -> KafkaPosition:
+    """Return the position; if the first offset ever read is unknown, the earliest retained offset is used."""
+    first: dict[str, Any] = topics.earliest if initial is None else initial
+    known = {
+        topic: {part: min(first.get(topic, {}).get(part, 0), offset) for part, offset in parts.items()}
+        for topic, parts in offsets.items()
+    }
+    replay_from, gone = history_of(known, offsets, topics)
+    return KafkaPosition(offsets, known, replay_from, gone)
+
+
+Look = Callable[[], KafkaLook]
+
+
+class KafkaStarts(SourceFormat[KafkaLook, KafkaPosition]):
+    """Starts in topics of Kafka."""
+
+    expires = True
+
+    def after(self, source: Source, before: Before, look: Look) -> Resolved[KafkaPosition]:
+        initial = before.initial()
+        if before.offset is None and initial is None:
+            return Resolved(self.declared(source, look))
+        return after_last(before.offset, initial, look().topics, before.ids(source))
+
+    def beginning(self, look: Look) -> KafkaPosition:
+        return at_beginning(look().topics)
+
+    def declared(self, source: Source, look: Look) -> KafkaPosition | None:
+        return as_declared(source, lambda: look().topics)
+
+    def end(self, before: Before, look: Look) -> KafkaPosition:
+        return at_end(before.initial(), look().topics)
+
+    def moment(self, before: Before, look: Look, moment_ms: int) -> KafkaPosition:
+        seen = look()
+        return at_moment(seen.at_time(moment_ms), before.initial(), seen.topics)
+
+    def at(self, source: Source, before: Before, look: Look, wanted: Any) -> Resolved[KafkaPosition]:
+        return at(wanted, before.initial(), look().topics)
+
+    def reader_options(self, source: Source) -> Mapping[str, str]:
+        return start_options(source)
+
+    def chunks(self, size: int) -> Mapping[str, str]:
+        return {"maxOffsetsPerTrigger": str(size)}

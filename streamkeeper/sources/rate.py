@@ -1,0 +1,96 @@
+"""Spark's rate source: its rows are made as time passes, and there is no history to count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from streamkeeper.amounts import NONE, Amount, SourcePrice
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.declare.model import Source
+from streamkeeper.declare.offsets import describe
+from streamkeeper.flows.generations import AFTER_LAST, OFFSETS
+from streamkeeper.sources.base.format import (
+    UNREADABLE,
+    Before,
+    Case,
+    Move,
+    PlannedFormat,
+    Resolved,
+    Waiting,
+    read_again,
+)
+
+
+@dataclass(frozen=True)
+class RatePosition:
+    """Seconds of the rate source that count as processed.
+
+    They are counted from the time that a file of the old checkpoint, ``key``, holds.
+    """
+
+    checkpoint: Checkpoint
+    key: str
+    seconds: int
+
+    def started(self) -> bytes:
+        """Return the content of that file."""
+        return self.checkpoint.read(f"sources/{self.key}/0")
+
+
+class Rate(PlannedFormat[None, RatePosition]):
+    """The rate source."""
+
+    def look(self, source: Source) -> None:
+        return None
+
+    def after(self, source: Source, before: Before, look: Callable[[], None]) -> Resolved[RatePosition]:
+        return self.at(source, before, look, before.offset)
+
+    def end(self, before: Before, look: Callable[[], None]) -> RatePosition | None:
+        return None
+
+    def moment(self, before: Before, look: Callable[[], None], moment_ms: int) -> RatePosition | None:
+        began = before.initial()
+        return None if began is None else self._position(before, max(0, (moment_ms - int(began)) // 1000))
+
+    def at(
+        self, source: Source, before: Before, look: Callable[[], None], wanted: Any
+    ) -> Resolved[RatePosition]:
+        return Resolved(None if wanted is None else self._position(before, int(wanted)))
+
+    def price(self, case: Case) -> SourcePrice:
+        source, offset, mode = case.source, case.offset, case.start.mode
+        unknown = no_history(source)
+        if mode == AFTER_LAST:
+            return case.price("after the last processed batch")
+        if mode == OFFSETS:
+            found = self.resolve(source, case.start, case.before, lambda: None).position
+            wanted = 0 if found is None else found.seconds
+            told = isinstance(offset, int)  # only then the direction of the move is known
+            return case.price(
+                describe(wanted),
+                lost=unknown if not told or wanted > offset else NONE,
+                repeated=unknown if not told or wanted < offset else NONE,
+            )
+        return case.price("the beginning", repeated=unknown)
+
+    def price_again(self, source: Source, move: Move, price: SourcePrice) -> SourcePrice:
+        if move.position is None:
+            return read_again(price, UNREADABLE, move)
+        again = NONE if move.then(source) == move.offset(source) else no_history(source)
+        return read_again(price, again, move)
+
+    def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
+        return Waiting(True, f"the source {source.name} ({source.format}) has new rows all the time")
+
+    def _position(self, before: Before, seconds: int) -> RatePosition | None:
+        if before.checkpoint is None:
+            return None
+        return RatePosition(before.checkpoint, before.key, seconds)
+
+
+def no_history(source: Source) -> Amount:
+    """Return the amount of a source whose rows cannot be read again."""
+    return Amount(None, 0, None, f"{source.format} keeps no history to count")

@@ -1,0 +1,24 @@
+"""Starts in each format of source, by the name that a declaration gives it. A driver needs no more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamkeeper.declare.model import DELTA, FILE_FORMATS, KAFKA, RATE, Source
+from streamkeeper.sources.base.format import SourceFormat
+from streamkeeper.sources.delta.start import DeltaStarts
+from streamkeeper.sources.files.format import Files
+from streamkeeper.sources.kafka.start import KafkaStarts
+from streamkeeper.sources.rate import Rate
+
+STARTS: dict[str, SourceFormat[Any, Any]] = {
+    **dict.fromkeys(FILE_FORMATS, Files()),
+    KAFKA: KafkaStarts(),
+    DELTA: DeltaStarts(),
+    RATE: Rate(),
+}
+
+
+def starts_of(source: Source) -> SourceFormat[Any, Any]:
+    """Return the starts in a source's format."""
+    return STARTS[source.format]

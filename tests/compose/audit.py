@@ -1,0 +1,76 @@
+"""Waits until all that was sent is processed, and compares the tables with an oracle that reads the sources.
+
+Runs inside the worker's container, by standard input. Prints what differs; ends with 0 if nothing does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+from confluent_kafka import Consumer
+
+from demo import evidence
+from demo.seeing import FlowView, wait
+from demo.story import FLOW
+from demo.tables import TableWatch, read_rows
+from streamkeeper.flows.files import open_home
+from streamkeeper.settings import Settings
+
+PATIENCE = 900.0
+
+
+def customers(settings: Settings) -> list[str]:
+    view = FlowView(settings, open_home(settings, FLOW), FLOW)
+    paths = evidence.present(f"{settings.data}/customers/cdc")
+    newest = view.home.generations()[-1]
+    wait(f"all {len(paths)} files are processed", view.all_processed(newest, paths), PATIENCE)
+    wanted = evidence.expected(paths, evidence.present(f"{settings.data}/customers/snapshot"))
+    return evidence.differences(wanted, evidence.actual(view.table))
+
+
+def orders(settings: Settings) -> list[str]:
+    sent, path = set(_ids(os.environ["ORDERS_BROKERS"])), settings.table_path("orders")
+    watch = TableWatch(path)
+
+    def all_there() -> tuple[bool | None, str]:
+        rows = watch.rows() or 0
+        return (True if rows >= len(sent) else None), f"{rows} of {len(sent)} orders"
+
+    wait(f"all {len(sent)} orders are there", all_there, PATIENCE)
+    return evidence.differences(Counter(sent), Counter(row["order_id"] for row in read_rows(path)))
+
+
+def _ids(brokers: str) -> list[str]:
+    """Return the id of every record of the topic, as often as it came."""
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "audit", "enable.auto.commit": False,
+                         "auto.offset.reset": "earliest", "enable.partition.eof": True})  # fmt: skip
+    try:
+        consumer.subscribe(["orders"])
+        partitions, ended, found = len(consumer.list_topics("orders").topics["orders"].partitions), set(), []
+        while len(ended) < partitions:
+            message = consumer.poll(60)
+            assert message is not None, "Kafka gave nothing for a minute"
+            if message.error():
+                ended.add(message.partition())
+            else:
+                found.append(json.loads(message.value())["order_id"])
+        return found
+    finally:
+        consumer.close()
+
+
+def main() -> int:
+    settings = Settings.from_environment()
+    different = [*customers(settings), *orders(settings)]
+    print(
+        "\n".join(different) or f"equal; {len(list(Path(settings.data).glob('customers/cdc/*.json')))} files"
+    )
+    return bool(different)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

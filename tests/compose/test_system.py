@@ -1,0 +1,175 @@
+"""docker-compose.yaml for real: built, up, the story told, every container killed in turn, down, up again;
+then the tables equal the oracle.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demo.story import FLOW
+from streamkeeper.settings import PROJECT
+from tests.compose.machine import base_image, compose, docker
+from tests.compose.system import PATIENCE, System
+from tests.worlds.standalone import free_ports
+from tools.waiting import NotYet, wait_until
+
+pytestmark = pytest.mark.long
+
+ORDERS = "orders.clean_orders"
+SPARK = ("spark-master", "spark-worker-1", "spark-worker-2")
+AIRFLOW = ("api-server", "scheduler", "dag-processor", "triggerer", "worker")
+SERVICES = ("redis", "postgres", "kafka", "orders-feed", "customers-feed", *SPARK, *AIRFLOW)
+
+LASTING = """
+import json
+from pathlib import Path
+from confluent_kafka import Consumer, TopicPartition
+from demo.story import FLOW
+from streamkeeper.flows.files import open_home
+from streamkeeper.settings import Settings
+settings = Settings.from_environment()
+consumer = Consumer({"bootstrap.servers": "kafka:9092", "group.id": "look"})
+ends = [consumer.get_watermark_offsets(TopicPartition("orders", part), timeout=60)[1] for part in range(3)]
+print(json.dumps({
+    "generations": len(open_home(settings, FLOW).generations()),
+    "files": len(list(Path(settings.data).glob("customers/cdc/*.json"))),
+    "orders": sum(ends),
+}))
+"""
+READ = "import sys; from urllib.request import urlopen; print(urlopen(sys.argv[1]).read().decode())"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    secrets = tmp_path_factory.mktemp("compose") / "env"
+    subprocess.run(["sh", "docker/make_env.sh", secrets], cwd=PROJECT, check=True)
+    with docker() as environment:
+        given = {
+            **environment,
+            "BASE_IMAGE": base_image(environment),
+            "COMPOSE_PROJECT_NAME": "streamkeeper-long",
+            "STREAMKEEPER_TAG": "long",
+            "AIRFLOW_PORT": str(free_ports(1)[0]),
+            "PIPELINES": "pipelines",
+        }
+        made = System(compose(), given, secrets)
+        try:
+            made.compose("build")
+            yield made
+        finally:
+            profiles = [part for name in ("story", "s3", "metrics") for part in ("--profile", name)]
+            made.compose(*profiles, "down", "--volumes", "--timeout", "5")
+
+
+@pytest.fixture(scope="module")
+def story(built: System) -> str:
+    return built.compose("run", "--rm", "story")
+
+
+@pytest.fixture(scope="module")
+def system(built: System, story: str) -> System:
+    """The system after the story, which held the flow at its end."""
+    built.inside("worker", "streamkeeper", "release", FLOW, "--any-person")
+    built.compose("up", "-d", "--no-build")
+    await_batches(built)
+    return built
+
+
+def flow(system: System, name: str) -> dict[str, Any]:
+    found = json.loads(system.inside("worker", "streamkeeper", "flows", "--json"))
+    [one] = [item for item in found if item["flow"] == name]
+    return dict(one)
+
+
+def goes_on(system: System, name: str, batch: int) -> bool:
+    seen = flow(system, name)
+    if seen["state"] != "running" or (seen["batch"] or -1) <= batch:
+        raise NotYet(f"{seen}; it was at batch {batch}")
+    return True
+
+
+def healthy(system: System, service: str, starts: int) -> bool:
+    seen = system.inspect(service, "{{.State.Health.Status}} {{.RestartCount}}")
+    if seen.split()[0] != "healthy" or int(seen.split()[1]) < starts:
+        raise NotYet(seen)
+    return True
+
+
+def await_batches(system: System) -> None:
+    """Wait until both endless flows have committed another batch than the present one."""
+    before = {name: flow(system, name)["batch"] or -1 for name in (FLOW, ORDERS)}
+    for name, batch in before.items():
+        wait_until(lambda name=name, batch=batch: goes_on(system, name, batch), PATIENCE, f"{name} goes on")
+
+
+def lasting(system: System) -> dict[str, int]:
+    """Return what must be there after a restart: Airflow's runs, generations, files and offsets."""
+    found: dict[str, int] = json.loads(system.python("worker", LASTING))
+    query = ["psql", "-h", "/tmp", "-U", "airflow", "-d", "postgres", "-tAc", "SELECT count(*) FROM dag_run"]
+    password = f"PGPASSWORD={system.secret('POSTGRES_PASSWORD')}"
+    return {**found, "runs": int(system.inside("postgres", "env", password, *query).split()[-1])}
+
+
+def test_the_story_is_true_in_the_composed_system(story: str) -> None:
+    assert "The story is true" in story
+
+
+def test_drivers_compute_on_the_spark_cluster(system: System) -> None:
+    found = json.loads(system.python("spark-master", READ, "http://spark-master:8080/json/"))
+    assert {FLOW, ORDERS} <= {item["name"] for item in found["activeapps"]}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_whose_processes_are_killed_comes_again_and_the_flows_go_on(
+    service: str, system: System
+) -> None:
+    starts = int(system.inspect(service, "{{.RestartCount}}"))
+    system.kill(service)
+    wait_until(lambda: healthy(system, service, starts + 1), PATIENCE, f"{service} is healthy again")
+    await_batches(system)
+
+
+def test_what_was_there_is_there_after_down_and_up(system: System) -> None:
+    before = lasting(system)
+    system.compose("down", "--timeout", "60")
+    system.compose("up", "-d", "--no-build")
+    after = lasting(system)
+    assert {name: (before[name], after[name]) for name in before if after[name] < before[name]} == {}
+    await_batches(system)
+
+
+def test_only_airflow_listens_outside_and_it_asks_who_one_is(system: System) -> None:
+    published = {name: system.inspect(name, "{{json .NetworkSettings.Ports}}") for name in SERVICES}
+    open_ports = {name for name, ports in published.items() if "HostPort" in ports}
+    assert open_ports == {"api-server"}
+    with pytest.raises(AssertionError, match="401"):
+        system.python("worker", READ, "http://api-server:8080/api/v2/dags")
+
+
+def test_the_profiles_start_beside_it_and_prometheus_sees_the_cluster(system: System) -> None:
+    system.compose("--profile", "s3", "--profile", "metrics", "up", "-d", "s3", "prometheus")
+    for service in ("s3", "prometheus"):
+        wait_until(lambda service=service: healthy(system, service, 0), PATIENCE, f"{service} is healthy")
+    query = "http://prometheus:9090/api/v1/query?query=up"
+
+    def seen() -> bool:
+        result = json.loads(system.python("spark-master", READ, query))["data"]["result"]
+        if [item["value"][1] for item in result] != ["1"] * len(SPARK):
+            raise NotYet(str(result))
+        return True
+
+    wait_until(seen, PATIENCE, "Prometheus reads master and workers")
+
+
+def test_in_the_end_the_tables_equal_the_oracle(system: System) -> None:
+    system.compose("stop", "customers-feed", "orders-feed")
+    said = system.inside(
+        "worker", "python", "-", standard_input=Path(__file__).with_name("audit.py").read_text()
+    )
+    assert "equal;" in said

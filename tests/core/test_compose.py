@@ -1,0 +1,250 @@
+"""What docker-compose.yaml and the Dockerfile promise, read without Docker. tests/compose runs them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema.validators import validator_for
+
+from streamkeeper.settings import PROJECT
+
+TEXT = (PROJECT / "docker-compose.yaml").read_text()
+COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+LASTING = {name: service for name, service in SERVICES.items() if service["restart"] != "no"}
+VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(:?[-?])?([^}]*)\}")
+SECRET = re.compile(r"PASSWORD|SECRET|_KEY\b|_KEY$|SQL_ALCHEMY_CONN|BROKER_URL|RESULT_BACKEND|AIRFLOW_CONN_")
+AIRFLOW = {"init", "api-server", "scheduler", "dag-processor", "triggerer", "worker"}
+
+every_service = pytest.mark.parametrize("name", SERVICES)
+
+
+@dataclass
+class Stage:
+    """One stage of the Dockerfile: what it is made from, its instructions, and its last user."""
+
+    parent: str
+    instructions: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def user(self) -> str | None:
+        return next((value for name, value in reversed(self.instructions) if name == "USER"), None)
+
+
+def stages() -> dict[str, Stage]:
+    text = re.sub(
+        r"\\\n", " ", re.sub(r"^#.*\n", "", (PROJECT / "Dockerfile").read_text(), flags=re.MULTILINE)
+    )
+    found: dict[str, Stage] = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        name, _, value = line.partition(" ")
+        if name == "FROM":
+            parent, _, stage = value.partition(" AS ")
+            found[stage] = Stage(parent)
+        elif found:
+            list(found.values())[-1].instructions.append((name, value.strip()))
+    return found
+
+
+STAGES = stages()
+
+
+def secrets(tmp_path: Path) -> dict[str, str]:
+    """Make the file of secrets as `make .env` does, and read it."""
+    subprocess.run(
+        ["sh", "docker/make_env.sh", tmp_path / "env"], cwd=PROJECT, check=True, capture_output=True
+    )
+    lines = [line for line in (tmp_path / "env").read_text().splitlines() if not line.startswith("#")]
+    return dict(line.split("=", 1) for line in lines)
+
+
+def environment(service: dict[str, Any]) -> dict[str, str]:
+    return dict(service.get("environment") or {})
+
+
+def volumes(service: dict[str, Any]) -> dict[str, str]:
+    """Return the sources of a service's volumes by their places, as they are without an environment."""
+    filled = [VARIABLE.sub(lambda match: match[3], item) for item in service.get("volumes", ())]
+    return {parts[1]: parts[0] for parts in (item.split(":") for item in filled)}
+
+
+def test_the_file_fits_the_schema_of_compose_files() -> None:
+    schema = json.loads(
+        files("check_jsonschema.builtin_schemas.vendor").joinpath("compose-spec.json").read_text()
+    )
+    assert not [error.message for error in validator_for(schema)(schema).iter_errors(COMPOSE)]
+
+
+def test_secrets_are_made_by_one_command_each_another_and_stay(tmp_path: Path) -> None:
+    made = secrets(tmp_path)
+    values = [value for name, value in made.items() if name != "COMPOSE_PROJECT_NAME"]
+    assert all(len(value) >= 32 for value in values) and len(set(values)) == len(values)
+    assert (tmp_path / "env").stat().st_mode & 0o777 == 0o600
+    assert secrets(tmp_path) == made, "who runs it again keeps the secrets"
+
+
+def test_no_secret_has_a_default_or_a_value_in_the_file(tmp_path: Path) -> None:
+    made = set(secrets(tmp_path)) - {"COMPOSE_PROJECT_NAME"}
+    used = {match[1]: match[2] for match in VARIABLE.finditer(TEXT)}
+    assert made == {name for name, operator in used.items() if operator == ":?"}, (
+        "what is made is what is asked"
+    )
+    found = [
+        (name, variable)
+        for name, service in SERVICES.items()
+        for variable, value in environment(service).items()
+        if SECRET.search(variable) and "spark://" not in value and "PASSWORDS_FILE" not in variable
+        and not made & {match[1] for match in VARIABLE.finditer(value)}
+    ]  # fmt: skip
+    assert not found
+
+
+@every_service
+def test_a_service_is_bounded_and_may_little(name: str) -> None:
+    service = SERVICES[name]
+    assert {"mem_limit", "pids_limit"} <= service.keys()
+    assert service["cap_drop"] == ["ALL"] and service["security_opt"] == ["no-new-privileges:true"]
+    assert {"max-size", "max-file"} <= service["logging"]["options"].keys()
+    assert not {"privileged", "cap_add", "pid", "ipc", "devices"} & service.keys()
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_a_service_that_stays_has_a_health_check_and_comes_again(name: str) -> None:
+    assert SERVICES[name]["restart"] == "unless-stopped"
+    assert SERVICES[name]["healthcheck"]["test"]
+
+
+@every_service
+def test_no_service_runs_as_root(name: str) -> None:
+    service = SERVICES[name]
+    user = STAGES[service["build"]["target"]].user if "build" in service else service["user"]
+    assert user not in (None, "root", "0")
+
+
+def test_only_airflow_is_published_and_only_on_this_machine() -> None:
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    assert set(published) == {"api-server", "grafana"} and SERVICES["grafana"]["profiles"] == ["metrics"]
+    assert all(len(ports) == 1 and ports[0].startswith("127.0.0.1:") for ports in published.values())
+
+
+def test_jobs_reach_neither_airflows_records_nor_the_world_outside() -> None:
+    assert [name for name, network in COMPOSE["networks"].items() if not network.get("internal")] == ["front"]
+    on_database = {name for name, service in SERVICES.items() if "database" in service.get("networks", ())}
+    assert on_database == AIRFLOW | {"postgres", "redis"}
+    for name in ("spark-master", "spark-worker-1", "spark-worker-2", "kafka", "orders-feed", "s3"):
+        assert not {"front", "database"} & set(SERVICES[name]["networks"])
+    assert SERVICES["customers-feed"]["network_mode"] == "none"
+
+
+@pytest.mark.parametrize("name", ["spark-master", "spark-worker-1", "spark-worker-2"])
+def test_a_part_of_spark_is_in_one_network_since_it_listens_at_one_address(name: str) -> None:
+    assert SERVICES[name]["networks"] == ["streams"]
+
+
+def test_only_airflows_parts_know_airflows_secrets() -> None:
+    knows = {
+        name
+        for name, service in SERVICES.items()
+        if any("AIRFLOW__" in item for item in environment(service))
+    }
+    assert knows == AIRFLOW
+    for name in (
+        "spark-master",
+        "spark-worker-1",
+        "spark-worker-2",
+        "kafka",
+        "customers-feed",
+        "orders-feed",
+    ):
+        assert not [item for item in environment(SERVICES[name]) if SECRET.search(item)]
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("postgres", "/var/lib/postgresql/data"),
+        ("redis", "/var/lib/redis"),
+        ("kafka", "/var/lib/kafka"),
+        ("s3", "/var/lib/s3"),
+        ("prometheus", "/var/lib/prometheus"),
+        ("grafana", "/var/lib/grafana"),
+        ("customers-feed", "/var/lib/streamkeeper/data"),
+        *((name, "/var/lib/airflow/logs") for name in sorted(AIRFLOW)),
+        *(
+            (name, f"/var/lib/streamkeeper/{folder}")
+            for name in ("worker", "spark-worker-1", "spark-worker-2", "story")
+            for folder in ("state", "warehouse", "data")
+        ),
+    ],
+)
+def test_what_must_last_is_in_a_volume(name: str, place: str) -> None:
+    assert volumes(SERVICES[name])[place] in COMPOSE["volumes"]
+
+
+def test_a_stage_and_a_health_check_name_what_there_is() -> None:
+    from tools.healthy import PARTS
+
+    targets = {service["build"]["target"] for service in SERVICES.values() if "build" in service}
+    assert targets <= STAGES.keys()
+    for stage in STAGES.values():
+        assert stage.parent in STAGES or stage.parent == "${BASE_IMAGE}"
+    tests = [service["healthcheck"]["test"] for service in LASTING.values()]
+    assert {test[4] for test in tests if "tools.healthy" in test} == set(PARTS)
+
+
+def copies() -> Iterator[tuple[str, str]]:
+    for name, stage in STAGES.items():
+        for instruction, value in stage.instructions:
+            if instruction == "COPY" and not value.startswith("--from="):
+                yield from ((name, source) for source in value.split()[:-1])
+
+
+@pytest.mark.parametrize(("stage", "source"), list(copies()))
+def test_what_the_dockerfile_copies_is_there_and_is_sent_to_the_build(stage: str, source: str) -> None:
+    assert (PROJECT / source).exists()
+    sent = [line[1:] for line in (PROJECT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    assert any(source == item or fnmatch(source, f"{item}/*") for item in sent)
+
+
+def test_nothing_of_the_working_folder_but_what_is_named_is_sent_to_the_build() -> None:
+    lines = [line for line in (PROJECT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
+    assert lines[0] == "*" and not {"!.env", "!.demo", "!tests"} & set(lines)
+
+
+def test_the_image_holds_the_versions_that_the_tests_run_with() -> None:
+    def versions(file: str) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for line in (PROJECT / file).read_text().splitlines():
+            if match := re.match(r"([\w.-]+)==([^\s;]+)(.*)", line):
+                found.setdefault(match[1], set()).add(match[2])
+        return found
+
+    locked, image = versions("requirements.txt"), versions("requirements-cluster.txt")
+    assert not {name: found for name, found in image.items() if not found <= locked.get(name, found)}
+    assert {"pyspark", "delta-spark", "apache-airflow", "apache-airflow-providers-celery"} <= image.keys()
+    assert not {"pytest", "moto", "mypy"} & image.keys()
+    assert all(version.startswith("5.6.") for version in image["celery"] | image["kombu"])
+    copied = {source for stage, source in copies() if stage == "build"}
+    assert {"requirements-cluster.txt", "jars.lock", "tools/kafka_broker.lock"} <= copied
+
+
+def test_times_of_airflow_fit_flows_that_never_end() -> None:
+    found = environment(SERVICES["worker"])
+    supervisor = 600
+    assert int(found["AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__VISIBILITY_TIMEOUT"]) >= 365 * 86400
+    assert int(found["AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT"]) < supervisor
+    assert int(found["AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT"]) < 600, "before its token ends"
+    assert found["AIRFLOW__CELERY__WORKER_PREFETCH_MULTIPLIER"] == "1"
+    assert found["AIRFLOW__CELERY__RESULT_BACKEND"].startswith("db+postgresql+psycopg2://")
+    slots = int(re.search(r"streaming_flows (\d+)", str(SERVICES["init"]["command"]))[1])  # type: ignore[index]
+    assert slots < int(found["AIRFLOW__CELERY__WORKER_CONCURRENCY"]), "recoveries always have room"
