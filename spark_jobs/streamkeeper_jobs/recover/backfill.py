@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING
-from streamkeeper.declare.model import KAFKA, AutoCdcFlow
+from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RecoveryError, RequestError, StreamkeeperError
 from streamkeeper.exit_codes import Outcome
@@ -37,7 +37,7 @@ from streamkeeper_jobs.cdc.events import KEY
 from streamkeeper_jobs.cdc.events import KIND as KIND_OF_CHANGE
 from streamkeeper_jobs.cdc.remembered import rows_of
 from streamkeeper_jobs.cdc.replace_rows import opened as opened_target
-from streamkeeper_jobs.driver.derived_flow import FOR_NOW, Tell, drive_aside
+from streamkeeper_jobs.driver.derived_flow import FOR_NOW, Tell, drive_derived_flow
 from streamkeeper_jobs.driver.driver import declared_in, find
 from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.kafka_topics import look_at

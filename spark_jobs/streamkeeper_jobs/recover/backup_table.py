@@ -21,7 +21,16 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock
-from streamkeeper.tables.backups import COPY, PIN, TARGET, Checksum, commit_file
+from streamkeeper.tables.backups import (
+    PIN,
+    TARGET,
+    Checksum,
+    Pinned,
+    PinnedTable,
+    Verified,
+    VerifiedTable,
+    commit_file,
+)
 from streamkeeper.tables.flows_at_version import FlowAt, WritersAt, flow_at, query_ids
 from streamkeeper.tables.other_writers import undeclared
 from streamkeeper_jobs.cdc.table_schema import bind, is_bound
@@ -61,8 +70,7 @@ def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
     version = delta_log.latest_version(path)
     check_free()
     found = _read(spark, path, version)
-    flows = [asdict(flow) for flow in _flows(work, table, found)]
-    return {"tables": [_pin(work, TARGET, path, found)], "flows": flows}
+    return asdict(Pinned((_pin(work, TARGET, path, found),), tuple(_flows(work, table, found))))
 
 
 def verify(spark: SparkSession, work: Work) -> dict[str, Any]:

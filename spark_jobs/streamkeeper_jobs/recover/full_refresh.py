@@ -14,7 +14,7 @@ from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables.commit_marks import app_id, is_emptied
 from streamkeeper_jobs.cdc.columns import KEYS_PROPERTY
 from streamkeeper_jobs.cdc.table_schema import bind, empty, is_bound
-from streamkeeper_jobs.recover.rewind import shut_flows_out
+from streamkeeper_jobs.recover.rewind import seal_flows
 from streamkeeper_jobs.spark.delta_commit import carrying
 from streamkeeper_jobs.spark.session import spark_url
 

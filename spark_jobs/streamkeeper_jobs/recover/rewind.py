@@ -88,7 +88,7 @@ def put_back(
         evidence: dict[str, Any] = {"path": back.path, "version": back.version, "from_version": back.newest}
         if found[back.path] is not None:
             put_remembered_back(spark, back.path, back.version)
-            yield {**evidence, "put_back_at": found[back.path], "note": "was put back before this try"}
+            yield {**evidence, "put_back_at": found[back.path], "note": "was restored before this try"}
             continue
         late = put_backs.written_late(work, plan, back.path, back.newest, put_backs.once_decided(plan))
         if back.version == back.newest and not late:

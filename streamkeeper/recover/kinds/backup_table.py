@@ -1,5 +1,4 @@
-"""``backup_table``: a durable copy of a table as it is now. Writers go on
-meanwhile.
+"""``backup_table``: a durable copy of a table. Flows keep writing during the copy.
 
 Versions that belong together are chosen, their files are copied, and the copies are compared with the chosen
 versions. Only then they are listed as a backup. The table, its flows and their holds are not changed.
@@ -168,16 +167,17 @@ def _rows(path: str, version: int) -> int | None:
 
 
 def _notes(request: BackupRequest) -> Iterator[str]:
-    yield "Flows go on meanwhile. What they write after the pin is not in the backup."
-    yield "Copied is one version: earlier versions and the change data feed of the table stay where they are."
+    yield "Flows keep running. Rows that they write after the version is chosen are not in the backup."
+    yield "One version is copied, without earlier versions and without the change data feed."
     if request.kept_days is None and request.keep_last is None:
         yield "It is kept until someone removes it."
 
 
 KIND = Kind(
     name=RECOVERY,
-    title="Back up table",
-    description=("Copies a table as it is now to where VACUUM and DROP do not reach it; flows go on."),
+    description=(
+        "Copies a table as it is now to a folder that VACUUM and DROP do not affect; flows keep running."
+    ),
     request=BackupRequest,
     plan=plan,
     steps=(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 from streamkeeper.amounts import NONE, Amount, SourcePrice, in_words
-from streamkeeper.declare.model import DELTA, KAFKA, Source
+from streamkeeper.declare.model import Source
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_rows_may_go
 from streamkeeper.errors import CheckpointError, RequestError, StorageError
@@ -153,10 +153,10 @@ def _price(source: Source, present: FlowNow, asked: ResetRequest) -> SourcePrice
 def _notes(request: RefreshRequest, path: str, felt: list[str]) -> Iterator[str]:
     yield f"All rows of {request.table} are removed by one commit."
     yield (
-        f"{path} is at version {delta_log.latest_version(path)}: until VACUUM takes its files it can be"
-        " put back by restore_table."
+        f"{path} is at version {delta_log.latest_version(path)}: restore_table can restore it until"
+        " VACUUM removes its files."
     )
-    yield "Until the flows have caught up, readers see a table that is being filled."
+    yield "Readers see a partly filled table until the flows have caught up."
     yield from (f"It is read as a stream: {reader}." for reader in felt)
 
 
@@ -199,7 +199,7 @@ KIND = Kind(
         shared_steps.PLAN_AGAIN,
         StepKind(
             "empty_tables",
-            "shut the old generations out of the table, then remove all its rows by one commit",
+            "seal the old generations in the table, then remove all its rows in one commit",
             "spark",
             "streamkeeper_jobs.recover.full_refresh:empty_tables",
             changes=True,

@@ -245,8 +245,8 @@ KIND = Kind(
         ),
         StepKind(
             PUT_IN_PLACE,
-            "read what came since, shut the old generations out, begin the next ones where the table beside"
-            " stands, and put it in place by one commit",
+            "read the rest, seal the old generations, start the next ones at the position of the new"
+            " table, and replace the old one in one commit",
             "spark",
             "streamkeeper_jobs.recover.full_refresh_beside:put_in_place",
             changes=True,

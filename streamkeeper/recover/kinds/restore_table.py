@@ -1,8 +1,8 @@
 """``restore_table``: restores a backup, or an earlier version of the table; its flows continue from the batch
 that belongs to it.
 
-Nothing is touched before what is put back was read and compared. Then the flows' next generations are
-decided, the table is put back, and compared again; the flows stay held until all of that is done.
+Before anything is changed, the rows to restore are read and compared with their entry. Then the flows' next
+generations are decided, and the table is restored and compared again. The flows stay held until then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamkeeper.delta.summary import check_may_become, newest_summary
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.manifest import Flow, Manifest
-from streamkeeper.recover.plans.consent import price_of_readers, price_of_strangers
+from streamkeeper.recover.plans.consent import price_of_other_writers, price_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
@@ -176,10 +176,10 @@ def _of_version(settings: Settings, table: str, writers: list[Flow], version: in
     lacking = past_versions.lacking_files(path, version)
     if lacking:
         raise RequestError(
-            f"Version {version} of {path} cannot be put back: VACUUM removed {lacking[0]} and perhaps more."
-            " Nothing was touched. Choose a newer version, or a backup (`streamkeeper backups`)."
+            f"Version {version} of {path} cannot be restored: VACUUM removed {lacking[0]} and perhaps more."
+            " Nothing was changed. Choose a newer version, or a backup (`streamkeeper backups`)."
         )
-    tables = ({"what": TARGET, "path": path, "from": path, "from_version": version, "newest": newest},)
+    tables = (TableToRestore(TARGET, path, path, version, newest),)
     words = f"version {version} of the table; its newest is {newest}"
     return _Chosen(
         words, tables, flows, frozenset(untouched), version=version, other_commits=past.other_commits
@@ -207,7 +207,7 @@ def _actions(copy: str, kind: str) -> Iterator[dict[str, Any]]:
 
 def _notes(table: str, chosen: _Chosen, flows: list[FlowPlan], felt: list[str]) -> Iterator[str]:
     yield f"Replaced are all rows, columns and properties of {table}, by {chosen.words}."
-    yield "A key that was deleted since is not deleted any more until its delete is read again."
+    yield "A key that was deleted since then exists again until its delete is read again."
     stay = [flow.flow for flow in flows if flow.next_generation is None]
     if stay:
         yield (
@@ -225,7 +225,7 @@ def _notes(table: str, chosen: _Chosen, flows: list[FlowPlan], felt: list[str]) 
 
 PUT_BACK = StepKind(
     "put_back",
-    "shut the flows' old generations out of the table, and put it back",
+    "seal the flows' old generations in the table, and restore it",
     "spark",
     "streamkeeper_jobs.recover.restore_table:put_back",
     changes=True,
@@ -234,8 +234,8 @@ PUT_BACK = StepKind(
 KIND = Kind(
     name=RECOVERY,
     description=(
-        "Replaces a table by a backup or an earlier version; its flows go on from the batch that belongs to"
-        " it."
+        "Replaces a table by a backup or an earlier version; its flows continue from the batch that belongs"
+        " to it."
     ),
     request=RestoreRequest,
     plan=plan,

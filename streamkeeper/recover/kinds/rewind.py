@@ -116,9 +116,9 @@ def _planned(table: _Table, flow: Flow, request: RewindRequest) -> Parts:
         table.target, table.path, past_versions.version_after(place, table.path), table.homes
     )
     others, missing = _others(table, flow, past, request, way)
-    backs = [{"path": past.path, "version": past.version, "newest": past.newest}]
+    backs = [VersionToRestore(past.path, past.version, past.newest)]
     refusals = (*missing, *_table_refusals(past, backs, request))
-    details = {"place": str(place), "put_back": backs}
+    details = {"place": str(place), "put_back": [asdict(back) for back in backs]}
     return [first, *others], details, tuple(_table_notes(past)), refusals
 
 
@@ -198,8 +198,8 @@ def _table_notes(past: PastVersion) -> Iterator[str]:
         f"The table {past.table} is restored from version {past.newest} to version {past.version}; batches"
         f" undone: {undone}."
     )
-    if past.strangers:
-        yield f"Commits that no flow made are undone along: {', '.join(past.strangers)}."
+    if past.other_commits:
+        yield f"Commits by other writers are undone too: {', '.join(past.other_commits)}."
 
 
 def _named(refusal: Refusal, flows: int) -> Refusal:

@@ -22,6 +22,7 @@ from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import past_versions
+from streamkeeper.tables.backups import Checksum
 
 _UPKEEP = frozenset(("OPTIMIZE", "REORG", "VACUUM START", "VACUUM END"))
 """Operations that change neither a row nor what a table is."""

@@ -112,7 +112,7 @@ def test_a_table_is_tidied_with_the_retention_that_was_asked_for(world: World, m
     write_log(world, "events", [5.0])
     found = planned(world, manifest, "events.events", retention_hours=200.0)
     assert found == TableTidy("events", "events", False, 200.0)
-    assert found.describe() == "events.events: small files are put together; files of the last 200 h stay."
+    assert found.describe() == "events.events: small files are compacted; files of the last 200 h are kept."
 
 
 def test_an_auto_cdc_table_is_tidied_in_the_writers_turn(world: World, manifest: Manifest) -> None:

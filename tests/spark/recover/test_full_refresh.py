@@ -118,7 +118,7 @@ def test_both_flows_of_a_table_by_key_are_refreshed_together_killed_in_the_middl
     assert deleted > 0 and filled is not None
     parts = [
         (emptying, "_check_may_be_emptied", 1, False),
-        (emptying, "shut_flows_out", 1, True),
+        (emptying, "seal_flows", 1, True),
         (emptying, "_empty", 1, True),
         (Ledger, "record", 2, True),  # started, progress
         (emptying, "_bind", 1, True),
