@@ -128,7 +128,6 @@ PARTS = [
     ("_begin", 1, True),
     ("_begin", 2, True),
     ("_replace", 1, True),
-    ("_replace", 2, True),
 ]
 """What is killed in ``put_in_place``: a function of the job, at which call, and whether after or before
 it.
@@ -136,7 +135,7 @@ it.
 
 
 @pytest.mark.long
-def test_both_flows_of_a_table_by_key_and_its_tombstones_killed_in_the_middle_of_every_part(
+def test_both_flows_of_a_table_by_key_killed_in_the_middle_of_every_part(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bed = CustomersBed.make(tmp_path / "a bed", spark)
