@@ -20,7 +20,7 @@ from demo.airflow_api import AirflowApi
 from demo.airflow_service import HEALTHY_SECONDS, USER
 from demo.customers import Customers
 from demo.generator import Generator
-from demo.seeing import FlowView, RunView, Seen, StoryFailed, check, wait
+from demo.seeing import LONG, FlowView, RunView, Seen, StoryFailed, check, wait
 from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.settings import Settings
@@ -29,6 +29,8 @@ from tools.waiting import wait_until
 
 FLOW, SNAPSHOT = "customers.customers_incremental_flow", "customers.customers_snapshot_flow"
 FILE, RESET = "customers.py", "reset_checkpoint"
+FILE_SECONDS = 5.0
+"""How long a file may take on a busy machine, in a batch of twenty."""
 DEDUPLICATION = re.compile(r"^\s*\.dropDuplicates\(.*\n", re.MULTILINE)
 
 
@@ -181,7 +183,8 @@ class Story:
         self.generator.stop()
         paths = evidence.present(f"{self.view.settings.data}/customers/cdc")
         self._say(f"the generator stopped after {len(paths)} files")
-        wait(f"all {len(paths)} files are processed", self.view.all_processed(2, paths))
+        patience = LONG + FILE_SECONDS * len(paths)
+        wait(f"all {len(paths)} files are processed", self.view.all_processed(2, paths), patience)
         holds.put(self.view.home, holds.person("story"), "the story compares the table", "story")
         wait("the flow is held, and its driver gone", self.view.is_in("held"))
         handed = evidence.read_handover(self.view.home, 2)

@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -68,7 +69,7 @@ def job(kind: str) -> None:
 
 def worker() -> None:
     """Check that the Celery worker of this container answers by its broker."""
-    from celery import Celery
+    from celery import Celery  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     name = f"celery@{socket.gethostname()}"
     app = Celery(broker=os.environ["AIRFLOW__CELERY__BROKER_URL"])
@@ -113,7 +114,7 @@ def _get(url: str) -> dict[str, Any]:
         return found
 
 
-PARTS = {
+PARTS: dict[str, Callable[..., None]] = {
     "api-server": api_server,
     "scheduler": scheduler,
     "job": job,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from demo.airflow_api import AirflowApi, ApiError, NoAnswer, ServerError
-from demo.airflow_service import COMPONENTS, USER, AirflowService, Ports, ServiceError
+from demo.airflow_api import COMPONENTS, AirflowApi, ApiError, NoAnswer, ServerError
+from demo.airflow_service import USER, AirflowService, Ports, ServiceError
 from demo.seeing import RunView, StoryFailed, wait
 from streamkeeper.settings import Settings
 from tools.waiting import NeverCame, NotYet, wait_until

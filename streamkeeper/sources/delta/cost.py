@@ -257,7 +257,7 @@ def _waiting(table: _Table) -> Iterator[str]:
         if found.rows is None
         else f"{found.rows:,} rows in {found.files:,} files"
     )
-    yield f"unread versions up to {table.history.newest} are unread and will be read: {rows}"
+    yield f"unread versions up to {table.history.newest} will be read: {rows}"
     if found.changing and not any(table.source.option(name) == "true" for name in _READS_CHANGES):
         yield (
             f"version {found.changing[0]} changes or deletes rows: the flow will stop there, unless the"

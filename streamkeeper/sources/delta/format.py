@@ -77,8 +77,8 @@ class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
         if found.rows is not None and source.option("excludeRegex"):
             found = replace(found, at_most=True)
         note = (
-            f"Looked at is version {history.newest} of {path}; what is committed to it until it is read"
-            " comes, too."
+            f"Counted is version {history.newest} of {path}. Rows committed before it is read are included"
+            " too."
         )
         return Reading(found, (note,))
 

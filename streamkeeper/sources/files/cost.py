@@ -22,7 +22,7 @@ from streamkeeper.sources.files import listing as file_listing
 from streamkeeper.sources.files.listing import SourceFile
 from streamkeeper.sources.files.options import OFF, FileOptions
 
-UNREAD = "unread files are unread and will be read"
+UNREAD = "unread files will be read"
 
 
 @dataclass(frozen=True)

@@ -391,7 +391,7 @@ def test_rename_keeps_what_a_flow_has_and_says_what_it_did(command: Command, sta
 
 def test_a_rename_that_does_not_fit_is_wrong_usage(command: Command, stands: World) -> None:
     done = command("rename", "visits", "events")
-    assert (done.returncode, "Nothing is kept of 'visits'" in done.stderr) == (2, True)
+    assert (done.returncode, "There is no state of 'visits'" in done.stderr) == (2, True)
 
 
 def test_an_editors_lock_in_the_folder_stops_no_command(command: Command, stands: World) -> None:

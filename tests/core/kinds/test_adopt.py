@@ -151,7 +151,7 @@ def test_a_job_that_ended_in_good_order_is_adopted_at_no_price(world: World) -> 
         "after batch 2 of the old job: files log 2",
     )
     assert flow.prices[0].lost.nothing and flow.prices[0].repeated.nothing
-    assert "2 unread files are unread and will be read" in flow.prices[0].notes
+    assert "2 unread files will be read" in flow.prices[0].notes
     assert "Checkpoint and table agree: batch 2 is the last." in flow.notes
     assert "0 is events_raw" in " ".join(flow.notes)
     assert (found.copies[0].source, found.copies[0].files) == (str(folder), 10)
@@ -171,7 +171,7 @@ def test_a_batch_that_was_planned_and_is_not_in_the_table_is_read_anew(world: Wo
     assert (found.flows[0].position["batch"], found.flows[0].position["planned"]) == (1, 2)
     assert refused(found) == []
     assert "Batch 2 was planned and is not in the table: its input is read again." in found.flows[0].notes
-    assert "1 unread files are unread and will be read" in found.flows[0].prices[0].notes
+    assert "1 unread files will be read" in found.flows[0].prices[0].notes
 
 
 def test_a_pattern_that_only_java_understands_speaks_against_no_topic(world: World) -> None:

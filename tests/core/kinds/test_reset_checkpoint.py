@@ -64,7 +64,7 @@ def test_after_the_last_processed_costs_nothing(stands: World) -> None:
     assert found.flows[0].position["batch"] == 2
     assert found.flows[0].position["offsets"] == {"events_raw": {"logOffset": 2}}
     assert found.flows[0].prices[0].now == "files log 2"
-    assert "2 unread files are unread and will be read" in found.flows[0].prices[0].notes
+    assert "2 unread files will be read" in found.flows[0].prices[0].notes
 
 
 def test_from_the_beginning_repeats_what_was_read_and_is_refused_until_accepted(stands: World) -> None:
@@ -165,7 +165,7 @@ def test_a_batch_that_was_planned_and_is_nowhere_is_read_again(world: World) -> 
     world.processed(3, committed=2, transactions=2)
     found = plan(world)
     assert (found.flows[0].position["batch"], found.flows[0].position["ruled_by"]) == (1, "checkpoint")
-    assert "1 unread files are unread and will be read" in found.flows[0].prices[0].notes
+    assert "1 unread files will be read" in found.flows[0].prices[0].notes
 
 
 def test_a_commit_that_the_table_does_not_know_rules_too(world: World) -> None:
@@ -343,7 +343,7 @@ def test_a_source_under_another_name_repeats_what_was_read_and_is_refused_until_
     stands.declare(EVENTS.replace("events_raw", "raw_events"))
     found = plan(stands)
     assert (rows(found), refused(found)) == ((0, 6, 0), [REPEATS])
-    assert found.flows[0].prices[0].notes[0] == "2 unread files are unread and will be read"
+    assert found.flows[0].prices[0].notes[0] == "2 unread files will be read"
     assert refused(plan(stands, accept=(REPEATS,))) == []
     assert rows(plan(stands, "latest")) == (4, 0, 0)
 

@@ -84,7 +84,7 @@ def test_a_rewind_to_a_batch_repeats_what_came_after_it_and_is_refused_until_acc
     assert found.details == {"place": "batch 1 of generation 1", "put_back": []}
     assert refused(plan(stands, batch="1", accept=[REPEATS])) == []
     assert found.flows[0].prices[0].then == "after batch 1 of generation 1: files log 1"
-    assert "1 unread files are unread and will be read" in found.flows[0].prices[0].notes
+    assert "1 unread files will be read" in found.flows[0].prices[0].notes
 
 
 def test_a_rewind_to_the_last_batch_costs_nothing(stands: World) -> None:
@@ -492,7 +492,7 @@ def test_a_rewind_is_kept_and_told_as_it_was_planned(stands: World) -> None:
     found = plan(stands, batch="1", target="restored")
     assert plans.from_json(json.loads(json.dumps(plans.to_json(found)))) == found
     assert kind("rewind").read_request(found.request).to == StartAt("batch", batch=1)
-    assert "put_back" in explain.as_markdown(found)
+    assert "put_back" in explain.as_text(found)
     assert "batch 1 of generation 1" in explain.as_text(found)
     assert past_versions.restored_by(str(stands.root / "warehouse" / "events"), "r1", 0) is None
     assert Path(found.details["put_back"][0]["path"]).name == "events"

@@ -96,7 +96,7 @@ EXPIRED = Topics({"orders": {"0": Held(8, 10), "1": Held(0, 3)}}, HELD.ids)
 @pytest.mark.parametrize(
     ("held", "words", "said"),
     [
-        pytest.param(HELD, [], "at most 4 unread records wait", id="as it was"),
+        pytest.param(HELD, [], "at most 4 unread records will be read", id="as it was"),
         pytest.param(
             WIDER,
             [],

@@ -428,7 +428,6 @@ def chunks(work: Work) -> dict[str, Any]:
 
 STAMP = Kind(
     name="stamp",
-    title="Stamp",
     description="Stamps a table.",
     request=StampRequest,
     plan=stamp_plan,

@@ -70,7 +70,7 @@ def test_the_newest_backup_is_named(parked: World) -> None:
     for name, days in (("old", 9), ("new", 2)):
         backups.enter(storage, entry(name, days))
     said = next(way for way in plan(parked).ways if "backup" in way)
-    assert said.startswith("The backup new of events is of ")
+    assert said.startswith("The backup new of events was made at ")
     assert "`restore_table` restores it, and the flows" in said
 
 

@@ -77,7 +77,7 @@ def test_records_are_told_as_a_bound() -> None:
 def test_what_waits_and_what_is_new_is_told(world: World, broker: Ask) -> None:
     broker(Topics({"orders": {**HELD.held["orders"], "2": Held(0, 5)}, "more": {"0": Held(0, 1)}}))
     notes = price(plan(begun(world, KAFKA, STOOD))).notes
-    assert "at most 10 unread records are unread and will be read" in notes
+    assert "at most 10 unread records will be read" in notes
     assert "new since then, and read from the first record: orders/2, more" in notes
 
 
@@ -190,7 +190,7 @@ def test_what_waits_in_a_table_is_told_and_a_change_of_rows_too(world: World, ta
         {"add": {"path": "b1", "dataChange": True, "stats": '{"numRecords": 4}'}},
     )
     notes = price(plan(begun(world, DELTA, at(2)))).notes
-    assert "unread versions up to 3 are unread and will be read: 9 rows in 3 files" in notes
+    assert "unread versions up to 3 will be read: 9 rows in 3 files" in notes
     assert any("version 3 changes or deletes rows: the flow will stop there" in note for note in notes)
 
 

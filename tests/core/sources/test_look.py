@@ -93,7 +93,7 @@ def test_unread_files_that_are_too_old_are_counted_as_lost(
 ) -> None:
     found = reset(files(world, **options))
     assert (price(found).lost.rows, refused(found)) == (rows, words)
-    assert f"{1 if rows else 2} unread files are unread and will be read" in price(found).notes
+    assert f"{1 if rows else 2} unread files will be read" in price(found).notes
     said = "1 unread files are older than the newest processed one by more than maxFileAge"
     assert any(said in note for note in price(found).notes) is bool(rows)
     assert refused(reset(world, accept=(LOSS,))) == []
