@@ -90,6 +90,16 @@ COPY docker/redis.sh /usr/local/bin/
 USER redis
 CMD ["sh", "/usr/local/bin/redis.sh"]
 
+FROM base AS prometheus
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends prometheus \
+ && rm -rf /var/lib/apt/lists/* \
+ && chown -R prometheus: /var/lib/prometheus
+COPY docker/prometheus.yaml /etc/prometheus/streamkeeper.yaml
+USER prometheus
+CMD ["prometheus", "--config.file=/etc/prometheus/streamkeeper.yaml", "--storage.tsdb.path=/var/lib/prometheus", "--storage.tsdb.retention.time=15d"]
+
+# Last, since a Docker without BuildKit builds every stage before the one that is asked for.
 FROM base AS s3-build
 # Debian 12 itself has Go 1.19; that of its backports fetches the release that the program asks for.
 RUN echo 'deb http://deb.debian.org/debian bookworm-backports main' > /etc/apt/sources.list.d/backports.list \
@@ -105,11 +115,3 @@ RUN useradd --uid 10002 --user-group --no-create-home s3 && install -d -o s3 -g 
 USER s3
 # A bucket is a folder of this one.
 CMD ["sh", "-c", "mkdir -p /var/lib/s3/streamkeeper && exec versitygw --port :7070 --health /health posix /var/lib/s3"]
-
-FROM base AS prometheus
-RUN apt-get update \
- && apt-get install -y --no-install-recommends prometheus \
- && rm -rf /var/lib/apt/lists/*
-COPY docker/prometheus.yaml /etc/prometheus/streamkeeper.yaml
-USER prometheus
-CMD ["prometheus", "--config.file=/etc/prometheus/streamkeeper.yaml", "--storage.tsdb.path=/var/lib/prometheus", "--storage.tsdb.retention.time=15d"]

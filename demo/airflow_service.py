@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +25,7 @@ from streamkeeper.flows.files import kept_flows, kept_pipelines
 from streamkeeper.flows.leases import Lease, Life
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage
-from tools.waiting import NeverCame, wait_until
+from tools.waiting import NeverCame, told_to_stop, wait_until
 
 POOL = "streaming_flows"
 PARALLELISM, FLOW_SLOTS = 12, 8
@@ -282,9 +281,7 @@ def main() -> None:
     """Run Airflow with the settings of the environment until it is interrupted: ``python -m
     demo.airflow_service HOME``.
     """
-    stopped = threading.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: stopped.set())
+    stopped = told_to_stop()
     with AirflowService(Path(sys.argv[1]).resolve(), Settings.from_environment()) as service:
         print(f"{service.url}  {USER} / {service.password}", flush=True)
         while not stopped.wait(1):

@@ -6,13 +6,13 @@ python -m demo.generator FOLDER [--seed N] [--every SECONDS]
 from __future__ import annotations
 
 import argparse
-import signal
 import threading
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Protocol
 
 from demo.customers import Customers
+from tools.waiting import told_to_stop
 
 
 class Producer(Protocol):
@@ -91,13 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=Customers.seed)
     parser.add_argument("--every", type=float, default=2.0, metavar="SECONDS")
     chosen = parser.parse_args(arguments)
-    stopped = threading.Event()
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        stopped.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+    stopped = told_to_stop()
     with Generator(Customers(chosen.folder, chosen.seed), chosen.every) as generator:
         while not stopped.wait(0.5):
             generator.check()

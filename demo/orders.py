@@ -6,7 +6,6 @@ Asked for by ``make demo KAFKA=1``, or by itself: python -m demo.orders BROKERS
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import threading
 import uuid
@@ -20,7 +19,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tools.waiting import NotYet, wait_until
+from tools.waiting import NotYet, told_to_stop, wait_until
 
 VARIABLE = "ORDERS_BROKERS"
 """Names the brokers; without it the pipeline ``orders`` is not offered."""
@@ -127,9 +126,7 @@ def _order(random: Random, moment: datetime) -> bytes:
 
 def main() -> None:
     """Send orders until SIGINT or SIGTERM: ``python -m demo.orders BROKERS``."""
-    stopped = threading.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: stopped.set())
+    stopped = told_to_stop()
     with Orders(sys.argv[1]) as orders:
         while not stopped.wait(0.5):
             orders.check()

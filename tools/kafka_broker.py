@@ -16,7 +16,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import uuid
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +25,7 @@ from confluent_kafka.admin import AdminClient
 
 from tools.jars import PROJECT, ensure
 from tools.java import find_java
-from tools.waiting import NeverCame, NotYet, wait_until
+from tools.waiting import NeverCame, NotYet, told_to_stop, wait_until
 
 LOCK = Path(__file__).with_suffix(".lock")
 JARS = PROJECT / ".cache" / "kafka-4.1.0"
@@ -234,9 +233,7 @@ def main() -> int:
         "listeners": listen,
         "advertised.listeners": f"PLAINTEXT://{host}:{port}",
     }
-    stopped = threading.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: stopped.set())
+    stopped = told_to_stop()
     with KafkaBroker(Path(folder), settings, port=int(port)) as broker:
         print(f"Kafka listens at {host}:{port}.", flush=True)
         while not stopped.wait(1):

@@ -5,6 +5,8 @@ Whoever is asked may be slow, busy, or not there yet. None of that ends a wait b
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -55,3 +57,11 @@ def wait_until(
             told = now
             tell(f"Waiting until {what}, for {now - began:.0f} of at most {timeout:g} s.{seen}")
         time.sleep(interval)
+
+
+def told_to_stop() -> threading.Event:
+    """Return an event that SIGINT and SIGTERM set from now on; only the main thread may ask for it."""
+    stopped = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stopped.set())
+    return stopped

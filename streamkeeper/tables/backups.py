@@ -47,8 +47,10 @@ class Checksum:
 
 
 @dataclass(frozen=True)
-class PinnedTable:
-    """Version of one table that is copied to ``path``."""
+class CopiedVersion:
+    """Version of one table that is copied to ``path``: ``what`` is ``target`` or ``tombstones``; ``bytes``
+    are those of its active files.
+    """
 
     what: str
     source: str
@@ -57,6 +59,12 @@ class PinnedTable:
     table_id: str
     files: int
     bytes: int
+
+
+@dataclass(frozen=True)
+class PinnedTable(CopiedVersion):
+    """Version of one table that is to be copied."""
+
     rows: int | None
     source_id: str
 
@@ -86,18 +94,9 @@ class Verified:
 
 
 @dataclass(frozen=True)
-class TableBackup:
-    """Copy of one table in a backup: ``what`` is ``target`` or ``tombstones``; ``bytes`` are those of its
-    active files.
-    """
+class TableBackup(CopiedVersion):
+    """Copy of one table in a backup."""
 
-    what: str
-    source: str
-    path: str
-    version: int
-    table_id: str
-    files: int
-    bytes: int
     checksum: Checksum
     schema: str
 

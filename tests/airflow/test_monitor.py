@@ -136,7 +136,7 @@ def test_no_progress_is_told_once_and_its_end_once(bed: Bed) -> None:
     ]
     [said] = bed.told()
     assert said.startswith(
-        f"no-progress: {FLOW} has committed nothing for 10 min although input is waiting: a file waits in the"
+        f"no-progress: {FLOW} has committed nothing for 10 min, although input is waiting: a file waits in"
     )
     assert "(generation 1, batch 0); no driver: the last one, epoch 1, is gone" in said
     bed.commit(folder, 1, [new])

@@ -129,7 +129,7 @@ def test_a_park_is_told_with_the_recovery_that_fits_and_its_form_in_the_first_li
     home: FlowHome,
 ) -> None:
     first, _, *others = describe_park(FLOW, park(home, "x")).splitlines()
-    assert first.startswith("reset_checkpoint fits: ")
+    assert first.startswith("Recovery: reset_checkpoint, at ")
     assert first.endswith(f"/dags/reset_checkpoint (button Trigger, flow {FLOW})")
     assert others[0].startswith(
         f"The flow {FLOW} stopped: a stateful operation (dropDuplicates, an aggregation, a join) was removed"
@@ -196,7 +196,7 @@ def test_a_driver_that_is_ended_by_force_under_a_hold_is_skipped_and_not_a_failu
 ALERTS = [
     pytest.param(
         Outcome.RETRY_DECLARED,
-        (AlertKind.RETRIED_AS_DECLARED, "it is retried, as declared"),
+        (AlertKind.RETRIED_AS_DECLARED, "is retried, as declared"),
         id="retried as declared",
     ),
     pytest.param(

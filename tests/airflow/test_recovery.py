@@ -200,7 +200,7 @@ def test_a_price_that_nobody_accepts_ends_it_and_is_told_where_nobody_is_asked(
     monkeypatch.setattr(engine, "plan", lambda *_: planned)
     with pytest.raises(AirflowSkipException, match="rows come twice"):
         PlanRecovery(task_id="plan", of=RESET).execute(context({"flow": F, "approval": approval}))
-    assert [(kind, "was not begun" in text, occasion) for kind, text, occasion in told.alerts] == [
+    assert [(kind, "did not start" in text, occasion) for kind, text, occasion in told.alerts] == [
         (AlertKind.RECOVERY_FAILED, True, "r1")
     ] * tellings
     assert not (told.project / "state" / "first" / "ledger").exists()

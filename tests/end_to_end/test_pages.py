@@ -34,7 +34,7 @@ def parked(world: World) -> World:
 def test_the_parked_run_says_so_on_its_page(parked: World, person: Person) -> None:
     failed = next(run for run in parked.api.runs(DAG) if run["state"] == "failed")
     person.visit(f"/dags/{DAG}/runs/{quote(failed['dag_run_id'])}")
-    person.read("reset_checkpoint fits:")
+    person.read("Recovery: reset_checkpoint")
     person.click("button[aria-label='Edit note']")
     assert "SQLSTATE 42K03" in person.read(f"The flow {FLOW} stopped")
     person.picture("parked")

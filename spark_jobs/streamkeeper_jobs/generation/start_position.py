@@ -14,17 +14,7 @@ from streamkeeper.amounts import LOSS
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import RecoveryError
-from streamkeeper.flows.generations import (
-    AFTER_LAST,
-    BATCH,
-    BESIDE,
-    EARLIEST,
-    LATEST,
-    OFFSETS,
-    TIMESTAMP,
-    Generation,
-    StartAt,
-)
+from streamkeeper.flows.generations import AFTER_LAST, Generation, StartAt, StartMode
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.base.format import Before, Resolved
 from streamkeeper.sources.kafka.options import fails_on_loss
@@ -72,18 +62,18 @@ def _find(
     begin = _Beginning(sources, where, looks, generation.accepted)
     match start.mode:
         # at its position, or at its position after that batch
-        case mode if mode in (AFTER_LAST, BATCH):
+        case StartMode.AFTER_LAST | StartMode.BATCH:
             return _after_last(begin)
-        case mode if mode == EARLIEST and generation.previous is None:
+        case StartMode.EARLIEST if generation.previous is None:
             return begin.as_declared()
-        case mode if mode in (EARLIEST, LATEST, TIMESTAMP):
+        case StartMode.EARLIEST | StartMode.LATEST | StartMode.TIMESTAMP:
             return begin.at(start, {}, begin.folders())
         # kept by a backup: the plan asked for consent to the cost
-        case mode if mode == OFFSETS and start.generation is not None:
+        case StartMode.OFFSETS if start.generation is not None:
             return _after_kept(begin, start.offsets or {})
-        case mode if mode == OFFSETS:
+        case StartMode.OFFSETS:
             return _explicit(begin, start)
-        case mode if mode == BESIDE:
+        case StartMode.BESIDE:
             raise RecoveryError(
                 f"Generation {generation.number} continues after a table that was built beside, and"
                 f" {generation.recovery} ended before that table replaced the old one. Continue that"
@@ -92,8 +82,8 @@ def _find(
             )
         case mode:
             raise RecoveryError(
-                f"Generation {generation.number} was decided to start from {mode!r}, which this release does"
-                " not know."
+                f"Generation {generation.number} was decided to start from {str(mode)!r}, which this release"
+                " does not know."
             )
 
 

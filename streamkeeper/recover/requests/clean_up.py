@@ -48,7 +48,7 @@ class CleanUpRequest(Request):
         "string",
         "Forget flows",
         "Flows that are no longer declared and whose state may be removed, such as old_flow, other_flow."
-        " For a renamed flow use `streamkeeper rename` instead.",
+        " For a renamed flow use streamkeeper rename instead.",
         "",
         section="Forget",
     )

@@ -123,6 +123,18 @@ def accepted() -> Any:
     )
 
 
+def schemas_inferred(section: str) -> Any:
+    """Declare the field for schemas that are inferred from the sources' files again."""
+    return asked(
+        "boolean",
+        "Infer schemas again",
+        "Infer the schemas of sources that declare none from their files again. Off: the schemas of the"
+        " old generation are kept.",
+        False,
+        section=section,
+    )
+
+
 RUN = (
     FormField(
         APPROVAL,

@@ -11,7 +11,7 @@ from streamkeeper.errors import RequestError
 from streamkeeper.flows.backfill_flow import BACKUP, check_backup_fits
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.requests.backup_table import keep_last, kept_days
-from streamkeeper.recover.requests.form import TABLE, Asking, Request, accepted, asked
+from streamkeeper.recover.requests.form import TABLE, Asking, Request, accepted, asked, schemas_inferred
 
 KEPT, DECLARED = "kept", "declared"
 DEFINITIONS = (KEPT, DECLARED)
@@ -54,14 +54,7 @@ class RefreshRequest(Request):
         "The table to empty; every flow that writes it reads its sources again from the beginning."
     )
     accept: tuple[str, ...] = accepted()
-    infer_schemas: bool = asked(
-        "boolean",
-        "Infer schemas again",
-        "Infer the schemas of sources that declare none from their files again. Off: the schemas of the"
-        " old generation are kept.",
-        False,
-        section="Sources",
-    )
+    infer_schemas: bool = schemas_inferred("Sources")
     reason: str = ""
     by: str = "someone"
 

@@ -36,6 +36,7 @@ from streamkeeper.recover.requests.form import (
     asked,
     asked_in_parts,
     find_flow,
+    schemas_inferred,
 )
 
 WHERE = "Position"
@@ -118,14 +119,7 @@ class ResetRequest(Request):
         section="State",
     )
     accept: tuple[str, ...] = accepted()
-    infer_schemas: bool = asked(
-        "boolean",
-        "Infer schemas again",
-        "Infer the schemas of sources that declare none from their files again. Off: the schemas of the"
-        " old generation are kept.",
-        False,
-        section="State",
-    )
+    infer_schemas: bool = schemas_inferred("State")
     reason: str = ""
     by: str = "someone"
 

@@ -14,19 +14,8 @@ from typing import Any, Generic, TypeVar
 from streamkeeper.amounts import NONE, Amount, SourcePrice, in_words
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
-from streamkeeper.errors import CheckpointError, RequestError, StorageError
-from streamkeeper.flows.generations import (
-    AFTER_LAST,
-    BATCH,
-    EARLIEST,
-    EMPTY,
-    LATEST,
-    OFFSETS,
-    REBUILT,
-    TIMESTAMP,
-    Restart,
-    StartAt,
-)
+from streamkeeper.errors import CheckpointError, RequestError, SourceError, StorageError
+from streamkeeper.flows.generations import EARLIEST, EMPTY, REBUILT, Restart, StartAt, StartMode
 from streamkeeper.flows.past_positions import Place
 from streamkeeper.flows.position import CommittedPosition
 
@@ -200,6 +189,13 @@ class Reading:
     notes: tuple[str, ...] = ()
 
 
+def not_inspected(source: Source, error: SourceError) -> Waiting:
+    """Return that a source cannot be inspected: this counts as input, for a driver can hardly read it."""
+    return Waiting(
+        True, f"the source {source.name} cannot be inspected, so it can probably not be read either: {error}"
+    )
+
+
 def not_listed(error: StorageError) -> RequestError:
     """Return the error of a backfill whose source cannot be listed."""
     return RequestError(f"What is to be read cannot be listed: {error}")
@@ -222,16 +218,16 @@ class SourceFormat(ABC, Generic[L, P]):
         :raises SourceError: the source cannot be looked at now.
         """
         match start.mode:
-            case mode if mode in (AFTER_LAST, BATCH):
+            case StartMode.AFTER_LAST | StartMode.BATCH:
                 return self.after(source, before, look)
-            case mode if mode == EARLIEST:
+            case StartMode.EARLIEST:
                 return Resolved(self.beginning(look))
-            case mode if mode == LATEST:
+            case StartMode.LATEST:
                 return Resolved(self.end(before, look))
-            case mode if mode == TIMESTAMP:
+            case StartMode.TIMESTAMP:
                 assert start.timestamp_ms is not None, "a start by timestamp has one"
                 return Resolved(self.moment(before, look, start.timestamp_ms))
-            case mode if mode == OFFSETS:
+            case StartMode.OFFSETS:
                 wanted = (start.offsets or {})[source.name]
                 if wanted is None:  # nothing of it was read
                     return Resolved(self.beginning(look))

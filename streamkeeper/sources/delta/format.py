@@ -18,6 +18,7 @@ from streamkeeper.sources.base.format import (
     PlannedFormat,
     Reading,
     Waiting,
+    not_inspected,
     not_listed,
 )
 from streamkeeper.sources.delta import cost, statistics
@@ -53,11 +54,7 @@ class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
                         f" {source.name}",
                     )
         except SourceError as error:
-            return Waiting(
-                True,
-                f"the source {source.name} cannot be inspected, so it can probably not be read either:"
-                f" {error}",
-            )
+            return not_inspected(source, error)
         return Waiting(False)
 
     def held(self, source: Source, start: Any, ends: Any) -> Reading:

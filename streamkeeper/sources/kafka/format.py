@@ -12,7 +12,7 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import NotAskable, SourceError
 from streamkeeper.manifest.environment import variables
-from streamkeeper.sources.base.format import Case, Move, PlannedFormat, Reading, Waiting
+from streamkeeper.sources.base.format import Case, Move, PlannedFormat, Reading, Waiting, not_inspected
 from streamkeeper.sources.kafka import client, cost
 from streamkeeper.sources.kafka.held import held
 from streamkeeper.sources.kafka.offsets import Offsets, records_between
@@ -42,11 +42,7 @@ class Kafka(KafkaStarts, PlannedFormat[KafkaLook, KafkaPosition]):
         except NotAskable as error:
             return Waiting(False, f"whether records wait in the source {source.name} is unknown: {error}")
         except SourceError as error:
-            return Waiting(
-                True,
-                f"the source {source.name} cannot be inspected, so it can probably not be read either:"
-                f" {error}",
-            )
+            return not_inspected(source, error)
         known: Offsets = end if isinstance(end, dict) else {}
         stands = {topic: {**parts, **known.get(topic, {})} for topic, parts in topics.earliest.items()}
         count = records_between(stands, topics.latest)

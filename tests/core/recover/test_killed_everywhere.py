@@ -66,10 +66,8 @@ def in_spark(act: str, work: Work) -> dict[str, Any]:
             open_storage(folder).overwrite(commit_file("target"), b'{"metaData":{"id":"copy"}}\n')
             source = work.settings.table_path("events")
             place = {"what": "target", "source": source, "path": f"{folder}/target"}
-            return {
-                "tables": [{**place, "version": 3, "table_id": "copy", "files": 0, "bytes": 0}],
-                "flows": [],
-            }
+            copied = {"version": 3, "table_id": "copy", "files": 0, "bytes": 0, "rows": 0, "source_id": "t"}
+            return {"tables": [{**place, **copied}], "flows": []}
         case "verify":
             return {
                 "tables": [{"what": "target", "checksum": {"rows": 0, "sum": "0", "xor": 0}, "schema": "{}"}]
