@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -27,10 +27,9 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.restart import backfill_source
-from streamkeeper.recover.restart.backfill_source import Backup, Filters
+from streamkeeper.recover.restart.backfill_source import Backup, Filled, FillingIn, Filters
 from streamkeeper.settings import Settings
 from streamkeeper.sources.kafka.offsets import LATEST
-from streamkeeper.tables.backups import TARGET, TOMBSTONES
 from streamkeeper_jobs.cdc.columns import SEQUENCE as AT
 from streamkeeper_jobs.cdc.columns import layout_by
 from streamkeeper_jobs.cdc.events import KEY
@@ -57,27 +56,26 @@ class Filling:
 
 def fill_step(spark: SparkSession, work: Work) -> dict[str, Any]:
     """Carry out the step ``fill`` of a recovery: see :func:`fill`."""
-    details = work.plan.details
-    paths = details.get("backup")
-    backup = Backup(paths[TARGET], paths[TOMBSTONES]) if paths else None
-    request = BackfillRequest.from_json(details.get("backfill", work.plan.request))
+    known = work.plan.known(FillingIn)
+    request = BackfillRequest.from_json(known.backfill or work.plan.request)
 
     def tell(numbers: dict[str, int]) -> None:
         work.progress(**numbers)
         work.check_stop()
 
-    return fill(
+    done = fill(
         spark,
-        Filling(work.settings, request, work.plan.recovery_id, details["fingerprint"], backup),
+        Filling(work.settings, request, work.plan.recovery_id, known.fingerprint, known.backup),
         tell,
         work.check_stop,
     )
+    return asdict(done)
 
 
 def fill(
     spark: SparkSession, filling: Filling, tell: Tell, check_stop: Callable[[], None] = lambda: None
-) -> dict[str, Any]:
-    """Run a backfill to its end and return its evidence.
+) -> Filled:
+    """Run a backfill to its end.
 
     A completed backfill is not run again; an interrupted one continues.
 
@@ -91,17 +89,13 @@ def fill(
     return _evidence(filling.settings, home, derived)
 
 
-def _evidence(settings: Settings, home: FlowHome, derived: Flow) -> dict[str, Any]:
+def _evidence(settings: Settings, home: FlowHome, derived: Flow) -> Filled:
     begun = flow_position.last_begun(home)
     assert begun is not None, "it is done"
     found = flow_position.look(home, settings.table_path(derived.declaration.target), *begun)
-    return {
-        "flow": home.full_name,
-        "query_id": found.generation.query_id,
-        "done": True,
-        "batch": found.batch,
-        "missing": found.missing_in_sink,
-    }
+    return Filled(
+        home.full_name, found.generation.query_id, done=True, batch=found.batch, missing=found.missing_in_sink
+    )
 
 
 def _prepare(spark: SparkSession, filling: Filling) -> tuple[FlowHome, Flow]:

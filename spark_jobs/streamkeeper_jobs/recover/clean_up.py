@@ -20,7 +20,7 @@ from streamkeeper.delta import remembered
 from streamkeeper.errors import TableLocked
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans.kind import Work
-from streamkeeper.recover.steps.clean_up import give_back_locks
+from streamkeeper.recover.steps.clean_up import CleanUp, give_back_locks
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock, tombstone_retention
 from streamkeeper_jobs.cdc.remembered import forget
@@ -39,9 +39,9 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     forgotten: dict[str, int] = {}
     left: dict[str, str] = {}
     try:
-        for item in work.plan.details["tombstones"]:
+        for item in work.plan.known(CleanUp).tombstones:
             work.check_stop()
-            table = item["table"]
+            table = item.table
             why = _why_left(work, table)
             if why is None:
                 with (
@@ -49,7 +49,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
                     _locked(work, table) as why,
                 ):
                     if why is None:
-                        before = datetime.fromisoformat(item["before"])
+                        before = datetime.fromisoformat(item.before)
                         path = work.settings.table_path(table)
                         if is_bound(spark, path):  # else no flow ran since an earlier release
                             forgotten[table] = forget(spark, path, before, nullcontext)

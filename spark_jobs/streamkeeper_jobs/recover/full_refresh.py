@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RecoveryError
 from streamkeeper.recover.plans.kind import Work
+from streamkeeper.recover.requests.full_refresh import Emptying
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables.commit_marks import app_id, is_emptied
 from streamkeeper_jobs.cdc.columns import KEYS_PROPERTY
@@ -27,7 +28,7 @@ def empty_tables(spark: SparkSession, work: Work) -> dict[str, Any]:
     """
     shared_steps.check_go(work)
     plan = shared_steps.plan_under_hold(work)
-    paths: list[str] = plan.details["paths"]
+    paths = plan.known(Emptying).paths
     for path in paths:
         _check_may_be_emptied(spark, path)
     before = {path: delta_log.latest_version(path) for path in paths}

@@ -26,7 +26,7 @@ from streamkeeper.recover.plans.consent import price_of_others, price_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.form import declared_table
-from streamkeeper.recover.requests.full_refresh import RefreshRequest
+from streamkeeper.recover.requests.full_refresh import Emptying, RefreshRequest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.flow_now import FlowNow, flow_home, look_at
@@ -78,12 +78,7 @@ def plan(
         flows=tuple(flow for flow, _ in planned),
         steps=KIND.step_names,
         at=now(),
-        details={
-            "paths": [path],
-            "versions": {path: delta_log.latest_version(path)},
-            "readers": felt,
-            "others": list(_notes_of_others(others)),
-        },
+        details=asdict(Emptying((path,), tuple(felt), tuple(_notes_of_others(others)))),
         notes=(*_notes(request, path, felt), *_notes_of_others(others)),
         refusals=tuple(refusals),
     )
@@ -184,7 +179,7 @@ def _emptied_any(work: Work) -> bool:
         for flow in work.plan.flows
         if flow.previous is not None
     )
-    return shut or any(is_emptied(path, work.plan.recovery_id) for path in work.plan.details["paths"])
+    return shut or any(is_emptied(path, work.plan.recovery_id) for path in work.plan.known(Emptying).paths)
 
 
 KIND = Kind(

@@ -24,10 +24,10 @@ from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
-from streamkeeper.recover.requests.full_refresh import DECLARED, BesideRequest, RefreshRequest
+from streamkeeper.recover.requests.full_refresh import DECLARED, BesideRequest, Emptying, RefreshRequest
 from streamkeeper.recover.restart import side_table
 from streamkeeper.recover.restart.flow_now import flow_home
-from streamkeeper.recover.restart.side_table import RECOVERY
+from streamkeeper.recover.restart.side_table import RECOVERY, SideTables
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.sources.files.options import OFF, FileOptions
@@ -47,6 +47,7 @@ def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recover
     asked = RefreshRequest(request.table, request.accept, request.infer_schemas, request.reason, request.by)
     refresh = full_refresh.plan(settings, manifest, asked, recovery_id)
     pipeline, table = declared_table(request.table, manifest, "The full refresh was not planned")
+    emptied = refresh.known(Emptying)
     unit = {TARGET: settings.table_path(table.name)}
     beside = {TARGET: settings.table_path(name_of(table.name, recovery_id))}
     copies = tuple(
@@ -64,8 +65,8 @@ def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recover
         ),
         steps=KIND.step_names,
         copies=copies,
-        details={"unit": unit, "beside": beside, "readers": refresh.details["readers"]},
-        notes=(*_notes(request, beside[TARGET], refresh.details["readers"]), *refresh.details["others"]),
+        details=asdict(SideTables(unit, beside)),
+        notes=(*_notes(request, beside[TARGET], emptied.readers), *emptied.others),
         refusals=(*refresh.refusals, *_price_of_cleaned(cleaned, request.accept)),
     )
 
@@ -97,7 +98,7 @@ def plan_again(work: Work) -> dict[str, Any]:
         refusals=tuple(item for item in again.refusals if item.flow is None),
     )
     why = plans.worse(plan, again)
-    return {"worse": bool(why), "why": why, "plan": plans.to_json(again)}
+    return asdict(shared_steps.PlannedAgain(bool(why), tuple(why), again))
 
 
 def is_decided(work: Work) -> bool:
@@ -196,7 +197,7 @@ def _copy(what: str, path: str, beside: str, definition: str) -> CopyPlan:
     return CopyPlan(what, path, beside, summary.bytes, None, summary.files)
 
 
-def _notes(request: BesideRequest, beside: str, felt: list[str]) -> Iterator[str]:
+def _notes(request: BesideRequest, beside: str, felt: tuple[str, ...]) -> Iterator[str]:
     yield (
         f"{request.table} is rebuilt beside it, at {beside}: until it is replaced, about the size of the"
         " table is needed twice."

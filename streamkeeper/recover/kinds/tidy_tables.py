@@ -20,6 +20,7 @@ from typing import Any
 from streamkeeper.declare.model import Pipeline, Table
 from streamkeeper.delta import history as delta_history
 from streamkeeper.errors import StreamkeeperError
+from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan
@@ -112,7 +113,7 @@ def plan(
 
 def tidies_of(plan: Plan) -> tuple[TableTidy, ...]:
     """Read back from a plan what is done to each table."""
-    return tuple(TableTidy(**{**item, "notes": tuple(item["notes"])}) for item in plan.details["tables"])
+    return tuple(read_as(TableTidy, item) for item in plan.details["tables"])
 
 
 def left_alone(plan: Plan) -> dict[str, str]:
@@ -165,7 +166,7 @@ def _hours(around: _Around, history: delta_history.History, need: Need) -> float
 
 def _nothing_to_tidy(work: Work) -> dict[str, Any] | None:
     left = left_alone(work.plan)
-    return {"tables": [], "left": left} if len(left) == len(work.plan.details["tables"]) else None
+    return {"tables": [], "left": left} if len(left) == len(tidies_of(work.plan)) else None
 
 
 KIND = Kind(

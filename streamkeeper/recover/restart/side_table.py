@@ -16,6 +16,7 @@ The mark is the end of the recovery's id.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.delta.copy_files import check_copyable
@@ -35,6 +36,14 @@ RECOVERY = "full_refresh_beside"
 BEHIND = 5
 """Batches that the last round of reading before the hold may find."""
 _IDENTITY = "delta.identity.step"
+
+
+@dataclass(frozen=True)
+class SideTables:
+    """Paths of the tables that are replaced, and of those built beside, by what they are (``target``)."""
+
+    unit: dict[str, str]
+    beside: dict[str, str]
 
 
 def app_id(recovery_id: str) -> str:
@@ -89,7 +98,7 @@ def _remains(settings: Settings, plan: Plan) -> bool:
         for home in homes
     ):
         return True
-    return any(open_storage(path).names() for path in plan.details["beside"].values())
+    return any(open_storage(path).names() for path in plan.known(SideTables).beside.values())
 
 
 def remove(settings: Settings, plan: Plan) -> dict[str, Any]:
@@ -106,7 +115,7 @@ def remove(settings: Settings, plan: Plan) -> dict[str, Any]:
             return {
                 "left": f"{side.full_name} may still be driven; clean_up removes it once its driver is gone"
             }
-    for path in plan.details["beside"].values():
+    for path in plan.known(SideTables).beside.values():
         folder, _, name = path.rstrip("/").rpartition("/")
         open_storage(folder).remove(name)
     for table in plan.tables:
@@ -116,7 +125,7 @@ def remove(settings: Settings, plan: Plan) -> dict[str, Any]:
         for name in _checkpoints(home, plan.recovery_id):
             storage.remove(name)
         storage.remove(side_home(home, plan.recovery_id).root)
-    return {"removed": list(plan.details["beside"].values())}
+    return {"removed": list(plan.known(SideTables).beside.values())}
 
 
 def _checkpoints(home: FlowHome, recovery_id: str) -> list[str]:

@@ -383,14 +383,14 @@ def forgets(found: Plan) -> str | None:
 
 def test_tables_by_key_forget_with_the_moment_that_the_plan_says(keyed: World) -> None:
     found = plan(keyed, tombstone_days=2)
-    assert found.details["tombstones"] == [{"table": "events", "before": "2026-11-19T11:59:00+00:00"}]
+    assert found.details["tombstones"] == ({"table": "events", "before": "2026-11-19T11:59:00+00:00"},)
     assert kept(found, "forgets deletes and truncates received before 2026-11-19T11:59:00+00:00.")
     assert kind("clean_up").read_request(found.request).tombstone_days == 2
 
 
 def test_a_table_that_is_not_there_has_nothing_to_forget(world: World) -> None:
     world.declare(CHANGES % "")
-    assert plan(world, tombstone_days=2).details["tombstones"] == []
+    assert plan(world, tombstone_days=2).details["tombstones"] == ()
 
 
 @pytest.mark.parametrize(

@@ -286,11 +286,11 @@ def test_clean_up_finds_what_a_recovery_that_is_over_has_left_and_touches_none_t
             stands.settings, manifest, chosen.parse({"pipeline": "events"}, manifest, "ada"), "c1"
         )
 
-    assert left().details["beside"] == [], "it is not over"
+    assert left().details["beside"] == (), "it is not over"
     assert not [note for note in left().notes if "declared no more" in note]
     ledger.open(stands.home.storage, "events", RECOVERY).record("given_up", {"why": "x"})
     found = left()
-    assert found.details["beside"] == [RECOVERY]
+    assert found.details["beside"] == (RECOVERY,)
     assert f"The table that {RECOVERY} built" in " ".join(found.notes)
     clean_up_steps.remove_beside(
         Work(stands.settings, found, ledger.open(stands.home.storage, "events", "c1"), "remove_beside")
@@ -298,7 +298,7 @@ def test_clean_up_finds_what_a_recovery_that_is_over_has_left_and_touches_none_t
     assert remains(stands) == []
     engine.propose(stands.settings, found)
     ledger.open(stands.home.storage, "events", "c1").record("ended", {})
-    assert left().details["beside"] == [], "nor is a clean-up that is over taken for one"
+    assert left().details["beside"] == (), "nor is a clean-up that is over taken for one"
 
 
 def test_checkpoints_that_a_flow_goes_on_with_stay_and_a_living_driver_loses_nothing(stands: World) -> None:

@@ -75,7 +75,7 @@ def test_changes_from_elsewhere_come_in_chunks_and_never_over_newer_rows(
     )
     told: list[dict[str, int]] = []
     found = fill(spark, filling(customers, read=FILES, path=folder, chunk=1), told.append)
-    assert (found["done"], found["batch"], found["missing"]) == (True, 2, None)
+    assert (found.done, found.batch, found.missing) == (True, 2, None)
     assert told
     assert told[-1].keys() == {"batch", "rows"}
     customers.is_exact()
@@ -215,7 +215,7 @@ def test_a_backfill_that_failed_for_now_tries_again_by_itself(
     customers.change(upsert(1, 10))
     assert customers.run() is Outcome.STOPPED
     dying.clear()
-    assert fill(spark, six_chunks(customers), lambda said: None)["batch"] == 5
+    assert fill(spark, six_chunks(customers), lambda said: None).batch == 5
     assert len(dying) == 7, SIX_AND_ONE
     customers.is_exact()
 
@@ -233,7 +233,7 @@ def test_a_backfill_that_failed_goes_on_where_it_was(
     assert not isinstance(failed.value, RecoveryError), "another try may go better, and Airflow tries again"
     home = FlowHome(open_storage(customers.settings.state), "customers", name_of(INCREMENTAL, RECOVERY))
     assert generations.finished(home) is None
-    assert fill(spark, asked, lambda said: None)["batch"] == 5
+    assert fill(spark, asked, lambda said: None).batch == 5
     assert len(dying) == 7, SIX_AND_ONE
     customers.is_exact()
 
@@ -303,7 +303,7 @@ def test_files_of_another_source_are_neither_read_nor_removed(
     assert bed.run() is Outcome.STOPPED
     once = list(bed.events)
     unread = [bed.arrive(number, folder="others") for number in (11, 12, 13)]
-    assert fill(spark, refill(bed), lambda said: None)["batch"] == 2
+    assert fill(spark, refill(bed), lambda said: None).batch == 2
     await_spark_has_removed_what_it_would(spark)
     assert sorted(others.iterdir()) == unread
     bed.holds([*once, *once])
@@ -320,7 +320,7 @@ def test_another_source_may_be_empty_for_the_moment(
     gone = bed.arrive(11, folder="others")
     assert bed.run() is Outcome.STOPPED
     gone.unlink()
-    assert fill(spark, refill(bed), lambda said: None)["batch"] == 0
+    assert fill(spark, refill(bed), lambda said: None).batch == 0
     bed.holds([*bed.events, bed.events[0]])
 
 
