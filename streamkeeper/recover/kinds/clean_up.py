@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from streamkeeper.declare.checkpoint_window import reach
-from streamkeeper.declare.model import AutoCdcFlow
+from streamkeeper.declare.model import AutoCdcFlow, Pipeline
 from streamkeeper.delta.log import exists
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations, ledger, side_flow
@@ -83,14 +83,6 @@ def plan(
     """
     storage, moment = open_storage(settings.state), time.time() if now is None else now
     pipeline = next(item for item in manifest.pipelines if item.name == request.pipeline)
-    declared = {flow.name for flow in pipeline.flows}
-    kept = [home.flow for home in kept_flows(storage, pipeline.name) if _has_past(home)]
-    if unknown := sorted(set(request.forget_flows) - set(kept)):
-        strange = ", ".join(sorted(set(kept) - declared)) or "none"
-        raise RequestError(
-            f"forget_flows names {', '.join(unknown)}, which have no state. Flows with state that are not"
-            f" declared: {strange}."
-        )
     around = _Around(
         storage,
         pipeline.name,
@@ -100,20 +92,8 @@ def plan(
         {flow.name: moment - reach(flow.spark_conf, flow.trigger) for flow in pipeline.flows},
     )
     notes: list[str] = []
-    removals = tuple(
-        item
-        for name in kept
-        if not side_flow.is_beside(name)
-        for item in _of_kept(FlowHome(storage, pipeline.name, name), name in declared, request, around, notes)
-    )
-    keyed = sorted({flow.target for flow in pipeline.flows if isinstance(flow, AutoCdcFlow)})
-    forgets = {
-        table: tombstone_retention.forgets(
-            storage, manifest.writers(pipeline.name, table), request.tombstone_days * 86400, moment
-        )
-        for table in keyed
-        if exists(settings.table_path(table))
-    }
+    removals = tuple(_of_flows(pipeline, request, around, notes))
+    forgets = dict(_forgets(settings, manifest, pipeline, request, moment))
     tombstones = tuple(
         Forgetting(table, _in_words(item.before))
         for table, item in forgets.items()
@@ -146,6 +126,38 @@ def plan(
         ),
         at=in_words(),
     )
+
+
+def _of_flows(
+    pipeline: Pipeline, request: CleanUpRequest, around: _Around, notes: list[str]
+) -> Iterator[Removal]:
+    """Yield the removals of all flows that something is kept of.
+
+    :raises RequestError: a flow is to be forgotten of which nothing is kept.
+    """
+    declared = {flow.name for flow in pipeline.flows}
+    kept = [home for home in kept_flows(around.storage, pipeline.name) if _has_past(home)]
+    names = {home.flow for home in kept}
+    if unknown := sorted(set(request.forget_flows) - names):
+        strange = ", ".join(sorted(names - declared)) or "none"
+        raise RequestError(
+            f"forget_flows names {', '.join(unknown)}, which have no state. Flows with state that are not"
+            f" declared: {strange}."
+        )
+    for home in kept:
+        if not side_flow.is_beside(home.flow):
+            yield from _of_kept(home, home.flow in declared, request, around, notes)
+
+
+def _forgets(
+    settings: Settings, manifest: Manifest, pipeline: Pipeline, request: CleanUpRequest, moment: float
+) -> Iterator[tuple[str, Forgets]]:
+    """Yield what each table that is kept by key may forget."""
+    storage, seconds = open_storage(settings.state), request.tombstone_days * 86400
+    for table in sorted({flow.target for flow in pipeline.flows if isinstance(flow, AutoCdcFlow)}):
+        if exists(settings.table_path(table)):
+            writers = manifest.writers(pipeline.name, table)
+            yield table, tombstone_retention.forgets(storage, writers, seconds, moment)
 
 
 def _moment(seconds: float) -> datetime:
