@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -47,12 +48,12 @@ class Target:
     written: Callable[[], int] = lambda: -1
     """Returns the last batch of the step's query that the transaction sees; it may wait for that."""
 
-    @property
+    @cached_property
     def schema(self) -> StructType:
         """The target's columns."""
         return StructType.fromJson(json.loads(self.transaction.metadata().schemaString()))
 
-    @property
+    @cached_property
     def properties(self) -> dict[str, str]:
         """The target's table properties."""
         return properties_of(classes(self.session), self.transaction)
