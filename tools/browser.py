@@ -29,8 +29,11 @@ for (const file of process.argv.slice(1))
 """
 _FONTS = """<?xml version="1.0"?>
 <!DOCTYPE fontconfig SYSTEM "fonts.dtd">
-<fontconfig><dir>{folder}/fonts</dir><cachedir>{folder}/fonts-cache</cachedir></fontconfig>
+<fontconfig>
+<dir prefix="relative">fonts</dir><dir>/usr/share/fonts</dir><cachedir prefix="xdg">fontconfig</cachedir>
+</fontconfig>
 """
+"""Names the browser's own fonts by where the file lies, so that a checkout can be moved, and the system's."""
 
 
 class BrowserError(Exception):
@@ -75,7 +78,7 @@ def ensure(folder: Path = FOLDER) -> bool:
             pip = (sys.executable, "-m", "pip", "install", "--quiet", "--target", f"{name}/node", NODE)
             _run("pip", pip, Path(name))
             _unpack(_download(Path(name)), new)
-            (new / "fonts.conf").write_text(_FONTS.format(folder=folder))
+            (new / "fonts.conf").write_text(_FONTS)
             new.rename(folder)
     return True
 

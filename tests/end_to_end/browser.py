@@ -25,21 +25,24 @@ ARGUMENTS = (
     "--window-size=1280,800",
 )
 SECONDS = 120
+MISSED = "missed"
 SCREENSHOTS = "STREAMKEEPER_SCREENSHOTS"
 """Names the folder that the README's pictures are written to; unset, they go to the test's own folder."""
 VISIBLE = """
 const all = selector => [...document.querySelectorAll(selector)].filter(
     one => one.checkVisibility({visibilityProperty: true}) && one.getBoundingClientRect().width);
+const moves = () => document.getAnimations().some(
+    one => one.playState === "running" && one.effect.getComputedTiming().iterations !== Infinity);
 """
 AT = """
 const [one] = all(%s);
-if (!one) return null;
+if (!one || moves()) return null;
 if (%s) one.scrollIntoView({block: "center"});
 const box = one.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2;
 const hit = document.elementFromPoint(x, y);
 return hit && (one.contains(hit) || hit.contains(one)) ? [x, y] : null;
 """
-"""Where an element is, unless it is outside the window or something covers it."""
+"""Where an element is, unless it is outside the window, something covers it, or the page still moves."""
 
 
 class Person:
@@ -104,6 +107,8 @@ class Person:
 
     def picture(self, name: str) -> Path:
         """Save what is on the screen as ``<name>.png``."""
+        if name != MISSED:
+            self._wait("return !moves()", "the page stands still")
         self._pictures.mkdir(parents=True, exist_ok=True)
         file = self._pictures / f"{name}.png"
         file.write_bytes(base64.b64decode(self._ask("Page.captureScreenshot")["data"]))
@@ -159,7 +164,7 @@ class Person:
             return wait_until(look, SECONDS, what)
         except NeverCame as error:
             where = self._js("return `${location}:\\n${document.body.innerText.slice(0, 3000)}`")
-            raise NeverCame(f"{error} On the screen ({self.picture('missed')}): {where}") from error
+            raise NeverCame(f"{error} On the screen ({self.picture(MISSED)}): {where}") from error
 
     def _js(self, body: str) -> Any:
         """Return what the body of a JavaScript function returns; None where it fails, as on a page that is

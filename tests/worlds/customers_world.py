@@ -226,6 +226,10 @@ class CustomersBed:
         """The newest version of the target."""
         return delta_log.latest_version(self.table)
 
+    def in_target(self, flow: str = INCREMENTAL) -> int | None:
+        """Give the last batch of a flow's first generation that the target has."""
+        return delta_log.last_transaction(self.table, query_id(self.home(flow).full_name, 1)).version
+
     def expected(self, events: Sequence[Event] | None = None) -> list[Event]:
         """What the oracle makes of all that was written, or of some events."""
         return newest(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from delta.exceptions import (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
@@ -11,8 +14,9 @@ from delta.exceptions import (
     MetadataChangedException,
     ProtocolChangedException,
 )
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
+from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper_jobs.cdc.columns import layout_of
 from streamkeeper_jobs.cdc.events import Work, changes
@@ -23,6 +27,10 @@ from streamkeeper_jobs.cdc.scd2 import apply_history
 from streamkeeper_jobs.cdc.steps import Step, Turn
 from streamkeeper_jobs.spark.delta_table import last_written
 from streamkeeper_jobs.spark.log import say
+
+ADAPTIVE = "spark.sql.adaptive.enabled"
+MANY = 32
+"""Partitions of shuffles above which adaptive execution is of use."""
 
 TRIES = 5
 """Tries of a batch that conflicts with other commits: an OPTIMIZE, or a writer that takes no turns."""
@@ -56,7 +64,7 @@ def apply_changes(batch: DataFrame, spec: CdcSpec, path: str, step: Step, turn: 
     """
     for left in reversed(range(TRIES)):
         try:
-            with turn():
+            with turn(), planned_at_once(batch.sparkSession):
                 _apply_once(batch, spec, path, step)
             return
         except CONFLICTS as conflict:
@@ -67,6 +75,23 @@ def apply_changes(batch: DataFrame, spec: CdcSpec, path: str, step: Step, turn: 
                 f"Batch {step.batch_id} met another commit ({type(conflict).__name__}) and is applied again,"
                 " as a whole."
             )
+
+
+@contextmanager
+def planned_at_once(session: SparkSession) -> Iterator[None]:
+    """Plan each query of a batch as a whole where shuffles have few partitions anyway, as on one machine.
+
+    Adaptive execution makes a Spark job of each shuffle and of each broadcast, to join small partitions
+    together: here it finds none.
+    """
+    if int(session.conf.get(PARTITIONS) or 0) > MANY or session.conf.get(ADAPTIVE) != "true":
+        yield
+        return
+    session.conf.set(ADAPTIVE, "false")
+    try:
+        yield
+    finally:
+        session.conf.set(ADAPTIVE, "true")
 
 
 def _has_step(batch: DataFrame, path: str, step: Step) -> bool:

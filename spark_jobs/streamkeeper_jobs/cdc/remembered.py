@@ -11,17 +11,14 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
-from threading import Thread
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructField, StructType, TimestampType
-from pyspark.util import inheritable_thread_target
 
 from streamkeeper.declare.cdc_spec import START_AT
 from streamkeeper.delta.remembered import FOLDER, Remembered, Run, Truncate
@@ -51,7 +48,7 @@ from streamkeeper_jobs.cdc.steps import Turn
 from streamkeeper_jobs.cdc.values import values_of
 from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import table_at
-from streamkeeper_jobs.spark.session import spark_url
+from streamkeeper_jobs.spark.session import begun, spark_url
 
 LEARNED = "learned"
 
@@ -134,7 +131,7 @@ def learn(rows: DataFrame | None, bounds: Bounds, truncated: Any, work: Work, ke
     dated = rows.withColumn(LEARNED, F.lit(now).cast("timestamp"))
     others = found.merged_with(bounds.rows)
     run = Run((), bounds.rows, *_texts(bounds, work.layout), now)
-    writing = _begun(
+    writing = begun(
         work.target.session,
         lambda: _written(work.target.session, work.target.path, dated, work.layout, run, others),
     )
@@ -372,17 +369,3 @@ def _is_before(learned: str, limit: datetime) -> bool:
 
 def _zone(session: SparkSession) -> str:
     return str(session.conf.get("spark.sql.session.timeZone"))
-
-
-def _begun(session: SparkSession, act: Callable[[], Run]) -> Future[Run]:
-    """Run something in a thread of its own, in the pool and under the description of this one."""
-    outcome: Future[Run] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(act())
-        except BaseException as error:  # noqa: BLE001 - raised where the outcome is asked for
-            outcome.set_exception(error)
-
-    Thread(target=inheritable_thread_target(session)(run), name="remembers", daemon=True).start()
-    return outcome

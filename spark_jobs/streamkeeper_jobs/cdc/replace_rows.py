@@ -8,8 +8,11 @@ of Delta, as ``docs/decisions/0019-one-look-at-the-target.md`` explains.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from concurrent.futures import wait
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -24,6 +27,7 @@ from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import files_read, resolved
 from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
 from streamkeeper_jobs.spark.jvm import Classes, classes, python_list, scala_object, scala_seq
+from streamkeeper_jobs.spark.session import begun
 
 PLACE, FILE, INDEX = "place", "file", "index"
 """Position of a row in a target: a struct of its file, and of its number in the file."""
@@ -41,13 +45,15 @@ class Target:
     step: Step | None
     remembered: Remembered
     transaction: Any
+    written: Callable[[], int] = lambda: -1
+    """Returns the last batch of the step's query that the transaction sees; it may wait for that."""
 
-    @property
+    @cached_property
     def schema(self) -> StructType:
         """The target's columns."""
         return StructType.fromJson(json.loads(self.transaction.metadata().schemaString()))
 
-    @property
+    @cached_property
     def properties(self) -> dict[str, str]:
         """The target's table properties."""
         return properties_of(classes(self.session), self.transaction)
@@ -62,10 +68,16 @@ class Target:
     def has_step(self) -> bool:
         """Whether the batch is in the target already, or its generation is sealed.
 
-        The transaction was asked: a seal that comes later makes its commit fail.
+        The transaction is asked: a seal that comes later makes its commit fail.
         """
         assert self.step is not None, "it was opened for a batch"
-        return int(self.transaction.txnVersion(self.step.query_id)) >= self.step.batch_id
+        known = _of_checksum(classes(self.session), self.transaction, "setTransactions")
+        if known is None:
+            return self.written() >= self.step.batch_id
+        return any(
+            str(action.appId()) == self.step.query_id and int(action.version()) >= self.step.batch_id
+            for action in known
+        )
 
     def looked_at(self, bounds: Column) -> Opened | None:
         """Return the rows within bounds on the target's columns; None if only MERGE can replace them.
@@ -78,6 +90,7 @@ class Target:
         more = any(properties.get(name) == "true" for name in _MORE_THAN_ROWS)
         if properties.get(_VECTORS) != "true" or more or "_metadata" in self.schema.fieldNames():
             return None
+        self.written()
         condition = resolved(self.session, self.transaction, bounds)
         files = self.transaction.filterFiles(scala_seq(java, [condition]), True)
         return Opened(self, files_read(self.session, self.transaction, files).where(bounds), files)
@@ -90,6 +103,7 @@ class Target:
         :raises DeltaConcurrentModificationException: another commit came in between, such as a seal.
         """
         java = classes(self.session)
+        self.written()
         self.transaction.commit(scala_seq(java, [self._domain(remembered)]), _update(java))
 
     def commit_step(self, actions: Any, remembered: Remembered) -> None:
@@ -106,6 +120,7 @@ class Target:
 
     def _ours(self, remembered: Remembered) -> Any:
         assert self.step is not None, "it was opened for a batch"
+        assert self.written() < self.step.batch_id, "the checksum of the version says otherwise"
         java = classes(self.session)
         step = set_transaction(java, self.step.query_id, self.step.batch_id)
         return scala_seq(java, [step, self._domain(remembered)])
@@ -140,10 +155,15 @@ class Opened:
         :param remembered: returns what the target remembers from then on; asked once the rows are written.
         :raises DeltaConcurrentModificationException: another commit came in between; one of its subclasses.
         """
-        java = classes(rows.sparkSession)
-        added = self._transaction.writeFiles(self._laid_out(rows)._jdf)
-        marked, count = self._mark(gone) if gone is not None else (scala_seq(java, []), 0)
-        self._say_how_much(rows.sparkSession, added, count)
+        session = rows.sparkSession
+        marking = begun(session, lambda: self._mark(gone)) if gone is not None else None
+        try:
+            added = self._transaction.writeFiles(self._laid_out(rows)._jdf)
+        finally:
+            if marking is not None:
+                wait([marking])  # nothing of a failed batch goes on beside its next try
+        marked, count = marking.result() if marking is not None else (scala_seq(classes(session), []), 0)
+        self._say_how_much(session, added, count)
         self.target.commit_step(added.appendedAll(marked), remembered())
 
     @property
@@ -171,16 +191,32 @@ class Opened:
             java("scala.Option").apply(column(PLACE, FILE)._jc),
             java("scala.Option").apply(column(PLACE, INDEX)._jc),
         )
-        vectors, snapshot = (
-            java("org.apache.spark.sql.delta.commands.DMLWithDeletionVectorsHelper"),
-            self._transaction.snapshot(),
-        )
+        vectors = java("org.apache.spark.sql.delta.commands.DMLWithDeletionVectorsHelper")
         by_name = vectors.generateCandidateFileMap(self._transaction.deltaLog().dataPath(), self._files)
         touched = vectors.findFilesWithMatchingRows(self._transaction, by_name, found)
+        files = python_list(java, touched)
+        if all(file.fileLogEntry().numPhysicalRecords().isDefined() for file in files):
+            return self._marked(java, files), sum(int(file.numberOfModifiedRows()) for file in files)
+        # Files without statistics: Delta reads them, since a file with a deletion vector must have some.
         statistics = java("org.apache.spark.sql.delta.stats.StatsCollectionUtils")
-        length = statistics.getDataSkippingStringPrefixLength(session, snapshot.metadata())
-        done = vectors.processUnmodifiedData(session, touched, snapshot, length)
+        length = statistics.getDataSkippingStringPrefixLength(session, self._transaction.metadata())
+        done = vectors.processUnmodifiedData(session, touched, self._transaction.snapshot(), length)
         return done._1(), int(done._2().apply("numModifiedRows"))
+
+    def _marked(self, java: Classes, files: list[Any]) -> Any:
+        """Return the actions that activate deletion vectors, of files that have statistics.
+
+        The same as Delta's ``processUnmodifiedData``, which joins the files with the log twice.
+        """
+        entries = [file.fileLogEntry() for file in files]
+        names = F.col("path").isin([entry.path() for entry in entries])
+        found = self._transaction.snapshot().allFiles().filter(names._jc).collectAsList()
+        whole, now = {entry.path(): entry for entry in found}, int(time.time() * 1000)
+        actions = [entry.removeWithTimestamp(now, True) for entry in entries]
+        for file, entry in zip(files, entries, strict=True):
+            if not file.isFullyReplaced():
+                actions.append(whole[entry.path()].removeRows(file.newDeletionVector(), True, True)._1())
+        return scala_seq(java, actions)
 
     def _say_how_much(self, session: SparkSession, added: Any, gone: int) -> None:
         """Set the metrics in the table's history: an updated row counts as one deleted and one inserted."""
@@ -217,7 +253,32 @@ def opened(session: SparkSession, path: str, step: Step | None = None) -> Target
         it.
     """
     transaction = delta_log_of(session, path).startTransaction()
-    return Target(session, path, step, remembered_by(session, path, transaction), transaction)
+    found = remembered_by(session, path, transaction)
+    if step is None:
+        return Target(session, path, step, found, transaction)
+    asked = begun(session, lambda: _asked(transaction, step))
+    return Target(session, path, step, found, transaction, asked.result)
+
+
+def _asked(transaction: Any, step: Step) -> int:
+    """Return the last batch of the step's query that a transaction sees, and let Delta prepare the list of
+    files with their statistics.
+
+    Both take Spark jobs, which run beside the look at the batch.
+    """
+    version = int(transaction.txnVersion(step.query_id))
+    transaction.snapshot().withStats().count()
+    return version
+
+
+def _of_checksum(java: Classes, transaction: Any, name: str) -> list[Any] | None:
+    """Return a list of actions that the checksum file of a transaction's version has; None if it has none.
+
+    Delta writes it with each commit, and keeps it in memory: so no Spark job is needed.
+    """
+    checksum = transaction.snapshot().checksumOpt()
+    found = getattr(checksum.get(), name)() if checksum.isDefined() else None
+    return python_list(java, found.get()) if found is not None and found.isDefined() else None
 
 
 def remembered_by(session: SparkSession, path: str, transaction: Any) -> Remembered:
@@ -225,11 +286,12 @@ def remembered_by(session: SparkSession, path: str, transaction: Any) -> Remembe
 
     :raises DeclarationError: it is not prepared, or is not as its flows left it.
     """
-    snapshot = transaction.snapshot()
+    snapshot, java = transaction.snapshot(), classes(session)
+    known = _of_checksum(java, transaction, "domainMetadata")
     found = next(
         (
             Remembered.from_json(str(action.configuration()))
-            for action in python_list(classes(session), snapshot.domainMetadata())
+            for action in (python_list(java, snapshot.domainMetadata()) if known is None else known)
             if str(action.domain()) == DOMAIN and not action.removed()
         ),
         None,

@@ -41,6 +41,9 @@ from streamkeeper_jobs.spark.delta_commit import assigned, merging, table_at
 TARGET, CHANGE = "target", "change"
 """The two sides of a MERGE."""
 
+A_TASK = 20_000
+"""Rows that one task writes without being long about it: a small batch makes one file."""
+
 FATE, GOES, TIED, STANDS = "fate", "goes", "tied", "stands"
 """Fate of a row of the target.
 
@@ -173,7 +176,7 @@ def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitS
         )
     gone = found.where(F.col(FATE) == GOES) if fates & {GOES, TIED} else None
     rows = upserts.select(*[value.alias(name) for name, value in _stored(layout).items()])
-    target.replace(gone, rows, cut.learned)
+    target.replace(gone, rows.coalesce(1 + facts.keys // A_TASK), cut.learned)
 
 
 def _fates(

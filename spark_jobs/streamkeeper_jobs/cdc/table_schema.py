@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
@@ -34,7 +35,7 @@ from streamkeeper_jobs.cdc.steps import Turn
 from streamkeeper_jobs.spark.columns import quoted
 from streamkeeper_jobs.spark.delta_commit import table_at
 from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
-from streamkeeper_jobs.spark.jvm import classes, python_list, scala_object, scala_seq
+from streamkeeper_jobs.spark.jvm import Classes, classes, python_list, scala_object, scala_seq
 from streamkeeper_jobs.spark.session import spark_url
 
 NULLS_PROPERTY = "streamkeeper.ignoreNullUpdates"
@@ -44,6 +45,8 @@ TRACKED_PROPERTY = "streamkeeper.trackedHistory"
 
 Tables of earlier releases have none yet.
 """
+CLOSED = "delta.constraints.taken_over_by_a_newer_release"
+"""A constraint that no row meets: of the table in which an earlier release kept what its target remembers."""
 DELETION_VECTORS = "delta.enableDeletionVectors"
 """On unless declared otherwise: a batch then marks the rows that it replaces, and rewrites no file."""
 
@@ -161,17 +164,36 @@ def bind(spark: SparkSession, path: str, sibling: str | None) -> None:
         return
     found = Remembered(str(transaction.metadata().id()), int(transaction.snapshot().version()))
     if sibling and delta_log.exists(sibling):
+        _close(spark, sibling)
         layout = layout_by(table_at(spark, path).toDF().schema, properties_of(java, transaction))
         found = adopted(spark, path, layout, table_at(spark, sibling).toDF(), found)
     read = java("org.apache.spark.sql.delta.actions.Action").fromJson
-    metadata = json.loads(transaction.metadata().json())["metaData"]
-    metadata = {**metadata, "configuration": {**metadata["configuration"], BOUND: "true"}}
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [FEATURE]}
     needed = scala_seq(java, [read(json.dumps({"protocol": protocol}))])
     transaction.updateProtocol(transaction.protocol().merge(needed))
-    transaction.updateMetadata(read(json.dumps({"metaData": metadata})), False)
+    _configure(java, transaction, BOUND, "true")
     operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
     transaction.commit(scala_seq(java, [domain(java, found)]), operation)
+
+
+def _close(spark: SparkSession, sibling: str) -> None:
+    """Let Delta refuse what a driver of an earlier release would add to its table of tombstones from now on:
+    nobody would read it.
+    """
+    java = classes(spark)
+    transaction = delta_log_of(spark, sibling).startTransaction()
+    if CLOSED not in properties_of(java, transaction):
+        _configure(java, transaction, CLOSED, "false")
+        operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
+        transaction.commit(scala_seq(java, []), operation)
+
+
+def _configure(java: Classes, transaction: Any, name: str, value: str) -> None:
+    """Set a table property in a transaction."""
+    metadata = json.loads(transaction.metadata().json())["metaData"]
+    metadata = {**metadata, "configuration": {**metadata["configuration"], name: value}}
+    read = java("org.apache.spark.sql.delta.actions.Action").fromJson
+    transaction.updateMetadata(read(json.dumps({"metaData": metadata})), False)
 
 
 def empty(spark: SparkSession, path: str, app_id: str) -> None:

@@ -63,23 +63,21 @@ def _becomes(flow: FlowPlan) -> str:
     if flow.next_generation is None:
         return "held during the recovery; it keeps its generation"
     left = "none yet" if flow.previous is None else flow.previous
-    return f"generation {left} → {flow.next_generation}, start {flow.start.mode}, state {_state(flow)}"
+    return f"generation {left} → {flow.next_generation}, start {flow.start.mode}{_state(flow)}"
 
 
 def _state(flow: FlowPlan) -> str:
     if flow.stateful is False:
-        return "none (the query keeps none)"
-    return flow.state if flow.stateful else f"{flow.state}, if the query keeps any"
+        return ""
+    return f", state {flow.state}{'' if flow.stateful else ', if the query keeps any'}"
 
 
-def _failure(flow: FlowPlan) -> Iterator[str]:
+def _failure(flow: FlowPlan, short: bool = False) -> Iterator[str]:
     if flow.failure:
         code = flow.failure.get("condition") or (flow.failure.get("context") or {}).get("type", "a failure")
-        state = flow.failure.get("sql_state")
-        yield (
-            f"The flow is parked: {flow.failure.get('meaning')} —"
-            f" {code}{f', SQLSTATE {state}' if state else ''}."
-        )
+        state = f"SQLSTATE {flow.failure['sql_state']}" if flow.failure.get("sql_state") else ""
+        names = [state or code] if short else [code, *([state] if state else [])]
+        yield f"The flow is parked: {flow.failure.get('meaning')} — {', '.join(names)}."
 
 
 def _copy(copy: CopyPlan) -> str:
@@ -121,7 +119,7 @@ def _markdown(plan: Plan) -> Iterator[str]:
     yield from (f"- {_plain(advice)}" for advice in plan.ways[:1])
     yield ""
     why = _literal(plan.reason) if plan.reason else "none given"
-    yield f"Recovery `{plan.recovery_id}`, asked by {_literal(plan.by)}, planned {plan.at}. Reason: {why}."
+    yield f"Recovery `{plan.recovery_id}`, asked by {_literal(plan.by)}. Reason: {why}."
 
 
 def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
@@ -129,21 +127,20 @@ def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
         yield ""
         yield f"**{flow.flow}**: {_plain(_becomes(flow))}"
         yield ""
-    yield from (f"- {_plain(line)}" for line in _failure(flow))
+    yield from (f"- {_plain(line)}" for line in _failure(flow, short=True))
     yield from (f"{_NOTE}- {_plain(line)}" for line in flow.notes)
     if flow.written_again is not None and not flow.written_again.nothing:
         yield (f"- Written again to the table {flow.target}, by its log: {in_words(flow.written_again)}.")
+    replayed = any(not price.replayed.nothing for price in flow.prices)
     if flow.prices:
+        heads = ["source", "position", "new generation starts", "lost", "repeated"]
+        heads += ["replayed, not written"] if replayed else []
         yield ""
-        yield "| source | position | new generation starts | lost | repeated | replayed, not written |"
-        yield "|---|---|---|---|---|---|"
+        yield f"| {' | '.join(heads)} |"
+        yield f"{'|---' * len(heads)}|"
     for price in flow.prices:
-        cells = (
-            price.source,
-            price.now,
-            price.then,
-            *(in_words(amount) for amount in (price.lost, price.repeated, price.replayed)),
-        )
+        amounts = (price.lost, price.repeated, *((price.replayed,) if replayed else ()))
+        cells = (price.source, price.now, price.then, *map(in_words, amounts))
         yield f"| {' | '.join(map(_plain, cells))} |"
     yield ""
     for price in flow.prices:

@@ -221,13 +221,13 @@ def test_kill_9_before_the_commit_and_between_the_commit_and_the_checkpoint(bed:
         driver.until(lambda: bed.batch() == 2, 400)
         bed.is_exact()
         bed.change(delete(4, 10), upsert(4, 9), upsert(9, 1))
-        caught(driver, lambda: delta_log.latest_version(bed.table))
+        caught(driver, bed.in_target)
     assert bed.checkpoint().last_commit() == 2, "the batch is in the target, and not in the checkpoint"
     with bed.driver() as driver:
         driver.until(lambda: bed.batch() == 3, 400)
         bed.is_exact()
         bed.change(delete(3, 10), upsert(3, 9), upsert(11, 1))
-        caught(driver, lambda: delta_log.latest_version(bed.table))
+        caught(driver, bed.in_target)
     assert bed.checkpoint().last_commit() == 3
     bed.declare(without_dedupe())
     bed.reset()

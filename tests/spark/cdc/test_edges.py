@@ -523,3 +523,15 @@ def test_a_batch_leaves_neither_settings_nor_blocks_behind(make: Callable[..., C
     assert all(name.startswith("Delta Table State") for name in left), "Delta keeps its snapshots by itself"
     for name in ("write.txnAppId", "write.txnVersion", "merge.materializeSource"):
         assert bed.spark.conf.get(f"spark.databricks.delta.{name}", None) in (None, "auto")
+
+
+def test_a_batch_in_order_takes_few_spark_jobs(make: Callable[..., CdcBed]) -> None:
+    """What a small batch costs is planning and scheduling: each further job is some tenth of a second."""
+    bed, jobs = make(), []
+    context = bed.spark.sparkContext
+    for at in (1, 2, 3):
+        context.setLocalProperty("spark.jobGroup.id", f"batch {at}")
+        bed.apply(*((key, at, "D" if key == at else "U", "a", "x") for key in range(9)))
+        jobs.append(len(context.statusTracker().getJobIdsForGroup(f"batch {at}")))
+    context.setLocalProperty("spark.jobGroup.id", None)
+    assert max(jobs) <= 11, jobs

@@ -86,6 +86,8 @@ def test_what_an_earlier_release_kept_beside_the_table_is_taken_over(
         bed.prepare()
     for _ in range(2):
         bed.prepare(sibling=sibling)
+    with pytest.raises(Exception, match="taken_over_by_a_newer_release"):
+        kept.write.format("delta").mode("append").save(sibling)
     shutil.rmtree(sibling)
     assert {tuple(row) for row in bed.remembered().drop(remembered.LEARNED).collect()} == {
         tuple(row) for row in kept.drop("written_at").collect()
