@@ -90,7 +90,11 @@ def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
         row = _largest_row(F.col(ROW), layout)
     nothing = F.lit(None).cast(layout.sequence)
     # By keys alone: so what follows by keys finds its rows together.
-    reduced = changes.repartition(KEY).groupBy(KEY, AT).agg(deleted.alias("deleted"), row.alias(ROW), *unusable_of_group())
+    reduced = (
+        changes.repartition(KEY)
+        .groupBy(KEY, AT)
+        .agg(deleted.alias("deleted"), row.alias(ROW), *unusable_of_group())
+    )
     return reduced.withColumns({"truncated": nothing, ROW: F.when(F.col("deleted").isNull(), F.col(ROW))})
 
 
@@ -173,8 +177,10 @@ def _one_each(known: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
             surest == KNOWN, _largest_row(F.when(F.col("sure") == KNOWN, F.col(ROW)), layout)
         ).otherwise(_largest_row(F.when(F.col("sure") == SHOWN, F.col(ROW)), layout))
     fresh = F.max(F.col("fresh") & (F.col("sure") == KNOWN))
-    return known.repartition(KEY).groupBy(KEY, AT).agg(
-        deletes.alias("deletes"), F.when(~deletes, row).alias(ROW), fresh.alias("fresh")
+    return (
+        known.repartition(KEY)
+        .groupBy(KEY, AT)
+        .agg(deletes.alias("deletes"), F.when(~deletes, row).alias(ROW), fresh.alias("fresh"))
     )
 
 
