@@ -15,7 +15,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 """Folder of the package, the DAGs and the jobs."""
 
 TOMBSTONES = "__tombstones"
-"""Suffix of the tombstone table's name; no declared table may have such a name."""
+"""Suffix of the name of a table in which an earlier release kept deletes; no declared table may have it."""
 BACKUPS = "__backups"
 """Folder of backups in the warehouse; no declared table may have such a name."""
 
@@ -179,8 +179,8 @@ class Settings:
         return (self.backups or f"{self.warehouse.rstrip('/')}/{BACKUPS}").rstrip("/")
 
     def tombstones_path(self, table: str) -> str:
-        """Return the folder or URL of an AUTO CDC table's tombstones: its deletes and truncates, a table of
-        their own.
+        """Return where an earlier release kept an AUTO CDC table's deletes and truncates: a table of their
+        own, which is taken over.
         """
         return f"{self.table_path(table)}{TOMBSTONES}"
 

@@ -244,8 +244,8 @@ class Pipeline:
         """Return a table by name, or None."""
         return next((table for table in self.tables if table.name == name), None)
 
-    def keeps_tombstones(self, table: str) -> bool:
-        """Return whether a table is kept by key and has tombstones: whether an AUTO CDC flow writes it."""
+    def takes_turns(self, table: str) -> bool:
+        """Return whether the writers of a table take turns: whether an AUTO CDC flow writes it."""
         return any(isinstance(flow, AutoCdcFlow) and flow.target == table for flow in self.flows)
 
     def flow(self, name: str) -> AnyFlow | None:

@@ -19,6 +19,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
+from streamkeeper.delta import remembered
 from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.storage import Storage
 
@@ -135,13 +136,18 @@ def check_copyable(table: str, protocol: dict[str, Any]) -> None:
 
 
 def files_of(commit: Iterable[str]) -> Iterator[CopiedFile]:
-    """Yield every file that a commit's actions name, each once: data files, and files of deletion vectors.
+    """Yield every file that a commit's actions name, each once: data files, files of deletion vectors, and
+    those of what an AUTO CDC table remembers.
 
     :raises RequestError: a file lies outside of the table's folder, as in a shallow clone.
     """
     vectors: set[str] = set()
     for line in commit:
-        add = json.loads(line).get("add")
+        action = json.loads(line)
+        found = remembered.of_actions([action])
+        if found is not None:
+            yield from (CopiedFile(_inside(name), size) for name, size in found.files)
+        add = action.get("add")
         if add is None:
             continue
         yield CopiedFile(_inside(unquote(add["path"])), int(add["size"]))

@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
+from streamkeeper.delta.remembered import Remembered, of_actions
 from streamkeeper.errors import CheckpointError
 from streamkeeper.storage import Storage, open_storage
 
@@ -93,7 +94,8 @@ class LogCommit:
     them). ``changes_data`` is True if it changed the table's content. ``removed`` and ``added`` are data
     files by their paths in the log, each with its deletion vector's file or None. ``restored`` is the version
     that a RESTORE went back to, if given by number. ``rows`` is the number of rows in the added files, by
-    their statistics; None if unknown.
+    their statistics; None if unknown. ``remembered`` is what an AUTO CDC table remembers from then on; None
+    if the commit does not say it.
     """
 
     version: int
@@ -105,6 +107,7 @@ class LogCommit:
     changes_data: bool
     restored: int | None = None
     rows: int | None = 0
+    remembered: Remembered | None = None
 
 
 def commits(table_path: str, at_once: int = 1, upto: int | None = None) -> Iterator[LogCommit]:
@@ -135,6 +138,7 @@ def _commit(storage: Storage, version: int) -> LogCommit:
     added: list[tuple[str, str | None]] = []
     changes_data = False
     rows: int | None = 0
+    kept: Remembered | None = None
     for line in (storage.read(f"{_LOG}/{version:020d}.json") or b"").splitlines():
         action = _action(storage, version, line) if line.strip() else {}
         if "commitInfo" in action:
@@ -143,6 +147,8 @@ def _commit(storage: Storage, version: int) -> LogCommit:
                 action["commitInfo"].get("userMetadata"),
             )
             restored = _restored(action["commitInfo"]) if operation == "RESTORE" else None
+        elif "domainMetadata" in action:
+            kept = of_actions([action])
         elif "txn" in action:
             transactions[str(action["txn"]["appId"])] = int(action["txn"]["version"])
         for kind, files in (("add", added), ("remove", removed)):
@@ -153,7 +159,16 @@ def _commit(storage: Storage, version: int) -> LogCommit:
             held = _rows(action["add"])
             rows = None if held is None else rows + held
     return LogCommit(
-        version, operation, metadata, transactions, tuple(removed), tuple(added), changes_data, restored, rows
+        version,
+        operation,
+        metadata,
+        transactions,
+        tuple(removed),
+        tuple(added),
+        changes_data,
+        restored,
+        rows,
+        kept,
     )
 
 

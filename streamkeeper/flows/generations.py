@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from streamkeeper.errors import RecoveryError, StorageError
 from streamkeeper.flows.files import FlowHome
@@ -21,6 +21,7 @@ from streamkeeper.json_values import read_as
 from streamkeeper.storage import read_json, to_json
 from streamkeeper.times import now
 
+T = TypeVar("T")
 FORMAT = 1
 
 
@@ -154,17 +155,7 @@ def read(home: FlowHome, number: int) -> Generation | None:
 
     :raises StorageError: the file is damaged, or written by a newer Streamkeeper.
     """
-    value = read_json(home.storage, home.generation(number))
-    if value is None:
-        return None
-    _check_format(home.storage.path(home.generation(number)), value)
-    try:
-        return read_as(Generation, value)
-    except (TypeError, ValueError) as error:
-        raise StorageError(
-            f"{home.storage.path(home.generation(number))} is not a generation: {error}. Restore it from a"
-            " copy."
-        ) from error
+    return _read(Generation, "a generation", home, home.generation(number))
 
 
 def read_start(home: FlowHome, number: int) -> Start | None:
@@ -172,17 +163,19 @@ def read_start(home: FlowHome, number: int) -> Start | None:
 
     :raises StorageError: the file is damaged, or written by a newer Streamkeeper.
     """
-    value = read_json(home.storage, home.start(number))
+    return _read(Start, "a generation's start", home, home.start(number))
+
+
+def _read(of: type[T], what: str, home: FlowHome, name: str) -> T | None:
+    value = read_json(home.storage, name)
     if value is None:
         return None
-    _check_format(home.storage.path(home.start(number)), value)
+    _check_format(home.storage.path(name), value)
     try:
-        return read_as(Start, value)
+        return read_as(of, value)
     except (TypeError, ValueError) as error:
-        raise StorageError(
-            f"{home.storage.path(home.start(number))} is not a generation's start: {error}. Restore it from"
-            " a copy."
-        ) from error
+        path = home.storage.path(name)
+        raise StorageError(f"{path} is not {what}: {error}. Restore it from a copy.") from error
 
 
 def query_id_of(home: FlowHome, number: int) -> str:

@@ -26,7 +26,7 @@ from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import AFTER_LAST, Generation, Start
 from streamkeeper.storage import read_json
-from streamkeeper.tables.past_versions import TOMBSTONES_OF, changed_by, writers_of
+from streamkeeper.tables.past_versions import changed_by, writers_of
 
 
 @dataclass(frozen=True)
@@ -170,50 +170,6 @@ def flow_at(
     return _with_offsets(home, _stood(home, wrote, changed_later, strict=True))
 
 
-def tombstones_version(past: PastVersion, tombstones: str, homes: Iterable[FlowHome]) -> int | None:
-    """Find the version of an AUTO CDC table's tombstones that belongs to a version of the table; None where
-    there are no tombstones yet.
-
-    Tombstones are written before their batch's rows, in turns. So it is the one after the newest commit of a
-    batch that the table had. What lies before that commit and is of a batch that the table had not is of one
-    that was left half done: its changes come again, and do no harm. Batches of others that were done
-    meanwhile do not come again.
-
-    :raises RequestError: the log of the tombstones does not reach back that far.
-    """
-    homes = tuple(homes)
-    allowed = {home.full_name: _last_batch(past.flows[home.full_name]) for home in homes}
-    done = _changed_by_then(past, {home: allowed[home.full_name][0] for home in homes})
-    writers = {
-        f"{writer}{TOMBSTONES_OF}": (home.full_name, number)
-        for home in homes
-        for writer, number in writers_of(home).items()
-    }
-    found = oldest = None
-    for commit in delta_log.commits(tombstones):
-        oldest = commit.version
-        found = commit.version if found is None else found
-        recovery = changed_by(commit)
-        if recovery in done:
-            break
-        batches = [
-            (writers[app], batch)
-            for app, batch in commit.transactions.items()
-            if app in writers and batch < SEAL
-        ]
-        if recovery is None and any((number, batch) <= allowed[flow] for (flow, number), batch in batches):
-            break
-        if recovery is not None or batches:
-            found = commit.version - 1
-    if found is not None and oldest is not None and found < oldest:
-        raise RequestError(
-            f"The log of {tombstones} starts at version {oldest} now, after the commits that belong to"
-            f" version {past.version} of {past.table}. Keep the target, or restore a backup with"
-            " restore_table."
-        )
-    return found
-
-
 def _stood(
     home: FlowHome, wrote: Callable[[str], Transactions], changed_later: Collection[str], strict: bool
 ) -> FlowAt:
@@ -312,31 +268,3 @@ def _was_moved(home: FlowHome, changed: Collection[str]) -> bool:
     return any(
         item is not None and item.recovery in changed and item.start.mode != AFTER_LAST for item in decided
     )
-
-
-def _last_batch(stood: FlowAt | None) -> tuple[int, int]:
-    """Return the generation and batch up to which a flow's rows were in the table: none, where that is not
-    known.
-    """
-    if stood is None or stood.generation is None or stood.batch is None:
-        return (0, -1)
-    return stood.generation, stood.batch
-
-
-def _changed_by_then(past: PastVersion, stood: Mapping[FlowHome, int]) -> set[str]:
-    """Return the recoveries that had changed a table and its tombstones by a version of the table.
-
-    One that found the table as it wanted it made no commit there; that it was done is told by the generations
-    that it decided.
-
-    :param stood: the generation of each flow at that version.
-    """
-    changed = {changed_by(commit) for commit in delta_log.commits(past.path, upto=past.version)}
-    decided = (
-        generations.read(home, item)
-        for home, number in stood.items()
-        for item in home.generations()
-        if item <= number
-    )
-    begun = {item.recovery for item in decided if item is not None}
-    return {item for item in (begun - past.changed_later) | changed if item is not None}

@@ -16,7 +16,7 @@ from streamkeeper.flows.files import FlowHome, kept_flows, kept_pipelines, table
 from streamkeeper.manifest import names
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_json, to_json
-from streamkeeper.tables.past_versions import EMPTIED, PUT_IN_PLACE, TOMBSTONES_OF, writers_of
+from streamkeeper.tables.past_versions import EMPTIED, PUT_IN_PLACE, writers_of
 from streamkeeper.times import now
 
 
@@ -80,7 +80,7 @@ def written_by_another(settings: Settings, pipeline: str, table: str) -> str | N
     if not others:
         return None
     for commit in delta_log.commits(settings.table_path(table)):
-        writers = [writer.removesuffix(TOMBSTONES_OF) for writer in commit.transactions]
+        writers = commit.transactions
         found = next((others[writer] for writer in writers if writer in others), None)
         if found is not None or any(writer.endswith((EMPTIED, PUT_IN_PLACE)) for writer in writers):
             return found

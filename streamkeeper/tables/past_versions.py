@@ -22,15 +22,12 @@ from streamkeeper.flows.generations import BESIDE
 from streamkeeper.flows.past_positions import Place
 from streamkeeper.storage import open_storage
 
-TOMBSTONES_OF = "/tombstones"
-"""The end of the ``txnAppId`` under which a generation commits to the tombstones
-(streamkeeper_jobs.cdc.steps).
-"""
-
 _MARK = "streamkeeper restored this for "
 EMPTIED, PUT_IN_PLACE, PUT_BACK = "/empty_tables", "/put_in_place", "/put-back"
 """How a ``txnAppId`` ends, after the recovery's id, under which a recovery changes all of a table."""
 _LISTED = 5
+_WITHOUT_BATCH = 50
+"""Commits in a row that are no batch's: further back it is not looked for what a table remembers."""
 
 
 def mark(recovery: str) -> str:
@@ -128,11 +125,15 @@ def lacking_files(path: str, version: int) -> list[str]:
     storage = open_storage(path)
     needed: dict[str, str | None] = {}
     for commit in delta_log.commits(path):
-        if commit.version <= version:
+        if commit.version > version:
+            for name, _ in commit.added:
+                needed.pop(name, None)
+            needed.update(dict(commit.removed))
+        elif commit.remembered is not None:
+            needed.update((name, None) for name, _ in commit.remembered.files)
             break
-        for name, _ in commit.added:
-            needed.pop(name, None)
-        needed.update(dict(commit.removed))
+        elif commit.version < version - _WITHOUT_BATCH:
+            break
     wanted = [
         name
         for file, vector in needed.items()

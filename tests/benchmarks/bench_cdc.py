@@ -1,22 +1,25 @@
-"""AUTO CDC against the version that one writes by hand (row_number per key, then MERGE): ``python
-tests/benchmarks/bench_cdc.py``.
+"""AUTO CDC against the versions that one writes by hand: ``python tests/benchmarks/bench_cdc.py``.
 
-Both get the same events in the same batches of 100,000, in turn, each into a table of its own with the same
-rows. Hand-written, nothing is remembered of deleted keys, and a repeated batch is applied twice: it is faster
-than it has a right to be. Plain append is the floor. ``SIZES`` (of the target, in million rows), ``BATCHES``,
-``ROUNDS``, ``DELETES`` (their share) by environment. Aim: ≥2 at 2 million rows.
+Each case applies the same batches on all sides, in turn, each into a table of its own with the same rows.
+
+- *bare* is the MERGE of the newest row of each key. It remembers nothing of deleted keys, and a repeated
+  batch is applied twice: it is faster than it has a right to be. With SCD type 2 it is a MERGE that closes
+  the present version and inserts the new one, for changes that come in order.
+- *soft* keeps deleted rows with a mark, by which readers must filter: so it knows of deletes, as ours does.
+
+The ratio is the median of the pairs. ``CASES`` (names, or parts of them) and ``ROUNDS`` by environment. All
+cases take some ten minutes on two cores; ``docs/auto_cdc_speed.md`` keeps the results by commit.
 """
 
 from __future__ import annotations
 
 import os
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -25,49 +28,81 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "spark_jobs"))
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from streamkeeper_jobs.cdc import CdcTables, Step, apply_changes, prepare
+from streamkeeper_jobs.cdc import Step, apply_changes, prepare
 
-from streamkeeper.declare.cdc_spec import BOOKKEEPING, CdcSpec
+from streamkeeper.declare.cdc_spec import BOOKKEEPING, END_AT, START_AT, CdcSpec
 from streamkeeper.declare.model import AppendFlow, Table, Where
 from streamkeeper.drivers.submit import spark_settings
 from streamkeeper.settings import Settings
 from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds
 
-SIZES = [float(size) for size in os.environ.get("SIZES", "0.2,2,8").split(",")]
-BATCHES = int(os.environ.get("BATCHES", "4"))
+WANTED = [name for name in os.environ.get("CASES", "").split(",") if name]
 ROUNDS = rounds(1)
-DELETES = float(os.environ.get("DELETES", "0.05"))
-ROWS, FILE_ROWS = 100_000, 125_000
+DELETES = 0.05
+FILE_ROWS = 125_000
 
 SPEC = CdcSpec(("id",), ("at",), apply_as_deletes="op = 'D'", except_column_list=("op", "at"))
 TABLE = Table("customers", None, {}, (), Where("bench_cdc.py", 1))
+VALUES = ("a", "b", "c", "d")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A size of the target, a size and number of batches, and what ours is to be at least, by side."""
+
+    name: str
+    size: int
+    changes: int
+    batches: int
+    aims: dict[str, float]
+    recent: bool = False
+    scd_type: int = 1
+
+
+CASES = (
+    Case("2 million, random keys", 2_000_000, 100_000, 3, {"bare": 2.5, "soft": 1.5}),
+    Case("2 million, recent keys", 2_000_000, 100_000, 3, {"bare": 1.2, "soft": 1.5}, recent=True),
+    Case("0.2 million, random keys", 200_000, 100_000, 3, {"bare": 1.0}),
+    Case("0.2 million, recent keys", 200_000, 100_000, 3, {"bare": 1.0}, recent=True),
+    Case("8 million, random keys", 8_000_000, 100_000, 2, {"bare": 5.0}),
+    Case("1,000 changes, random keys", 200_000, 1_000, 8, {"bare": 1.2}),
+    Case("1,000 changes, recent keys", 200_000, 1_000, 8, {"bare": 1.2}, recent=True),
+    Case("SCD type 2, random keys", 200_000, 100_000, 3, {"bare": 1.5}, scd_type=2),
+)
 
 
 @dataclass(frozen=True)
 class Bench:
-    """One target's size and one kind of keys, in a folder of its own."""
+    """One case, in a folder of its own."""
 
     spark: SparkSession
     root: Path
-    size: int
-    recent: bool
+    case: Case
 
     @property
-    def tables(self) -> CdcTables:
-        return CdcTables(str(self.root / "ours"), str(self.root / "ours__tombstones"))
+    def path(self) -> str:
+        return str(self.root / "ours")
+
+    @property
+    def spec(self) -> CdcSpec:
+        return replace(SPEC, scd_type=self.case.scd_type)
 
     def fill(self) -> None:
-        """Make both targets with the same rows, in as many files, sorted by key."""
-        rows = wide(
-            self.spark.range(0, self.size, 1, max(1, self.size // FILE_ROWS)).withColumn(
-                "at", F.lit(0).cast("bigint")
-            )
+        """Make all targets with the same rows, in as many files, sorted by key."""
+        files = max(1, self.case.size // FILE_ROWS)
+        rows = wide(self.spark.range(0, self.case.size, 1, files).withColumn("at", F.lit(0).cast("bigint")))
+        sequence = F.struct(F.col("at").alias("sequence")).alias(BOOKKEEPING)
+        history = [F.col("at").alias(START_AT), F.lit(None).cast("bigint").alias(END_AT)]
+        prepare(
+            self.spark, rows.withColumn("op", F.lit("U")).schema, self.spec, self.path, TABLE, nullcontext
         )
-        rows.write.format("delta").save(str(self.root / "bare"))
-        prepare(self.spark, rows.withColumn("op", F.lit("U")).schema, SPEC, self.tables, TABLE, nullcontext)
-        kept = rows.withColumn(BOOKKEEPING, F.struct(F.col("at").alias("sequence"))).drop("at")
-        kept.write.format("delta").mode("append").save(self.tables.target)
-        for number in range(BATCHES):
+        own = rows.select("id", *VALUES, *(history if self.case.scd_type == 2 else []), sequence)
+        own.write.format("delta").mode("append").save(self.path)
+        bare = rows if self.case.scd_type == 1 else rows.select("id", *VALUES, *history)
+        bare.write.format("delta").save(str(self.root / "bare"))
+        if "soft" in self.case.aims:
+            rows.withColumn("deleted", F.lit(False)).write.format("delta").save(str(self.root / "soft"))
+        for number in range(self.case.batches):
             self._events(number).write.parquet(str(self.root / f"batch-{number}"))
 
     def batch(self, number: int) -> DataFrame:
@@ -75,54 +110,74 @@ class Bench:
 
     def _events(self, number: int) -> DataFrame:
         """Make events: of keys drawn from the whole table or its last twentieth, one in ten of them new; and
-        the share of deletes.
+        the share of deletes. With SCD type 2 each key has one change a batch.
         """
-        lowest = int(self.size * 0.95) if self.recent else 0
-        key = (
-            F.rand(number) * (self.size * 1.005 - lowest if self.recent else self.size * 1.1) + lowest
-        ).cast("bigint")
-        drawn = self.spark.range(0, ROWS, 1, 2).select(
-            key.alias("id"), (F.col("id") + number * ROWS + 1).alias("at")
+        size, changes = self.case.size, self.case.changes
+        lowest = int(size * 0.95) if self.case.recent else 0
+        key = (F.rand(number) * ((size * 1.005 if self.case.recent else size * 1.1) - lowest) + lowest).cast(
+            "bigint"
         )
+        drawn = self.spark.range(0, changes, 1, 2).select(
+            key.alias("id"), (F.col("id") + number * changes + 1).alias("at")
+        )
+        drawn = drawn.dropDuplicates(["id"]) if self.case.scd_type == 2 else drawn
         return wide(drawn).withColumn("op", F.when(F.rand(number + 1000) < DELETES, "D").otherwise("U"))
 
     def ours(self, number: int) -> None:
-        apply_changes(self.batch(number), SPEC, self.tables, Step("bench", number), nullcontext)
+        apply_changes(self.batch(number), self.spec, self.path, Step("bench", number), nullcontext)
 
     def bare(self, number: int) -> None:
-        newest = F.row_number().over(Window.partitionBy("id").orderBy(F.desc("at")))
-        changes = self.batch(number).withColumn("place", newest).where("place = 1").drop("place")
-        columns = {name: F.col(f"s.{name}") for name in ("id", "at", "a", "b", "c", "d")}
-        merge = (
-            DeltaTable.forPath(self.spark, str(self.root / "bare"))
-            .alias("t")
-            .merge(changes.alias("s"), "t.id = s.id")
-        )
-        merge = merge.whenMatchedDelete("s.op = 'D' AND s.at > t.at").whenMatchedUpdate(
-            "s.at > t.at", columns
-        )
-        merge.whenNotMatchedInsert("s.op <> 'D'", columns).execute()
+        if self.case.scd_type == 2:
+            self._bare_history(number)
+            return
+        columns = {name: F.col(f"s.{name}") for name in ("id", "at", *VALUES)}
+        merge = self._merge("bare", self._newest(number)).whenMatchedDelete("s.op = 'D' AND s.at > t.at")
+        merge.whenMatchedUpdate("s.at > t.at", columns).whenNotMatchedInsert("s.op <> 'D'", columns).execute()
 
-    def append(self, number: int) -> None:
-        self.batch(number).write.format("delta").mode("append").save(str(self.root / "floor"))
+    def soft(self, number: int) -> None:
+        columns = {name: F.col(f"s.{name}") for name in ("id", "at", *VALUES)}
+        columns["deleted"] = F.expr("s.op = 'D'")
+        merge = self._merge("soft", self._newest(number))
+        merge.whenMatchedUpdate("s.at > t.at", columns).whenNotMatchedInsert(values=columns).execute()
+
+    def _bare_history(self, number: int) -> None:
+        """Close the present version of each key, and insert the next one, by one MERGE."""
+        changes = self.batch(number)
+        begins = changes.where("op <> 'D'").withColumn("ends", F.lit(None).cast("bigint"))
+        ends = changes.withColumn("ends", F.col("id"))
+        columns = {name: F.col(f"s.{name}") for name in ("id", *VALUES)}
+        columns |= {START_AT: F.col("s.at"), END_AT: F.lit(None).cast("bigint")}
+        target = DeltaTable.forPath(self.spark, str(self.root / "bare")).alias("t")
+        merge = target.merge(
+            begins.unionByName(ends).alias("s"), f"t.id = s.ends AND t.{END_AT} IS NULL"
+        ).whenMatchedUpdate(set={END_AT: F.col("s.at")})
+        merge.whenNotMatchedInsert("s.ends IS NULL", columns).execute()
+
+    def _newest(self, number: int) -> DataFrame:
+        newest = F.row_number().over(Window.partitionBy("id").orderBy(F.desc("at")))
+        return self.batch(number).withColumn("place", newest).where("place = 1").drop("place")
+
+    def _merge(self, name: str, changes: DataFrame):  # type: ignore[no-untyped-def]
+        target = DeltaTable.forPath(self.spark, str(self.root / name)).alias("t")
+        return target.merge(changes.alias("s"), "t.id = s.id")
 
     def same(self) -> None:
-        """Make sure that both targets hold the same rows, by their number and a checksum that no order plays
-        a part in.
+        """Make sure that all targets show the same rows, by their number and a checksum that no order plays a
+        part in.
         """
-        columns = ["id", "a", "b", "c", "d"]
+        columns = ["id", *VALUES, *((START_AT, END_AT) if self.case.scd_type == 2 else ())]
         checksum = F.sum(F.xxhash64(*columns).cast("decimal(38, 0)"))
-        sides = (
-            self.spark.read.format("delta").load(str(self.root / name)).agg(F.count("*"), checksum)
-            for name in ("ours", "bare")
-        )
-        mine, theirs = (side.first() for side in sides)
-        assert mine == theirs, f"the two targets differ: {mine} and {theirs}"
+        shown = {}
+        for name in ("ours", *self.case.aims):
+            rows = self.spark.read.format("delta").load(str(self.root / name))
+            rows = rows.where("NOT deleted") if name == "soft" else rows
+            shown[name] = rows.agg(F.count("*"), checksum).first()
+        assert len(set(shown.values())) == 1, f"the targets differ: {shown}"
 
 
 def wide(rows: DataFrame) -> DataFrame:
     """Add four columns of 40 characters that follow from key and sequence."""
-    return rows.withColumns({name: F.sha1(F.concat_ws("-", "id", "at", F.lit(name))) for name in "abcd"})
+    return rows.withColumns({name: F.sha1(F.concat_ws("-", "id", "at", F.lit(name))) for name in VALUES})
 
 
 def seconds(act: Callable[[int], None], number: int) -> float:
@@ -131,16 +186,15 @@ def seconds(act: Callable[[int], None], number: int) -> float:
     return time.monotonic() - started
 
 
-def measure(bench: Bench) -> tuple[list[float], list[float], list[float]]:
-    """Apply all batches on both sides, in turn; give rows a second of ours, of the hand-written one, and of
-    plain append.
-    """
+def measure(bench: Bench) -> dict[str, list[float]]:
+    """Apply all batches on all sides, in turn; give changes a second of each side."""
     bench.fill()
-    rates: tuple[list[float], list[float], list[float]] = ([], [], [])
-    for number in range(BATCHES):
-        sides = [(rates[0], bench.ours), (rates[1], bench.bare), (rates[2], bench.append)]
-        for into, act in sides if number % 2 else reversed(sides):
-            into.append(ROWS / seconds(act, number))
+    sides = {"ours": bench.ours, "bare": bench.bare, "soft": bench.soft}
+    names = ["ours", *bench.case.aims]
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(bench.case.batches):
+        for name in names if number % 2 else reversed(names):
+            rates[name].append(bench.case.changes / seconds(sides[name], number))
     bench.same()
     return rates
 
@@ -154,26 +208,26 @@ def open_session() -> SparkSession:
     return builder.getOrCreate()
 
 
+def _measured(spark: SparkSession, case: Case) -> dict[str, list[float]]:
+    with tempfile.TemporaryDirectory() as scratch:
+        return measure(Bench(spark, Path(scratch) / "tables", case))
+
+
 def main() -> None:
     """Measure and print the table."""
     spark = open_session()
-    print(
-        f"batches of {ROWS:,}, {DELETES:.0%} deletes, {BATCHES} batches, {ROUNDS} rounds, local[2]\n{HEADER}",
-        flush=True,
-    )
-    with tempfile.TemporaryDirectory() as scratch:
-        for recent in (False, True):
-            measure(Bench(spark, Path(scratch) / f"warm-up-{recent}", 100_000, recent))
-        for size in SIZES:
-            for recent in (False, True):
-                rates: tuple[list[float], list[float], list[float]] = ([], [], [])
-                for number in range(ROUNDS):
-                    bench = Bench(spark, Path(scratch) / f"{size}-{recent}-{number}", int(size * 1e6), recent)
-                    for known, found in zip(rates, measure(bench), strict=True):
-                        known.extend(found)
-                what = f"{size:g} million, {'recent' if recent else 'random'} keys"
-                floor = f"append {statistics.median(rates[2]):,.0f}"
-                print_ratio(what, rates[0], rates[1], "rows/s", f"{'≥2.00' if size >= 2 else '':<6} {floor}")
+    print(f"{DELETES:.0%} deletes, {ROUNDS} rounds, local[2]\n{HEADER}", flush=True)
+    for scd_type in (1, 2):
+        _measured(spark, Case("warm-up", 50_000, 10_000, 2, {"bare": 0}, scd_type=scd_type))
+    for case in CASES:
+        if WANTED and not any(part in case.name for part in WANTED):
+            continue
+        found: dict[str, list[float]] = {}
+        for _ in range(ROUNDS):
+            for name, rates in _measured(spark, case).items():
+                found.setdefault(name, []).extend(rates)
+        for name, aim in case.aims.items():
+            print_ratio(f"{case.name} / {name}", found["ours"], found[name], "rows/s", f"≥{aim:.2f}")
     spark.stop()
 
 

@@ -1,9 +1,8 @@
-"""A target of AUTO CDC to try changes on: a pair of tables in a folder of its own, and batches made of plain
-rows.
-"""
+"""A target of AUTO CDC to try changes on, in a folder of its own, and batches made of plain rows."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +12,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
-from streamkeeper_jobs.cdc import CdcTables, Step, apply_changes, prepare
+from streamkeeper_jobs.cdc import Step, apply_changes, prepare
+from streamkeeper_jobs.cdc.columns import layout_by
+from streamkeeper_jobs.cdc.remembered import rows_of
+from streamkeeper_jobs.cdc.replace_rows import opened
+from streamkeeper_jobs.spark.session import with_settings
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING, CdcSpec
 from streamkeeper.declare.model import Table, Where
@@ -33,11 +36,8 @@ TABLE = Table("customers", None, {}, (), Where("customers.py", 1))
 _TARGET_COMMITS = (
     "replace_rows._merge",
     "scd1.merging",
-    "scd1.append",
-    "scd1_by_value.merging",
-    "scd2.merging",
 )
-"""What a batch calls last before the one commit of its target, each in the module that calls it."""
+"""What a batch calls last before the commit of its step, each in the module that calls it."""
 
 
 class Killed(Exception):
@@ -52,9 +52,7 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def killed_before_the_target() -> Iterator[None]:
-    """Let the batch that is applied inside the block die when its tombstones are written and its target is
-    not.
-    """
+    """Let the batch that is applied inside the block die right before it is committed."""
 
     def die(*_: object) -> None:
         raise Killed
@@ -77,15 +75,15 @@ class CdcBed:
     batches: int = field(default=0, init=False)
 
     @property
-    def tables(self) -> CdcTables:
-        return CdcTables(str(self.root / "customers"), str(self.root / "customers__tombstones"))
+    def path(self) -> str:
+        return str(self.root / "customers")
 
     @property
     def columns(self) -> StructType:
         return StructType.fromDDL(self.schema)
 
-    def prepare(self, table: Table = TABLE) -> CdcBed:
-        prepare(self.spark, self.columns, self.spec, self.tables, table, alone)
+    def prepare(self, table: Table = TABLE, sibling: str | None = None) -> CdcBed:
+        prepare(self.spark, self.columns, self.spec, self.path, table, alone, sibling=sibling)
         return self
 
     def frame(self, rows: Iterable[Sequence[Any]]) -> DataFrame:
@@ -95,14 +93,15 @@ class CdcBed:
         """Apply one batch, the next one by default, and give its number."""
         number = self.batches if batch is None else batch
         self.batches = max(self.batches, number + 1)
-        apply_changes(self.frame(rows), self.spec, self.tables, Step(self.query_id, number), alone)
+        apply_changes(self.frame(rows), self.spec, self.path, Step(self.query_id, number), alone)
         return number
 
     def table(self) -> DataFrame:
-        return self.spark.read.format("delta").load(self.tables.target)
+        return self.spark.read.format("delta").load(self.path)
 
-    def tombstones(self) -> DataFrame:
-        return self.spark.read.format("delta").load(self.tables.tombstones)
+    def remembered(self) -> DataFrame:
+        """Give all that the table remembers beside its rows."""
+        return all_remembered(self.spark, self.path)
 
     def rows(self) -> list[dict[str, Any]]:
         """Give the table's rows without the bookkeeping, in an order of their own."""
@@ -110,7 +109,38 @@ class CdcBed:
         return in_order(found)
 
     def versions(self) -> int:
-        return int(self.spark.sql(f"DESCRIBE HISTORY delta.`{self.tables.target}`").count())
+        return int(self.spark.sql(f"DESCRIBE HISTORY delta.`{self.path}`").count())
+
+
+def optimized(bed: CdcBed) -> None:
+    bed.spark.sql(f"OPTIMIZE delta.`{bed.path}`")
+
+
+def vacuumed(bed: CdcBed) -> None:
+    with with_settings(bed.spark, {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}):
+        bed.spark.sql(f"VACUUM delta.`{bed.path}` RETAIN 0 HOURS")
+
+
+def cleaned_log(bed: CdcBed) -> None:
+    """Leave of the log its last checkpoint and the newest commit."""
+    opened(bed.spark, bed.path).transaction.deltaLog().checkpoint()
+    for commit in sorted(Path(bed.path, "_delta_log").glob("*.json"))[:-1]:
+        commit.unlink()
+
+
+def cloned(bed: CdcBed) -> None:
+    shutil.rmtree(bed.root / "clone", ignore_errors=True)
+    bed.spark.sql(f"CREATE OR REPLACE TABLE delta.`{bed.root}/clone` SHALLOW CLONE delta.`{bed.path}`")
+
+
+DONE_BY_OTHERS = (optimized, vacuumed, cleaned_log, cloned)
+"""What others may do to a table between batches, without harm to what it remembers."""
+
+
+def all_remembered(spark: SparkSession, path: str) -> DataFrame:
+    """Give all that a table remembers beside its rows."""
+    target = opened(spark, path)
+    return rows_of(spark, path, layout_by(target.schema, target.properties), target.remembered)
 
 
 def plain(value: Any) -> Any:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.cdc_spec import BOOKKEEPING
 from streamkeeper.delta import log as delta_log
+from streamkeeper.delta.remembered import FOLDER
 from streamkeeper.drivers import submit
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
@@ -30,6 +31,7 @@ from streamkeeper.storage import open_storage
 from streamkeeper.times import now
 from tests.cdc_oracle import DELETE, TRUNCATE, UPSERT, Change, newest
 from tests.oracle import counted
+from tests.worlds.cdc_world import all_remembered
 from tests.worlds.flow_world import FIRST_FILE, Driver, quick_settings, running_driver
 
 INCREMENTAL, SNAPSHOT = "customers_incremental_flow", "customers_snapshot_flow"
@@ -109,9 +111,13 @@ class CustomersBed:
     def table(self) -> str:
         return self.settings.table_path("customers")
 
-    @property
-    def tombstones(self) -> str:
-        return self.settings.tombstones_path("customers")
+    def remembered(self) -> DataFrame:
+        """Give all that the table remembers beside its rows."""
+        return all_remembered(self.spark, self.table)
+
+    def runs(self) -> set[Path]:
+        """Give the files of remembered changes, also of batches that are not committed."""
+        return set(Path(self.table, FOLDER).glob("*/*.parquet"))
 
     @property
     def turns(self) -> TableTurns:
@@ -219,6 +225,10 @@ class CustomersBed:
     def table_version(self) -> int | None:
         """The newest version of the target."""
         return delta_log.latest_version(self.table)
+
+    def in_target(self, flow: str = INCREMENTAL) -> int | None:
+        """Give the last batch of a flow's first generation that the target has."""
+        return delta_log.last_transaction(self.table, query_id(self.home(flow).full_name, 1)).version
 
     def expected(self, events: Sequence[Event] | None = None) -> list[Event]:
         """What the oracle makes of all that was written, or of some events."""

@@ -3,18 +3,16 @@
 from streamkeeper.errors import ChangeRefused
 from streamkeeper_jobs.cdc.apply_batch import apply_changes
 from streamkeeper_jobs.cdc.columns import check_spec, target_schema
-from streamkeeper_jobs.cdc.steps import CdcTables, Step, Turn, app_ids
-from streamkeeper_jobs.cdc.table_schema import check_tables, prepare
+from streamkeeper_jobs.cdc.steps import Step, Turn
+from streamkeeper_jobs.cdc.table_schema import check_target, prepare
 
 __all__ = [
-    "CdcTables",
     "ChangeRefused",
     "Step",
     "Turn",
-    "app_ids",
     "apply_changes",
     "check_spec",
-    "check_tables",
+    "check_target",
     "prepare",
     "target_schema",
 ]

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from delta.exceptions import (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
     ConcurrentWriteException,
     MetadataChangedException,
     ProtocolChangedException,
 )
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
+from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper_jobs.cdc.columns import layout_of
 from streamkeeper_jobs.cdc.events import Work, changes
+from streamkeeper_jobs.cdc.replace_rows import opened
 from streamkeeper_jobs.cdc.scd1 import apply_newest
 from streamkeeper_jobs.cdc.scd1_by_value import apply_by_value
 from streamkeeper_jobs.cdc.scd2 import apply_history
-from streamkeeper_jobs.cdc.steps import CdcTables, Step, Turn
-from streamkeeper_jobs.spark.delta_commit import partitions_of, table_at
+from streamkeeper_jobs.cdc.steps import Step, Turn
 from streamkeeper_jobs.spark.delta_table import last_written
 from streamkeeper_jobs.spark.log import say
+
+ADAPTIVE = "spark.sql.adaptive.enabled"
+MANY = 32
+"""Partitions of shuffles above which adaptive execution is of use."""
 
 TRIES = 5
 """Tries of a batch that conflicts with other commits: an OPTIMIZE, or a writer that takes no turns."""
@@ -30,18 +39,20 @@ CONFLICTS = (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
     ConcurrentWriteException,
     MetadataChangedException,
     ProtocolChangedException,
 )
 """Conflicts after which a batch is tried again.
 
-Not ``ConcurrentTransactionException``: another driver writes, or has just sealed, this generation.
+``ConcurrentTransactionException`` says that the target remembers something else by now, or that another
+driver writes, or has just sealed, this generation. Then it is not tried again.
 """
 
 
-def apply_changes(batch: DataFrame, spec: CdcSpec, tables: CdcTables, step: Step, turn: Turn) -> None:
-    """Apply one micro-batch to a target and its tombstones.
+def apply_changes(batch: DataFrame, spec: CdcSpec, path: str, step: Step, turn: Turn) -> None:
+    """Apply one micro-batch to the target at a path or URL.
 
     Repeated with the same step it changes nothing more.
 
@@ -49,15 +60,16 @@ def apply_changes(batch: DataFrame, spec: CdcSpec, tables: CdcTables, step: Step
     is passed to Delta through it. A batch of a sealed generation is skipped, as by Delta's own sink.
 
     :raises ChangeRefused: some of its rows have no key or no sequence; nothing was written.
-    :raises DeclarationError: the target was not prepared for this flow.
+    :raises DeclarationError: the target was not prepared for this flow, or somebody restored or copied it.
     """
     for left in reversed(range(TRIES)):
         try:
-            with turn():
-                _apply_once(batch, spec, tables, step)
+            with turn(), planned_at_once(batch.sparkSession):
+                _apply_once(batch, spec, path, step)
             return
         except CONFLICTS as conflict:
-            if not left:
+            of_step = isinstance(conflict, ConcurrentTransactionException)
+            if not left or (of_step and _has_step(batch, path, step)):
                 raise
             say(
                 f"Batch {step.batch_id} met another commit ({type(conflict).__name__}) and is applied again,"
@@ -65,18 +77,37 @@ def apply_changes(batch: DataFrame, spec: CdcSpec, tables: CdcTables, step: Step
             )
 
 
-def _apply_once(batch: DataFrame, spec: CdcSpec, tables: CdcTables, step: Step) -> None:
-    session = batch.sparkSession
-    written = last_written(session, tables.target, step.query_id)
-    if written is not None and written >= step.batch_id:
+@contextmanager
+def planned_at_once(session: SparkSession) -> Iterator[None]:
+    """Plan each query of a batch as a whole where shuffles have few partitions anyway, as on one machine.
+
+    Adaptive execution makes a Spark job of each shuffle and of each broadcast, to join small partitions
+    together: here it finds none.
+    """
+    if int(session.conf.get(PARTITIONS) or 0) > MANY or session.conf.get(ADAPTIVE) != "true":
+        yield
+        return
+    session.conf.set(ADAPTIVE, "false")
+    try:
+        yield
+    finally:
+        session.conf.set(ADAPTIVE, "true")
+
+
+def _has_step(batch: DataFrame, path: str, step: Step) -> bool:
+    last = last_written(batch.sparkSession, path, step.query_id)
+    return last is not None and last >= step.batch_id
+
+
+def _apply_once(batch: DataFrame, spec: CdcSpec, path: str, step: Step) -> None:
+    target = opened(batch.sparkSession, path, step)
+    if target.has_step:
         # The rows are not needed, but Spark fails a batch of a stateful query that has not committed its
         # state (STATE_STORE_COMMIT_…).
         batch.write.format("noop").mode("overwrite").save()
         return
-    layout = layout_of(
-        table_at(session, tables.target).toDF().schema, spec.keys, partitions_of(session, tables.target)
-    )
-    found, work = changes(batch, spec, layout), Work(layout, tables, step)
+    layout = layout_of(target.schema, spec.keys, target.partitions)
+    found, work = changes(batch, spec, layout), Work(layout, target)
     if layout.history:
         apply_history(found, spec, work)
     elif layout.by_value:

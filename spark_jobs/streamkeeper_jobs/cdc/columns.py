@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException, ParseException
@@ -37,6 +37,10 @@ SEQUENCE = "sequence"
 """In the bookkeeping: the sequence of a row's newest change."""
 COLUMNS = "columns"
 """In the bookkeeping, with ``ignore_null_updates``: the sequence of each value, by the value's path."""
+
+
+KEYS_PROPERTY = "streamkeeper.keys"
+"""Table property with the columns by which the flows of a target find its rows."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,11 @@ def sequence_type(schema: StructType, spec: CdcSpec) -> DataType:
         if len(fields) == 1
         else StructType([StructField(field.name, field.dataType) for field in fields])
     )
+
+
+def layout_by(table: StructType, properties: Mapping[str, str]) -> Layout:
+    """Return a target's layout from its schema and its properties."""
+    return layout_of(table, properties[KEYS_PROPERTY].split(","))
 
 
 def layout_of(table: StructType, keys: Sequence[str], partitions: Sequence[str] = ()) -> Layout:

@@ -15,7 +15,7 @@ from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.errors import ChangeRefused, DeclarationError
 from streamkeeper_jobs.cdc.columns import Layout, field_of, holds, sequence_type, stored_fields
 from streamkeeper_jobs.cdc.expressions import all_of, conformed, literal, portable, struct_of, whole_number
-from streamkeeper_jobs.cdc.steps import CdcTables, Step
+from streamkeeper_jobs.cdc.replace_rows import Target
 from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.jvm import classes
 
@@ -76,38 +76,75 @@ BROADCAST_KEYS, BROADCAST_ROWS = 1_000_000, 100_000
 
 @dataclass(frozen=True)
 class Work:
-    """The destination of a batch: the target's layout, the pair of tables, and the step for the commits."""
+    """The destination of a batch: the target, opened for its step, and its layout."""
 
     layout: Layout
-    tables: CdcTables
-    step: Step
+    target: Target
 
 
 @dataclass(frozen=True)
 class Facts:
     """Facts about the changes of a batch, over all keys.
 
-    Values are in the form of :func:`streamkeeper_jobs.cdc.expressions.portable`. ``truncated`` is the highest
-    sequence of a truncate, ``lowest`` and ``highest`` the bounds of the first key column. ``earliest`` is
-    what :func:`facts_of` was asked for.
+    Values are in the form of :func:`streamkeeper_jobs.cdc.expressions.portable`. ``deletes`` says which
+    deletes must be remembered, ``truncated`` is the highest sequence of a truncate, ``lowest`` and
+    ``highest`` are the bounds of the first key column. ``earliest`` is what :func:`facts_of` was asked for.
     """
 
     keys: int
-    deletes: int
+    deletes: Bounds
     truncated: Any
     lowest: Any
     highest: Any
     earliest: Any = None
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """The number of some changes, and the bounds of their first key column and of their sequences, in
+    portable form.
+    """
+
+    rows: int
+    first_key: tuple[Any, Any]
+    at: tuple[Any, Any]
+
+
+def bounds_of(layout: Layout, wanted: Column, at: Column) -> dict[str, Column]:
+    """Return the aggregates of the changes that are wanted, for :func:`bounds_in`.
+
+    :param at: their sequence.
+    """
+    first, order = layout.keys[0], layout.sequence
+    key = portable(F.when(wanted, column(KEY, first.name)), first.dataType)
+    when = F.when(wanted, at)
+    return {
+        "bounded": F.count_if(wanted),
+        "lowest_key": F.min(key),
+        "highest_key": F.max(key),
+        "lowest_at": portable(F.min(when), order),
+        "highest_at": portable(F.max(when), order),
+    }
+
+
+def bounds_in(found: Row) -> Bounds:
+    """Return the outcome of :func:`bounds_of`."""
+    return Bounds(
+        found["bounded"],
+        (found["lowest_key"], found["highest_key"]),
+        (found["lowest_at"], found["highest_at"]),
+    )
+
+
 @contextmanager
 def facts_of(
-    reduced: DataFrame, layout: Layout, at: Column | None = None
+    reduced: DataFrame, layout: Layout, needed: Column, at: Column | None = None
 ) -> Iterator[tuple[DataFrame, Facts]]:
     """Compute the reduced changes, and yield them with their facts.
 
     Their columns include ``key``, ``deleted``, ``truncated``, ``unusable`` and ``rows_unusable``.
 
+    :param needed: whether a key's ``deleted`` must be remembered.
     :param at: a sequence of each of them, the lowest of which is ``earliest``.
     :raises ChangeRefused: some rows have no key or no sequence.
     """
@@ -116,13 +153,13 @@ def facts_of(
     keyed = column(KEY, first.name).isNotNull()
     aggregates = (
         F.count_if(keyed).alias("keys"),
-        F.count("deleted").alias("deletes"),
         portable(F.max("truncated"), layout.sequence).alias("truncated"),
         F.count("truncated").alias("truncates"),
         F.min(bound).alias("lowest"),
         F.max(bound).alias("highest"),
         F.sum("rows_unusable").alias("rows_unusable"),
         F.min(UNUSABLE).alias(UNUSABLE),
+        *(value.alias(name) for name, value in bounds_of(layout, needed, F.col("deleted")).items()),
         *([portable(F.min(at), layout.sequence).alias("earliest")] if at is not None else []),
     )
     with measured(reduced, *aggregates) as (kept, found):
@@ -131,7 +168,7 @@ def facts_of(
         earliest = found["earliest"] if at is not None else None
         yield (
             kept,
-            Facts(found["keys"], found["deletes"], truncated, found["lowest"], found["highest"], earliest),
+            Facts(found["keys"], bounds_in(found), truncated, found["lowest"], found["highest"], earliest),
         )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 from pyspark.sql import Column
@@ -14,8 +16,10 @@ from pyspark.sql.types import (
     DateType,
     DecimalType,
     IntegerType,
+    IntegralType,
     MapType,
     ShortType,
+    StringType,
     StructField,
     StructType,
     TimestampNTZType,
@@ -103,6 +107,53 @@ def literal(value: Any, dtype: DataType) -> Column:
             return F.timestamp_micros(F.lit(value))
         case _:
             return F.lit(value).cast(dtype)
+
+
+def to_text(value: Any, dtype: DataType) -> Any:
+    """Return the output of :func:`portable` in a form that JSON keeps whole, for :func:`of_text`.
+
+    Of decimals it is the number without its point.
+    """
+    if value is None:
+        return None
+    match dtype:
+        case StructType():
+            return {field.name: to_text(value[field.name], field.dataType) for field in dtype.fields}
+        case DecimalType():
+            sign, digits, exponent = value.as_tuple()
+            number = int("".join(map(str, digits))) * 10 ** (dtype.scale + exponent)
+            return -number if sign else number
+        case DateType():
+            return value.isoformat()
+        case _:
+            return value
+
+
+def of_text(value: Any, dtype: DataType) -> Any:
+    """Return the output of :func:`portable` from that of :func:`to_text`."""
+    if value is None:
+        return None
+    match dtype:
+        case StructType():
+            return {field.name: of_text(value[field.name], field.dataType) for field in dtype.fields}
+        case DecimalType():
+            digits = tuple(map(int, str(abs(value))))
+            return Decimal((int(value < 0), digits, -dtype.scale))
+        case DateType():
+            return date.fromisoformat(value)
+        case _:
+            return value
+
+
+def bounded(dtype: DataType) -> bool:
+    """Return whether values of a type are ordered as the outputs of :func:`to_text` are."""
+    match dtype:
+        case StringType():
+            return dtype == StringType()  # another collation compares otherwise
+        case IntegralType() | DecimalType() | DateType() | TimestampType():
+            return True
+        case _:
+            return False
 
 
 def whole_number(number: int, dtype: DataType) -> Column:

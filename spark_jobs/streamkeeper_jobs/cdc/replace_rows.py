@@ -7,17 +7,27 @@ of Delta, as ``docs/decisions/0019-one-look-at-the-target.md`` explains.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import wait
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
+from streamkeeper.delta.remembered import DOMAIN, Remembered, restored_since
+from streamkeeper.errors import DeclarationError
+from streamkeeper.storage import open_storage
 from streamkeeper_jobs.cdc.steps import Step
 from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import files_read, resolved
 from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
 from streamkeeper_jobs.spark.jvm import Classes, classes, python_list, scala_object, scala_seq
+from streamkeeper_jobs.spark.session import begun
 
 PLACE, FILE, INDEX = "place", "file", "index"
 """Position of a row in a target: a struct of its file, and of its number in the file."""
@@ -27,13 +37,110 @@ _MORE_THAN_ROWS = ("delta.enableChangeDataFeed", "delta.enableRowTracking")
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A target as one transaction sees it."""
+class Target:
+    """A target as the one transaction of a batch sees it: its rows, and what it remembers."""
 
+    session: SparkSession
+    path: str
+    step: Step | None
+    remembered: Remembered
+    transaction: Any
+    written: Callable[[], int] = lambda: -1
+    """Returns the last batch of the step's query that the transaction sees; it may wait for that."""
+
+    @cached_property
+    def schema(self) -> StructType:
+        """The target's columns."""
+        return StructType.fromJson(json.loads(self.transaction.metadata().schemaString()))
+
+    @cached_property
+    def properties(self) -> dict[str, str]:
+        """The target's table properties."""
+        return properties_of(classes(self.session), self.transaction)
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The names of its partition columns."""
+        names = self.transaction.metadata().partitionColumns()
+        return tuple(str(name) for name in python_list(classes(self.session), names))
+
+    @property
+    def has_step(self) -> bool:
+        """Whether the batch is in the target already, or its generation is sealed.
+
+        The transaction is asked: a seal that comes later makes its commit fail.
+        """
+        assert self.step is not None, "it was opened for a batch"
+        known = _of_checksum(classes(self.session), self.transaction, "setTransactions")
+        if known is None:
+            return self.written() >= self.step.batch_id
+        return any(
+            str(action.appId()) == self.step.query_id and int(action.version()) >= self.step.batch_id
+            for action in known
+        )
+
+    def looked_at(self, bounds: Column) -> Opened | None:
+        """Return the rows within bounds on the target's columns; None if only MERGE can replace them.
+
+        MERGE is needed if the table has no deletion vectors, or keeps more of a row than its columns: a
+        change data feed, row tracking. (The positions of rows are in Spark's ``_metadata``, unless a column
+        has that name.)
+        """
+        java, properties = classes(self.session), self.properties
+        more = any(properties.get(name) == "true" for name in _MORE_THAN_ROWS)
+        if properties.get(_VECTORS) != "true" or more or "_metadata" in self.schema.fieldNames():
+            return None
+        self.written()
+        condition = resolved(self.session, self.transaction, bounds)
+        files = self.transaction.filterFiles(scala_seq(java, [condition]), True)
+        return Opened(self, files_read(self.session, self.transaction, files).where(bounds), files)
+
+    def commit_remembered(self, remembered: Remembered) -> None:
+        """Commit what the target remembers from now on, without the step: before a MERGE, which can not.
+
+        It is of changes that did happen, so it does no harm if the batch never follows.
+
+        :raises DeltaConcurrentModificationException: another commit came in between, such as a seal.
+        """
+        java = classes(self.session)
+        self.written()
+        self.transaction.commit(scala_seq(java, [self._domain(remembered)]), _update(java))
+
+    def commit_step(self, actions: Any, remembered: Remembered) -> None:
+        """Commit the batch: actions on files, what the target remembers from now on, and the step.
+
+        :raises DeltaConcurrentModificationException: another commit came in between; one of its subclasses.
+        """
+        java = classes(self.session)
+        self.transaction.commit(self._ours(remembered).appendedAll(actions), _merge(java))
+
+    def commit_nothing(self, remembered: Remembered) -> None:
+        """Commit a batch that changes no row: the target needs its step all the same."""
+        self.transaction.commit(self._ours(remembered), _update(classes(self.session)))
+
+    def _ours(self, remembered: Remembered) -> Any:
+        assert self.step is not None, "it was opened for a batch"
+        assert self.written() < self.step.batch_id, "the checksum of the version says otherwise"
+        java = classes(self.session)
+        step = set_transaction(java, self.step.query_id, self.step.batch_id)
+        return scala_seq(java, [step, self._domain(remembered)])
+
+    def _domain(self, remembered: Remembered) -> Any:
+        found = replace(remembered, since=int(self.transaction.snapshot().version()))
+        return domain(classes(self.session), found)
+
+
+def domain(java: Classes, found: Remembered) -> Any:
+    """Return Delta's action that says what a table remembers."""
+    return java("org.apache.spark.sql.delta.actions.DomainMetadata")(DOMAIN, found.to_json(), False)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The rows of a target within some bounds, with their ``_metadata``."""
+
+    target: Target
     rows: DataFrame
-    """The target's rows within the bounds, with their ``_metadata``."""
-    step: Step
-    _transaction: Any
     _files: Any
 
     def placed(self, *columns: Column) -> DataFrame:
@@ -41,30 +148,31 @@ class Opened:
         place = F.struct(F.col("_metadata.file_path").alias(FILE), F.col("_metadata.row_index").alias(INDEX))
         return self.rows.select(*columns, place.alias(PLACE))
 
-    def replace(self, gone: DataFrame | None, rows: DataFrame) -> None:
-        """Remove rows (column ``place``.
+    def replace(self, gone: DataFrame | None, rows: DataFrame, remembered: Callable[[], Remembered]) -> None:
+        """Remove rows (column ``place``; None for none) and add others (the target's columns) in the step's
+        commit.
 
-        None for none) and add others (the target's columns) in the step's commit.
-
-        If the target has the step already, or its generation is sealed, nothing is written.
-
+        :param remembered: returns what the target remembers from then on; asked once the rows are written.
         :raises DeltaConcurrentModificationException: another commit came in between; one of its subclasses.
         """
-        if self._transaction.txnVersion(self.step.query_id) >= self.step.batch_id:
-            return
-        java = classes(rows.sparkSession)
-        added = self._transaction.writeFiles(self._laid_out(rows)._jdf)
-        marked, count = self._mark(gone) if gone is not None else (scala_seq(java, []), 0)
-        self._say_how_much(rows.sparkSession, added, count)
-        step = set_transaction(java, self.step.query_id, self.step.batch_id)
-        self._transaction.commit(scala_seq(java, [step]).appendedAll(added).appendedAll(marked), _merge(java))
+        session = rows.sparkSession
+        marking = begun(session, lambda: self._mark(gone)) if gone is not None else None
+        try:
+            added = self._transaction.writeFiles(self._laid_out(rows)._jdf)
+        finally:
+            if marking is not None:
+                wait([marking])  # nothing of a failed batch goes on beside its next try
+        marked, count = marking.result() if marking is not None else (scala_seq(classes(session), []), 0)
+        self._say_how_much(session, added, count)
+        self.target.commit_step(added.appendedAll(marked), remembered())
+
+    @property
+    def _transaction(self) -> Any:
+        return self.target.transaction
 
     def _laid_out(self, rows: DataFrame) -> DataFrame:
         """Return the rows grouped by partition, as by MERGE: else each task would write a file into each."""
-        java = classes(rows.sparkSession)
-        names = [
-            column(str(name)) for name in python_list(java, self._transaction.metadata().partitionColumns())
-        ]
+        names = [column(name) for name in self.target.partitions]
         return rows.repartition(*names) if names else rows
 
     def _mark(self, gone: DataFrame) -> tuple[Any, int]:
@@ -83,16 +191,32 @@ class Opened:
             java("scala.Option").apply(column(PLACE, FILE)._jc),
             java("scala.Option").apply(column(PLACE, INDEX)._jc),
         )
-        vectors, snapshot = (
-            java("org.apache.spark.sql.delta.commands.DMLWithDeletionVectorsHelper"),
-            self._transaction.snapshot(),
-        )
+        vectors = java("org.apache.spark.sql.delta.commands.DMLWithDeletionVectorsHelper")
         by_name = vectors.generateCandidateFileMap(self._transaction.deltaLog().dataPath(), self._files)
         touched = vectors.findFilesWithMatchingRows(self._transaction, by_name, found)
+        files = python_list(java, touched)
+        if all(file.fileLogEntry().numPhysicalRecords().isDefined() for file in files):
+            return self._marked(java, files), sum(int(file.numberOfModifiedRows()) for file in files)
+        # Files without statistics: Delta reads them, since a file with a deletion vector must have some.
         statistics = java("org.apache.spark.sql.delta.stats.StatsCollectionUtils")
-        length = statistics.getDataSkippingStringPrefixLength(session, snapshot.metadata())
-        done = vectors.processUnmodifiedData(session, touched, snapshot, length)
+        length = statistics.getDataSkippingStringPrefixLength(session, self._transaction.metadata())
+        done = vectors.processUnmodifiedData(session, touched, self._transaction.snapshot(), length)
         return done._1(), int(done._2().apply("numModifiedRows"))
+
+    def _marked(self, java: Classes, files: list[Any]) -> Any:
+        """Return the actions that activate deletion vectors, of files that have statistics.
+
+        The same as Delta's ``processUnmodifiedData``, which joins the files with the log twice.
+        """
+        entries = [file.fileLogEntry() for file in files]
+        names = F.col("path").isin([entry.path() for entry in entries])
+        found = self._transaction.snapshot().allFiles().filter(names._jc).collectAsList()
+        whole, now = {entry.path(): entry for entry in found}, int(time.time() * 1000)
+        actions = [entry.removeWithTimestamp(now, True) for entry in entries]
+        for file, entry in zip(files, entries, strict=True):
+            if not file.isFullyReplaced():
+                actions.append(whole[entry.path()].removeRows(file.newDeletionVector(), True, True)._1())
+        return scala_seq(java, actions)
 
     def _say_how_much(self, session: SparkSession, added: Any, gone: int) -> None:
         """Set the metrics in the table's history: an updated row counts as one deleted and one inserted."""
@@ -116,25 +240,87 @@ class Opened:
         self._transaction.registerSQLMetrics(session._jsparkSession, as_map)
 
 
-def opened(session: SparkSession, path: str, step: Step, bounds: Column) -> Opened | None:
-    """Open a target for the one commit of a step, limited to bounds on its columns; None if MERGE is needed.
+def properties_of(java: Classes, transaction: Any) -> dict[str, str]:
+    """Return the table properties that a transaction sees."""
+    found = transaction.metadata().configuration()
+    return dict(java("scala.jdk.javaapi.CollectionConverters").asJava(found))
 
-    MERGE is needed if the table has no deletion vectors, or keeps more of a row than its columns: a change
-    data feed, row tracking. (The positions of rows are in Spark's ``_metadata``, unless a column has that
-    name.)
+
+def opened(session: SparkSession, path: str, step: Step | None = None) -> Target:
+    """Open a target, for the commits of a step.
+
+    :raises DeclarationError: it is not prepared, or is not as its flows left it: somebody restored or copied
+        it.
     """
-    java = classes(session)
     transaction = delta_log_of(session, path).startTransaction()
-    properties = java("scala.jdk.javaapi.CollectionConverters").asJava(transaction.metadata().configuration())
-    taken = "_metadata" in list(transaction.metadata().schema().fieldNames())
-    if (
-        properties.get(_VECTORS) != "true"
-        or any(properties.get(name) == "true" for name in _MORE_THAN_ROWS)
-        or taken
-    ):
-        return None
-    files = transaction.filterFiles(scala_seq(java, [resolved(session, transaction, bounds)]), True)
-    return Opened(files_read(session, transaction, files).where(bounds), step, transaction, files)
+    found = remembered_by(session, path, transaction)
+    if step is None:
+        return Target(session, path, step, found, transaction)
+    asked = begun(session, lambda: _asked(transaction, step))
+    return Target(session, path, step, found, transaction, asked.result)
+
+
+def _asked(transaction: Any, step: Step) -> int:
+    """Return the last batch of the step's query that a transaction sees, and let Delta prepare the list of
+    files with their statistics.
+
+    Both take Spark jobs, which run beside the look at the batch.
+    """
+    version = int(transaction.txnVersion(step.query_id))
+    transaction.snapshot().withStats().count()
+    return version
+
+
+def _of_checksum(java: Classes, transaction: Any, name: str) -> list[Any] | None:
+    """Return a list of actions that the checksum file of a transaction's version has; None if it has none.
+
+    Delta writes it with each commit, and keeps it in memory: so no Spark job is needed.
+    """
+    checksum = transaction.snapshot().checksumOpt()
+    found = getattr(checksum.get(), name)() if checksum.isDefined() else None
+    return python_list(java, found.get()) if found is not None and found.isDefined() else None
+
+
+def remembered_by(session: SparkSession, path: str, transaction: Any) -> Remembered:
+    """Return what a target remembers, as a transaction sees it.
+
+    :raises DeclarationError: it is not prepared, or is not as its flows left it.
+    """
+    snapshot, java = transaction.snapshot(), classes(session)
+    known = _of_checksum(java, transaction, "domainMetadata")
+    found = next(
+        (
+            Remembered.from_json(str(action.configuration()))
+            for action in (python_list(java, snapshot.domainMetadata()) if known is None else known)
+            if str(action.domain()) == DOMAIN and not action.removed()
+        ),
+        None,
+    )
+    if found is None:
+        raise DeclarationError(
+            f"The log of {path} does not say which deletes it remembers: it is a copy of an AUTO CDC table,"
+            " or the domain was dropped. Without them a late change could bring a deleted row back. Put a"
+            " backup back with restore_table, or refresh the table in full."
+        )
+    own = str(transaction.metadata().id())
+    if found.table != own:
+        raise DeclarationError(
+            f"The table at {path} has the id {own}, and its log says what {found.table} remembers: it is a"
+            " copy. Put a backup back with restore_table, or refresh the table in full."
+        )
+    restored = restored_since(open_storage(path), found.since, int(snapshot.version()))
+    if restored is not None:
+        raise DeclarationError(
+            f"Version {restored} of {path} is a RESTORE that no recovery finished: its rows are older than"
+            " the deletes that it remembers, and than where its flows stand. Choose the same version in the"
+            " recovery restore_table, which puts back both and lets the flows go on from there."
+        )
+    return found
+
+
+def _update(java: Classes) -> Any:
+    """Return the operation of a commit that changes no row."""
+    return scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
 
 
 def _merge(java: Classes) -> Any:

@@ -1,16 +1,17 @@
-"""SCD type 1: the newest row of each key. One row a key out of the batch, one MERGE into the target."""
+"""SCD type 1: the newest row of each key. One row a key out of the batch, one commit into the target."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from delta.tables import DeltaMergeBuilder
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DateType, DecimalType, IntegralType, TimestampNTZType, TimestampType
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING
-from streamkeeper_jobs.cdc import tombstones
+from streamkeeper_jobs.cdc import remembered
 from streamkeeper_jobs.cdc.columns import SEQUENCE, Layout
 from streamkeeper_jobs.cdc.events import (
     AT,
@@ -31,13 +32,17 @@ from streamkeeper_jobs.cdc.events import (
     unusable_of_group,
     within,
 )
-from streamkeeper_jobs.cdc.expressions import all_of, orderable, ordered, struct_of
-from streamkeeper_jobs.cdc.replace_rows import PLACE, Opened, opened
+from streamkeeper_jobs.cdc.expressions import all_of, bounded, literal, orderable, ordered, struct_of
+from streamkeeper_jobs.cdc.remembered import Learned
+from streamkeeper_jobs.cdc.replace_rows import PLACE, Opened
 from streamkeeper_jobs.spark.columns import column
-from streamkeeper_jobs.spark.delta_commit import append, assigned, merging, table_at
+from streamkeeper_jobs.spark.delta_commit import assigned, merging, table_at
 
 TARGET, CHANGE = "target", "change"
 """The two sides of a MERGE."""
+
+A_TASK = 20_000
+"""Rows that one task writes without being long about it: a small batch makes one file."""
 
 FATE, GOES, TIED, STANDS = "fate", "goes", "tied", "stands"
 """Fate of a row of the target.
@@ -46,33 +51,32 @@ It is replaced or ended (``goes``); compared with an upsert of the same sequence
 batch (``stands``).
 """
 
-_BOUNDED = (IntegralType, DecimalType, DateType, TimestampType, TimestampNTZType)
-"""Types of sequences by which files of stored deletes can be skipped.
-
-For texts Delta keeps only prefixes as statistics, for structs nothing as a whole.
-"""
-
 
 @dataclass(frozen=True)
 class Cut:
     """A batch's keys with all that ends rows of them.
 
-    Column ``barrier`` is the last delete; the table's last truncate is kept beside it.
+    Column ``barrier`` is the last delete; the table's last truncate is kept beside it. ``learned`` returns
+    what the target remembers once the batch is done; ``learns`` says whether that is more than before.
     """
 
     keys: DataFrame
     truncated: Column | None
+    learned: Learned
+    learns: bool
 
 
 def apply_newest(changes: DataFrame, work: Work) -> None:
-    """Apply the changes of one batch to an SCD type 1 target, its tombstones first."""
+    """Apply the changes of one batch to an SCD type 1 target."""
+    layout = work.layout
     with ExitStack() as kept:
-        reduced, facts = kept.enter_context(
-            facts_of(reduce(changes, work.layout), work.layout, _ends(work.layout))
+        # A delete before the key's newest upsert is not needed: a later arrival that is older than the delete
+        # is older than that upsert, too.
+        needed = F.col("deleted").isNotNull() & (
+            F.col("latest").isNull() | (F.col("deleted") >= column("latest", AT))
         )
-        cut = cut_off(reduced, _deaths(reduced, facts), work, facts, kept)
-        if cut is not None:
-            _write(cut, work, facts, kept)
+        reduced, facts = kept.enter_context(facts_of(reduce(changes, layout), layout, needed, _ends(layout)))
+        _write(cut_off(reduced, needed, work, facts, kept), work, facts, kept)
 
 
 def reduce(changes: DataFrame, layout: Layout) -> DataFrame:
@@ -98,14 +102,12 @@ def reduce(changes: DataFrame, layout: Layout) -> DataFrame:
 
 
 def _ends(layout: Layout) -> Column | None:
-    """Return the sequence before which a stored delete of a key is irrelevant.
+    """Return the sequence before which a remembered delete of a key is irrelevant.
 
     That is the sequence of the key's newest upsert, or else of its delete in the batch. None for sequences
-    whose bounds in the files' statistics are not exactly comparable.
+    that runs have no bounds of.
     """
-    return (
-        F.coalesce(column("latest", AT), F.col("deleted")) if isinstance(layout.sequence, _BOUNDED) else None
-    )
+    return F.coalesce(column("latest", AT), F.col("deleted")) if bounded(layout.sequence) else None
 
 
 def marks() -> tuple[Column, Column]:
@@ -116,52 +118,47 @@ def marks() -> tuple[Column, Column]:
     )
 
 
-def cut_off(reduced: DataFrame, deaths: DataFrame, work: Work, facts: Facts, kept: ExitStack) -> Cut | None:
-    """Store the batch's deletes and truncates, and join the deletes stored earlier.
+def cut_off(reduced: DataFrame, needed: Column, work: Work, facts: Facts, kept: ExitStack) -> Cut:
+    """Begin to write what must be remembered of the batch, and join the deletes that are remembered.
 
-    None if the generation is sealed: nothing may be written any more.
+    :param needed: whether a key's ``deleted`` must be remembered.
     """
-    before = tombstones.read(reduced.sparkSession, work.tables)
-    if facts.deletes or facts.truncated is not None:
-        stored = tombstones.remember(
-            deaths.coalesce(1) if facts.deletes <= BROADCAST_ROWS else deaths, before, work
-        )
-    else:
-        stored = before
-    if stored is None:
-        return None
+    truncate = remembered.last_truncate(work, facts.truncated)
+    deletes = reduced.where(needed).select(F.lit(DELETE).alias(KIND), KEY, F.col("deleted").alias(AT))
+    learned = remembered.learn(deletes, facts.deletes, truncate, work, kept)
     keys = reduced.where(column(KEY, work.layout.keys[0].name).isNotNull())
-    truncated = tombstones.later(facts.truncated, tombstones.last_truncate(stored, work.layout), work.layout)
     # With a truncate, deletes of keys that it has ended may be needed again: so none is skipped.
-    since = facts.earliest if truncated is None else None
-    found = tombstones.barriers(stored, keys, work.layout, facts, since) if facts.keys else None
+    since = facts.earliest if truncate is None else None
+    truncated = None if truncate is None else literal(truncate, work.layout.sequence)
+    learns = facts.deletes.rows > 0 or facts.truncated is not None
+    found = remembered.barriers(keys, work, facts, since) if facts.keys else None
     if found is None:
-        return Cut(keys.withColumn("barrier", F.col("deleted")), truncated)
+        return Cut(keys.withColumn("barrier", F.col("deleted")), truncated, learned, learns)
     joined = keys.join(nearby(kept.enter_context(materialised(found)), facts), KEY, "left")
-    return Cut(joined.withColumn("barrier", F.greatest("deleted", "barrier")), truncated)
+    return Cut(joined.withColumn("barrier", F.greatest("deleted", "barrier")), truncated, learned, learns)
 
 
 def _write(cut: Cut, work: Work, facts: Facts, kept: ExitStack) -> None:
     """Write the batch into the target, in the one commit of its step."""
     if not facts.keys and facts.truncated is None:
-        commit_nothing(cut.keys.sparkSession, work)
+        work.target.commit_nothing(cut.learned())
         return
-    target = open_target(cut.keys.sparkSession, work, facts)
-    if target is None:
+    found = look_at(work, facts)
+    if found is None:
         _merge(cut, work, facts)
     else:
-        _replace(target, cut, work.layout, facts, kept)
+        _replace(found, cut, work.layout, facts, kept)
 
 
-def open_target(session: SparkSession, work: Work, facts: Facts) -> Opened | None:
-    """Open the target within the batch's range of keys; None if MERGE is needed.
+def look_at(work: Work, facts: Facts) -> Opened | None:
+    """Look at the target within the batch's range of keys; None if MERGE is needed.
 
     A truncate concerns all rows, so it needs MERGE.
     """
     if facts.truncated is not None:
         return None
     first = work.layout.keys[0]
-    return opened(session, work.tables.target, work.step, within((first.name,), first, facts))
+    return work.target.looked_at(within((first.name,), first, facts))
 
 
 def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitStack) -> None:
@@ -178,7 +175,8 @@ def _replace(target: Opened, cut: Cut, layout: Layout, facts: Facts, kept: ExitS
             nearby(found.where(F.col(FATE) == STANDS).select(KEY), facts), KEY, "left_anti"
         )
     gone = found.where(F.col(FATE) == GOES) if fates & {GOES, TIED} else None
-    target.replace(gone, upserts.select(*[value.alias(name) for name, value in _stored(layout).items()]))
+    rows = upserts.select(*[value.alias(name) for name, value in _stored(layout).items()])
+    target.replace(gone, rows.coalesce(1 + facts.keys // A_TASK), cut.learned)
 
 
 def _fates(
@@ -221,20 +219,15 @@ def _ties_broken(
 
 
 def _merge(cut: Cut, work: Work, facts: Facts) -> None:
-    """Write the batch by MERGE."""
+    """Write the batch by MERGE, which cannot carry what is to be remembered: that is committed before."""
     layout, source, at = work.layout, _living(cut), column(CHANGE, "latest", AT)
     larger = ordered(column(CHANGE, "latest", ROW), layout.stored) > ordered(
         _row_of_target(layout, TARGET), layout.stored
     )
     newer = (at > target_at()) | ((at == target_at()) & larger)
     there, values = column(CHANGE, "latest").isNotNull(), assigned(_stored(layout, CHANGE))
-    with merging(source.sparkSession, work.step.query_id, work.step.batch_id):
-        builder = (
-            table_at(source.sparkSession, work.tables.target)
-            .alias(TARGET)
-            .merge(source.alias(CHANGE), same_key(layout, facts))
-        )
-        builder = builder.whenMatchedUpdate(there & newer, values)
+    with merged_into(work, source, same_key(layout, facts), cut) as merge:
+        builder = merge.whenMatchedUpdate(there & newer, values)
         builder = builder.whenMatchedDelete(
             ~there & dead(target_at(), column(CHANGE, "barrier"), cut.truncated)
         )
@@ -244,10 +237,19 @@ def _merge(cut: Cut, work: Work, facts: Facts) -> None:
         builder.execute()
 
 
-def commit_nothing(session: SparkSession, work: Work) -> None:
-    """Commit a batch that changes nothing: the target needs its step all the same."""
-    nothing = session.createDataFrame([], table_at(session, work.tables.target).toDF().schema)
-    append(nothing, work.tables.target, work.step.query_id, work.step.batch_id)
+@contextmanager
+def merged_into(work: Work, source: DataFrame, same: Column, cut: Cut) -> Iterator[DeltaMergeBuilder]:
+    """Yield a MERGE of a batch into its target, whose one commit has the step.
+
+    What the batch remembers is committed before.
+    """
+    if cut.learns:
+        work.target.commit_remembered(cut.learned())
+    step = work.target.step
+    assert step is not None, "it was opened for a batch"
+    with merging(source.sparkSession, step.query_id, step.batch_id):
+        target = table_at(source.sparkSession, work.target.path).alias(TARGET)
+        yield target.merge(source.alias(CHANGE), same)
 
 
 def same_key(layout: Layout, facts: Facts) -> Column:
@@ -268,28 +270,6 @@ def dead(at: Column, barrier: Column, truncated: Column | None) -> Column:
     """Return whether a sequence is ended by a delete at it or later, or by a later truncate."""
     ended = F.coalesce(at <= barrier, F.lit(False))
     return ended if truncated is None else ended | (at < truncated)
-
-
-def _deaths(reduced: DataFrame, facts: Facts) -> DataFrame:
-    """Return the batch's deletes, one for each key, and its last truncate, as tombstones.
-
-    A delete before the key's newest upsert is not needed: a later arrival that is older than the delete is
-    older than that upsert, too.
-    """
-    needed = F.col("deleted").isNotNull() & (
-        F.col("latest").isNull() | (F.col("deleted") >= column("latest", AT))
-    )
-    deletes = reduced.where(needed).select(F.lit(DELETE).alias(KIND), KEY, F.col("deleted").alias(AT))
-    return with_last_truncate(deletes, reduced, facts)
-
-
-def with_last_truncate(deletes: DataFrame, reduced: DataFrame, facts: Facts) -> DataFrame:
-    """Return a batch's tombstones: its deletes, and its last truncate if it has one."""
-    if facts.truncated is None:
-        return deletes
-    last = reduced.agg(F.max("truncated").alias(AT)).where(F.col(AT).isNotNull())
-    nobody = F.lit(None).cast(reduced.schema[KEY].dataType)
-    return deletes.unionByName(last.select(F.lit(TRUNCATE).alias(KIND), nobody.alias(KEY), AT))
 
 
 def _living(cut: Cut) -> DataFrame:

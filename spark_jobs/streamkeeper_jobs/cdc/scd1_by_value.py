@@ -34,30 +34,30 @@ from streamkeeper_jobs.cdc.scd1 import (
     FATE,
     TARGET,
     Cut,
-    commit_nothing,
     cut_off,
     dead,
+    look_at,
     marks,
-    open_target,
+    merged_into,
     same_key,
     target_at,
-    with_last_truncate,
 )
 from streamkeeper_jobs.cdc.values import Path, Value, together, values_of
 from streamkeeper_jobs.spark.columns import column
-from streamkeeper_jobs.spark.delta_commit import assigned, merging, table_at
+from streamkeeper_jobs.spark.delta_commit import assigned
 
 VALUE = "value"
 
 
 def apply_by_value(changes: DataFrame, work: Work) -> None:
-    """Apply the changes of one batch to an SCD type 1 target that ignores nulls, its tombstones first."""
-    values = values_of(work.layout.values)
+    """Apply the changes of one batch to an SCD type 1 target that ignores nulls."""
+    values, layout = values_of(work.layout.values), work.layout
+    # Every delete is needed, also if the key has a newer upsert: an older value may still arrive that the
+    # upsert did not have.
+    needed = F.col("deleted").isNotNull()
     with ExitStack() as kept:
-        reduced, facts = kept.enter_context(facts_of(reduce(changes, values), work.layout))
-        cut = cut_off(reduced, _deaths(reduced, facts), work, facts, kept)
-        if cut is not None:
-            _write(cut, values, work, facts, kept)
+        reduced, facts = kept.enter_context(facts_of(reduce(changes, values), layout, needed))
+        _write(cut_off(reduced, needed, work, facts, kept), values, work, facts, kept)
 
 
 def reduce(changes: DataFrame, values: Sequence[Value]) -> DataFrame:
@@ -79,29 +79,17 @@ def _newest(value: Value) -> Column:
     return F.max_by(pair, F.when(there, F.struct(F.col(AT), ordered(found, value.type))))
 
 
-def _deaths(reduced: DataFrame, facts: Facts) -> DataFrame:
-    """Return the batch's deletes and its last truncate, as tombstones.
-
-    Every delete is needed, also if the key has a newer upsert: an older value may still arrive that the
-    upsert did not have.
-    """
-    deletes = reduced.where(F.col("deleted").isNotNull()).select(
-        F.lit(DELETE).alias(KIND), KEY, F.col("deleted").alias(AT)
-    )
-    return with_last_truncate(deletes, reduced, facts)
-
-
 def _write(cut: Cut, values: Sequence[Value], work: Work, facts: Facts, kept: ExitStack) -> None:
     """Write the batch into the target, in the one commit of its step."""
     if not facts.keys and facts.truncated is None:
-        commit_nothing(cut.keys.sparkSession, work)
+        work.target.commit_nothing(cut.learned())
         return
-    source, target = _living(cut, values), open_target(cut.keys.sparkSession, work, facts)
+    source, target = _living(cut, values), look_at(work, facts)
     rules = _Rules(values, work.layout, facts, cut.truncated)
     if target is None:
-        _merge(source, rules, work)
+        _merge(source, rules, cut, work)
     else:
-        _replace(target, source, rules, kept)
+        _replace(target, source, rules, cut, kept)
 
 
 @dataclass(frozen=True)
@@ -151,7 +139,7 @@ class _Rules:
         return _set(self.layout, self.values, found, target_at(), key_from=TARGET)
 
 
-def _replace(target: Opened, source: DataFrame, rules: _Rules, kept: ExitStack) -> None:
+def _replace(target: Opened, source: DataFrame, rules: _Rules, cut: Cut, kept: ExitStack) -> None:
     """Read the target's rows of the keys once, and combine them with the changes."""
     changes, stored = (
         source.select(KEY, F.struct("*").alias(CHANGE)),
@@ -168,19 +156,17 @@ def _replace(target: Opened, source: DataFrame, rules: _Rules, kept: ExitStack) 
         .select(_row(rules.alone).alias(ROW))
     )
     rows = found.where(F.col(FATE) == UPSERT).select(ROW).unionByName(new)
-    target.replace(found.where(F.col(FATE).isNotNull()), rows.select(f"{ROW}.*"))
+    target.replace(found.where(F.col(FATE).isNotNull()), rows.select(f"{ROW}.*"), cut.learned)
 
 
 def _row(given: dict[str, Column]) -> Column:
     return F.struct(*[value.alias(name) for name, value in given.items()])
 
 
-def _merge(source: DataFrame, rules: _Rules, work: Work) -> None:
+def _merge(source: DataFrame, rules: _Rules, cut: Cut, work: Work) -> None:
     """Write the batch by MERGE."""
-    with merging(source.sparkSession, work.step.query_id, work.step.batch_id):
-        target = table_at(source.sparkSession, work.tables.target).alias(TARGET)
-        builder = target.merge(source.alias(CHANGE), same_key(rules.layout, rules.facts))
-        builder = builder.whenMatchedUpdate(rules.updates, assigned(rules.joined))
+    with merged_into(work, source, same_key(rules.layout, rules.facts), cut) as merge:
+        builder = merge.whenMatchedUpdate(rules.updates, assigned(rules.joined))
         builder = builder.whenMatchedDelete(~rules.there & ~rules.lives)
         builder = builder.whenNotMatchedInsert(rules.there, assigned(rules.alone))
         if rules.facts.truncated is not None and rules.truncated is not None:

@@ -1,8 +1,8 @@
 """SCD type 2: the versions of each key, computed again from all changes of the batch's keys.
 
 A version that comes from one change is that change. A version of several changes shows only part of them:
-these are stored in the sibling table, as deletes are. (With ``ignore_null_updates`` a version is filled from
-earlier ones, so every change is stored there.)
+these are remembered beside the rows, as deletes are. (With ``ignore_null_updates`` a version is filled from
+earlier ones, so every change is remembered.)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import WindowSpec
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING, END_AT, START_AT, CdcSpec
-from streamkeeper_jobs.cdc import tombstones
+from streamkeeper_jobs.cdc import remembered
 from streamkeeper_jobs.cdc.columns import SEQUENCE, Layout
 from streamkeeper_jobs.cdc.events import (
     AT,
@@ -25,54 +25,57 @@ from streamkeeper_jobs.cdc.events import (
     UPSERT,
     Facts,
     Work,
+    bounds_in,
+    bounds_of,
     facts_of,
     materialised,
+    measured,
     nearby,
     unusable_of_group,
     within,
 )
 from streamkeeper_jobs.cdc.expressions import orderable, ordered
 from streamkeeper_jobs.cdc.replace_rows import PLACE, Opened
-from streamkeeper_jobs.cdc.scd1 import CHANGE, TARGET, commit_nothing, open_target, same_key
+from streamkeeper_jobs.cdc.scd1 import CHANGE, TARGET, Cut, look_at, merged_into, same_key
 from streamkeeper_jobs.cdc.values import Value, merged, together, values_of
 from streamkeeper_jobs.spark.columns import column
-from streamkeeper_jobs.spark.delta_commit import assigned, merging, table_at
+from streamkeeper_jobs.spark.delta_commit import assigned, table_at
 
 KNOWN, SHOWN, GUESSED = 3, 2, 1
 """Certainty of a change.
 
 The change itself; what a version of several changes shows of its first and last; that a version ended
-somehow. The lesser two count only if the sibling no longer has the change itself.
+somehow. The lesser two count only if the change itself is forgotten.
 """
 
 
 def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
-    """Apply the changes of one batch to an SCD type 2 target, the sibling first."""
+    """Apply the changes of one batch to an SCD type 2 target."""
     layout = work.layout
     with ExitStack() as kept:
-        reduced, facts = kept.enter_context(facts_of(reduce(changes, spec, layout), layout))
+        reduced, facts = kept.enter_context(facts_of(reduce(changes, spec, layout), layout, F.lit(False)))
         if not facts.keys:
-            commit_nothing(reduced.sparkSession, work)
+            work.target.commit_nothing(work.target.remembered)
             return
         keys = nearby(reduced.select(KEY).distinct(), facts)
-        target = open_target(keys.sparkSession, work, facts)
+        target = look_at(work, facts)
         present = kept.enter_context(materialised(_present(keys, target, work, facts)))
-        known = _known(reduced, _remembered(keys, work, facts), present, spec)
+        known = _known(reduced, remembered.changes_of(keys, work, facts), present, spec)
         timeline = kept.enter_context(materialised(_timeline(_one_each(known, spec, layout), spec, layout)))
-        hidden = _hidden(reduced, timeline, spec)
-        if (
-            not hidden.isEmpty()
-            and tombstones.remember(hidden, tombstones.read(hidden.sparkSession, work.tables), work) is None
-        ):
-            return
+        bounds = bounds_of(layout, F.lit(True), F.col(AT))
+        hidden, found = kept.enter_context(
+            measured(_hidden(reduced, timeline, spec), *(value.alias(name) for name, value in bounds.items()))
+        )
+        learned = remembered.learn(hidden, bounds_in(found), None, work, kept)
         differing = kept.enter_context(materialised(_differing(_versions(timeline), present, layout)))
         if target is None:
-            _merge(differing, work, facts)
+            cut = Cut(differing, None, learned, found["bounded"] > 0)
+            _merge(differing, cut, work, facts)
         else:
             versions = differing.where(~F.col("obsolete")).select(
                 *[value.alias(name) for name, value in _stored(layout).items()]
             )
-            target.replace(differing.where(F.col(PLACE).isNotNull()), versions)
+            target.replace(differing.where(F.col(PLACE).isNotNull()), versions, learned)
 
 
 def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
@@ -86,7 +89,12 @@ def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     else:
         row = _largest_row(F.col(ROW), layout)
     nothing = F.lit(None).cast(layout.sequence)
-    reduced = changes.groupBy(KEY, AT).agg(deleted.alias("deleted"), row.alias(ROW), *unusable_of_group())
+    # By keys alone: so what follows by keys finds its rows together.
+    reduced = (
+        changes.repartition(KEY)
+        .groupBy(KEY, AT)
+        .agg(deleted.alias("deleted"), row.alias(ROW), *unusable_of_group())
+    )
     return reduced.withColumns({"truncated": nothing, ROW: F.when(F.col("deleted").isNull(), F.col(ROW))})
 
 
@@ -107,7 +115,7 @@ def _present(keys: DataFrame, target: Opened | None, work: Work, facts: Facts) -
     else:
         bounds = within((work.layout.keys[0].name,), work.layout.keys[0], facts)
         versions = (
-            table_at(keys.sparkSession, work.tables.target)
+            table_at(keys.sparkSession, work.target.path)
             .toDF()
             .where(bounds)
             .select(*columns, F.lit(None).alias(PLACE))
@@ -115,17 +123,12 @@ def _present(keys: DataFrame, target: Opened | None, work: Work, facts: Facts) -
     return versions.join(keys, KEY, "left_semi")
 
 
-def _remembered(keys: DataFrame, work: Work, facts: Facts) -> DataFrame:
-    """Return the sibling's changes of some keys: ``kind``, ``key``, ``sequence``, ``row``."""
-    first = work.layout.keys[0]
-    stored = tombstones.rows_of(keys.sparkSession, work.tables).where(within((KEY, first.name), first, facts))
-    return stored.select(KIND, KEY, AT, ROW).join(keys, KEY, "left_semi")
-
-
-def _known(reduced: DataFrame, remembered: DataFrame, present: DataFrame, spec: CdcSpec) -> DataFrame:
+def _known(reduced: DataFrame, kept: DataFrame | None, present: DataFrame, spec: CdcSpec) -> DataFrame:
     """Return all known changes of the keys.
 
-    Columns: ``key``, ``sequence``, ``deletes``, ``row``, ``sure``, ``fresh`` (not in the sibling).
+    Columns: ``key``, ``sequence``, ``deletes``, ``row``, ``sure``, ``fresh`` (not remembered yet).
+
+    :param kept: the remembered changes, if there may be any.
     """
 
     def facts(frame: DataFrame, at: str, deletes: Column, sure: Column, *, fresh: bool) -> DataFrame:
@@ -145,7 +148,7 @@ def _known(reduced: DataFrame, remembered: DataFrame, present: DataFrame, spec: 
     ).otherwise(shown)
     parts = (
         facts(reduced, AT, F.col("deleted").isNotNull(), F.lit(KNOWN), fresh=True),
-        facts(remembered, AT, F.col(KIND) == DELETE, F.lit(KNOWN), fresh=False),
+        *([facts(kept, AT, F.col(KIND) == DELETE, F.lit(KNOWN), fresh=False)] if kept is not None else []),
         facts(present, "start", upsert, single, fresh=True),
         facts(present.where(F.col("last") != F.col("start")), "last", upsert, shown, fresh=True),
         facts(present.where(F.col("end").isNotNull()), "end", F.lit(True), F.lit(GUESSED), fresh=False),
@@ -174,8 +177,10 @@ def _one_each(known: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
             surest == KNOWN, _largest_row(F.when(F.col("sure") == KNOWN, F.col(ROW)), layout)
         ).otherwise(_largest_row(F.when(F.col("sure") == SHOWN, F.col(ROW)), layout))
     fresh = F.max(F.col("fresh") & (F.col("sure") == KNOWN))
-    return known.groupBy(KEY, AT).agg(
-        deletes.alias("deletes"), F.when(~deletes, row).alias(ROW), fresh.alias("fresh")
+    return (
+        known.repartition(KEY)
+        .groupBy(KEY, AT)
+        .agg(deletes.alias("deletes"), F.when(~deletes, row).alias(ROW), fresh.alias("fresh"))
     )
 
 
@@ -228,7 +233,7 @@ def _filled(single: DataFrame, layout: Layout) -> DataFrame:
 
 
 def _hidden(reduced: DataFrame, timeline: DataFrame, spec: CdcSpec) -> DataFrame:
-    """Return what the target will not show, as rows of the sibling."""
+    """Return what the target will not show: what must be remembered."""
     kind = F.when(F.col("deleted").isNotNull(), DELETE).otherwise(UPSERT).alias(KIND)
     if spec.ignore_null_updates:
         return reduced.select(kind, KEY, AT, ROW)
@@ -271,17 +276,12 @@ def _differing(wanted: DataFrame, present: DataFrame, layout: Layout) -> DataFra
     )
 
 
-def _merge(differing: DataFrame, work: Work, facts: Facts) -> None:
+def _merge(differing: DataFrame, cut: Cut, work: Work, facts: Facts) -> None:
     """Write the differences into the target, in the one commit of its step."""
     layout = work.layout
     same = same_key(layout, facts) & (column(TARGET, START_AT) == column(CHANGE, "start"))
     obsolete = column(CHANGE, "obsolete")
-    with merging(differing.sparkSession, work.step.query_id, work.step.batch_id):
-        builder = (
-            table_at(differing.sparkSession, work.tables.target)
-            .alias(TARGET)
-            .merge(differing.alias(CHANGE), same)
-        )
+    with merged_into(work, differing, same, cut) as builder:
         version = assigned(_stored(layout, CHANGE))
         builder.whenMatchedDelete(obsolete).whenMatchedUpdate(~obsolete, version).whenNotMatchedInsert(
             ~obsolete, version

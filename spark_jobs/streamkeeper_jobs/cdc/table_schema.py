@@ -1,9 +1,11 @@
-"""Prepares target and tombstones before a flow's first batch: creates them, adds columns, or refuses them."""
+"""Prepares a target before a flow's first batch: creates it, adds columns, or refuses it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
@@ -12,28 +14,30 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from streamkeeper.declare.cdc_spec import BOOKKEEPING, CdcSpec
 from streamkeeper.declare.model import Table
 from streamkeeper.delta import log as delta_log
+from streamkeeper.delta.remembered import BOUND, FEATURE, Remembered
 from streamkeeper.errors import DeclarationError
 from streamkeeper_jobs.cdc.columns import (
+    KEYS_PROPERTY,
     Layout,
     check_spec,
     field_of,
     holds,
+    layout_by,
     layout_of,
     sequence_type,
     stored_fields,
     target_schema,
 )
-from streamkeeper_jobs.cdc.events import AT, KEY, KIND, ROW
 from streamkeeper_jobs.cdc.expressions import whole_numbers
-from streamkeeper_jobs.cdc.steps import CdcTables, Turn
-from streamkeeper_jobs.cdc.tombstones import tombstones_schema
+from streamkeeper_jobs.cdc.remembered import adopted
+from streamkeeper_jobs.cdc.replace_rows import domain, properties_of, remembered_by
+from streamkeeper_jobs.cdc.steps import Turn
 from streamkeeper_jobs.spark.columns import quoted
 from streamkeeper_jobs.spark.delta_commit import table_at
-from streamkeeper_jobs.spark.jvm import classes
+from streamkeeper_jobs.spark.delta_table import delta_log_of, set_transaction
+from streamkeeper_jobs.spark.jvm import Classes, classes, python_list, scala_object, scala_seq
 from streamkeeper_jobs.spark.session import spark_url
 
-KEYS_PROPERTY = "streamkeeper.keys"
-"""Table property with the columns by which the flows of a target find its rows."""
 NULLS_PROPERTY = "streamkeeper.ignoreNullUpdates"
 """Table property on whether its flows ignore nulls."""
 TRACKED_PROPERTY = "streamkeeper.trackedHistory"
@@ -41,6 +45,8 @@ TRACKED_PROPERTY = "streamkeeper.trackedHistory"
 
 Tables of earlier releases have none yet.
 """
+CLOSED = "delta.constraints.taken_over_by_a_newer_release"
+"""A constraint that no row meets: of the table in which an earlier release kept what its target remembers."""
 DELETION_VECTORS = "delta.enableDeletionVectors"
 """On unless declared otherwise: a batch then marks the rows that it replaces, and rewrites no file."""
 
@@ -66,61 +72,141 @@ def prepare(  # noqa: PLR0917 - it mirrors apply_changes
     spark: SparkSession,
     schema: StructType,
     spec: CdcSpec,
-    tables: CdcTables,
+    path: str,
     table: Table,
     turn: Turn,
     order: DataType | None = None,
+    sibling: str | None = None,
 ) -> None:
-    """Create a target and its tombstones if absent, else add the columns that they lack; repeatable.
+    """Create a target if absent, else add the columns that it lacks; repeatable.
 
     :param order: the type of the sequences in a new table, if the flow's own is a literal and other flows
         determine it.
+    :param sibling: where an earlier release kept what the target remembers, which is taken over.
     :raises DeclarationError: the declaration does not fit its source, or the existing target; nothing was
         changed.
     """
     check_spec(schema, spec)
     with turn():
-        there = delta_log.exists(tables.target)
-        made, lack = _check_tables(spark, schema, spec, tables, table, there, order)
-        _set(spark, tables.target, lack.properties)
-        if lack.columns:
-            _add(spark, tables.target, lack.columns)
-            made = table_at(spark, tables.target).toDF().schema
-        _prepare_tombstones(spark, tables.tombstones, tombstones_schema(layout_of(made, spec.keys)))
-        if not there:
-            # Last, so that a target without tombstones must have lost them.
-            _make(spark, tables.target, made, table, spec)
+        there = delta_log.exists(path)
+        made, lack = _check_target(spark, schema, spec, path, table, there, order, sibling)
+        if there:
+            _set(spark, path, lack.properties)
+            _add(spark, path, lack.columns)
+        else:
+            _make(spark, path, made, table, spec)
+        bind(spark, path, sibling)
 
 
-def check_tables(
-    spark: SparkSession, schema: StructType, spec: CdcSpec, tables: CdcTables, table: Table
-) -> None:
-    """Check that a flow can write its target and tombstones, as they are or would be created; change nothing.
-
-    :raises DeclarationError: the declaration does not fit its source, or the existing tables.
-    """
-    check_spec(schema, spec)
-    _check_tables(spark, schema, spec, tables, table, delta_log.exists(tables.target))
-
-
-def _check_tables(  # noqa: PLR0917 - it mirrors prepare
+def check_target(  # noqa: PLR0917 - it mirrors prepare
     spark: SparkSession,
     schema: StructType,
     spec: CdcSpec,
-    tables: CdcTables,
+    path: str,
+    table: Table,
+    sibling: str | None = None,
+) -> None:
+    """Check that a flow can write its target, as it is or would be created; change nothing.
+
+    :raises DeclarationError: the declaration does not fit its source, or the existing table.
+    """
+    check_spec(schema, spec)
+    _check_target(spark, schema, spec, path, table, delta_log.exists(path), None, sibling)
+
+
+def _check_target(  # noqa: PLR0917 - it mirrors prepare
+    spark: SparkSession,
+    schema: StructType,
+    spec: CdcSpec,
+    path: str,
     table: Table,
     there: bool,
-    order: DataType | None = None,
+    order: DataType | None,
+    sibling: str | None,
 ) -> tuple[StructType, Lack]:
     """Return the target's columns, or those that it would have, and what it lacks for the flow."""
-    lack = _fit(spark, schema, spec, tables, table) if there else Lack((), {})
+    lack = _fit(spark, schema, spec, path, table) if there else Lack((), {})
     if not there:
         _check_partitions(schema, spec, table)
-    made = table_at(spark, tables.target).toDF().schema if there else target_schema(schema, spec, order)
-    layout = layout_of(made, spec.keys)
-    _check_literal(spec, layout, table)
-    _check_tombstones(spark, tables, layout, there)
+    made = table_at(spark, path).toDF().schema if there else target_schema(schema, spec, order)
+    _check_literal(spec, layout_of(made, spec.keys), table)
+    if there:
+        _check_bound(spark, path, sibling)
     return made, lack
+
+
+def _check_bound(spark: SparkSession, path: str, sibling: str | None) -> None:
+    """Check that it is known what an existing target remembers."""
+    transaction = delta_log_of(spark, path).startTransaction()
+    if BOUND in properties_of(classes(spark), transaction):
+        remembered_by(spark, path, transaction)
+    elif int(transaction.snapshot().numOfFiles()) and not (sibling and delta_log.exists(sibling)):
+        raise DeclarationError(
+            f"What {path} remembers of deleted keys is gone: its log does not say it, and the table"
+            f" {sibling}, in which an earlier release kept it, is not there. Without it a late change could"
+            " bring a deleted row back. Put a backup back with restore_table, or refresh the table in full."
+        )
+
+
+def is_bound(spark: SparkSession, path: str) -> bool:
+    """Return whether the log of a table says what it remembers."""
+    return BOUND in properties_of(classes(spark), delta_log_of(spark, path).startTransaction())
+
+
+def bind(spark: SparkSession, path: str, sibling: str | None) -> None:
+    """Let the log of a target say what it remembers, from now on; take over what an earlier release kept.
+
+    One commit, with the property that says so: killed before it, the next start does it.
+    """
+    java = classes(spark)
+    transaction = delta_log_of(spark, path).startTransaction()
+    if BOUND in properties_of(java, transaction):
+        return
+    found = Remembered(str(transaction.metadata().id()), int(transaction.snapshot().version()))
+    if sibling and delta_log.exists(sibling):
+        _close(spark, sibling)
+        layout = layout_by(table_at(spark, path).toDF().schema, properties_of(java, transaction))
+        found = adopted(spark, path, layout, table_at(spark, sibling).toDF(), found)
+    read = java("org.apache.spark.sql.delta.actions.Action").fromJson
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [FEATURE]}
+    needed = scala_seq(java, [read(json.dumps({"protocol": protocol}))])
+    transaction.updateProtocol(transaction.protocol().merge(needed))
+    _configure(java, transaction, BOUND, "true")
+    operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
+    transaction.commit(scala_seq(java, [domain(java, found)]), operation)
+
+
+def _close(spark: SparkSession, sibling: str) -> None:
+    """Let Delta refuse what a driver of an earlier release would add to its table of tombstones from now on:
+    nobody would read it.
+    """
+    java = classes(spark)
+    transaction = delta_log_of(spark, sibling).startTransaction()
+    if CLOSED not in properties_of(java, transaction):
+        _configure(java, transaction, CLOSED, "false")
+        operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
+        transaction.commit(scala_seq(java, []), operation)
+
+
+def _configure(java: Classes, transaction: Any, name: str, value: str) -> None:
+    """Set a table property in a transaction."""
+    metadata = json.loads(transaction.metadata().json())["metaData"]
+    metadata = {**metadata, "configuration": {**metadata["configuration"], name: value}}
+    read = java("org.apache.spark.sql.delta.actions.Action").fromJson
+    transaction.updateMetadata(read(json.dumps({"metaData": metadata})), False)
+
+
+def empty(spark: SparkSession, path: str, app_id: str) -> None:
+    """Remove all rows of a target, and all that it remembers, in one commit of (``app_id``, 0)."""
+    java = classes(spark)
+    transaction = delta_log_of(spark, path).startTransaction()
+    if int(transaction.txnVersion(app_id)) >= 0:
+        return
+    gone = [file.remove() for file in python_list(java, transaction.filterFiles())]
+    nothing = Remembered(str(transaction.metadata().id()), int(transaction.snapshot().version()))
+    actions = [set_transaction(java, app_id, 0), domain(java, nothing), *gone]
+    operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
+    transaction.commit(scala_seq(java, actions), operation)
 
 
 def _make(spark: SparkSession, path: str, schema: StructType, table: Table, spec: CdcSpec) -> None:
@@ -135,21 +221,6 @@ def _make(spark: SparkSession, path: str, schema: StructType, table: Table, spec
     builder.execute()
 
 
-def _prepare_tombstones(spark: SparkSession, path: str, wanted: StructType) -> None:
-    if not delta_log.exists(path):
-        DeltaTable.createIfNotExists(spark).location(spark_url(path)).addColumns(wanted).partitionedBy(
-            KIND
-        ).execute()
-        return
-    found = table_at(spark, path).toDF().schema
-    if ROW in found.fieldNames():
-        _add(
-            spark,
-            path,
-            list(_lacking(found[ROW].dataType, wanted[ROW].dataType, (ROW,), f"the table {path}")),
-        )
-
-
 def _check_partitions(schema: StructType, spec: CdcSpec, table: Table) -> None:
     stored = [field.name for field in stored_fields(schema, spec)]
     unknown = [name for name in table.partition_cols if name.lower() not in {one.lower() for one in stored}]
@@ -160,33 +231,12 @@ def _check_partitions(schema: StructType, spec: CdcSpec, table: Table) -> None:
         )
 
 
-def _check_tombstones(spark: SparkSession, tables: CdcTables, layout: Layout, target_is_there: bool) -> None:
-    if not delta_log.exists(tables.tombstones):
-        if target_is_there:
-            raise DeclarationError(
-                f"The tombstones of {tables.target} are gone: {tables.tombstones} is no Delta table."
-                " Without them a late change could restore a deleted row. Restore both tables together, or"
-                " refresh the table in full."
-            )
-        return
-    found, wanted = table_at(spark, tables.tombstones).toDF().schema, tombstones_schema(layout)
-    for name in (KEY, AT):
-        if (
-            name not in found.fieldNames()
-            or found[name].dataType.simpleString() != wanted[name].dataType.simpleString()
-        ):
-            raise DeclarationError(
-                f"The tombstones at {tables.tombstones} have another {name} than the table {tables.target}:"
-                " they belong to another table. Restore both together, or move the tombstones away."
-            )
-
-
-def _fit(spark: SparkSession, schema: StructType, spec: CdcSpec, tables: CdcTables, table: Table) -> Lack:
+def _fit(spark: SparkSession, schema: StructType, spec: CdcSpec, path: str, table: Table) -> Lack:
     """Return what a target lacks for a flow.
 
     :raises DeclarationError: it is no AUTO CDC target, or one of another kind.
     """
-    opened = table_at(spark, tables.target)
+    opened = table_at(spark, path)
     found, says = opened.toDF().schema, f"{table.where}: the table {table.name}"
     detail = opened.detail().select("properties").first()
     properties = dict(detail[0]) if detail else {}

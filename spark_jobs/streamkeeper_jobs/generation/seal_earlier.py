@@ -16,7 +16,7 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, BATCH, EARLIEST, OFFSETS, Generation, Start
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper_jobs.sinks.job import Job
-from streamkeeper_jobs.spark.delta_table import last_written, seal, shut_out
+from streamkeeper_jobs.spark.delta_table import last_written, seal
 
 
 @dataclass(frozen=True)
@@ -146,14 +146,8 @@ def evidence(where: CommittedPosition | None, sealed: Sealed) -> dict[str, Any]:
 
 
 def _seal(job: Job, query_id: str) -> int | None:
-    """Seal a query id in all tables of its flow, in the order of a batch.
-
-    Return the last batch it really wrote.
-    """
-    *others, (table, app_id) = job.sink.app_ids(query_id)
-    for path, other in others:
-        shut_out(job.spark, path, other, job.watch.obey)
-    return seal(job.spark, table, app_id, job.watch.obey)
+    """Seal a query id in its flow's table; return the last batch it really wrote."""
+    return seal(job.spark, job.table_path, query_id, job.watch.obey)
 
 
 def _begun_behind(home: FlowHome, generation: Generation, sealed: Sealed) -> tuple[Generation, Start] | None:

@@ -80,10 +80,10 @@ def _find(
                 " recovery; if it was abandoned, reset the flow from the generation before"
                 " (reset_checkpoint)."
             )
-        case mode:
+        case StartMode.GENERATION | StartMode.ADOPTED:
             raise RecoveryError(
-                f"Generation {generation.number} was decided to start from {str(mode)!r}, which this release"
-                " does not know."
+                f"Generation {generation.number} is recorded to start {str(start.mode)!r}, which no driver"
+                " carries out: its recovery does."
             )
 
 

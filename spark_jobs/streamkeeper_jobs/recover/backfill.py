@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,11 +14,12 @@ from pyspark.sql.types import DataType, StructType
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING
 from streamkeeper.declare.model import AutoCdcFlow
+from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RecoveryError, RequestError, StreamkeeperError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
 from streamkeeper.flows import position as flow_position
-from streamkeeper.flows.backfill_flow import HISTORY, KIND, SEQUENCE
+from streamkeeper.flows.backfill_flow import HISTORY, KIND, SEQUENCE, name_of
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.environment import opened
 from streamkeeper.manifest.import_file import load_pipeline
@@ -26,13 +27,15 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.restart import backfill_source
-from streamkeeper.recover.restart.backfill_source import Backup, Filters
+from streamkeeper.recover.restart.backfill_source import Backup, Filled, FillingIn, Filters
 from streamkeeper.settings import Settings
 from streamkeeper.sources.kafka.offsets import LATEST
-from streamkeeper.tables.backups import TARGET, TOMBSTONES
 from streamkeeper_jobs.cdc.columns import SEQUENCE as AT
+from streamkeeper_jobs.cdc.columns import layout_by
 from streamkeeper_jobs.cdc.events import KEY
 from streamkeeper_jobs.cdc.events import KIND as KIND_OF_CHANGE
+from streamkeeper_jobs.cdc.remembered import rows_of
+from streamkeeper_jobs.cdc.replace_rows import opened as opened_target
 from streamkeeper_jobs.driver.derived_flow import FOR_NOW, Tell, drive_derived_flow
 from streamkeeper_jobs.driver.driver import declared_in, find
 from streamkeeper_jobs.spark.columns import column
@@ -53,27 +56,26 @@ class Filling:
 
 def fill_step(spark: SparkSession, work: Work) -> dict[str, Any]:
     """Carry out the step ``fill`` of a recovery: see :func:`fill`."""
-    details = work.plan.details
-    paths = details.get("backup")
-    backup = Backup(paths[TARGET], paths[TOMBSTONES]) if paths else None
-    request = BackfillRequest.from_json(details.get("backfill", work.plan.request))
+    known = work.plan.known(FillingIn)
+    request = BackfillRequest.from_json(known.backfill or work.plan.request)
 
     def tell(numbers: dict[str, int]) -> None:
         work.progress(**numbers)
         work.check_stop()
 
-    return fill(
+    done = fill(
         spark,
-        Filling(work.settings, request, work.plan.recovery_id, details["fingerprint"], backup),
+        Filling(work.settings, request, work.plan.recovery_id, known.fingerprint, known.backup),
         tell,
         work.check_stop,
     )
+    return asdict(done)
 
 
 def fill(
     spark: SparkSession, filling: Filling, tell: Tell, check_stop: Callable[[], None] = lambda: None
-) -> dict[str, Any]:
-    """Run a backfill to its end and return its evidence.
+) -> Filled:
+    """Run a backfill to its end.
 
     A completed backfill is not run again; an interrupted one continues.
 
@@ -87,17 +89,13 @@ def fill(
     return _evidence(filling.settings, home, derived)
 
 
-def _evidence(settings: Settings, home: FlowHome, derived: Flow) -> dict[str, Any]:
+def _evidence(settings: Settings, home: FlowHome, derived: Flow) -> Filled:
     begun = flow_position.last_begun(home)
     assert begun is not None, "it is done"
     found = flow_position.look(home, settings.table_path(derived.declaration.target), *begun)
-    return {
-        "flow": home.full_name,
-        "query_id": found.generation.query_id,
-        "done": True,
-        "batch": found.batch,
-        "missing": found.missing_in_sink,
-    }
+    return Filled(
+        home.full_name, found.generation.query_id, done=True, batch=found.batch, missing=found.missing_in_sink
+    )
 
 
 def _prepare(spark: SparkSession, filling: Filling) -> tuple[FlowHome, Flow]:
@@ -119,11 +117,25 @@ def _prepare(spark: SparkSession, filling: Filling) -> tuple[FlowHome, Flow]:
     request = _with_all_partitions(spark, filling.settings, request, flow)
     if backup is not None:
         backup = replace(backup, parts=_sequence_parts(spark, backup, flow))
+        if backup.tombstones is None and isinstance(flow.declaration, AutoCdcFlow):
+            side = FlowHome(home.storage, home.pipeline, name_of(flow.name, filling.recovery))
+            place = home.storage.path(f"{side.root}/remembered")
+            backup = replace(backup, tombstones=_remembered(spark, backup.target, place))
     filters = Filters(
         partial(_only, request), lambda frame: frame.where(F.lit(False)), partial(_changes, request)
     )
     derived = backfill_source.derive(flow, request, filling.recovery, filters, backup)
     return FlowHome(home.storage, home.pipeline, derived.name), derived
+
+
+def _remembered(spark: SparkSession, path: str, place: str) -> str:
+    """Write what a backup remembers as a table that can be read as a stream, once; return its place."""
+    if not delta_log.exists(place):
+        target = opened_target(spark, path)
+        layout = layout_by(target.schema, target.properties)
+        rows = rows_of(spark, path, layout, target.remembered)
+        rows.write.format("delta").save(spark_url(place))
+    return place
 
 
 def _with_all_partitions(

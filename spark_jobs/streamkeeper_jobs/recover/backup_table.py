@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from streamkeeper.delta import log as delta_log
+from streamkeeper.delta import remembered
 from streamkeeper.delta.copy_files import check_copyable, files_of
 from streamkeeper.delta.log import SEAL, Transactions
 from streamkeeper.errors import CheckpointError, RecoveryError
@@ -24,7 +24,6 @@ from streamkeeper.tables import recovery_lock
 from streamkeeper.tables.backups import (
     PIN,
     TARGET,
-    TOMBSTONES,
     Checksum,
     Pinned,
     PinnedTable,
@@ -34,6 +33,7 @@ from streamkeeper.tables.backups import (
 )
 from streamkeeper.tables.flows_at_version import FlowAt, WritersAt, flow_at, query_ids
 from streamkeeper.tables.other_writers import undeclared
+from streamkeeper_jobs.cdc.table_schema import bind, is_bound
 from streamkeeper_jobs.recover.tidy_tables import turn_on
 from streamkeeper_jobs.spark.delta_snapshot import Snapshot, read_snapshot
 from streamkeeper_jobs.spark.log import say
@@ -48,8 +48,7 @@ _CLOCKED_SINCE = ("delta.inCommitTimestampEnablementVersion", "delta.inCommitTim
 def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
     """Choose the versions to copy, and write the commit that each copy will have.
 
-    The versions of target and tombstones are read in the writers' turn, so that no batch is in only one of
-    them. The turn is given back before any table is read.
+    An AUTO CDC table of an earlier release takes over first what it remembers, in the writers' turn.
 
     :raises TableLocked: a recovery works on the table, or began to during the wait for the turn; nothing was
         copied.
@@ -61,19 +60,17 @@ def pin(spark: SparkSession, work: Work) -> dict[str, Any]:
         recovery_lock.check_free(work.book.storage, plan.pipeline, table, plan.recovery_id)
 
     check_free()
-    unit: dict[str, str] = plan.details["unit"]
-    turn = (
-        turn_on(spark, work.settings, plan.pipeline, table, plan.recovery)
-        if TOMBSTONES in unit
-        else nullcontext
-    )
-    with turn():
-        check_free()  # the wait may have been long, and a recovery that restores tables takes no turn
-        versions = {what: delta_log.latest_version(path) for what, path in unit.items()}
-        check_free()
-    found = {what: _read(spark, path, versions[what]) for what, path in unit.items()}
-    flows = tuple(_flows(work, table, found[TARGET]))
-    return asdict(Pinned(tuple(_pin(work, what, path, found[what]) for what, path in unit.items()), flows))
+    # A plan of an earlier release names the unit that a table was.
+    path: str = plan.details.get("path") or plan.details["unit"][TARGET]
+    sibling = work.settings.tombstones_path(table)
+    if not is_bound(spark, path) and delta_log.exists(sibling):
+        with turn_on(spark, work.settings, plan.pipeline, table, plan.recovery)():
+            check_free()  # the wait may have been long, and a recovery that restores tables takes no turn
+            bind(spark, path, sibling)
+    version = delta_log.latest_version(path)
+    check_free()
+    found = _read(spark, path, version)
+    return asdict(Pinned((_pin(work, TARGET, path, found),), tuple(_flows(work, table, found))))
 
 
 def verify(spark: SparkSession, work: Work) -> dict[str, Any]:
@@ -173,7 +170,7 @@ def commit_of(found: Snapshot, table_id: str, told: dict[str, str]) -> list[str]
         {"commitInfo": info},
         {"protocol": found.protocol},
         {"metaData": metadata},
-        *found.others,
+        *(remembered.moved(action, table_id, since=-1) for action in found.others),
         *adds,
     ]
     return [json.dumps(action, ensure_ascii=False, separators=(",", ":")) for action in actions]

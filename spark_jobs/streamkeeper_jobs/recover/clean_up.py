@@ -15,14 +15,18 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from streamkeeper.delta import log as delta_log
+from streamkeeper.delta import remembered
 from streamkeeper.errors import TableLocked
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans.kind import Work
-from streamkeeper.recover.steps.clean_up import give_back_locks
+from streamkeeper.recover.steps.clean_up import CleanUp, give_back_locks
+from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock, tombstone_retention
-from streamkeeper_jobs.cdc.steps import CdcTables
-from streamkeeper_jobs.cdc.tombstones import forget
+from streamkeeper_jobs.cdc.remembered import forget
+from streamkeeper_jobs.cdc.table_schema import is_bound
 from streamkeeper_jobs.recover.tidy_tables import turn_on
+from streamkeeper_jobs.spark.delta_snapshot import domains_of, snapshot_at
 
 
 def act(spark: SparkSession, work: Work) -> dict[str, Any]:
@@ -35,9 +39,9 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     forgotten: dict[str, int] = {}
     left: dict[str, str] = {}
     try:
-        for item in work.plan.details["tombstones"]:
+        for item in work.plan.known(CleanUp).tombstones:
             work.check_stop()
-            table = item["table"]
+            table = item.table
             why = _why_left(work, table)
             if why is None:
                 with (
@@ -45,17 +49,33 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
                     _locked(work, table) as why,
                 ):
                     if why is None:
-                        tables = CdcTables(
-                            work.settings.table_path(table), work.settings.tombstones_path(table)
-                        )
-                        forgotten[table] = forget(
-                            spark, tables, datetime.fromisoformat(item["before"]), nullcontext
-                        )
+                        before = datetime.fromisoformat(item.before)
+                        path = work.settings.table_path(table)
+                        if is_bound(spark, path):  # else no flow ran since an earlier release
+                            forgotten[table] = forget(spark, path, before, nullcontext)
+                            _remove_strays(spark, path)
             if why is not None:
                 left[table] = why
     finally:
         give_back_locks(work)  # also those of an earlier try that was killed
     return {"forgotten": forgotten, "left": left}
+
+
+def _remove_strays(spark: SparkSession, path: str) -> None:
+    """Remove files of remembered changes that no version names which the log can still show.
+
+    In the writers' turn: nobody writes such files meanwhile.
+    """
+    storage, named = open_storage(path), set[str]()
+    held = delta_log.versions(path)
+    oldest = domains_of(snapshot_at(spark, path, held[-1])).get(remembered.DOMAIN) if held else None
+    found = [commit.remembered for commit in delta_log.commits(path, at_once=4)]
+    found.append(remembered.of_actions([{"domainMetadata": oldest}] if oldest else []))
+    for one in found:
+        named.update(name.split("/")[-2] for name, _ in (one.files if one else ()))
+    for run in storage.names(remembered.FOLDER):
+        if run not in named:
+            storage.remove(f"{remembered.FOLDER}/{run}")
 
 
 def _why_left(work: Work, table: str) -> str | None:

@@ -26,7 +26,7 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.settings import Settings
-from streamkeeper_jobs.cdc import CdcTables, check_tables
+from streamkeeper_jobs.cdc import check_target
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
 from streamkeeper_jobs.spark.exceptions import causes_of
 from streamkeeper_jobs.spark.session import spark_url
@@ -121,12 +121,13 @@ def _check_cdc_tables(
     target, table = declared.target, flow.pipeline.table(declared.target)
     assert table is not None, "a pipeline whose flow has no table is refused"
     try:
-        check_tables(
+        check_target(
             spark,
             frame.schema,
             declared.spec,
-            CdcTables(settings.table_path(target), settings.tombstones_path(target)),
+            settings.table_path(target),
             table,
+            settings.tombstones_path(target),
         )
     except DeclarationError as error:
         raise RecoveryError(

@@ -1,7 +1,4 @@
-"""The Spark step of ``full_refresh``: seals the writers of a table, then empties it and its tombstones.
-
-Each is emptied by one DELETE, never by two.
-"""
+"""The Spark step of ``full_refresh``: seals the writers of a table, then empties it by one commit."""
 
 from __future__ import annotations
 
@@ -13,8 +10,11 @@ from pyspark.sql import SparkSession
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RecoveryError
 from streamkeeper.recover.plans.kind import Work
+from streamkeeper.recover.requests.full_refresh import Emptying
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables.commit_marks import app_id, is_emptied
+from streamkeeper_jobs.cdc.columns import KEYS_PROPERTY
+from streamkeeper_jobs.cdc.table_schema import bind, empty, is_bound
 from streamkeeper_jobs.recover.rewind import seal_flows
 from streamkeeper_jobs.spark.delta_commit import carrying
 from streamkeeper_jobs.spark.session import spark_url
@@ -28,7 +28,7 @@ def empty_tables(spark: SparkSession, work: Work) -> dict[str, Any]:
     """
     shared_steps.check_go(work)
     plan = shared_steps.plan_under_hold(work)
-    paths: list[str] = plan.details["paths"]
+    paths = plan.known(Emptying).paths
     for path in paths:
         _check_may_be_emptied(spark, path)
     before = {path: delta_log.latest_version(path) for path in paths}
@@ -37,22 +37,38 @@ def empty_tables(spark: SparkSession, work: Work) -> dict[str, Any]:
     for number, path in enumerate(paths, start=1):
         work.check_stop()
         done.append({"path": path, **_empty(spark, path, plan.recovery_id, before[path])})
+        _bind(spark, path)
         work.progress(table=number, of=len(paths), path=path)
     return {"tables": done}
 
 
 def _check_may_be_emptied(spark: SparkSession, path: str) -> None:
-    detail = DeltaTable.forPath(spark, spark_url(path)).detail().select("properties").first()
-    if detail is not None and detail["properties"].get("delta.appendOnly") == "true":
+    if _properties(spark, path).get("delta.appendOnly") == "true":
         raise RecoveryError(
             f"{path} has the property delta.appendOnly, so no row of it can be removed. Nothing was changed."
             " Unset the property, and run this step again."
         )
 
 
+def _properties(spark: SparkSession, path: str) -> dict[str, str]:
+    detail = DeltaTable.forPath(spark, spark_url(path)).detail().select("properties").first()
+    return dict(detail["properties"]) if detail is not None else {}
+
+
+def _bind(spark: SparkSession, path: str) -> None:
+    """Let an AUTO CDC table of an earlier release remember nothing: it would take over what is of its old
+    rows.
+    """
+    if not is_bound(spark, path) and KEYS_PROPERTY in _properties(spark, path):
+        bind(spark, path, None)
+
+
 def _empty(spark: SparkSession, path: str, recovery_id: str, before: int | None) -> dict[str, Any]:
     if is_emptied(path, recovery_id):
         return {"note": "was emptied before this try"}
-    with carrying(spark, app_id(recovery_id), 0):
-        DeltaTable.forPath(spark, spark_url(path)).delete()
+    if is_bound(spark, path):
+        empty(spark, path, app_id(recovery_id))
+    else:
+        with carrying(spark, app_id(recovery_id), 0):
+            DeltaTable.forPath(spark, spark_url(path)).delete()
     return {"version_before": before, "version": delta_log.latest_version(path)}

@@ -11,11 +11,13 @@ import hashlib
 import json
 import uuid
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from streamkeeper.delta import log as delta_log
+from streamkeeper.delta import remembered
 from streamkeeper.delta.copy_files import FIRST_COMMIT, Progress, copy_files, files_of
 from streamkeeper.delta.log import SEAL
 from streamkeeper.errors import RecoveryError
@@ -26,6 +28,7 @@ from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.full_refresh import DECLARED
 from streamkeeper.recover.restart import side_table
+from streamkeeper.recover.restart.side_table import SideTables
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import open_storage
 from streamkeeper.tables.backups import TARGET
@@ -59,12 +62,15 @@ def build(spark: SparkSession, work: Work) -> dict[str, Any]:
     plan = work.plan
     found = {
         what: read_snapshot(spark, path)
-        for what, path in plan.details["unit"].items()
+        for what, path in plan.known(SideTables).unit.items()
         if delta_log.exists(path)
     }
     for what, snapshot in found.items():
         side_table.check_replaceable(
-            plan.details["unit"][what], snapshot.protocol, snapshot.metadata, plan.request["definition"]
+            plan.known(SideTables).unit[what],
+            snapshot.protocol,
+            snapshot.metadata,
+            plan.request["definition"],
         )
         if plan.request["definition"] != DECLARED:
             _define(snapshot, plan, what)
@@ -111,7 +117,7 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
     }
     tables = [
         _replace(spark, plan, what)
-        for what in sorted(plan.details["beside"], key=lambda what: what == TARGET)
+        for what in sorted(plan.known(SideTables).beside, key=lambda what: what == TARGET)
     ]
     for builder in flows:
         if last_begun(builder.side) is None:  # its sources are still empty
@@ -121,10 +127,13 @@ def put_in_place(spark: SparkSession, work: Work) -> dict[str, Any]:
 
 def _define(found: Snapshot, plan: Plan, what: str) -> None:
     """Create the side table, without rows, with the definition of the present table, unless it exists."""
-    path = plan.details["beside"][what]
-    empty = replace(found, adds=(), others=tuple(action for action in found.others if _is_definition(action)))
+    path = plan.known(SideTables).beside[what]
+    nothing = [action for action in (remembered.emptied(action) for action in found.others) if action]
+    empty = replace(
+        found, adds=(), others=(*(action for action in found.others if _is_definition(action)), *nothing)
+    )
     told = {
-        "source": plan.details["unit"][what],
+        "source": plan.known(SideTables).unit[what],
         "sourceVersion": str(found.version),
         _DEFINITION: _digest(found),
     }
@@ -134,7 +143,8 @@ def _define(found: Snapshot, plan: Plan, what: str) -> None:
 
 def _is_definition(action: JsonObject) -> bool:
     """Return whether an action is part of the definition, such as clustering: not of writes or row ids."""
-    return "domainMetadata" in action and action["domainMetadata"]["domain"] != "delta.rowTracking"
+    own = ("delta.rowTracking", remembered.DOMAIN)
+    return "domainMetadata" in action and action["domainMetadata"]["domain"] not in own
 
 
 def _digest(found: Snapshot) -> str:
@@ -150,8 +160,8 @@ def _check_definitions(spark: SparkSession, plan: Plan) -> None:
 
     :raises RecoveryError: one was changed; nothing was touched.
     """
-    for what, path in plan.details["unit"].items():
-        first = open_storage(plan.details["beside"][what]).read(FIRST_COMMIT)
+    for what, path in plan.known(SideTables).unit.items():
+        first = open_storage(plan.known(SideTables).beside[what]).read(FIRST_COMMIT)
         info = json.loads(first.splitlines()[0]).get("commitInfo", {}) if first else {}
         made_by = info.get("operationParameters", {}).get(_DEFINITION)
         if made_by is not None and made_by != _digest(read_snapshot(spark, path)):
@@ -168,18 +178,24 @@ def _bring(spark: SparkSession, work: Work) -> dict[str, int]:
     Return the number of files of each.
     """
     found = {}
-    for what, path in work.plan.details["beside"].items():
+    for what, path in work.plan.known(SideTables).beside.items():
         if not delta_log.exists(path):
             raise RecoveryError(
                 f"There is no table at {path}: its sources had no rows yet, or someone removed it. The old"
                 " table was not changed."
             )
-        files = list(files_of(json.dumps({"add": add}) for add in read_snapshot(spark, path).adds))
+        built = read_snapshot(spark, path)
+        actions = chain(built.others, ({"add": add} for add in built.adds))
+        files = list(files_of(json.dumps(action) for action in actions))
         progress = Progress(
             lambda what=what, **numbers: work.progress(what=what, **numbers), work.check_stop, len(files)
         )
         copy_files(
-            open_storage(path), open_storage(work.plan.details["unit"][what]), files, progress, share=True
+            open_storage(path),
+            open_storage(work.plan.known(SideTables).unit[what]),
+            files,
+            progress,
+            share=True,
         )
         found[what] = len(files)
     return found
@@ -220,8 +236,8 @@ def _begin(builder: Builder, plan: Plan) -> dict[str, Any]:
 def _replace(spark: SparkSession, plan: Plan, what: str) -> dict[str, Any]:
     """Replace one table, in one commit that carries the batches of the queries that will continue with it."""
     path, beside, app_id = (
-        plan.details["unit"][what],
-        plan.details["beside"][what],
+        plan.known(SideTables).unit[what],
+        plan.known(SideTables).beside[what],
         side_table.app_id(plan.recovery_id),
     )
     wanted, before = read_snapshot(spark, beside), delta_log.latest_version(path)

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from streamkeeper.delta import log as delta_log
+from streamkeeper.delta import remembered
 from streamkeeper.delta.copy_files import FIRST_COMMIT
 from streamkeeper.delta.summary import check_may_become
 from streamkeeper.errors import RecoveryError
@@ -300,9 +301,10 @@ def _domains(present: Snapshot, wanted: Snapshot) -> Iterator[JsonObject]:
     for name, domain in there.items():
         if name not in needed and name != _ROW_TRACKING:
             yield {"domainMetadata": {**domain, "removed": True}}
+    own, since = str(present.metadata["id"]), present.version
     for name, domain in needed.items():
-        if name != _ROW_TRACKING and there.get(name) != domain:
-            yield {"domainMetadata": domain}
+        if name != _ROW_TRACKING and (there.get(name) != domain or name == remembered.DOMAIN):
+            yield remembered.moved({"domainMetadata": domain}, own, since)
 
 
 def _named(snapshot: Snapshot) -> dict[str, JsonObject]:

@@ -8,6 +8,7 @@ again under their old query ids. That is why each flow begins a new generation a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from streamkeeper.delta import log as delta_log
+from streamkeeper.delta import remembered
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import backfill_flow, generations
 from streamkeeper.recover.plans.kind import Work
@@ -23,9 +25,10 @@ from streamkeeper.recover.restart import put_back as put_backs
 from streamkeeper.recover.restart.put_back import VersionToRestore
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import past_versions, running_vacuums
-from streamkeeper_jobs.cdc.steps import CdcTables, app_ids
 from streamkeeper_jobs.generation.seal_earlier import not_sealed, write_end
-from streamkeeper_jobs.spark.delta_table import shut_out
+from streamkeeper_jobs.spark.delta_snapshot import JsonObject, domains_of, snapshot_at
+from streamkeeper_jobs.spark.delta_table import delta_log_of, shut_out
+from streamkeeper_jobs.spark.jvm import classes, scala_object, scala_seq
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.session import spark_url, with_settings
 
@@ -38,11 +41,10 @@ def seal_flows(spark: SparkSession, work: Work, plan: Plan) -> None:
     Doing it again changes nothing. Abandoned backfills of the table are sealed too: a batch of theirs may be
     in progress in a process that was not waited for.
 
-    :param plan: has one table, whose tombstones are included if there are any. Of each flow with a next
-        generation, all generations before it are sealed.
+    :param plan: has one table. Of each flow with a next generation, all generations before it are sealed.
     """
     (table,) = plan.tables
-    tables = CdcTables(work.settings.table_path(table), work.settings.tombstones_path(table))
+    path = work.settings.table_path(table)
     following = [
         (work.home(flow), flow.next_generation) for flow in plan.flows if flow.next_generation is not None
     ]
@@ -53,9 +55,8 @@ def seal_flows(spark: SparkSession, work: Work, plan: Plan) -> None:
         ]  # its process may be about to decide its first generation
     for home, number in shut:
         write_end(home, number)
-        for path, app_id in app_ids(tables, generations.query_id_of(home, number)):
-            if delta_log.exists(path):
-                shut_out(spark, path, app_id, work.check_stop)
+        if delta_log.exists(path):
+            shut_out(spark, path, generations.query_id_of(home, number), work.check_stop)
 
 
 def put_back(
@@ -86,6 +87,7 @@ def put_back(
     for back in wanted:
         evidence: dict[str, Any] = {"path": back.path, "version": back.version, "from_version": back.newest}
         if found[back.path] is not None:
+            put_remembered_back(spark, back.path, back.version)
             yield {**evidence, "put_back_at": found[back.path], "note": "was restored before this try"}
             continue
         late = put_backs.written_late(work, plan, back.path, back.newest, put_backs.once_decided(plan))
@@ -98,6 +100,7 @@ def put_back(
 def _restore(spark: SparkSession, back: VersionToRestore, recovery: str) -> dict[str, Any]:
     with with_settings(spark, {_METADATA: past_versions.mark(recovery)}):
         told = DeltaTable.forPath(spark, spark_url(back.path)).restoreToVersion(back.version).first()
+    put_remembered_back(spark, back.path, back.version)
     at = past_versions.restored_by(back.path, recovery, back.newest)
     if at is None:
         raise RecoveryError(
@@ -105,6 +108,26 @@ def _restore(spark: SparkSession, back: VersionToRestore, recovery: str) -> dict
             " again."
         )
     return {"put_back_at": at, **({} if told is None else told.asDict())}
+
+
+def put_remembered_back(spark: SparkSession, path: str, version: int) -> None:
+    """Let a table that was put back to a version remember what that version remembered.
+
+    RESTORE leaves the domain as it is. Killed between the two, the table is refused by its flows until the
+    step was run again.
+    """
+    java, read = classes(spark), classes(spark)("org.apache.spark.sql.delta.actions.Action").fromJson
+    transaction = delta_log_of(spark, path).startTransaction()
+    present, newest = domains_of(transaction.snapshot()), int(transaction.snapshot().version())
+    if remembered.DOMAIN not in present:
+        return
+    wanted = domains_of(snapshot_at(spark, path, version)).get(remembered.DOMAIN)
+    if wanted is None:  # of an earlier release, whose rows are taken over again by the next start
+        action: JsonObject = {"domainMetadata": {**present[remembered.DOMAIN], "removed": True}}
+    else:
+        action = remembered.moved({"domainMetadata": wanted}, str(transaction.metadata().id()), newest)
+    operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
+    transaction.commit(scala_seq(java, [read(json.dumps(action))]), operation)
 
 
 def act(spark: SparkSession, work: Work) -> dict[str, Any]:

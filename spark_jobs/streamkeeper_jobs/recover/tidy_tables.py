@@ -55,7 +55,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     done: list[dict[str, Any]] = []
     failed: list[str] = []
     for tidy in (tidy for tidy in tidies_of(work.plan) if tidy.left_alone is None):
-        for path in filter(delta_log.exists, tidy.paths(work.settings)):
+        for path in filter(delta_log.exists, [work.settings.table_path(tidy.table)]):
             work.check_stop()
             try:
                 done.append(_tidy(spark, work.settings, tidy, path))
@@ -76,7 +76,7 @@ def _tidy(spark: SparkSession, settings: Settings, tidy: TableTidy, path: str) -
     state = open_storage(settings.state)
     table = DeltaTable.forPath(spark, spark_url(path))
     turn = turn_on(spark, settings, tidy.pipeline, tidy.table, "tidy_tables")
-    with turn() if tidy.tombstones else nullcontext():
+    with turn() if tidy.turns else nullcontext():
         if (at_work := recovery_at_work(state, tidy)) is not None:  # the turn may have been long in coming
             return {"path": path, "left_alone": at_work}
         compacted = table.optimize().executeCompaction().select("metrics.*").first()

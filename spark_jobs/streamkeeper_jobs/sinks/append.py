@@ -28,9 +28,6 @@ class AppendSink:
     def __init__(self, job: Job) -> None:
         self._job = job
 
-    def app_ids(self, query_id: str) -> tuple[tuple[str, str], ...]:
-        return ((self._job.table_path, query_id),)
-
     def check(self, frame: DataFrame) -> None:
         check_appends(frame)
 

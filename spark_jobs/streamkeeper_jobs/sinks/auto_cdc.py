@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.errors import DeclarationError
 from streamkeeper.flows.generations import Generation
-from streamkeeper_jobs.cdc import CdcTables, Step, app_ids, apply_changes, check_spec, prepare
+from streamkeeper_jobs.cdc import Step, apply_changes, check_spec, prepare
 from streamkeeper_jobs.sinks.writers_turn import writers_turn
 from streamkeeper_jobs.spark.stateful_operators import check_appends
 from streamkeeper_jobs.stream.query import writer_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class CdcSink:
-    """Target and tombstones as one unit, written by ``foreachBatch`` under ids of the generation.
+    """A target, written by ``foreachBatch`` under the generation's query id.
 
     The turn is taken for every batch, even if only this flow writes the table: another flow of the table may
     be declared later, and start while this one still runs as it was declared (docs/decisions/0013).
@@ -31,11 +31,7 @@ class CdcSink:
 
     def __init__(self, job: Job, flow: AutoCdcFlow) -> None:
         self._job, self._flow = job, flow
-        self._tables = CdcTables(job.table_path, job.settings.tombstones_path(flow.target))
         self._failed: Exception | None = None
-
-    def app_ids(self, query_id: str) -> tuple[tuple[str, str], ...]:
-        return app_ids(self._tables, query_id)
 
     def check(self, frame: DataFrame) -> None:
         with self._placed():
@@ -49,9 +45,18 @@ class CdcSink:
 
         job = self._job
         order = order_beside(job, self._flow)
-        turn = writers_turn(job, generation, self.app_ids, writes=False)
+        turn = writers_turn(job, generation, writes=False)
         with self._placed():
-            prepare(job.spark, frame.schema, self._flow.spec, self._tables, job.table, turn, order)
+            prepare(
+                job.spark,
+                frame.schema,
+                self._flow.spec,
+                job.table_path,
+                job.table,
+                turn,
+                order,
+                job.settings.tombstones_path(self._flow.target),
+            )
 
     def update(self, frame: DataFrame, generation: Generation) -> None:
         self.make(frame, generation)
@@ -59,11 +64,13 @@ class CdcSink:
     def start(
         self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None
     ) -> StreamingQuery:
-        turn = writers_turn(self._job, generation, self.app_ids)
+        turn = writers_turn(self._job, generation)
 
         def apply(batch: DataFrame, number: int) -> None:
             try:
-                apply_changes(batch, self._flow.spec, self._tables, Step(generation.query_id, number), turn)
+                apply_changes(
+                    batch, self._flow.spec, self._job.table_path, Step(generation.query_id, number), turn
+                )
             except Exception as error:
                 self._failed = error
                 raise

@@ -22,14 +22,6 @@ if TYPE_CHECKING:
 class Sink(Protocol):
     """The table of one flow, as its driver writes it."""
 
-    def app_ids(self, query_id: str) -> tuple[tuple[str, str], ...]:
-        """Return every table (path or URL) and ``txnAppId`` of a query id's commits, in the order of a batch.
-
-        The last is the flow's own table under the bare query id. It gets a commit with every batch, so it
-        holds the flow's position.
-        """
-        ...
-
     def check(self, frame: DataFrame) -> None:
         """Check, before anything is changed, that the flow's rows can be written.
 

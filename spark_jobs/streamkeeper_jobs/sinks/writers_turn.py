@@ -5,7 +5,6 @@ A holder that cannot be proven dead is sealed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
@@ -25,11 +24,8 @@ from streamkeeper_jobs.stream.watch import Order, Reason, Stopped
 if TYPE_CHECKING:
     from streamkeeper_jobs.sinks.job import Job
 
-AppIds = Callable[[str], tuple[tuple[str, str], ...]]
-"""Returns the tables and ids under which a query id commits."""
 
-
-def writers_turn(job: Job, generation: Generation, app_ids: AppIds, writes: bool = True) -> WritersTurn:
+def writers_turn(job: Job, generation: Generation, writes: bool = True) -> WritersTurn:
     """Return a flow's access to its turn, in one of its generations; an order of the watch ends the waiting.
 
     :param writes: False if only the table is created or gets columns.
@@ -60,7 +56,7 @@ def writers_turn(job: Job, generation: Generation, app_ids: AppIds, writes: bool
         me,
         job.settings.lease_term,
         check=check,
-        shut_out=lambda holder: _shut_out(job, holder, app_ids),
+        shut_out=lambda holder: _shut_out(job, holder),
         wait=job.watch.wait,
         say=say,
     )
@@ -72,7 +68,7 @@ def jvm_process(spark: SparkSession) -> Process | None:
     return Process.of(int(java("java.lang.ProcessHandle").current().pid()))
 
 
-def _shut_out(job: Job, holder: Holder, app_ids: AppIds) -> None:
+def _shut_out(job: Job, holder: Holder) -> None:
     """Seal a generation that may have a batch in progress, so that the batch is refused whenever it arrives.
 
     Its last commit is recorded first: from this record its own drivers learn that it is sealed, and continue
@@ -89,5 +85,4 @@ def _shut_out(job: Job, holder: Holder, app_ids: AppIds) -> None:
     generations.end(
         home, holder.generation, Checkpoint(home.storage, start.checkpoint).last_commit() if start else None
     )
-    for path, app_id in app_ids(holder.query_id):
-        shut_out(job.spark, path, app_id, job.watch.obey)
+    shut_out(job.spark, job.table_path, holder.query_id, job.watch.obey)

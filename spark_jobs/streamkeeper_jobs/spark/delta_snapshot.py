@@ -45,7 +45,7 @@ def read_snapshot(spark: SparkSession, path: str, version: int | None = None) ->
 
     :raises Py4JJavaError: the log no longer holds it.
     """
-    return snapshot_of(spark, _find(spark, path, version))
+    return snapshot_of(spark, snapshot_at(spark, path, version))
 
 
 def read_metadata(spark: SparkSession, path: str, version: int | None = None) -> JsonObject:
@@ -53,7 +53,7 @@ def read_metadata(spark: SparkSession, path: str, version: int | None = None) ->
 
     :raises Py4JJavaError: the log no longer holds it.
     """
-    return _metadata(_find(spark, path, version))
+    return _metadata(snapshot_at(spark, path, version))
 
 
 def snapshot_of(spark: SparkSession, found: Any) -> Snapshot:
@@ -71,7 +71,14 @@ def snapshot_of(spark: SparkSession, found: Any) -> Snapshot:
     )
 
 
-def _find(spark: SparkSession, path: str, version: int | None) -> Any:
+def domains_of(found: Any) -> dict[str, JsonObject]:
+    """Return the domains in Delta's own snapshot object, by name."""
+    domains = (json.loads(action.json())["domainMetadata"] for action in _each(found.domainMetadata()))
+    return {domain["domain"]: domain for domain in domains}
+
+
+def snapshot_at(spark: SparkSession, path: str, version: int | None) -> Any:
+    """Return Delta's own snapshot object of a version, by default the newest."""
     log = delta_log_of(spark, path)
     if version is None:
         return log.update(*(getattr(log, f"update$default${argument}")() for argument in (1, 2, 3)))

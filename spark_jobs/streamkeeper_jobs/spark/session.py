@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import TypeVar
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
+from pyspark.util import inheritable_thread_target
 
 from streamkeeper.declare.model import Pipeline
 from streamkeeper.declare.shared_driver import FAIR, common_conf, own_conf
@@ -24,6 +27,8 @@ from streamkeeper.settings import DEFAULT_MASTER, Settings
 from streamkeeper_jobs.spark.jvm import classes
 
 POOL = "spark.scheduler.pool"
+
+T = TypeVar("T")
 
 _ALWAYS = (*OURS, *FAIR, CHECKPOINT_MANAGER, "spark.sql.extensions")
 """Settings that no setting of spark-submit replaces. The extensions always hold Delta's."""
@@ -79,8 +84,7 @@ class SharedApplication:
         session = self._open().newSession()
         for name, value in own_conf(flow.declaration, self._pipeline.flows).items():
             session.conf.set(name, value)
-        java = classes(session)
-        java("org.apache.spark.sql.classic.SparkSession").setActiveSession(session._jsparkSession)
+        _activate(session)
         session.sparkContext.setLocalProperty(POOL, flow.name)
         return session
 
@@ -92,6 +96,29 @@ class SharedApplication:
                 declared = common_conf(self._pipeline.flows)
                 self._application = _open(self._pipeline.name, told, wanted, declared)
             return self._application
+
+
+def begun(session: SparkSession, act: Callable[[], T]) -> Future[T]:
+    """Run something in a thread of its own, in the session, pool and job description of this one.
+
+    Whoever asks for the outcome waits for it, and meets the error.
+    """
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            _activate(session)
+            outcome.set_result(act())
+        except BaseException as error:  # noqa: BLE001 - raised where the outcome is asked for
+            outcome.set_exception(error)
+
+    threading.Thread(target=inheritable_thread_target(session)(run), daemon=True).start()
+    return outcome
+
+
+def _activate(session: SparkSession) -> None:
+    java = classes(session)
+    java("org.apache.spark.sql.classic.SparkSession").setActiveSession(session._jsparkSession)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.restart import backfill_cost
-from streamkeeper.recover.restart.backfill_source import raw_source
+from streamkeeper.recover.restart.backfill_source import Backup, Filled, FillingIn, raw_source
 from streamkeeper.recover.steps.shared import LOCK, release_all
 from streamkeeper.settings import Settings
 from streamkeeper.sources.base.format import Reading
@@ -33,6 +33,7 @@ from streamkeeper.times import now
 
 RECOVERY = "backfill"
 FILL, VERIFY, UNLOCK = "fill", "verify", "unlock"
+
 
 _DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})
 
@@ -54,7 +55,7 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
     if request.read != BACKUP:
         _check_state(flow, begun[1].operators if begun else ())
         _check_schemas(flow, request, begun[1].schemas if begun else {})
-    chosen, details, reading = _what(settings, flow, home, request)
+    chosen, backup, reading = _what(settings, flow, home, request)
     keyed = isinstance(flow.declaration, AutoCdcFlow)
     return Plan(
         recovery=RECOVERY,
@@ -65,12 +66,7 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
         flows=(),
         steps=KIND.step_names,
         at=now(),
-        details={
-            **details,
-            "flow": flow.full_name,
-            "fingerprint": flow.fingerprint,
-            "reads": asdict(reading.amount),
-        },
+        details=asdict(FillingIn(flow.full_name, flow.fingerprint, reading.amount, backup)),
         notes=tuple(_notes(flow, chosen, reading, keyed)),
         refusals=() if keyed or REPEATS in request.accept else (_repeats(flow, reading.amount),),
     )
@@ -81,14 +77,14 @@ def verify(work: Work) -> dict[str, Any]:
 
     :raises RecoveryError: a chunk is missing: someone replaced the table, or put it back.
     """
-    found = work.evidence(FILL) or {}
-    if not found.get("done") or found.get("missing"):
+    found = work.result(FILL, Filled)
+    if not found.done or found.missing:
         raise RecoveryError(
-            f"The table {work.plan.tables[0]} lacks {found.get('missing') or 'the end'} of the backfill:"
+            f"The table {work.plan.tables[0]} lacks {found.missing or 'the end'} of the backfill:"
             " the table was replaced or restored during the backfill. Give this recovery up, and plan the"
             " backfill again."
         )
-    return {"table": work.plan.tables[0], "chunks": 0 if found["batch"] is None else found["batch"] + 1}
+    return {"table": work.plan.tables[0], "chunks": 0 if found.batch is None else found.batch + 1}
 
 
 def unlock(work: Work) -> dict[str, Any]:
@@ -102,7 +98,7 @@ def own_home(work: Work) -> FlowHome:
     return FlowHome(
         work.book.storage,
         work.plan.pipeline,
-        name_of(work.plan.details["flow"].partition(".")[2], work.plan.recovery_id),
+        name_of(work.plan.known(FillingIn).flow.partition(".")[2], work.plan.recovery_id),
     )
 
 
@@ -176,7 +172,7 @@ def _check_schemas(flow: Flow, request: BackfillRequest, known: Mapping[str, str
 
 def _what(
     settings: Settings, flow: Flow, home: FlowHome, request: BackfillRequest
-) -> tuple[BackfillRequest, dict[str, Any], Reading]:
+) -> tuple[BackfillRequest, Backup | None, Reading]:
     """Return the request with all that was left open filled in, where a backup lies, and how much is read.
 
     :raises RequestError: it is not there, or the table cannot take it.
@@ -188,8 +184,8 @@ def _what(
             open_storage(settings.state), flow.pipeline.name, flow.declaration.target, request.backup
         )
         paths = {table.what: table.path for table in entry.tables}
-        details = {"backup": {what: paths.get(what) for what in (TARGET, TOMBSTONES)}}
-        return replace(request, backup=entry.id), details, backfill_cost.of_backup(entry.target, request)
+        places = Backup(paths[TARGET], paths.get(TOMBSTONES))
+        return replace(request, backup=entry.id), places, backfill_cost.of_backup(entry.target, request)
     declared = next(
         source for source in flow.pipeline.sources_of(flow.declaration) if source.name == request.source
     )
@@ -197,7 +193,7 @@ def _what(
         request = replace(request, to_offsets=_stands_at(home, declared))
     return (
         request,
-        {},
+        None,
         backfill_cost.of_source(opened_if_possible(raw_source(declared, request), settings), request),
     )
 

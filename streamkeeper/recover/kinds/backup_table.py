@@ -1,4 +1,4 @@
-"""``backup_table``: a durable copy of a table and its tombstones. Flows keep writing during the copy.
+"""``backup_table``: a durable copy of a table. Flows keep writing during the copy.
 
 Versions that belong together are chosen, their files are copied, and the copies are compared with the chosen
 versions. Only then they are listed as a backup. The table, its flows and their holds are not changed.
@@ -7,11 +7,10 @@ versions. Only then they are listed as a backup. The table, its flows and their 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from streamkeeper.declare.model import Pipeline
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.copy_files import FIRST_COMMIT, Progress, check_copyable, copy_files, files_of
 from streamkeeper.delta.summary import read_summary
@@ -30,7 +29,6 @@ from streamkeeper.tables.backups import (
     ENTER,
     PIN,
     TARGET,
-    TOMBSTONES,
     VERIFY,
     Backup,
     Pinned,
@@ -44,30 +42,16 @@ from streamkeeper.times import now
 RECOVERY = "backup_table"
 
 
-def unit_of(settings: Settings, pipeline: Pipeline, table: str) -> dict[str, str]:
-    """Return what is copied and restored together: the paths of the table and, where there are any, of its
-    tombstones.
-    """
-    unit = {TARGET: settings.table_path(table)}
-    if pipeline.keeps_tombstones(table):
-        unit[TOMBSTONES] = settings.tombstones_path(table)
-    return unit
-
-
 def plan(settings: Settings, manifest: Manifest, request: BackupRequest, recovery_id: str) -> Plan:
     """Plan a backup.
 
     :raises RequestError: there is no table yet, or it is of a kind that is not whole with its files.
     """
     pipeline, table = declared_table(request.table, manifest, "The backup was not planned")
-    unit = {
-        what: path
-        for what, path in unit_of(settings, pipeline, table.name).items()
-        if what == TARGET or delta_log.exists(path)
-    }
+    path = settings.table_path(table.name)
     folder = backups.folder(settings, pipeline.name, table.name, recovery_id)
     notes: list[str] = []
-    copies = tuple(_copy(what, path, f"{folder}/{what}", notes) for what, path in unit.items())
+    copies = (_copy(TARGET, path, f"{folder}/{TARGET}", notes),)
     flows = [flow.name for flow in pipeline.flows if flow.target == table.name]
     return Plan(
         recovery=RECOVERY,
@@ -79,8 +63,8 @@ def plan(settings: Settings, manifest: Manifest, request: BackupRequest, recover
         steps=KIND.step_names,
         at=now(),
         copies=copies,
-        details={"unit": unit, "folder": folder, "flows": flows},
-        notes=(*notes, *_notes(request, unit)),
+        details={"path": path, "folder": folder, "flows": flows},
+        notes=(*notes, *_notes(request)),
     )
 
 
@@ -182,12 +166,7 @@ def _rows(path: str, version: int) -> int | None:
         return None
 
 
-def _notes(request: BackupRequest, unit: Mapping[str, str]) -> Iterator[str]:
-    if TOMBSTONES in unit:
-        yield (
-            "The versions of target and tombstones are chosen together, in the writers' turn, which is"
-            " released before the copy."
-        )
+def _notes(request: BackupRequest) -> Iterator[str]:
     yield "Flows keep running. Rows that they write after the version is chosen are not in the backup."
     yield "One version is copied, without earlier versions and without the change data feed."
     if request.kept_days is None and request.keep_last is None:
@@ -197,15 +176,14 @@ def _notes(request: BackupRequest, unit: Mapping[str, str]) -> Iterator[str]:
 KIND = Kind(
     name=RECOVERY,
     description=(
-        "Copies a table as it is now, with its tombstones, to a folder that VACUUM and DROP do not affect;"
-        " flows keep running."
+        "Copies a table as it is now to a folder that VACUUM and DROP do not affect; flows keep running."
     ),
     request=BackupRequest,
     plan=plan,
     steps=(
         StepKind(
             PIN,
-            "choose versions of target and tombstones that belong together",
+            "choose the version that is copied",
             "spark",
             "streamkeeper_jobs.recover.backup_table:pin",
         ),

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from streamkeeper.declare.checkpoint_window import reach
-from streamkeeper.declare.model import AutoCdcFlow
+from streamkeeper.declare.model import AutoCdcFlow, Pipeline
 from streamkeeper.delta.log import exists
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations, ledger, side_flow
@@ -29,7 +29,16 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.clean_up import CleanUpRequest
 from streamkeeper.recover.restart import side_table
 from streamkeeper.recover.steps import shared as shared_steps
-from streamkeeper.recover.steps.clean_up import give_back_locks, remove, remove_backups, remove_beside
+from streamkeeper.recover.steps.clean_up import (
+    BackupRemoval,
+    CleanUp,
+    Forgetting,
+    Removal,
+    give_back_locks,
+    remove,
+    remove_backups,
+    remove_beside,
+)
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.tables import backups, tombstone_retention
@@ -74,14 +83,6 @@ def plan(
     """
     storage, moment = open_storage(settings.state), time.time() if now is None else now
     pipeline = next(item for item in manifest.pipelines if item.name == request.pipeline)
-    declared = {flow.name for flow in pipeline.flows}
-    kept = [home.flow for home in kept_flows(storage, pipeline.name) if _has_past(home)]
-    if unknown := sorted(set(request.forget_flows) - set(kept)):
-        strange = ", ".join(sorted(set(kept) - declared)) or "none"
-        raise RequestError(
-            f"forget_flows names {', '.join(unknown)}, which have no state. Flows with state that are not"
-            f" declared: {strange}."
-        )
     around = _Around(
         storage,
         pipeline.name,
@@ -91,32 +92,20 @@ def plan(
         {flow.name: moment - reach(flow.spark_conf, flow.trigger) for flow in pipeline.flows},
     )
     notes: list[str] = []
-    removals = [
-        item
-        for name in kept
-        if not side_flow.is_beside(name)
-        for item in _of_kept(FlowHome(storage, pipeline.name, name), name in declared, request, around, notes)
-    ]
-    keyed = sorted({flow.target for flow in pipeline.flows if isinstance(flow, AutoCdcFlow)})
-    forgets = {
-        table: tombstone_retention.forgets(
-            storage, manifest.writers(pipeline.name, table), request.tombstone_days * 86400, moment
-        )
-        for table in keyed
-        if exists(settings.tombstones_path(table))
-    }
-    tombstones = [
-        {"table": table, "before": _in_words(item.before)}
+    removals = tuple(_of_flows(pipeline, request, around, notes))
+    forgets = dict(_forgets(settings, manifest, pipeline, request, moment))
+    tombstones = tuple(
+        Forgetting(table, _in_words(item.before))
         for table, item in forgets.items()
         if item.before is not None
-    ]
-    left = list(side_table.left_over(settings, pipeline.name))
+    )
+    left = tuple(side_table.left_over(settings, pipeline.name))
     expired, without_entry = backups.expired(settings, _moment(moment)), backups.left_over(settings)
-    copies = [
-        {"table": item.table, "id": item.id, "why": item.why, "unfinished": item in without_entry.unfinished}
+    copies = tuple(
+        BackupRemoval(item.table, item.id, item.why, unfinished=item in without_entry.unfinished)
         for item in (*expired, *without_entry.unfinished)
         if item.pipeline == pipeline.name
-    ]
+    )
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -125,9 +114,9 @@ def plan(
         request=asdict(request),
         flows=(),
         steps=KIND.step_names,
-        details={"remove": removals, "backups": copies, "tombstones": tombstones, "beside": left},
+        details=asdict(CleanUp(removals, copies, tombstones, left)),
         notes=(
-            *(item["why"] for item in removals),
+            *(item.why for item in removals),
             *notes,
             *_backup_notes(copies),
             *_strange_copies(without_entry.strange),
@@ -137,6 +126,38 @@ def plan(
         ),
         at=in_words(),
     )
+
+
+def _of_flows(
+    pipeline: Pipeline, request: CleanUpRequest, around: _Around, notes: list[str]
+) -> Iterator[Removal]:
+    """Yield the removals of all flows that something is kept of.
+
+    :raises RequestError: a flow is to be forgotten of which nothing is kept.
+    """
+    declared = {flow.name for flow in pipeline.flows}
+    kept = [home for home in kept_flows(around.storage, pipeline.name) if _has_past(home)]
+    names = {home.flow for home in kept}
+    if unknown := sorted(set(request.forget_flows) - names):
+        strange = ", ".join(sorted(names - declared)) or "none"
+        raise RequestError(
+            f"forget_flows names {', '.join(unknown)}, which have no state. Flows with state that are not"
+            f" declared: {strange}."
+        )
+    for home in kept:
+        if not side_flow.is_beside(home.flow):
+            yield from _of_kept(home, home.flow in declared, request, around, notes)
+
+
+def _forgets(
+    settings: Settings, manifest: Manifest, pipeline: Pipeline, request: CleanUpRequest, moment: float
+) -> Iterator[tuple[str, Forgets]]:
+    """Yield what each table that is kept by key may forget."""
+    storage, seconds = open_storage(settings.state), request.tombstone_days * 86400
+    for table in sorted({flow.target for flow in pipeline.flows if isinstance(flow, AutoCdcFlow)}):
+        if exists(settings.table_path(table)):
+            writers = manifest.writers(pipeline.name, table)
+            yield table, tombstone_retention.forgets(storage, writers, seconds, moment)
 
 
 def _moment(seconds: float) -> datetime:
@@ -159,9 +180,9 @@ def _tombstone_notes(forgets: Mapping[str, Forgets]) -> Iterator[str]:
             )
 
 
-def _backup_notes(copies: list[dict[str, Any]]) -> Iterator[str]:
+def _backup_notes(copies: Iterable[BackupRemoval]) -> Iterator[str]:
     for item in copies:
-        yield f"The backup {item['id']} of {item['table']} is removed: {item['why']}."
+        yield f"The backup {item.id} of {item.table} is removed: {item.why}."
 
 
 def _strange_copies(places: Iterable[str]) -> Iterator[str]:
@@ -173,7 +194,7 @@ def _strange_copies(places: Iterable[str]) -> Iterator[str]:
         )
 
 
-def _beside_notes(left: list[str]) -> Iterator[str]:
+def _beside_notes(left: Iterable[str]) -> Iterator[str]:
     for recovery in left:
         yield (f"The table that {recovery} built and did not use is removed: that recovery is over.")
 
@@ -193,7 +214,7 @@ def _strange_notes(storage: Storage, manifest: Manifest) -> Iterator[str]:
 
 def _of_kept(
     home: FlowHome, declared: bool, request: CleanUpRequest, around: _Around, notes: list[str]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Removal]:
     """Yield the removals of one flow that something is kept of, declared or not."""
     forgotten = home.flow in request.forget_flows
     if declared or not forgotten:
@@ -209,7 +230,7 @@ def _of_kept(
         )
 
 
-def _of_flow(home: FlowHome, around: _Around, notes: list[str]) -> Iterator[dict[str, Any]]:
+def _of_flow(home: FlowHome, around: _Around, notes: list[str]) -> Iterator[Removal]:
     """Return what goes of one flow: each removal names its folders and files, and the generation that they
     are the checkpoint of, if any.
     """
@@ -255,12 +276,12 @@ def _of_flow(home: FlowHome, around: _Around, notes: list[str]) -> Iterator[dict
             for name in (home.heartbeat(epoch), home.left(epoch), home.failed(epoch), home.lease(epoch))
         ]
         why = f"leases of {home.full_name} up to epoch {old[-1]} are removed: the newest {EPOCHS} stay."
-        yield {"flow": home.flow, "generation": None, "names": names, "why": why}
+        yield Removal(home.flow, None, tuple(names), why)
 
 
-def _removal(home: FlowHome, number: int | None, folders: list[str], why: str) -> dict[str, Any]:
-    names = [f"{home.root}/checkpoints/{name}" for name in folders]
-    return {"flow": home.flow, "generation": number, "names": names, "why": why[:1].upper() + why[1:]}
+def _removal(home: FlowHome, number: int | None, folders: list[str], why: str) -> Removal:
+    names = tuple(f"{home.root}/checkpoints/{name}" for name in folders)
+    return Removal(home.flow, number, names, why[:1].upper() + why[1:])
 
 
 def _why_kept(
@@ -310,7 +331,7 @@ def _needed(storage: Storage, pipeline: str) -> Iterator[tuple[tuple[str, int], 
                     yield (flow.flow, number), recovery
 
 
-def _forgotten(home: FlowHome, around: _Around) -> dict[str, Any]:
+def _forgotten(home: FlowHome, around: _Around) -> Removal:
     """Return all that is kept of a flow but what says which generations it had.
 
     :raises RequestError: a recovery that is not over names it.
@@ -323,10 +344,10 @@ def _forgotten(home: FlowHome, around: _Around) -> dict[str, Any]:
         )
     names = [f"{home.root}/{name}" for name in home.storage.names(home.root) if name not in _SMALL]
     why = f"{home.full_name} is removed, as requested: all its state but the list of its generations."
-    return {"flow": home.flow, "generation": None, "forget": True, "names": names, "why": why}
+    return Removal(home.flow, None, tuple(names), why, forget=True)
 
 
-def _of_backfill(home: FlowHome, around: _Around) -> Iterator[dict[str, Any]]:
+def _of_backfill(home: FlowHome, around: _Around) -> Iterator[Removal]:
     """Return all that is kept of a backfill's own flow, once its recovery is over and long ago."""
     mark = home.flow.rpartition("_")[2]
     books = [
@@ -339,7 +360,7 @@ def _of_backfill(home: FlowHome, around: _Around) -> Iterator[dict[str, Any]]:
         why = (
             f"The files of the backfill {home.full_name} are removed: it ended longer ago than the retention."
         )
-        yield {"flow": home.flow, "generation": None, "forget": True, "names": names, "why": why}
+        yield Removal(home.flow, None, tuple(names), why, forget=True)
 
 
 def _has_past(home: FlowHome) -> bool:
@@ -351,7 +372,7 @@ def _long_ago(at: str, before: float) -> bool:
 
 
 def _nothing_to_forget(work: Work) -> dict[str, Any] | None:
-    return None if work.plan.details["tombstones"] else {"forgotten": {}, "left": {}}
+    return None if work.plan.known(CleanUp).tombstones else {"forgotten": {}, "left": {}}
 
 
 KIND = Kind(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 from streamkeeper.amounts import NONE, Amount, SourcePrice, in_words
-from streamkeeper.declare.model import Pipeline, Source, Table
+from streamkeeper.declare.model import Source
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_rows_may_go
 from streamkeeper.errors import CheckpointError, RequestError, StorageError
@@ -26,7 +26,7 @@ from streamkeeper.recover.plans.consent import price_of_others, price_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.form import declared_table
-from streamkeeper.recover.requests.full_refresh import RefreshRequest
+from streamkeeper.recover.requests.full_refresh import Emptying, RefreshRequest
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.flow_now import FlowNow, flow_home, look_at
@@ -68,9 +68,7 @@ def plan(
     felt = effects_on_readers(settings, manifest, path)
     others = other_writers.look(settings, pipeline.name, writers, path) if others_go else OtherWriters()
     refusals += (*price_of_others(others.found, request.accept), *price_of_readers(felt, request.accept))
-    paths = [place for place in _paths(settings, pipeline, table) if delta_log.exists(place)]
-    for place in paths:
-        check_rows_may_go(place)
+    check_rows_may_go(path)
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -80,13 +78,8 @@ def plan(
         flows=tuple(flow for flow, _ in planned),
         steps=KIND.step_names,
         at=now(),
-        details={
-            "paths": paths,
-            "versions": {place: delta_log.latest_version(place) for place in paths},
-            "readers": felt,
-            "others": list(_notes_of_others(others)),
-        },
-        notes=(*_notes(request, paths, felt), *_notes_of_others(others)),
+        details=asdict(Emptying((path,), tuple(felt), tuple(_notes_of_others(others)))),
+        notes=(*_notes(request, path, felt), *_notes_of_others(others)),
         refusals=tuple(refusals),
     )
 
@@ -152,16 +145,12 @@ def _price(source: Source, present: FlowNow, asked: ResetRequest) -> SourcePrice
     )
 
 
-def _notes(request: RefreshRequest, paths: list[str], felt: list[str]) -> Iterator[str]:
+def _notes(request: RefreshRequest, path: str, felt: list[str]) -> Iterator[str]:
+    yield f"All rows of {request.table} are removed by one commit."
     yield (
-        f"All rows of {request.table} are removed by one"
-        f" commit{', and its tombstones by another' if len(paths) > 1 else ''}."
+        f"{path} is at version {delta_log.latest_version(path)}: restore_table can restore it until"
+        " VACUUM removes its files."
     )
-    for path in paths:
-        yield (
-            f"{path} is at version {delta_log.latest_version(path)}: restore_table can restore it until"
-            " VACUUM removes its files."
-        )
     yield "Readers see a partly filled table until the flows have caught up."
     yield from (f"It is read as a stream: {reader}." for reader in felt)
 
@@ -184,19 +173,13 @@ def _notes_of_others(others: OtherWriters) -> Iterator[str]:
         )
 
 
-def _paths(settings: Settings, pipeline: Pipeline, table: Table) -> tuple[str, ...]:
-    """Return the paths of a table and, if it is updated by key, of its tombstones."""
-    path = settings.table_path(table.name)
-    return (path, settings.tombstones_path(table.name)) if pipeline.keeps_tombstones(table.name) else (path,)
-
-
 def _emptied_any(work: Work) -> bool:
     shut = any(
         generations.is_over(work.home(flow), flow.previous)
         for flow in work.plan.flows
         if flow.previous is not None
     )
-    return shut or any(is_emptied(path, work.plan.recovery_id) for path in work.plan.details["paths"])
+    return shut or any(is_emptied(path, work.plan.recovery_id) for path in work.plan.known(Emptying).paths)
 
 
 KIND = Kind(
@@ -211,8 +194,7 @@ KIND = Kind(
         shared_steps.PLAN_AGAIN,
         StepKind(
             "empty_tables",
-            "seal the old generations in the table, then remove all its rows, and those of its tombstones,"
-            " in one commit each",
+            "seal the old generations in the table, then remove all its rows in one commit",
             "spark",
             "streamkeeper_jobs.recover.full_refresh:empty_tables",
             changes=True,

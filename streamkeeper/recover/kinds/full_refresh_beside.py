@@ -15,23 +15,23 @@ from streamkeeper.amounts import LOSS, PRICES, Amount, in_words
 from streamkeeper.declare.model import Source
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import newest_summary
-from streamkeeper.errors import RecoveryError, RequestError
+from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import generations
+from streamkeeper.flows.side_flow import name_of
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.recover.kinds import full_refresh
-from streamkeeper.recover.kinds.backup_table import unit_of
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
 from streamkeeper.recover.requests.form import declared_table
-from streamkeeper.recover.requests.full_refresh import DECLARED, KEPT, BesideRequest, RefreshRequest
+from streamkeeper.recover.requests.full_refresh import DECLARED, BesideRequest, Emptying, RefreshRequest
 from streamkeeper.recover.restart import side_table
 from streamkeeper.recover.restart.flow_now import flow_home
-from streamkeeper.recover.restart.side_table import RECOVERY
+from streamkeeper.recover.restart.side_table import RECOVERY, SideTables
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.sources.files.options import OFF, FileOptions
-from streamkeeper.tables.backups import TARGET, TOMBSTONES
+from streamkeeper.tables.backups import TARGET
 
 BUILD, PUT_IN_PLACE, REMOVE = "build", "put_in_place", "remove_beside"
 _GOES_ON = "the flow keeps removing files that it has read while the table is built"
@@ -47,13 +47,9 @@ def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recover
     asked = RefreshRequest(request.table, request.accept, request.infer_schemas, request.reason, request.by)
     refresh = full_refresh.plan(settings, manifest, asked, recovery_id)
     pipeline, table = declared_table(request.table, manifest, "The full refresh was not planned")
-    unit = unit_of(settings, pipeline, table.name)
-    if request.definition == KEPT and TOMBSTONES in unit and not delta_log.exists(unit[TOMBSTONES]):
-        raise RequestError(
-            f"The tombstones of {unit[TARGET]} are gone: {unit[TOMBSTONES]} is no Delta table, so its"
-            f" definition cannot be kept. Nothing was changed. Choose the definition {DECLARED!r}."
-        )
-    beside = side_table.unit_beside(settings, unit, table.name, recovery_id)
+    emptied = refresh.known(Emptying)
+    unit = {TARGET: settings.table_path(table.name)}
+    beside = {TARGET: settings.table_path(name_of(table.name, recovery_id))}
     copies = tuple(
         _copy(what, unit[what], beside[what], request.definition)
         for what in unit
@@ -69,8 +65,8 @@ def plan(settings: Settings, manifest: Manifest, request: BesideRequest, recover
         ),
         steps=KIND.step_names,
         copies=copies,
-        details={"unit": unit, "beside": beside, "readers": refresh.details["readers"]},
-        notes=(*_notes(request, beside[TARGET], refresh.details["readers"]), *refresh.details["others"]),
+        details=asdict(SideTables(unit, beside)),
+        notes=(*_notes(request, beside[TARGET], emptied.readers), *emptied.others),
         refusals=(*refresh.refusals, *_price_of_cleaned(cleaned, request.accept)),
     )
 
@@ -102,7 +98,7 @@ def plan_again(work: Work) -> dict[str, Any]:
         refusals=tuple(item for item in again.refusals if item.flow is None),
     )
     why = plans.worse(plan, again)
-    return {"worse": bool(why), "why": why, "plan": plans.to_json(again)}
+    return asdict(shared_steps.PlannedAgain(bool(why), tuple(why), again))
 
 
 def is_decided(work: Work) -> bool:
@@ -201,7 +197,7 @@ def _copy(what: str, path: str, beside: str, definition: str) -> CopyPlan:
     return CopyPlan(what, path, beside, summary.bytes, None, summary.files)
 
 
-def _notes(request: BesideRequest, beside: str, felt: list[str]) -> Iterator[str]:
+def _notes(request: BesideRequest, beside: str, felt: tuple[str, ...]) -> Iterator[str]:
     yield (
         f"{request.table} is rebuilt beside it, at {beside}: until it is replaced, about the size of the"
         " table is needed twice."
@@ -251,7 +247,7 @@ KIND = Kind(
         StepKind(
             PUT_IN_PLACE,
             "read the rest, seal the old generations, start the next ones at the position of the new"
-            " table, and replace the old one: the tombstones in one commit, then the table in one",
+            " table, and replace the old one in one commit",
             "spark",
             "streamkeeper_jobs.recover.full_refresh_beside:put_in_place",
             changes=True,

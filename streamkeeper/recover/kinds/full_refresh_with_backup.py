@@ -24,6 +24,7 @@ from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.requests.backup_table import BackupRequest
 from streamkeeper.recover.requests.full_refresh import SOURCES, RefreshRequest, WithBackupRequest, filler
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.recover.restart.backfill_source import Backup, FillingIn
 from streamkeeper.recover.restart.flow_now import flow_home, look_at
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
@@ -105,12 +106,9 @@ def _filling(request: WithBackupRequest, flow: Flow, backup: Plan) -> dict[str, 
     asked = BackfillRequest(
         flow.full_name, BACKUP, backup=backup.recovery_id, reason=request.reason, by=request.by
     )
-    return {
-        "flow": flow.full_name,
-        "fingerprint": flow.fingerprint,
-        "backup": {what: paths.get(what) for what in (TARGET, TOMBSTONES)},
-        "backfill": asdict(asked),
-    }
+    places = Backup(paths[TARGET], paths.get(TOMBSTONES))
+    filling = FillingIn(flow.full_name, flow.fingerprint, None, places, asdict(asked))
+    return asdict(filling)
 
 
 def _goes_on(

@@ -2,8 +2,7 @@
 that belongs to it.
 
 Before anything is changed, the rows to restore are read and compared with their entry. Then the flows' next
-generations are decided, and target and tombstones are restored, each in one commit, and compared again. The
-flows stay held until then.
+generations are decided, and the table is restored and compared again. The flows stay held until then.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from streamkeeper.delta.summary import check_may_become, newest_summary
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.manifest import Flow, Manifest
-from streamkeeper.recover.kinds.backup_table import unit_of
 from streamkeeper.recover.plans.consent import price_of_other_writers, price_of_readers
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import CopyPlan, FlowPlan, Plan, Refusal
@@ -122,22 +120,17 @@ def copy_back(work: Work) -> dict[str, Any]:
 def _chosen(
     settings: Settings, pipeline: Pipeline, table: str, writers: list[Flow], request: RestoreRequest
 ) -> _Chosen:
-    unit = unit_of(settings, pipeline, table)
     if request.backup is not None:
-        return _of_backup(
-            unit, backups.find(open_storage(settings.state), pipeline.name, table, request.backup)
-        )
+        found = backups.find(open_storage(settings.state), pipeline.name, table, request.backup)
+        return _of_backup(settings.table_path(table), settings.tombstones_path(table), found)
     assert request.version is not None, "a request has one of the two"
-    return _of_version(settings, table, unit, writers, request.version)
+    return _of_version(settings, table, writers, request.version)
 
 
-def _of_backup(unit: dict[str, str], backup: Backup) -> _Chosen:
-    held = {found.what for found in backup.tables}
-    if TOMBSTONES in unit and TOMBSTONES not in held:
-        raise RequestError(
-            f"The backup {backup.id} holds no tombstones, and {backup.table} is written by AUTO CDC:"
-            " deleted keys could return. Restore a backup that has both."
-        )
+def _of_backup(path: str, sibling: str, backup: Backup) -> _Chosen:
+    # A backup of an earlier release holds what the table remembered as a table of its own, which is taken
+    # over again by the next start of a flow.
+    unit = {TARGET: path, TOMBSTONES: sibling}
     for found in (item for item in backup.tables if item.what in unit):
         _check_replaceable(unit[found.what], found.path)
     tables = tuple(
@@ -167,10 +160,8 @@ def _of_backup(unit: dict[str, str], backup: Backup) -> _Chosen:
     )
 
 
-def _of_version(
-    settings: Settings, table: str, unit: dict[str, str], writers: list[Flow], version: int
-) -> _Chosen:
-    path = unit[TARGET]
+def _of_version(settings: Settings, table: str, writers: list[Flow], version: int) -> _Chosen:
+    path = settings.table_path(table)
     newest = delta_log.latest_version(path)
     if newest is None or version > newest:
         what = "there is no table" if newest is None else f"its newest is {newest}"
@@ -182,23 +173,13 @@ def _of_version(
     past = flows_at_version.look_back(table, path, version, homes)
     untouched = {flow for flow, stood in past.flows.items() if stood is None and not past.undone[flow]}
     flows = {home.full_name: past.flow_at(home) for home in homes if home.full_name not in untouched}
-    versions = {TARGET: version}
-    if TOMBSTONES in unit and delta_log.exists(unit[TOMBSTONES]):
-        found = flows_at_version.tombstones_version(past, unit[TOMBSTONES], homes)
-        assert found is not None, "there is a table of tombstones"
-        versions[TOMBSTONES] = found
-    for what, number in versions.items():
-        lacking = past_versions.lacking_files(unit[what], number)
-        if lacking:
-            raise RequestError(
-                f"Version {number} of {unit[what]} cannot be restored: VACUUM removed {lacking[0]} and"
-                " perhaps more. Nothing was changed. Choose a newer version, or a backup (`streamkeeper"
-                " backups`)."
-            )
-    tables = tuple(
-        TableToRestore(what, unit[what], unit[what], number, delta_log.latest_version(unit[what]))
-        for what, number in versions.items()
-    )
+    lacking = past_versions.lacking_files(path, version)
+    if lacking:
+        raise RequestError(
+            f"Version {version} of {path} cannot be restored: VACUUM removed {lacking[0]} and perhaps more."
+            " Nothing was changed. Choose a newer version, or a backup (`streamkeeper backups`)."
+        )
+    tables = (TableToRestore(TARGET, path, path, version, newest),)
     words = f"version {version} of the table; its newest is {newest}"
     return _Chosen(
         words, tables, flows, frozenset(untouched), version=version, other_commits=past.other_commits
@@ -226,11 +207,7 @@ def _actions(copy: str, kind: str) -> Iterator[dict[str, Any]]:
 
 def _notes(table: str, chosen: _Chosen, flows: list[FlowPlan], felt: list[str]) -> Iterator[str]:
     yield f"Replaced are all rows, columns and properties of {table}, by {chosen.words}."
-    if any(item.what == TOMBSTONES for item in chosen.tables):
-        yield (
-            "Its tombstones are restored with it: a key that was deleted since then exists again until its"
-            " delete is read again."
-        )
+    yield "A key that was deleted since then exists again until its delete is read again."
     stay = [flow.flow for flow in flows if flow.next_generation is None]
     if stay:
         yield (
@@ -248,7 +225,7 @@ def _notes(table: str, chosen: _Chosen, flows: list[FlowPlan], felt: list[str]) 
 
 PUT_BACK = StepKind(
     "put_back",
-    "seal the flows' old generations in the table, and restore it and its tombstones, each in one commit",
+    "seal the flows' old generations in the table, and restore it",
     "spark",
     "streamkeeper_jobs.recover.restore_table:put_back",
     changes=True,
@@ -257,8 +234,8 @@ PUT_BACK = StepKind(
 KIND = Kind(
     name=RECOVERY,
     description=(
-        "Replaces a table and its tombstones by a backup or an earlier version; its flows continue from"
-        " the batch that belongs to it."
+        "Replaces a table by a backup or an earlier version; its flows continue from the batch that belongs"
+        " to it."
     ),
     request=RestoreRequest,
     plan=plan,

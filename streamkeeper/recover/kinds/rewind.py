@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from streamkeeper.declare.model import AutoCdcFlow
-from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import past_positions
 from streamkeeper.flows.files import FlowHome
@@ -57,11 +55,6 @@ class _Table:
     @property
     def path(self) -> str:
         return self.settings.table_path(self.target)
-
-    @property
-    def tombstones(self) -> str | None:
-        keyed = any(isinstance(flow.declaration, AutoCdcFlow) for flow in self.flows)
-        return self.settings.tombstones_path(self.target) if keyed else None
 
     @property
     def homes(self) -> tuple[FlowHome, ...]:
@@ -123,10 +116,10 @@ def _planned(table: _Table, flow: Flow, request: RewindRequest) -> Parts:
         table.target, table.path, past_versions.version_after(place, table.path), table.homes
     )
     others, missing = _others(table, flow, past, request, way)
-    backs = list(_backs(table, past))
+    backs = [VersionToRestore(past.path, past.version, past.newest)]
     refusals = (*missing, *_table_refusals(past, backs, request))
     details = {"place": str(place), "put_back": [asdict(back) for back in backs]}
-    return [first, *others], details, tuple(_table_notes(past, backs)), refusals
+    return [first, *others], details, tuple(_table_notes(past)), refusals
 
 
 def _place(table: _Table, flow: Flow, request: RewindRequest) -> Place:
@@ -184,18 +177,6 @@ def _along(table: _Table, flow: Flow, stood: FlowAt, way: StartOptions) -> Plann
     return plan_place(table.settings, flow, place, way)
 
 
-def _backs(table: _Table, past: PastVersion) -> Iterator[VersionToRestore]:
-    """Return what is restored: the table's tombstones first, so that none is ever missing that the table
-    needs.
-    """
-    if table.tombstones is not None:
-        version = flows_at_version.tombstones_version(past, table.tombstones, table.homes)
-        newest = delta_log.latest_version(table.tombstones)
-        if version is not None and newest is not None:
-            yield VersionToRestore(table.tombstones, version, newest)
-    yield VersionToRestore(past.path, past.version, past.newest)
-
-
 def _table_refusals(
     past: PastVersion, backs: list[VersionToRestore], request: RewindRequest
 ) -> Iterator[Refusal]:
@@ -211,14 +192,12 @@ def _table_refusals(
     yield from price_of_other_writers(past.other_commits, past.version, request.accept)
 
 
-def _table_notes(past: PastVersion, backs: list[VersionToRestore]) -> Iterator[str]:
+def _table_notes(past: PastVersion) -> Iterator[str]:
     undone = ", ".join(f"{count:,} of {flow}" for flow, count in past.undone.items() if count) or "none"
     yield (
         f"The table {past.table} is restored from version {past.newest} to version {past.version}; batches"
         f" undone: {undone}."
     )
-    if len(backs) > 1:
-        yield (f"Its tombstones are restored from version {backs[0].newest} to version {backs[0].version}.")
     if past.other_commits:
         yield f"Commits by other writers are undone too: {', '.join(past.other_commits)}."
 

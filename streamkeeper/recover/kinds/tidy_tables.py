@@ -20,6 +20,7 @@ from typing import Any
 from streamkeeper.declare.model import Pipeline, Table
 from streamkeeper.delta import history as delta_history
 from streamkeeper.errors import StreamkeeperError
+from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan
@@ -42,22 +43,17 @@ _HOURS = {"hour": 1.0, "day": 24.0, "week": 168.0}
 class TableTidy:
     """What is done to one table.
 
-    ``tombstones`` says that it is an AUTO CDC table: its tombstones are tidied along, and compaction takes
-    its turn among the writers. ``retention_hours`` is None where nothing is vacuumed. With ``left_alone``
-    nothing is done, for that reason. ``notes`` say what was found.
+    ``turns`` says that it is an AUTO CDC table, and compaction takes its turn among the writers.
+    ``retention_hours`` is None where nothing is vacuumed. With ``left_alone`` nothing is done, for that
+    reason. ``notes`` say what was found.
     """
 
     pipeline: str
     table: str
-    tombstones: bool
+    turns: bool
     retention_hours: float | None
     notes: tuple[str, ...] = ()
     left_alone: str | None = None
-
-    def paths(self, settings: Settings) -> tuple[str, ...]:
-        """Return where the table lies, and where its tombstones do."""
-        path = settings.table_path(self.table)
-        return (path, settings.tombstones_path(self.table)) if self.tombstones else (path,)
 
     def describe(self) -> str:
         """Say the plan for this table in a line."""
@@ -117,7 +113,7 @@ def plan(
 
 def tidies_of(plan: Plan) -> tuple[TableTidy, ...]:
     """Read back from a plan what is done to each table."""
-    return tuple(TableTidy(**{**item, "notes": tuple(item["notes"])}) for item in plan.details["tables"])
+    return tuple(read_as(TableTidy, item) for item in plan.details["tables"])
 
 
 def left_alone(plan: Plan) -> dict[str, str]:
@@ -135,7 +131,7 @@ def property_hours(duration: str) -> float | None:
 
 def _plan(around: _Around, request: TidyRequest, pipeline: Pipeline, table: Table) -> TableTidy:
     path = around.settings.table_path(table.name)
-    bare = TableTidy(pipeline.name, table.name, pipeline.keeps_tombstones(table.name), None)
+    bare = TableTidy(pipeline.name, table.name, pipeline.takes_turns(table.name), None)
     try:
         at_work = recovery_at_work(around.storage, bare)
         history = delta_history.read_history(path)
@@ -170,7 +166,7 @@ def _hours(around: _Around, history: delta_history.History, need: Need) -> float
 
 def _nothing_to_tidy(work: Work) -> dict[str, Any] | None:
     left = left_alone(work.plan)
-    return {"tables": [], "left": left} if len(left) == len(work.plan.details["tables"]) else None
+    return {"tables": [], "left": left} if len(left) == len(tidies_of(work.plan)) else None
 
 
 KIND = Kind(

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, TypeVar, cast
 
 from streamkeeper.amounts import NONE, Amount, Price, SourcePrice, in_words
 from streamkeeper.flows.generations import InitialState, StartAt
 from streamkeeper.json_values import read_as
 from streamkeeper.redaction import redact
 
+T = TypeVar("T")
 FORMAT = 2
 
 
@@ -127,6 +128,11 @@ class Plan:
         """What is recovered: flows, or without flows the tables, or else the pipeline."""
         tables = ", ".join(f"{self.pipeline}.{table}" for table in self.tables)
         return ", ".join(flow.flow for flow in self.flows) or tables or self.pipeline
+
+    def known(self, of: type[T]) -> T:
+        """Return that of :attr:`details` which one part of a recovery works with: the fields of ``of``."""
+        names = {field.name for field in fields(cast("Any", of))}
+        return read_as(of, {name: value for name, value in self.details.items() if name in names})
 
     def flow(self, name: str) -> FlowPlan | None:
         """Return the part of one flow, by its full name."""

@@ -32,6 +32,7 @@ from typing import Any, ClassVar, Final, Literal, TypeVar
 from streamkeeper.amounts import PRICES
 from streamkeeper.declare.model import Pipeline, Table
 from streamkeeper.errors import RequestError
+from streamkeeper.flows.generations import REBUILT, STATES
 from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import Flow, Manifest
 
@@ -120,6 +121,19 @@ def accepted() -> Any:
         many=True,
         section="Approval",
         unattended=True,
+    )
+
+
+def state_then() -> Any:
+    """Declare the field for the state with which a stateful query goes on after its table went back."""
+    return asked(
+        "string",
+        "State",
+        "For a query with state: as it was then (copied if it still exists, otherwise rebuilt from history"
+        " without writing it again), or empty.",
+        REBUILT,
+        enum=tuple(map(str, STATES)),
+        section="State",
     )
 
 

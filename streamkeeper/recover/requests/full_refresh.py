@@ -123,3 +123,14 @@ class WithBackupRequest(RefreshRequest):
             except RequestError as error:
                 asking.wrong.append(str(error))
         return {}
+
+
+@dataclass(frozen=True)
+class Emptying:
+    """What a full refresh empties: ``paths`` of tables (two in a plan of an earlier release). ``readers`` say
+    which streams read them, ``others`` which rows of others are lost or return.
+    """
+
+    paths: tuple[str, ...]
+    readers: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.flows.generations import REBUILT, STATES, InitialState
-from streamkeeper.recover.requests.form import TABLE, Asking, Request, accepted, asked
+from streamkeeper.flows.generations import InitialState
+from streamkeeper.recover.requests.form import TABLE, Asking, Request, accepted, asked, state_then
 from streamkeeper.tables.backups import NEWEST
 
 
@@ -37,15 +37,7 @@ class RestoreRequest(Request):
         whole=True,
         least=0,
     )
-    state: InitialState = asked(
-        "string",
-        "State",
-        "For a query with state: as it was then (copied, or rebuilt from history without writing it"
-        " again), or empty.",
-        REBUILT,
-        enum=tuple(map(str, STATES)),
-        section="State",
-    )
+    state: InitialState = state_then()
     accept: tuple[str, ...] = accepted()
     reason: str = ""
     by: str = "someone"

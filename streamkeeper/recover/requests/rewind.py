@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.flows.generations import BATCH, OFFSETS, REBUILT, STATES, TIMESTAMP, InitialState, StartAt
+from streamkeeper.flows.generations import BATCH, OFFSETS, TIMESTAMP, InitialState, StartAt
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.requests.form import (
     FLOW,
@@ -18,6 +18,7 @@ from streamkeeper.recover.requests.form import (
     asked,
     asked_in_parts,
     find_flow,
+    state_then,
 )
 from streamkeeper.recover.requests.reset_checkpoint import parse_start
 
@@ -89,15 +90,7 @@ class RewindRequest(Request):
         names=FLOW,
         section="Table",
     )
-    state: InitialState = asked(
-        "string",
-        "State",
-        "For a query with state: as it was then (copied if it still exists, otherwise rebuilt from"
-        " history), or empty.",
-        REBUILT,
-        enum=tuple(map(str, STATES)),
-        section="State",
-    )
+    state: InitialState = state_then()
     accept: tuple[str, ...] = accepted()
     reason: str = ""
     by: str = "someone"

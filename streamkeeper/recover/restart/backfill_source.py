@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from streamkeeper.amounts import Amount
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.declare.model import DELTA, AutoCdcFlow, Source, View
 from streamkeeper.flows.backfill_flow import (
@@ -27,13 +28,39 @@ from streamkeeper.sources.starts import starts_of
 
 
 @dataclass(frozen=True)
+class FillingIn:
+    """What a backfill fills in: for a flow, as it was declared by its fingerprint. ``reads`` is None as part
+    of a full refresh, which counts its rows as a copy, and ``backfill`` the request of that part.
+    """
+
+    flow: str
+    fingerprint: str
+    reads: Amount | None = None
+    backup: Backup | None = None
+    backfill: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Filled:
+    """What the step ``fill`` did: ``batch`` is the last chunk, None where there was none; ``missing`` says
+    which chunks the table lacks.
+    """
+
+    flow: str
+    query_id: str
+    done: bool
+    batch: int | None
+    missing: str | None
+
+
+@dataclass(frozen=True)
 class Backup:
-    """A backup as a backfill reads it: paths or URLs of the copied target and of its tombstones, None where
-    it has none; and of how many columns a sequence is made.
+    """A backup as a backfill reads it: paths or URLs of the copied target and of its tombstones, which one of
+    an earlier release alone has; and of how many columns a sequence is made.
     """
 
     target: str
-    tombstones: str | None
+    tombstones: str | None = None
     parts: int = 1
 
 

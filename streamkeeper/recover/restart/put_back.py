@@ -23,7 +23,6 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import past_versions
 from streamkeeper.tables.backups import Checksum
-from streamkeeper.tables.past_versions import TOMBSTONES_OF
 
 _UPKEEP = frozenset(("OPTIMIZE", "REORG", "VACUUM START", "VACUUM END"))
 """Operations that change neither a row nor what a table is."""
@@ -190,14 +189,15 @@ def _writers(work: Work, plan: Plan, returning: bool) -> Iterator[tuple[str, str
         if (flow.next_generation is not None) == returning:
             for writer in past_versions.writers_of(work.home(flow)):
                 yield writer, flow.flow
-                yield f"{writer}{TOMBSTONES_OF}", flow.flow
 
 
 def _is_upkeep(commit: LogCommit) -> bool:
     if commit.changes_data:
         return False
     seals = [version == SEAL for version in commit.transactions.values()]
-    return commit.operation in _UPKEEP or bool(seals and all(seals))
+    # What is remembered without a batch is of one whose MERGE has not followed yet, or was forgotten.
+    remembers = commit.remembered is not None and not seals
+    return commit.operation in _UPKEEP or remembers or bool(seals and all(seals))
 
 
 def _describe(commit: LogCommit, names: dict[str, Any]) -> str:

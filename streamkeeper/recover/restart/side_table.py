@@ -5,7 +5,7 @@ own: the declared ones under other names, with leases, turns and query ids of th
 checkpoints lie where they will stay, in the folders of the declared flows, since those go on in them
 afterwards.
 
-{warehouse}/<table>__beside_<mark>                     the table; its tombstones beside it, as any table's
+{warehouse}/<table>__beside_<mark>                     the table
 {state}/{pipeline}/<flow>__beside_<mark>/              leases, heartbeats and generations of its flow
 {state}/{pipeline}/<flow>/checkpoints/beside-<mark>-…  checkpoints of that flow
 {state}/{pipeline}/tables/<table>__beside_<mark>/turn/ turn of those flows
@@ -15,7 +15,8 @@ The mark is the end of the recovery's id.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.delta.copy_files import check_copyable
@@ -30,7 +31,6 @@ from streamkeeper.recover.requests.full_refresh import DECLARED, KEPT
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import past_versions
-from streamkeeper.tables.backups import TARGET, TOMBSTONES
 
 RECOVERY = "full_refresh_beside"
 BEHIND = 5
@@ -38,20 +38,19 @@ BEHIND = 5
 _IDENTITY = "delta.identity.step"
 
 
+@dataclass(frozen=True)
+class SideTables:
+    """Paths of the tables that are replaced, and of those built beside, by what they are (``target``)."""
+
+    unit: dict[str, str]
+    beside: dict[str, str]
+
+
 def app_id(recovery_id: str) -> str:
     """Return the ``txnAppId`` under which a recovery puts its tables in place: the same commit is never made
     twice.
     """
     return f"{recovery_id}{past_versions.PUT_IN_PLACE}"
-
-
-def unit_beside(settings: Settings, unit: Mapping[str, str], table: str, recovery_id: str) -> dict[str, str]:
-    """Return the paths of what is built, by what it is: for the target, and for the tombstones where the unit
-    has any.
-    """
-    name = name_of(table, recovery_id)
-    paths = {TARGET: settings.table_path(name), TOMBSTONES: settings.tombstones_path(name)}
-    return {what: paths[what] for what in unit}
 
 
 def check_replaceable(path: str, protocol: dict[str, Any], metadata: dict[str, Any], definition: str) -> None:
@@ -99,7 +98,7 @@ def _remains(settings: Settings, plan: Plan) -> bool:
         for home in homes
     ):
         return True
-    return any(open_storage(path).names() for path in plan.details["beside"].values())
+    return any(open_storage(path).names() for path in plan.known(SideTables).beside.values())
 
 
 def remove(settings: Settings, plan: Plan) -> dict[str, Any]:
@@ -116,7 +115,7 @@ def remove(settings: Settings, plan: Plan) -> dict[str, Any]:
             return {
                 "left": f"{side.full_name} may still be driven; clean_up removes it once its driver is gone"
             }
-    for path in plan.details["beside"].values():
+    for path in plan.known(SideTables).beside.values():
         folder, _, name = path.rstrip("/").rpartition("/")
         open_storage(folder).remove(name)
     for table in plan.tables:
@@ -126,7 +125,7 @@ def remove(settings: Settings, plan: Plan) -> dict[str, Any]:
         for name in _checkpoints(home, plan.recovery_id):
             storage.remove(name)
         storage.remove(side_home(home, plan.recovery_id).root)
-    return {"removed": list(plan.details["beside"].values())}
+    return {"removed": list(plan.known(SideTables).beside.values())}
 
 
 def _checkpoints(home: FlowHome, recovery_id: str) -> list[str]:

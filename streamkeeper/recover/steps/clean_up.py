@@ -7,6 +7,7 @@ is planned on them under its hold.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.errors import RecoveryError, TableLocked
@@ -19,6 +20,47 @@ from streamkeeper.recover.restart import side_table
 from streamkeeper.tables import backups, recovery_lock
 
 
+@dataclass(frozen=True)
+class Removal:
+    """Folders and files of one flow that go. ``generation`` is the one whose checkpoint they are, if any;
+    ``forget`` says that nothing but the list of its generations stays.
+    """
+
+    flow: str
+    generation: int | None
+    names: tuple[str, ...]
+    why: str
+    forget: bool = False
+
+
+@dataclass(frozen=True)
+class BackupRemoval:
+    """Backup of a table that goes; an unfinished one is a copy without an entry."""
+
+    table: str
+    id: str
+    why: str
+    unfinished: bool
+
+
+@dataclass(frozen=True)
+class Forgetting:
+    """Table that forgets the deletes and truncates received before a moment (ISO 8601)."""
+
+    table: str
+    before: str
+
+
+@dataclass(frozen=True)
+class CleanUp:
+    """What a clean-up removes; ``beside`` are the recoveries whose side tables go."""
+
+    remove: tuple[Removal, ...]
+    backups: tuple[BackupRemoval, ...]
+    tombstones: tuple[Forgetting, ...]
+    beside: tuple[str, ...] = ()
+
+
 def remove(work: Work) -> dict[str, Any]:
     """Remove what the plan names, flow by flow; skip and report flows whose table a recovery has locked."""
     manifest = read_manifest(work.settings)
@@ -28,13 +70,13 @@ def remove(work: Work) -> dict[str, Any]:
         if flow.pipeline.name == work.plan.pipeline
     }
     removed, left = 0, {}
-    for item in work.plan.details["remove"]:
+    for item in work.plan.known(CleanUp).remove:
         work.check_stop()
-        why = _remove(work, item, targets.get(item["flow"]))
+        why = _remove(work, item, targets.get(item.flow))
         if why is not None:
-            left[item["flow"]] = why
+            left[item.flow] = why
         else:
-            removed += len(item["names"])
+            removed += len(item.names)
     give_back_locks(work)  # those of an earlier try that was killed, of flows that are skipped now
     return {"removed": removed, "left": left}
 
@@ -48,26 +90,20 @@ def give_back_locks(work: Work) -> None:
 def remove_backups(work: Work) -> dict[str, Any]:
     """Remove the backups that the plan names, unless a recovery needs one by now."""
     removed, left = [], {}
-    for item in work.plan.details["backups"]:
+    for item in work.plan.known(CleanUp).backups:
         work.check_stop()
         try:
-            backups.remove(
-                work.settings,
-                work.plan.pipeline,
-                item["table"],
-                item["id"],
-                unfinished=item.get("unfinished", False),
-            )
-            removed.append(item["id"])
+            backups.remove(work.settings, work.plan.pipeline, item.table, item.id, unfinished=item.unfinished)
+            removed.append(item.id)
         except RecoveryError as error:
-            left[item["id"]] = str(error)
+            left[item.id] = str(error)
     return {"removed": removed, "left": left}
 
 
 def remove_beside(work: Work) -> dict[str, Any]:
     """Remove the side tables that finished recoveries left behind, but nothing of a living driver."""
     done = {}
-    for recovery in work.plan.details.get("beside", ()):
+    for recovery in work.plan.known(CleanUp).beside:
         work.check_stop()
         planned = ledger.open(work.book.storage, work.plan.pipeline, recovery).find("planned")
         assert planned is not None, "the plan found it"
@@ -75,13 +111,13 @@ def remove_beside(work: Work) -> dict[str, Any]:
     return done
 
 
-def _remove(work: Work, item: dict[str, Any], table: str | None) -> str | None:
+def _remove(work: Work, item: Removal, table: str | None) -> str | None:
     """Remove one thing that the plan names; return why it is skipped, or None."""
-    plan, home = work.plan, FlowHome(work.book.storage, work.plan.pipeline, item["flow"])
-    number = item["generation"]
+    plan, home = work.plan, FlowHome(work.book.storage, work.plan.pipeline, item.flow)
+    number = item.generation
     if number is not None and _is_in_use(home, number):
         return f"generation {number} is in use again"
-    if item.get("forget") and (table is not None or leases.may_run(home)):
+    if item.forget and (table is not None or leases.may_run(home)):
         return "it is declared again" if table is not None else "a driver of it may be alive"
     if table is None:
         _remove_all(work, home, item)
@@ -97,17 +133,11 @@ def _remove(work: Work, item: dict[str, Any], table: str | None) -> str | None:
     return None
 
 
-def _remove_all(work: Work, home: FlowHome, item: dict[str, Any]) -> None:
-    marked = (
-        home.generations()
-        if item.get("forget")
-        else [item["generation"]]
-        if item["generation"] is not None
-        else []
-    )
-    for number in marked:
+def _remove_all(work: Work, home: FlowHome, item: Removal) -> None:
+    only = [] if item.generation is None else [item.generation]
+    for number in home.generations() if item.forget else only:
         generations.retire(home, number, work.plan.recovery_id)
-    for name in item["names"]:
+    for name in item.names:
         home.storage.remove(name)
 
 

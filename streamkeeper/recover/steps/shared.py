@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from streamkeeper.delta import log as delta_log
@@ -84,6 +84,14 @@ def lock(work: Work) -> dict[str, Any]:
     return {"tables": list(work.plan.tables)}
 
 
+@dataclass(frozen=True)
+class Held:
+    """What the hold found: the last driver of each flow, in words, and the version of each table, if any."""
+
+    drivers: dict[str, str]
+    table_versions: dict[str, int | None]
+
+
 def hold(work: Work) -> dict[str, Any]:
     """Lock every table, by name, hold every flow, and wait until all drivers are gone."""
     plan = work.plan
@@ -100,10 +108,16 @@ def hold(work: Work) -> dict[str, Any]:
     for flow in plan.flows:
         past = leases.wait_until_gone(work.home(flow), work.settings.stop_timeout, work.settings.lease_term)
         drivers[flow.flow] = leases.describe(past) if past else "it never had a driver"
-    return {
-        "drivers": drivers,
-        "table_versions": {table: _version(work.settings, table) for table in plan.tables},
-    }
+    return asdict(Held(drivers, {table: _version(work.settings, table) for table in plan.tables}))
+
+
+@dataclass(frozen=True)
+class PlannedAgain:
+    """The plan that was made again under the hold, and why it is worse than the approved one."""
+
+    worse: bool
+    why: tuple[str, ...]
+    plan: Plan
 
 
 def plan_again(work: Work) -> dict[str, Any]:
@@ -124,7 +138,7 @@ def plan_again(work: Work) -> dict[str, Any]:
         )
     check_same_flows(plan, again)
     why = plans.worse(plan, again)
-    return {"worse": bool(why), "why": why, "plan": plans.to_json(again)}
+    return asdict(PlannedAgain(bool(why), tuple(why), again))
 
 
 def check_same_flows(plan: Plan, again: Plan) -> None:
@@ -143,8 +157,12 @@ def check_same_flows(plan: Plan, again: Plan) -> None:
 
 def plan_under_hold(work: Work) -> Plan:
     """Return the plan as it was made under the hold; without such a step, the approved one."""
-    again = work.evidence(PLAN_AGAIN.name)
-    return plans.from_json(again["plan"]) if again else work.plan
+    again = _planned_again(work)
+    return again.plan if again else work.plan
+
+
+def _planned_again(work: Work) -> PlannedAgain | None:
+    return None if work.evidence(PLAN_AGAIN.name) is None else work.result(PLAN_AGAIN.name, PlannedAgain)
 
 
 def check_go(work: Work) -> None:
@@ -155,13 +173,13 @@ def check_go(work: Work) -> None:
     :raises PlanRefused: it is not.
     """
     _check_consent(work)
-    again = work.evidence(PLAN_AGAIN.name)
-    if again is not None and again["worse"] and work.book.find(APPROVED_AGAIN) is None:
+    again = _planned_again(work)
+    if again is not None and again.worse and work.book.find(APPROVED_AGAIN) is None:
         raise PlanRefused(
             "\n".join(
                 [
                     "The price got worse since the plan was approved, and the new price is not approved:",
-                    *again["why"],
+                    *again.why,
                 ]
             )
         )
@@ -231,12 +249,10 @@ def generation_of(plan: Plan, flow: FlowPlan, home: FlowHome) -> Generation:
 
 def verify_tables(work: Work) -> dict[str, Any]:
     """Check that every table exists, and is not behind its version at the hold."""
-    held = work.evidence(HOLD.name) or {}
+    held = work.result(HOLD.name, Held).table_versions
     found = {}
     for table in work.plan.tables:
-        before = held.get("table_versions", {}).get(
-            table, held.get("table_version")
-        )  # the latter was written by releases with one flow in each recovery
+        before = held[table]
         version, path = _version(work.settings, table), work.settings.table_path(table)
         if before is not None and (version is None or version < before):
             raise RecoveryError(

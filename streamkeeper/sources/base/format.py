@@ -232,8 +232,8 @@ class SourceFormat(ABC, Generic[L, P]):
                 if wanted is None:  # nothing of it was read
                     return Resolved(self.beginning(look))
                 return self.at(source, before, look, wanted)
-            case mode:
-                raise ValueError(f"no source can start {mode}")
+            case StartMode.GENERATION | StartMode.BESIDE | StartMode.ADOPTED:
+                raise ValueError(f"a generation is begun otherwise than by its sources: {start.mode}")
 
     @abstractmethod
     def after(self, source: Source, before: Before, look: Callable[[], L]) -> Resolved[P]:

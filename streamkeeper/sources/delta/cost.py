@@ -18,7 +18,7 @@ from streamkeeper.delta.history import (
     read_history,
 )
 from streamkeeper.errors import RequestError, SourceError, StorageError
-from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, TIMESTAMP
+from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, StartMode
 from streamkeeper.sources.base.format import UNREADABLE, Case, Move, Resolved
 from streamkeeper.sources.base.format import read_again as with_read_again
 from streamkeeper.sources.delta import statistics as delta_statistics
@@ -96,15 +96,15 @@ def _price_of(case: Case, table: _Table, found: Resolved[DeltaPosition]) -> Sour
 def _words(case: Case, found: Resolved[DeltaPosition]) -> str:
     """Return in words where a start begins to read."""
     match case.start.mode:
-        case mode if mode == AFTER_LAST and case.offset is None:
+        case StartMode.AFTER_LAST if case.offset is None:
             return "the beginning, as the source declares it"
-        case mode if mode == AFTER_LAST:
+        case StartMode.AFTER_LAST:
             return "what is there" if found.lost else "after the last processed batch"
-        case mode if mode == EARLIEST:
+        case StartMode.EARLIEST:
             return "the beginning: the whole current table, then new commits"
-        case mode if mode == LATEST:
+        case StartMode.LATEST:
             return "only versions that are committed after the new generation has begun"
-        case mode if mode == TIMESTAMP and found.position is not None:
+        case StartMode.TIMESTAMP if found.position is not None:
             moment = datetime.fromtimestamp((case.start.timestamp_ms or 0) / 1000, timezone.utc)
             return (
                 f"version {found.position.version}, the first that was committed at or after"

@@ -15,7 +15,7 @@ from streamkeeper.checkpoint import FileEntry, files_log
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import CheckpointError, RequestError
-from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, OFFSETS, TIMESTAMP
+from streamkeeper.flows.generations import AFTER_LAST, LATEST, OFFSETS, TIMESTAMP, StartMode
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.base.format import Case, Move, Resolved, key_of, read_again
 from streamkeeper.sources.files import listing as file_listing
@@ -178,15 +178,15 @@ def _files_price(case: Case, files: _Files) -> SourcePrice:
 def _words(case: Case, files: _Files) -> str:
     """Return in words where a start begins to read."""
     match case.start.mode:
-        case mode if mode == AFTER_LAST and files.renamed:
+        case StartMode.AFTER_LAST if files.renamed:
             return "the beginning: the checkpoint knows no source of this name, but its files under another"
-        case mode if mode == AFTER_LAST:
+        case StartMode.AFTER_LAST:
             return "after the last processed batch"
-        case mode if mode == EARLIEST:
+        case StartMode.EARLIEST:
             return f"the beginning: all {len(files.present):,} files that are there"
-        case mode if mode == LATEST:
+        case StartMode.LATEST:
             return "only files that appear after the new generation has begun"
-        case mode if mode == TIMESTAMP:
+        case StartMode.TIMESTAMP:
             moment = datetime.fromtimestamp((case.start.timestamp_ms or 0) / 1000, timezone.utc)
             return f"files changed at or after {moment.isoformat(timespec='milliseconds')}"
         case _:

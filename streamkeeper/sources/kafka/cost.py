@@ -15,7 +15,7 @@ from streamkeeper.amounts import NONE, Amount, SourcePrice
 from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import describe
 from streamkeeper.errors import CheckpointError, RequestError, SourceError
-from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, LATEST, OFFSETS, TIMESTAMP
+from streamkeeper.flows.generations import AFTER_LAST, EARLIEST, StartMode
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.sources.base.format import UNREADABLE, Case, Move, Resolved
 from streamkeeper.sources.base.format import read_again as with_read_again
@@ -154,16 +154,16 @@ _DECLARED = "the beginning, as the source declares it"
 def _words(case: Case, seen: Seen) -> str:
     """Return in words where a start begins to read."""
     match case.start.mode:
-        case mode if mode == AFTER_LAST:
+        case StartMode.AFTER_LAST:
             if seen.offset is not None:
                 return "after the last processed batch"
             begun = seen.initial is not None or seen.topics is None
             return "where the old generation was to begin" if begun else _DECLARED
-        case mode if mode == EARLIEST:
+        case StartMode.EARLIEST:
             return "the beginning: all records in the topics"
-        case mode if mode == LATEST:
+        case StartMode.LATEST:
             return "only records that are written after the new generation has begun"
-        case mode if mode == TIMESTAMP:
+        case StartMode.TIMESTAMP:
             moment = datetime.fromtimestamp((case.start.timestamp_ms or 0) / 1000, timezone.utc)
             return f"records written at or after {moment.isoformat(timespec='milliseconds')}"
         case _:
@@ -174,17 +174,17 @@ def _unseen(case: Case, seen: Seen) -> SourcePrice:
     """Return the cost while the brokers do not answer: what lies between offsets that are numbers."""
     doubt, price = unknown(seen.why), case.price(_words(case, seen))
     match case.start.mode:
-        case mode if mode == AFTER_LAST:
+        case StartMode.AFTER_LAST:
             told = (
                 f"it is unknown whether all unread rows still exist: {seen.why}. The driver checks before"
                 " it changes anything"
             )
             return replace(price, notes=(told,))
-        case mode if mode == EARLIEST:
+        case StartMode.EARLIEST:
             return replace(price, repeated=doubt if seen.offset else NONE)
-        case mode if mode == LATEST:
+        case StartMode.LATEST:
             return replace(price, lost=doubt)
-        case mode if mode == OFFSETS:
+        case StartMode.OFFSETS:
             wanted: Offsets = (case.start.offsets or {})[case.source.name]
             if wrong := _left_out(wanted, seen.offset or {}):
                 raise RequestError(

@@ -400,10 +400,11 @@ def test_a_refresh_that_is_given_up_holds_its_fill_from_the_backup_alone(keyed: 
 
 def test_a_chunk_that_is_not_in_the_table_ends_it_loudly(keyed: World) -> None:
     work = begin(keyed)
-    work.book.record("fill.done", {"done": True, "batch": 3, "missing": "batch 3"})
+    done = {"flow": "", "query_id": "", "done": True, "batch": 3}
+    work.book.record("fill.done", {**done, "missing": "batch 3"})
     with pytest.raises(RecoveryError, match="lacks batch 3 of the backfill"):
         engine.carry_out(keyed.settings, "events", "r1", "verify")
-    work.book.record("fill.done", {"done": True, "batch": 3, "missing": None})
+    work.book.record("fill.done", {**done, "missing": None})
     assert engine.carry_out(keyed.settings, "events", "r1", "verify")["chunks"] == 4
     engine.carry_out(keyed.settings, "events", "r1", "unlock")
     assert recovery_lock.holder(keyed.home.storage, "events", "events") is None

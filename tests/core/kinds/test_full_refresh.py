@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,16 +135,11 @@ def test_one_that_never_began_reads_everything_wherever_it_was_decided_to_begin(
     assert (flow.generation, flow.next_generation, flow.start) == (1, None, StartAt(EARLIEST))
 
 
-def test_a_table_by_key_is_emptied_with_its_tombstones_and_a_once_flow_runs_again(world: World) -> None:
+def test_a_table_by_key_is_emptied_and_a_once_flow_runs_again(world: World) -> None:
     world.declare(CHANGES % ", once=True")
     world.processed(2)
-    path = world.settings.tombstones_path("events")
-    assert plan(world).details["paths"] == [world.settings.table_path("events")], "there are none yet"
-    log = Path(path) / "_delta_log"
-    log.mkdir(parents=True)
-    (log / f"{0:020d}.json").write_text('{"metaData":{"id":"t"}}\n')
     found = plan(world)
-    assert found.details["paths"] == [world.settings.table_path("events"), path]
+    assert found.details["paths"] == [world.settings.table_path("events")]
     assert found.flows[0].once
 
 

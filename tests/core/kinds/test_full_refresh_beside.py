@@ -103,21 +103,13 @@ def test_the_plan_says_where_the_table_is_built_and_what_that_takes(stands: Worl
     assert KIND.read_request(found.request) == BesideRequest("events.events", by="ada")
 
 
-def test_a_table_by_key_is_built_with_its_tombstones(world: World) -> None:
+def test_a_table_by_key_is_built_as_one_table(world: World) -> None:
     world.declare(CHANGES % ", once=True")
     world.processed(2)
-    with pytest.raises(
-        RequestError, match=r"events__tombstones is no Delta table.*Choose the definition 'declared'"
-    ):
-        plan(world)
-    path = world.settings.table_path(f"events__beside_{MARK}")
-    assert plan(world, definition="declared").details["beside"] == {
-        "target": path,
-        "tombstones": f"{path}__tombstones",
-    }
-    make_table(world, "events__tombstones")
-    assert [copy.what for copy in plan(world).copies] == ["target", "tombstones"]
-    assert plan(world).flows[0].once
+    found = plan(world)
+    assert found.details["beside"] == {"target": world.settings.table_path(f"events__beside_{MARK}")}
+    assert [copy.what for copy in found.copies] == ["target"]
+    assert found.flows[0].once
 
 
 def test_every_flow_gets_a_generation_one_that_never_ran_too(stands: World) -> None:
@@ -172,7 +164,6 @@ def test_a_once_flow_that_is_done_removes_nothing_more_and_one_that_never_ran_ma
     )
     world.declare(text)
     world.processed(2)
-    make_table(world, "events__tombstones")
     assert [item.price for item in plan(world).refusals] == [LOSS]
     generations.finish(world.home, 1, 1)
     assert plan(world).refusals == ()
@@ -295,11 +286,11 @@ def test_clean_up_finds_what_a_recovery_that_is_over_has_left_and_touches_none_t
             stands.settings, manifest, chosen.parse({"pipeline": "events"}, manifest, "ada"), "c1"
         )
 
-    assert left().details["beside"] == [], "it is not over"
+    assert left().details["beside"] == (), "it is not over"
     assert not [note for note in left().notes if "declared no more" in note]
     ledger.open(stands.home.storage, "events", RECOVERY).record("given_up", {"why": "x"})
     found = left()
-    assert found.details["beside"] == [RECOVERY]
+    assert found.details["beside"] == (RECOVERY,)
     assert f"The table that {RECOVERY} built" in " ".join(found.notes)
     clean_up_steps.remove_beside(
         Work(stands.settings, found, ledger.open(stands.home.storage, "events", "c1"), "remove_beside")
@@ -307,7 +298,7 @@ def test_clean_up_finds_what_a_recovery_that_is_over_has_left_and_touches_none_t
     assert remains(stands) == []
     engine.propose(stands.settings, found)
     ledger.open(stands.home.storage, "events", "c1").record("ended", {})
-    assert left().details["beside"] == [], "nor is a clean-up that is over taken for one"
+    assert left().details["beside"] == (), "nor is a clean-up that is over taken for one"
 
 
 def test_checkpoints_that_a_flow_goes_on_with_stay_and_a_living_driver_loses_nothing(stands: World) -> None:

@@ -75,7 +75,7 @@ def in_spark(act: str, work: Work) -> dict[str, Any]:
                 "tables": [{"what": "target", "checksum": {"rows": 0, "sum": "0", "xor": 0}, "schema": "{}"}]
             }
         case "fill_step":
-            return {"done": True, "batch": 0}
+            return {"flow": "", "query_id": "", "done": True, "batch": 0, "missing": None}
     return {"tables": []}
 
 

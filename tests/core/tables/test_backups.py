@@ -719,14 +719,6 @@ def test_a_once_flow_that_was_done_stays_done_and_one_that_was_not_runs_again(wo
     ]
 
 
-def test_a_backup_without_tombstones_is_not_put_back_into_a_table_that_needs_them(world: World) -> None:
-    world.declare(CHANGES % "")
-    world.processed(1)
-    backups.enter(world.home.storage, entry("b1"))
-    with pytest.raises(RequestError, match="The backup b1 holds no tombstones"):
-        plan_restore(world, backup="b1")
-
-
 def test_a_version_that_is_not_there_is_refused_with_what_is(world: World) -> None:
     world.processed(2)
     with pytest.raises(RequestError, match=r"has no version 7: its newest is 2"):

@@ -52,13 +52,13 @@ class Log:
         self.count += 1
         return self.count - 1
 
-    def batch(self, flow: str, number: int, batch: int, tombstones: bool = False, **more: Any) -> int:
-        app = query_id(f"shop.{flow}", number) + (past_versions.TOMBSTONES_OF if tombstones else "")
+    def batch(self, flow: str, number: int, batch: int, **more: Any) -> int:
+        app = query_id(f"shop.{flow}", number)
         added = {"add": {"path": f"{flow}{number}.{batch}", "dataChange": True}}
         return self.commit({"txn": {"appId": app, "version": batch}}, added, **more)
 
-    def seal(self, flow: str, number: int, tombstones: bool = False) -> int:
-        app = query_id(f"shop.{flow}", number) + (past_versions.TOMBSTONES_OF if tombstones else "")
+    def seal(self, flow: str, number: int) -> int:
+        app = query_id(f"shop.{flow}", number)
         return self.commit({"txn": {"appId": app, "version": SEAL}}, operation="Manual Update")
 
     def of_recovery(self, end: str, recovery: str = "r2", *actions: dict[str, Any]) -> int:
@@ -317,182 +317,6 @@ def test_a_flow_that_goes_on_where_it_was_does_not_go_back_along(shop: Shop, log
     log.of_recovery("/empty_tables")
     shop.begin("b", 2, seed=1)
     assert stood(back(shop, log, 5))["b"] == (after(1, 1), 0)
-
-
-# --- tombstones
-
-
-@pytest.fixture
-def tombstones(tmp_path: Path) -> Log:
-    """Versions 1 to 3: those of a0, b1, a2."""
-    made = Log(tmp_path / "table__tombstones")
-    made.commit({"metaData": {"id": "t"}}, operation="CREATE TABLE")
-    for flow, batch in (("a", 0), ("b", 1), ("a", 2)):
-        made.batch(flow, 1, batch, tombstones=True)
-    return made
-
-
-@pytest.mark.parametrize(("version", "belongs"), [(0, 0), (1, 1), (2, 1), (3, 1), (4, 2), (5, 3)])
-def test_the_tombstones_go_back_to_those_of_batches_that_the_table_had(
-    version: int, belongs: int, shop: Shop, log: Log, tombstones: Log
-) -> None:
-    past = back(shop, log, version)
-    assert flows_at_version.tombstones_version(past, str(tombstones.path), shop.homes) == belongs
-
-
-def test_tombstones_of_a_batch_that_never_reached_the_table_go(shop: Shop, log: Log, tombstones: Log) -> None:
-    tombstones.batch("a", 1, 3, tombstones=True)
-    assert flows_at_version.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == 3
-
-
-def test_tombstones_of_a_batch_that_the_table_had_stay_though_a_batch_was_left_half_done_before_it(
-    shop: Shop, log: Log, tombstones: Log
-) -> None:
-    """a3 is killed between its tombstones and its target, b2 is done, a3 comes again, and then a4."""
-    tombstones.batch("a", 1, 3, tombstones=True)
-    of_b2 = tombstones.batch("b", 1, 2, tombstones=True)
-    b2 = log.batch("b", 1, 2)
-    again = tombstones.batch("a", 1, 3, tombstones=True)
-    a3 = log.batch("a", 1, 3)
-    tombstones.batch("a", 1, 4, tombstones=True)
-    log.batch("a", 1, 4)
-
-    def belongs(to: int) -> int | None:
-        return flows_at_version.tombstones_version(back(shop, log, to), str(tombstones.path), shop.homes)
-
-    assert [belongs(to) for to in (5, b2, a3)] == [3, of_b2, again]
-
-
-def test_upkeep_of_tombstones_after_the_batches_that_the_table_had_stays(
-    shop: Shop, log: Log, tombstones: Log
-) -> None:
-    forgotten = tombstones.commit({"remove": {"path": "x", "dataChange": True}}, operation="DELETE")
-    compacted = tombstones.commit({"remove": {"path": "y", "dataChange": False}}, operation="OPTIMIZE")
-    assert (
-        flows_at_version.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == compacted
-    )
-    tombstones.batch("a", 1, 3, tombstones=True)
-    log.batch("a", 1, 3)
-    assert (
-        flows_at_version.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == compacted
-    )
-    assert (
-        flows_at_version.tombstones_version(back(shop, log, 4), str(tombstones.path), shop.homes)
-        == forgotten - 2
-    )
-
-
-def test_tombstones_that_were_put_back_later_are_not_taken_for_those_of_then(
-    shop: Shop, log: Log, tombstones: Log
-) -> None:
-    """a3 is left half done, r2 puts both tables back and lets a begin again, and b goes on as it was."""
-    ahead = tombstones.batch("a", 1, 3, tombstones=True)
-    of_b2 = tombstones.batch("b", 1, 2, tombstones=True)
-    b2 = log.batch("b", 1, 2)
-    for made in (tombstones, log):
-        made.seal("a", 1, tombstones=made is tombstones)
-        made.commit(operation="RESTORE", mark=past_versions.mark("r2"))
-    shop.begin("a", 2, seed=1, mode=BATCH)
-    of_b3 = tombstones.batch("b", 1, 3, tombstones=True)
-    b3 = log.batch("b", 1, 3)
-    tombstones.batch("a", 2, 2, tombstones=True)
-    log.batch("a", 2, 2)
-
-    def belongs(to: int) -> int | None:
-        return flows_at_version.tombstones_version(back(shop, log, to), str(tombstones.path), shop.homes)
-
-    assert [belongs(to) for to in (5, b2, b3)] == [ahead - 1, of_b2 + 1, of_b3], (
-        "a seal changes no tombstones"
-    )
-
-
-def test_tombstones_that_were_put_back_with_the_table_are_taken_from_there(
-    shop: Shop, log: Log, tombstones: Log
-) -> None:
-    for made in (log, tombstones):
-        made.commit(operation="RESTORE", mark=past_versions.mark("r1"))
-    shop.begin("a", 2, seed=1)
-    log.seal("a", 1)
-    version = log.batch("a", 2, 2)
-    third = tombstones.batch("a", 2, 2, tombstones=True)
-    tombstones.batch("a", 2, 3, tombstones=True)
-    assert (
-        flows_at_version.tombstones_version(back(shop, log, version), str(tombstones.path), shop.homes)
-        == third
-    )
-    assert flows_at_version.tombstones_version(back(shop, log, 3), str(tombstones.path), shop.homes) == 1
-
-
-@pytest.mark.parametrize("end", ENDS)
-def test_tombstones_from_before_a_recovery_changed_both_tables_are_those_of_then(
-    end: str, shop: Shop, log: Log, tombstones: Log
-) -> None:
-    """Both are sealed first, the tombstones are changed before the table, and a new generation writes
-    both.
-    """
-    before = [tombstones.seal(flow, 1, tombstones=True) for flow in ("a", "b")][-1]
-    sealed = [log.seal(flow, 1) for flow in ("a", "b")][-1]
-    emptied = tombstones.of_recovery(end)
-    changed = log.of_recovery(end)
-    for flow in ("a", "b"):
-        shop.begin(flow, 2, seed=None, mode=EARLIEST)
-    first = tombstones.batch("a", 2, 0, tombstones=True)
-    version = log.batch("a", 2, 0)
-    tombstones.batch("a", 2, 1, tombstones=True)
-
-    def belongs(to: int) -> int | None:
-        return flows_at_version.tombstones_version(back(shop, log, to), str(tombstones.path), shop.homes)
-
-    assert [belongs(to) for to in (4, 5, sealed, changed, version)] == [2, before, before, emptied, first]
-
-
-def test_tombstones_that_are_put_in_place_with_batches_of_their_new_flows_are_taken_whole(
-    shop: Shop, log: Log, tombstones: Log
-) -> None:
-    app = query_id("shop.a", 2)
-    for made, writer in ((tombstones, app + past_versions.TOMBSTONES_OF), (log, app)):
-        made.seal("a", 1, tombstones=made is tombstones)
-        last = made.of_recovery("/put_in_place", "r2", {"txn": {"appId": writer, "version": 7}})
-    shop.begin("a", 2, seed=None, mode=BESIDE)
-    put, version = tombstones.count - 1, last
-    log.batch("a", 2, 8)
-    assert (
-        flows_at_version.tombstones_version(back(shop, log, version), str(tombstones.path), shop.homes) == put
-    )
-    assert (
-        flows_at_version.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == put - 1
-    )
-
-
-def test_tombstones_that_were_put_back_under_a_table_that_stayed_as_it_was_are_taken_from_there(
-    shop: Shop, log: Log, tombstones: Log
-) -> None:
-    """Those of a batch that never reached the table were put back; the table was at its newest version."""
-    ahead = tombstones.batch("a", 1, 3, tombstones=True)
-    log.seal("a", 1)
-    tombstones.commit(operation="RESTORE", mark=past_versions.mark("r2"))
-    shop.begin("a", 2, seed=2, mode=BATCH)
-    third = tombstones.batch("a", 2, 3, tombstones=True)
-    version = log.batch("a", 2, 3)
-    assert (
-        flows_at_version.tombstones_version(back(shop, log, version), str(tombstones.path), shop.homes)
-        == third
-    )
-    assert (
-        flows_at_version.tombstones_version(back(shop, log, 5), str(tombstones.path), shop.homes) == ahead - 1
-    )
-
-
-def test_tombstones_whose_log_does_not_reach_back_are_refused(shop: Shop, log: Log, tombstones: Log) -> None:
-    tombstones.lose(2)
-    with pytest.raises(
-        RequestError, match="starts at version 2 now, after the commits that belong to version 1 of t"
-    ):
-        flows_at_version.tombstones_version(back(shop, log, 1), str(tombstones.path), shop.homes)
-
-
-def test_a_table_without_tombstones_has_no_version_of_them(shop: Shop, log: Log, tmp_path: Path) -> None:
-    assert flows_at_version.tombstones_version(back(shop, log, 3), str(tmp_path / "none"), shop.homes) is None
 
 
 # --- files that a version needs

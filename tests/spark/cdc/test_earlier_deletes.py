@@ -4,7 +4,7 @@ are not read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from streamkeeper_jobs.cdc import scd1, tombstones
+from pyspark.sql.types import StructType
+from streamkeeper_jobs.cdc import remembered
 
+from streamkeeper.delta.remembered import Run
 from tests.worlds.cdc_world import SPEC, CdcBed, killed_before_the_target
 from tests.worlds.suites import long_after
 
@@ -34,16 +36,16 @@ SEQUENCES: dict[str, tuple[str, Callable[[int], Any]]] = {
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Note of each batch how many files of stored deletes it reads."""
-    files: list[int] = []
-    really = tombstones.Remembered.rows
+    """Note of each batch how many runs of remembered deletes it reads."""
+    runs: list[int] = []
+    really = remembered._read
 
-    def noted(stored: tombstones.Remembered, some: Any) -> DataFrame:
-        files.append(int(some.size()))
-        return really(stored, some)
+    def noted(session: SparkSession, path: str, schema: StructType, some: Sequence[Run]) -> DataFrame | None:
+        runs.extend([len(some)] if some else [])
+        return really(session, path, schema, some)
 
-    monkeypatch.setattr(tombstones.Remembered, "rows", noted)
-    return files
+    monkeypatch.setattr(remembered, "_read", noted)
+    return runs
 
 
 @pytest.mark.parametrize(("columns", "at"), long_after(1, SEQUENCES.values()), ids=SEQUENCES)
@@ -69,12 +71,10 @@ def test_a_stored_delete_ends_what_is_not_newer_whatever_the_sequences_are(
     before = len(read)
     bed.apply(change(1, 2000, "U"), change(2, 2000, "U"), change(3, 2000, "D"))
     assert [row["id"] for row in bed.rows()] == [1, 2, 4]
-    assert (len(read) == before) == isinstance(at(0), Decimal | datetime), (
-        "no file is read where statistics tell that none matters"
-    )
+    assert (len(read) == before) == (not several), "no file is read where statistics tell that none matters"
 
 
-def test_no_file_of_deletes_is_read_that_is_older_than_all_of_the_batch(
+def test_no_run_of_deletes_is_read_that_is_older_than_all_of_the_batch(
     read: list[int], spark: SparkSession, tmp_path: Path
 ) -> None:
     bed = CdcBed(spark, tmp_path).prepare()
@@ -95,33 +95,5 @@ def test_beside_a_truncate_all_deletes_are_looked_up(
     with killed_before_the_target():
         CdcBed(spark, tmp_path, query_id="other").apply((1, 3, "D", None, None), (None, 9, "T", None, None))
     bed.apply((1, 5, "U", "too old", "x"))
-    assert sorted(read) == [1, 1], "the truncate, and the delete that is older than the upsert"
+    assert read == [1], "the delete that is older than the upsert"
     assert [row["id"] for row in bed.rows()] == [2], "the key whose row was looked for is ended already"
-
-
-@pytest.mark.long
-def test_deletes_of_a_writer_that_takes_no_turn_are_found_if_they_are_there_before_the_batchs_own(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bed = CdcBed(spark, tmp_path).prepare()
-    bed.apply((1, 1, "U", "a", "x"), (2, 1, "D", None, None))
-    really = scd1.tombstones.append_within
-
-    def meet(*given: Any) -> int:
-        monkeypatch.setattr(scd1.tombstones, "append_within", really)
-        CdcBed(spark, tmp_path, query_id="other").apply((1, 9, "D", None, None))
-        return really(*given)
-
-    monkeypatch.setattr(scd1.tombstones, "append_within", meet)
-    bed.apply((1, 5, "U", "b", "x"), (3, 5, "D", None, None))
-    assert bed.rows() == []
-
-
-def test_a_batch_whose_deletes_are_none_that_must_be_remembered_commits_its_step_to_the_tombstones(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    bed = CdcBed(spark, tmp_path).prepare()
-    before = bed.tombstones().count()
-    bed.apply((1, 1, "D", None, None), (1, 2, "U", "a", "x"))
-    assert bed.tombstones().count() == before
-    assert tombstones.last_written(spark, bed.tables.tombstones, tombstones.tombstones_app(bed.query_id)) == 0

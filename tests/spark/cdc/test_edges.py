@@ -1,4 +1,4 @@
-"""AUTO CDC where something breaks or does not fit: rows, columns, commits, sealed generations, and tombstones
+"""AUTO CDC where something breaks or does not fit: rows, columns, commits, sealed generations, and deletes
 that grow old.
 """
 
@@ -17,14 +17,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from streamkeeper_jobs.cdc import (
     Step,
-    app_ids,
     apply_batch,
     apply_changes,
     check_spec,
     replace_rows,
     target_schema,
 )
-from streamkeeper_jobs.cdc.tombstones import forget
+from streamkeeper_jobs.cdc.remembered import forget
 from streamkeeper_jobs.spark.delta_table import seal
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING, CdcSpec
@@ -55,7 +54,7 @@ class Killed(Exception):
 
 
 @pytest.mark.parametrize("ignore_nulls", long_after(1, [False, True]), ids=["whole rows", "ignoring nulls"])
-def test_a_batch_that_was_killed_between_tombstones_and_target_is_applied_again(
+def test_a_batch_that_was_killed_between_what_it_remembers_and_its_merge_is_applied_again(
     ignore_nulls: bool, make: Callable[..., CdcBed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bed = make(replace(SPEC, ignore_null_updates=ignore_nulls))
@@ -67,12 +66,10 @@ def test_a_batch_that_was_killed_between_tombstones_and_target_is_applied_again(
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr("streamkeeper_jobs.cdc.scd1.merging", die)
-        patched.setattr("streamkeeper_jobs.cdc.scd1_by_value.merging", die)
         bed.apply(*rows, batch=1)
-    assert bed.tombstones().count() == 2
+    assert bed.remembered().count() == 2
     assert names(bed) == {1: "a", 2: "b", 3: "c"}
     bed.apply(*rows, batch=1)
-    assert bed.tombstones().count() == 2, "the step was in the tombstones already"
     assert names(bed) == {3: "new"}
     bed.apply((1, 4, "U", "late", "x"))
     assert names(bed) == {3: "new"}
@@ -97,9 +94,9 @@ def test_a_batch_that_was_killed_right_before_it_is_committed_is_applied_again(
         bed.apply(*rows, batch=1)
     assert bed.rows() == before
     bed.apply(*rows, batch=1)
-    remembered = bed.tombstones().count()
+    remembered = bed.remembered().count()
     bed.apply(*rows, batch=1)
-    assert bed.tombstones().count() == remembered
+    assert bed.remembered().count() == remembered
     bed.apply((1, 2, "U", "b", "x"))
     shown = sorted(
         (row["id"], row["name"], row.get("__START_AT"), row.get("__END_AT"))
@@ -113,25 +110,16 @@ def test_every_batch_is_committed_to_the_target_and_an_empty_one_too(make: Calla
     bed = make()
     for rows in ([], [(1, 2, "D", None, None)], [(1, 1, "U", "late", "x")]):
         number = bed.apply(*rows)
-        assert last_transaction(bed.tables.target, bed.query_id).version == number
-    assert app_ids(bed.tables, "q") == ((bed.tables.tombstones, "q/tombstones"), (bed.tables.target, "q"))
+        assert last_transaction(bed.path, bed.query_id).version == number
     assert bed.rows() == []
 
 
-def test_a_sealed_generation_changes_nothing_even_while_only_its_tombstones_are_sealed(
-    make: Callable[..., CdcBed],
-) -> None:
+def test_a_sealed_generation_changes_nothing(make: Callable[..., CdcBed]) -> None:
     bed = make()
     bed.apply((1, 1, "U", "a", "x"))
-    (tombstones, their_app), (target, its_app) = app_ids(bed.tables, bed.query_id)
-    seal(bed.spark, tombstones, their_app, lambda: None)
+    seal(bed.spark, bed.path, bed.query_id, lambda: None)
     bed.apply((1, 2, "D", None, None), (2, 1, "U", "b", "x"))
-    assert names(bed) == {1: "a"}, (
-        "its delete would not have been remembered, so nothing of the batch may be there"
-    )
-    seal(bed.spark, target, its_app, lambda: None)
-    bed.apply((3, 1, "U", "c", "x"))
-    assert names(bed) == {1: "a"}
+    assert (names(bed), bed.remembered().count()) == ({1: "a"}, 0)
 
 
 @pytest.mark.long
@@ -161,7 +149,7 @@ def test_a_batch_that_meets_another_commit_is_applied_again_as_a_whole_with_a_tu
     apply_changes(
         bed.frame([(1, 5, "U", "a", "x"), (2, 5, "U", "b", "x")]),
         SPEC,
-        bed.tables,
+        bed.path,
         Step(bed.query_id, 1),
         turn,
     )
@@ -178,7 +166,7 @@ def test_a_seal_that_comes_while_a_batch_is_written_keeps_it_out(
     really = replace_rows.Opened._mark
 
     def sealed_meanwhile(*given: Any) -> Any:
-        seal(bed.spark, bed.tables.target, bed.query_id, lambda: None)
+        seal(bed.spark, bed.path, bed.query_id, lambda: None)
         return really(*given)
 
     monkeypatch.setattr(replace_rows.Opened, "_mark", sealed_meanwhile)
@@ -205,7 +193,7 @@ def test_a_table_that_only_merge_can_write_is_written_by_it(
             .option("readChangeFeed", "true")
             .option("startingVersion", bed.versions() - 1)
         )
-        feed = reader.load(bed.tables.target)
+        feed = reader.load(bed.path)
         assert {row["_change_type"] for row in feed.collect()} == {
             "update_preimage",
             "update_postimage",
@@ -219,14 +207,14 @@ def test_partitions_column_mapping_and_constraints_hold_where_rows_are_replaced(
 ) -> None:
     table = replace(TABLE, partition_cols=("city",), properties={"delta.columnMapping.mode": "name"})
     bed = CdcBed(spark, tmp_path).prepare(table)
-    spark.sql(f"ALTER TABLE delta.`{bed.tables.target}` ADD CONSTRAINT short CHECK (length(name) < 5)")
+    spark.sql(f"ALTER TABLE delta.`{bed.path}` ADD CONSTRAINT short CHECK (length(name) < 5)")
     bed.apply((1, 1, "U", "a", "Ulm"), (2, 1, "U", "b", "Ulm"), (3, 1, "U", "c", "Bonn"))
     bed.apply((1, 2, "U", "d", "Bonn"), (2, 2, "D", None, None))
     assert [(row["id"], row["city"]) for row in bed.rows()] == [(1, "Bonn"), (3, "Bonn")]
     with pytest.raises(Exception, match="DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"):
         bed.apply((3, 2, "U", "too long", "Bonn"))
     assert names(bed) == {1: "d", 3: "c"}
-    written = spark.sql(f"DESCRIBE HISTORY delta.`{bed.tables.target}` LIMIT 1").collect()[0]
+    written = spark.sql(f"DESCRIBE HISTORY delta.`{bed.path}` LIMIT 1").collect()[0]
     assert (written["operation"], written["operationMetrics"]["numTargetRowsDeleted"]) == ("MERGE", "2")
 
 
@@ -266,7 +254,7 @@ def test_rows_without_key_or_sequence_refuse_the_batch_before_anything_is_writte
     for rows, said in REFUSED.values():
         with pytest.raises(ChangeRefused, match=said):
             bed.apply(*rows, batch=0)
-    assert (bed.versions(), bed.tombstones().count()) == (1, 0)
+    assert (bed.versions(), bed.remembered().count()) == (2, 0)
     bed.apply((1, 1, "U", "a", "x"), batch=0)
     assert names(bed) == {1: "a"}
 
@@ -297,7 +285,7 @@ def test_a_null_variant_is_smaller_than_any_other(spec: CdcSpec, make: Callable[
     for number, text in enumerate(("1", "2")):
         texts = bed.spark.createDataFrame([(text,), (None,)], "text STRING")
         rows = texts.selectExpr("1 AS id", "CAST(1 AS BIGINT) AS at", "'U' AS op", "parse_json(text) AS v")
-        apply_changes(rows, spec, bed.tables, Step(bed.query_id, number), alone)
+        apply_changes(rows, spec, bed.path, Step(bed.query_id, number), alone)
     assert [row["text"] for row in bed.table().selectExpr("to_json(v) AS text").collect()] == ["2"]
 
 
@@ -387,7 +375,7 @@ def test_a_flow_that_does_not_fit_its_table_is_refused_before_anything_is_touche
         CdcBed(bed.spark, bed.root / "plain").prepare()
     with pytest.raises(DeclarationError, match="partitioned by day, which its flow does not store"):
         CdcBed(bed.spark, bed.root / "other").prepare(Table("t", None, {}, ("day",), TABLE.where))
-    assert bed.versions() == 1
+    assert bed.versions() == 2
     assert not (bed.root / "other").exists()
 
 
@@ -408,8 +396,8 @@ def test_other_tracked_columns_are_refused_since_versions_that_are_shown_would_g
         match=r"tracks all columns in its history, and the flow declares only name\. Versions",
     ):
         CdcBed(bed.spark, bed.root, named).prepare()
-    assert (bed.rows(), bed.versions()) == (shown, 2)
-    earlier = f"ALTER TABLE delta.`{bed.tables.target}` UNSET TBLPROPERTIES ('streamkeeper.trackedHistory')"
+    assert (bed.rows(), bed.versions()) == (shown, 3)
+    earlier = f"ALTER TABLE delta.`{bed.path}` UNSET TBLPROPERTIES ('streamkeeper.trackedHistory')"
     bed.spark.sql(earlier)
     CdcBed(bed.spark, bed.root, unnamed).prepare()
     with pytest.raises(
@@ -424,17 +412,6 @@ def test_other_tracked_columns_are_refused_since_versions_that_are_shown_would_g
         SCHEMA + ", more INT",
     ).prepare()
     assert bed.versions() == before + 1, "the column alone was added"
-
-
-def test_a_target_whose_tombstones_are_gone_is_refused(make: Callable[..., CdcBed]) -> None:
-    bed = make()
-    Path(bed.tables.tombstones).rename(bed.root / "elsewhere")
-    with pytest.raises(DeclarationError, match=r"tombstones .* are gone.*Restore both tables together"):
-        bed.prepare()
-    CdcBed(bed.spark, bed.root / "x", SPEC, SCHEMA.replace("id INT", "id STRING")).prepare()
-    (bed.root / "x" / "customers__tombstones").rename(bed.tables.tombstones)
-    with pytest.raises(DeclarationError, match="have another key than the table"):
-        bed.prepare()
 
 
 MISFITS: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -508,29 +485,29 @@ def test_the_target_has_what_is_stored_in_the_sources_order_and_the_bookkeeping_
     )
 
 
-def test_tombstones_are_forgotten_that_are_older_than_the_retention_and_no_others(
+def test_deletes_are_forgotten_that_are_older_than_the_retention_and_no_others(
     make: Callable[..., CdcBed],
 ) -> None:
     bed = make()
     bed.apply((1, 5, "D", None, None), (None, 2, "T", None, None))
-    first = bed.tombstones().agg({"written_at": "max"}).collect()[0][0].astimezone()
+    first = bed.remembered().agg({"learned": "max"}).collect()[0][0].astimezone()
     bed.apply((2, 5, "D", None, None))
-    assert forget(bed.spark, bed.tables, first, alone) == 0, "what was written right then stays"
-    assert forget(bed.spark, bed.tables, first + timedelta(microseconds=1), alone) == 2
-    assert forget(bed.spark, bed.tables, first + timedelta(microseconds=1), alone) == 0
+    assert forget(bed.spark, bed.path, first, alone) == 0, "what was written right then stays"
+    assert forget(bed.spark, bed.path, first + timedelta(microseconds=1), alone) == 2
+    assert forget(bed.spark, bed.path, first + timedelta(microseconds=1), alone) == 0
     bed.apply((1, 1, "U", "forgotten", "x"), (2, 4, "U", "remembered", "x"))
     assert names(bed) == {1: "forgotten"}
     with pytest.raises(ValueError, match="without a time zone"):
-        forget(bed.spark, bed.tables, datetime(2026, 1, 1), alone)
+        forget(bed.spark, bed.path, datetime(2026, 1, 1), alone)
 
 
 @pytest.mark.long
-def test_versions_stay_as_they_are_shown_when_the_sibling_has_forgotten_what_they_come_from(
+def test_versions_stay_as_they_are_shown_when_it_is_forgotten_what_they_come_from(
     make: Callable[..., CdcBed],
 ) -> None:
     bed = make(replace(SPEC, scd_type=2, apply_as_truncates=None))
     bed.apply((1, 1, "U", "a", "x"), (1, 4, "U", "a", "x"), (1, 6, "D", None, None))
-    forget(bed.spark, bed.tables, datetime.now(timezone.utc) + timedelta(days=1), alone)
+    forget(bed.spark, bed.path, datetime.now(timezone.utc) + timedelta(days=1), alone)
     bed.apply((1, 2, "U", "b", "x"), (1, 9, "U", "c", "x"))
     shown = [(row["name"], row["__START_AT"], row["__END_AT"]) for row in bed.rows()]
     assert sorted(shown, key=lambda one: one[1]) == [("a", 1, 2), ("b", 2, 4), ("a", 4, 6), ("c", 9, None)]
@@ -546,3 +523,15 @@ def test_a_batch_leaves_neither_settings_nor_blocks_behind(make: Callable[..., C
     assert all(name.startswith("Delta Table State") for name in left), "Delta keeps its snapshots by itself"
     for name in ("write.txnAppId", "write.txnVersion", "merge.materializeSource"):
         assert bed.spark.conf.get(f"spark.databricks.delta.{name}", None) in (None, "auto")
+
+
+def test_a_batch_in_order_takes_few_spark_jobs(make: Callable[..., CdcBed]) -> None:
+    """What a small batch costs is planning and scheduling: each further job is some tenth of a second."""
+    bed, jobs = make(), []
+    context = bed.spark.sparkContext
+    for at in (1, 2, 3):
+        context.setLocalProperty("spark.jobGroup.id", f"batch {at}")
+        bed.apply(*((key, at, "D" if key == at else "U", "a", "x") for key in range(9)))
+        jobs.append(len(context.statusTracker().getJobIdsForGroup(f"batch {at}")))
+    context.setLocalProperty("spark.jobGroup.id", None)
+    assert max(jobs) <= 11, jobs

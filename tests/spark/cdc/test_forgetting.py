@@ -1,4 +1,4 @@
-"""Forgetting old tombstones. SCD type 2: changes that are later than the retention may be judged wrongly, all
+"""Forgetting old deletes. SCD type 2: changes that are later than the retention may be judged wrongly, all
 others are not.
 
 And the step of a clean-up that lets tables forget: no recovery is at work meanwhile.
@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from streamkeeper_jobs.cdc.tombstones import forget
+from streamkeeper_jobs.cdc import remembered as remembered_changes
+from streamkeeper_jobs.cdc.remembered import forget
 from streamkeeper_jobs.recover import clean_up as forgetting
 
 from streamkeeper.declare.cdc_spec import END_AT, START_AT
@@ -49,7 +50,7 @@ def now(bed: CdcBed) -> datetime:
 
 
 def remembered(bed: CdcBed) -> list[tuple[Any, ...]]:
-    return sorted((row["key"]["id"], row["sequence"], row["kind"]) for row in bed.tombstones().collect())
+    return sorted((row["key"]["id"], row["sequence"], row["kind"]) for row in bed.remembered().collect())
 
 
 def shown(bed: CdcBed, key: int) -> list[tuple[Any, ...]]:
@@ -69,9 +70,9 @@ def test_the_newest_old_change_of_a_key_is_kept_for_late_changes_after_it(bed: C
     )
     old = now(bed)
     bed.apply((1, 5, "U", "a", "z"))
-    forget(bed.spark, bed.tables, old, alone)
+    forget(bed.spark, bed.path, old, alone)
     assert (1, 2, "upsert") not in remembered(bed)
-    assert forget(bed.spark, bed.tables, old, alone) == 0
+    assert forget(bed.spark, bed.path, old, alone) == 0
     bed.apply((2, 5, "U", "a", "z"))
     bed.apply((1, 4, "U", "b", "q"), (2, 4, "U", "b", "q"))
     comes_to = [("a", "y", 1, 4), ("b", "q", 4, 5), ("a", "z", 5, None)]
@@ -81,7 +82,7 @@ def test_the_newest_old_change_of_a_key_is_kept_for_late_changes_after_it(bed: C
 @pytest.mark.long
 def test_nothing_is_kept_of_a_key_whose_newest_old_change_is_a_delete(bed: CdcBed) -> None:
     bed.apply((1, 1, "U", "a", "x"), (1, 2, "U", "a", "y"), (1, 3, "D", None, None))
-    forget(bed.spark, bed.tables, now(bed), alone)
+    forget(bed.spark, bed.path, now(bed), alone)
     assert remembered(bed) == []
     bed.apply((1, 5, "U", "c", "z"))
     bed.apply((1, 4, "U", "b", "q"))
@@ -100,7 +101,7 @@ def test_each_value_that_a_late_change_lacks_is_still_known(spark: SparkSession,
     )
     old = now(bed)
     bed.apply((1, 5, "U", None, "z"), (2, 5, "U", None, "z"))
-    forget(bed.spark, bed.tables, old, alone)
+    forget(bed.spark, bed.path, old, alone)
     bed.apply((1, 4, "U", "c", None), (2, 4, "U", "c", None))
     assert shown(bed, 1) == [("a", "x", 1, 2), ("b", "x", 2, 4), ("c", "z", 4, None)]
     assert shown(bed, 2) == [("a", None, 1, 4), ("c", "z", 4, None)]
@@ -179,6 +180,14 @@ def test_no_recovery_begins_while_a_table_forgets(clean_up: CleanUp, monkeypatch
     assert remembered(clean_up.table) == []
 
 
+class Earlier(datetime):
+    """A clock of forty days ago."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Earlier:
+        return super().now(tz) - timedelta(days=40)
+
+
 @pytest.fixture
 def shop(spark: SparkSession, tmp_path: Path) -> CustomersBed:
     """A customer was deleted forty days ago; an older change of it comes later than its deletion, and is not
@@ -187,9 +196,10 @@ def shop(spark: SparkSession, tmp_path: Path) -> CustomersBed:
     bed = CustomersBed.make(tmp_path / "a bed", spark)
     bed.take_snapshot(3)
     bed.change(upsert(1, 1), delete(1, 10), upsert(2, 2))
-    assert bed.run(SNAPSHOT) is Outcome.DONE
-    assert bed.run() is Outcome.STOPPED
-    spark.sql(f"UPDATE delta.`{bed.tombstones}` SET written_at = written_at - INTERVAL 40 DAYS")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(remembered_changes, "datetime", Earlier)
+        assert bed.run(SNAPSHOT) is Outcome.DONE
+        assert bed.run() is Outcome.STOPPED
     return bed
 
 

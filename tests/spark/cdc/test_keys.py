@@ -36,7 +36,7 @@ def test_what_is_said_of_a_column_by_hand_keeps_no_flow_from_its_table(
     )
     bed.apply((1, 1, "U", "a", "x"), (2, 1, "U", "b", "x"))
     for said in BY_HAND:
-        spark.sql(f"ALTER TABLE delta.`{bed.tables.target}` {said}")
+        spark.sql(f"ALTER TABLE delta.`{bed.path}` {said}")
     bed.prepare()
     bed.apply((1, 2, "U", "c", "x"), (2, 2, "D", None, None))
     bed.apply((2, 1, "U", "late", "x"))
@@ -65,7 +65,7 @@ def test_a_text_key_that_is_not_utf_8_refuses_the_batch(
             r" sequence"
         ),
     ):
-        apply_changes(broken, bed.spec, bed.tables, Step(bed.query_id, 1), alone)
+        apply_changes(broken, bed.spec, bed.path, Step(bed.query_id, 1), alone)
     bed.apply(("ü", 1, 2, "U", "c"), ("𝄞", 1, 2, "D", None))
     assert [(row["id"], row["name"]) for row in bed.rows()] == [("ü", "c")]
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
-from streamkeeper_jobs.cdc import check_tables, prepare
+from streamkeeper_jobs.cdc import check_target, prepare
 from streamkeeper_jobs.cdc.columns import sequence_type
 from streamkeeper_jobs.cdc.expressions import whole_number, whole_numbers
 
@@ -115,11 +115,11 @@ def test_any_literal_that_is_allowed_fits_the_type_and_no_other_is_allowed(
             make(bed, replace(LITERAL, sequence_literal=number), order)
     assert list(tmp_path.iterdir()) == [], "nothing was changed"
     make(bed, LITERAL, order)
-    check_tables(spark, schema, spec, bed.tables, TABLE)
+    check_target(spark, schema, spec, bed.path, TABLE)
 
 
 def make(bed: CdcBed, spec: CdcSpec, order: DataType) -> None:
-    prepare(bed.spark, StructType.fromDDL("id INT"), spec, bed.tables, TABLE, alone, order)
+    prepare(bed.spark, StructType.fromDDL("id INT"), spec, bed.path, TABLE, alone, order)
 
 
 def test_a_literal_that_does_not_fit_the_table_is_refused(spark: SparkSession, tmp_path: Path) -> None:

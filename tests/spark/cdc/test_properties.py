@@ -1,5 +1,5 @@
 """Any order, any cut into batches, any repetition, any interleaving of two flows, whole batches or batches
-that were left half done: always the table that the oracle computes from the set.
+that were killed: always the table that the oracle computes from the set.
 
 One run holds many keys, each with a history of its own, because a batch costs seconds whatever it holds. The
 runs go through the kinds of tables in turn; ``STREAMKEEPER_EXAMPLES`` says how many there are,
@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.declare.cdc_spec import END_AT, START_AT, CdcSpec
 from tests import cdc_oracle
-from tests.worlds.cdc_world import SPEC, CdcBed, change, in_order, killed_before_the_target
+from tests.worlds.cdc_world import DONE_BY_OTHERS, SPEC, CdcBed, change, in_order, killed_before_the_target
 from tests.worlds.seeds import RUNS
 
 COLUMNS = ("id", "at", "op", "name", "address")
@@ -32,14 +32,12 @@ Source = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Delivery:
-    """One batch of one of the two flows. One that is ``half_done`` is killed between its tombstones and its
-    target.
-    """
+    """One batch of one of the two flows, ``killed`` right before it is committed or not."""
 
     flow: int
     batch: int
     rows: list[Source]
-    half_done: bool = False
+    killed: bool = False
 
 
 VERSIONS = replace(SPEC, scd_type=2, apply_as_truncates=None)
@@ -71,21 +69,21 @@ def history(random: Random, *, truncates: bool) -> list[Source]:
 
 def deliveries(random: Random, rows: list[Source]) -> list[Delivery]:
     """Shuffle, give some rows twice, cut at random, share out between two flows, and let some batches come
-    again, after one of the other flow if that comes next: one batch that is left half done, and others that
+    again, after one of the other flow if that comes next: one batch that is killed, and others that
     are done and not marked so in their checkpoint.
     """
     sent = rows + random.sample(rows, len(rows) // 10)
     random.shuffle(sent)
     cuts = sorted(random.sample(range(1, len(sent)), random.randint(2, 3)))
     parts = [sent[start:end] for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
-    flows, half_done = [random.randint(0, 1) for _ in parts], random.randrange(len(parts) - 1)
-    flows[half_done + 1] = 1 - flows[half_done]
+    flows, killed = [random.randint(0, 1) for _ in parts], random.randrange(len(parts) - 1)
+    flows[killed + 1] = 1 - flows[killed]
     made: list[Delivery] = []
     again: list[Delivery] = []
     for place, (flow, part) in enumerate(zip(flows, parts, strict=True)):
         delivery = Delivery(flow, flows[:place].count(flow), part)
-        made += [replace(delivery, half_done=place == half_done), *again]
-        comes_again = [delivery] if place == half_done or random.random() < 0.3 else []
+        made += [replace(delivery, killed=place == killed), *again]
+        comes_again = [delivery] if place == killed or random.random() < 0.3 else []
         others_next = flow not in flows[place + 1 : place + 2] and place + 1 < len(flows)
         again = comes_again if others_next else []
         made += [] if others_next else comes_again
@@ -107,12 +105,19 @@ def as_dict(item: Any) -> Any:
     return dict(zip(("city", "zip"), item, strict=True)) if isinstance(item, tuple) else item
 
 
-def applied(spec: CdcSpec, sent: list[Delivery], spark: SparkSession, root: Path) -> list[dict[str, Any]]:
-    """Apply deliveries of two flows, and return the rows of their table."""
+def applied(
+    spec: CdcSpec, sent: list[Delivery], spark: SparkSession, root: Path, random: Random | None = None
+) -> list[dict[str, Any]]:
+    """Apply deliveries of two flows, and return the rows of their table.
+
+    :param random: lets others do something to the table now and then.
+    """
     flows = two_flows(spark, root, spec)
     for delivery in sent:
-        with killed_before_the_target() if delivery.half_done else nullcontext():
+        with killed_before_the_target() if delivery.killed else nullcontext():
             flows[delivery.flow].apply(*delivery.rows, batch=delivery.batch)
+        if random is not None and random.random() < 0.3:
+            random.choice(DONE_BY_OTHERS)(flows[0])
     return flows[0].rows()
 
 
@@ -130,14 +135,14 @@ LATE = (2, 3, "U", "late", ("Ulm", 2))
 
 
 @pytest.mark.parametrize("name", ["type 1", "type 2"])
-def test_late_repeated_and_half_done_batches_of_two_flows_come_to_the_oracles_table(
+def test_late_repeated_and_killed_batches_of_two_flows_come_to_the_oracles_table(
     name: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    cut_off = Delivery(0, 0, ROWS[::2], half_done=True)
+    cut_off = Delivery(0, 0, ROWS[::2], killed=True)
     sent = [
         cut_off,
         Delivery(1, 0, ROWS[1::2]),
-        replace(cut_off, half_done=False),
+        replace(cut_off, killed=False),
         Delivery(1, 1, [LATE, *ROWS[:3]]),
     ]
     assert applied(SPECS[name], sent, spark, tmp_path) == wanted(SPECS[name], [*ROWS, LATE])
@@ -151,7 +156,7 @@ def test_the_table_is_what_the_set_of_changes_comes_to(
     name = list(SPECS)[run % len(SPECS)]
     spec, random = SPECS[name], Random(seed)
     rows = history(random, truncates=spec.apply_as_truncates is not None)
-    assert applied(spec, deliveries(random, rows), spark, tmp_path) == wanted(spec, rows), (
+    assert applied(spec, deliveries(random, rows), spark, tmp_path, random) == wanted(spec, rows), (
         f"{name}, seed {seed}"
     )
 

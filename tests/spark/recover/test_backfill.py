@@ -8,11 +8,15 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from streamkeeper_jobs.cdc.remembered import forget
+from streamkeeper_jobs.cdc.table_schema import empty
 from streamkeeper_jobs.driver import derived_flow
 from streamkeeper_jobs.recover.backfill import Filling, fill
 from streamkeeper_jobs.recover.steps import perform
@@ -71,7 +75,7 @@ def test_changes_from_elsewhere_come_in_chunks_and_never_over_newer_rows(
     )
     told: list[dict[str, int]] = []
     found = fill(spark, filling(customers, read=FILES, path=folder, chunk=1), told.append)
-    assert (found["done"], found["batch"], found["missing"]) == (True, 2, None)
+    assert (found.done, found.batch, found.missing) == (True, 2, None)
     assert told
     assert told[-1].keys() == {"batch", "rows"}
     customers.is_exact()
@@ -135,13 +139,12 @@ def test_a_backup_is_filled_in_at_the_sequences_of_its_rows_with_what_it_remembe
     customers.change(upsert(1, 10), upsert(2, 10), upsert(3, 10))
     customers.change(delete(3, 12), upsert(2, 14))
     assert customers.run() is Outcome.STOPPED
-    old = Backup(str(customers.root / "backup"), str(customers.root / "backup_tombstones"))
+    old = Backup(str(customers.root / "backup"), None)
     shutil.copytree(customers.table, old.target)
-    shutil.copytree(customers.tombstones, str(old.tombstones))
     customers.change(upsert(1, 20), upsert(2, 12))
     assert customers.run() is Outcome.STOPPED
     spark.sql(f"DELETE FROM delta.`{customers.table}` WHERE customer_id <> 1")
-    spark.sql(f"DELETE FROM delta.`{customers.tombstones}`")
+    forget(spark, customers.table, datetime.now(timezone.utc) + timedelta(days=1), nullcontext)
     fill(spark, filling(customers, read=BACKUP, source=None, backup=old), lambda said: None)
     customers.change(upsert(3, 11))
     assert customers.run() is Outcome.STOPPED
@@ -172,11 +175,9 @@ def test_a_backup_of_a_table_by_several_columns_brings_the_sequences_of_its_snap
 
     before = sequences()
     assert before == {1: (10, 1), 3: (0, None)}
-    old = Backup(str(customers.root / "backup"), str(customers.root / "backup_tombstones"))
+    old = Backup(str(customers.root / "backup"), None)
     shutil.copytree(customers.table, old.target)
-    shutil.copytree(customers.tombstones, str(old.tombstones))
-    for path in (customers.table, customers.tombstones):
-        spark.sql(f"DELETE FROM delta.`{path}`")
+    empty(spark, customers.table, "emptied")
     fill(spark, filling(customers, read=BACKUP, source=None, backup=old), lambda said: None)
     assert sequences() == before
     customers.change({**upsert(2, 4), "part": 9})
@@ -214,7 +215,7 @@ def test_a_backfill_that_failed_for_now_tries_again_by_itself(
     customers.change(upsert(1, 10))
     assert customers.run() is Outcome.STOPPED
     dying.clear()
-    assert fill(spark, six_chunks(customers), lambda said: None)["batch"] == 5
+    assert fill(spark, six_chunks(customers), lambda said: None).batch == 5
     assert len(dying) == 7, SIX_AND_ONE
     customers.is_exact()
 
@@ -232,7 +233,7 @@ def test_a_backfill_that_failed_goes_on_where_it_was(
     assert not isinstance(failed.value, RecoveryError), "another try may go better, and Airflow tries again"
     home = FlowHome(open_storage(customers.settings.state), "customers", name_of(INCREMENTAL, RECOVERY))
     assert generations.finished(home) is None
-    assert fill(spark, asked, lambda said: None)["batch"] == 5
+    assert fill(spark, asked, lambda said: None).batch == 5
     assert len(dying) == 7, SIX_AND_ONE
     customers.is_exact()
 
@@ -302,7 +303,7 @@ def test_files_of_another_source_are_neither_read_nor_removed(
     assert bed.run() is Outcome.STOPPED
     once = list(bed.events)
     unread = [bed.arrive(number, folder="others") for number in (11, 12, 13)]
-    assert fill(spark, refill(bed), lambda said: None)["batch"] == 2
+    assert fill(spark, refill(bed), lambda said: None).batch == 2
     await_spark_has_removed_what_it_would(spark)
     assert sorted(others.iterdir()) == unread
     bed.holds([*once, *once])
@@ -319,7 +320,7 @@ def test_another_source_may_be_empty_for_the_moment(
     gone = bed.arrive(11, folder="others")
     assert bed.run() is Outcome.STOPPED
     gone.unlink()
-    assert fill(spark, refill(bed), lambda said: None)["batch"] == 0
+    assert fill(spark, refill(bed), lambda said: None).batch == 0
     bed.holds([*bed.events, bed.events[0]])
 
 

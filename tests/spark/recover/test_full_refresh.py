@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from streamkeeper_jobs.recover import full_refresh as emptying
+from streamkeeper_jobs.recover.rewind import put_remembered_back
 from streamkeeper_jobs.recover.steps import perform
 from streamkeeper_jobs.spark.delta_commit import carrying
 
@@ -35,7 +36,6 @@ from streamkeeper.recover.steps import submission
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import commit_marks
-from streamkeeper.tables.backups import TOMBSTONES
 from tests.killing import Killed, dying
 from tests.oracle import first_per
 from tests.worlds.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, upsert
@@ -113,42 +113,34 @@ def test_both_flows_of_a_table_by_key_are_refreshed_together_killed_in_the_middl
     assert (bed.run(INCREMENTAL), bed.run(SNAPSHOT)) == (Outcome.STOPPED, Outcome.DONE)
     approve(bed.settings, "customers.customers")
     carry_out(bed.settings, spark, "customers", "hold", "plan_again")
-    table, tombstones = bed.settings.table_path("customers"), bed.settings.tombstones_path("customers")
-    deleted, filled = rows_of(spark, tombstones), delta_log.latest_version(table)
+    table = bed.table
+    deleted, filled = bed.remembered().count(), delta_log.latest_version(table)
     assert deleted > 0 and filled is not None
     parts = [
-        (emptying, "_check_may_be_emptied", 2, False),
+        (emptying, "_check_may_be_emptied", 1, False),
         (emptying, "seal_flows", 1, True),
         (emptying, "_empty", 1, True),
         (Ledger, "record", 2, True),  # started, progress
-        (emptying, "_empty", 2, True),
+        (emptying, "_bind", 1, True),
     ]
     for target, name, at, after in parts:
         with monkeypatch.context() as patch, pytest.raises(Killed):
             dying(target, name, at, patch, after=after)
             carry_out(bed.settings, spark, "customers", "empty_tables")
     given_up = engine.give_up(bed.settings, "customers", "r1", "rejected")
-    assert not given_up, "half of it is emptied"
-    before = (delta_log.latest_version(table), delta_log.latest_version(tombstones))
+    assert not given_up, "it is emptied"
+    before = delta_log.latest_version(table)
     carry_out(bed.settings, spark, "customers", "empty_tables")
-    assert (delta_log.latest_version(table), delta_log.latest_version(tombstones)) == before, (
-        "nothing is emptied twice"
-    )
-    assert (rows_of(spark, table), rows_of(spark, tombstones)) == (0, 0)
+    assert delta_log.latest_version(table) == before, "nothing is emptied twice"
+    assert (rows_of(spark, table), bed.remembered().count()) == (0, 0)
     carry_out(bed.settings, spark, "customers", *UNTIL_RELEASED[3:])
     bed.change(upsert(3, 9))
     assert (bed.run(SNAPSHOT), bed.run(INCREMENTAL)) == (Outcome.DONE, Outcome.STOPPED)
     bed.is_exact()
     assert generations.finished(bed.home(SNAPSHOT)) == 2
-    [then] = [
-        item
-        for item in back_to(bed.settings, "customers.customers", filled).details["tables"]
-        if item["what"] == TOMBSTONES
-    ]
-    assert (
-        spark.read.format("delta").option("versionAsOf", then["from_version"]).load(tombstones).count()
-        == deleted
-    )
+    [then] = back_to(bed.settings, "customers.customers", filled).details["tables"]
+    put_remembered_back(spark, table, then["from_version"])
+    assert bed.remembered().count() == deleted
 
 
 @pytest.mark.long

@@ -128,7 +128,6 @@ PARTS = [
     ("_begin", 1, True),
     ("_begin", 2, True),
     ("_replace", 1, True),
-    ("_replace", 2, True),
 ]
 """What is killed in ``put_in_place``: a function of the job, at which call, and whether after or before
 it.
@@ -136,7 +135,7 @@ it.
 
 
 @pytest.mark.long
-def test_both_flows_of_a_table_by_key_and_its_tombstones_killed_in_the_middle_of_every_part(
+def test_both_flows_of_a_table_by_key_killed_in_the_middle_of_every_part(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bed = CustomersBed.make(tmp_path / "a bed", spark)
@@ -169,20 +168,17 @@ def test_both_flows_of_a_table_by_key_and_its_tombstones_killed_in_the_middle_of
             at_work.step(NAME, "put_in_place")
         if name in ("_begin", "_replace"):
             assert not engine.give_up(bed.settings, "customers", NAME, "too late"), name
-    before = (delta_log.latest_version(bed.table), delta_log.latest_version(bed.tombstones))
+    before = delta_log.latest_version(bed.table)
     found = steps(at_work, "put_in_place", *DONE)["put_in_place"]
-    assert (
-        delta_log.latest_version(bed.table),
-        delta_log.latest_version(bed.tombstones),
-    ) == before, "nothing is replaced twice"
-    assert [table["what"] for table in found["tables"]] == ["tombstones", "target"]
+    assert delta_log.latest_version(bed.table) == before, "nothing is replaced twice"
+    assert [table["what"] for table in found["tables"]] == ["target"]
     bed.is_exact()
     assert generations.finished(bed.home(SNAPSHOT)) == 2, "it ran once more, beside, and is done"
     assert sorted(flow.next_generation or 0 for flow in made.flows) == [2, 2]
     bed.change(upsert(2, 5), upsert(7, 1), upsert(1, 8))  # older than the delete of 1, which was read beside
     assert (bed.run(INCREMENTAL), bed.run(SNAPSHOT)) == (Outcome.STOPPED, Outcome.DONE)
     bed.is_exact()
-    assert tables(bed.root) == ["customers", "customers__tombstones"]
+    assert tables(bed.root) == ["customers"]
 
 
 @pytest.mark.long

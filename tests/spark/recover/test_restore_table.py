@@ -22,7 +22,7 @@ from streamkeeper.flows.generations import OFFSETS
 from streamkeeper.recover import engine
 from streamkeeper.tables import backups, recovery_lock
 from tests.killing import Killed
-from tests.worlds.backup_world import Recoverer, copy_of
+from tests.worlds.backup_world import Recoverer
 from tests.worlds.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, truncate, upsert
 from tests.worlds.flow_world import Flowbed, pipeline
 from tests.worlds.suites import long_after
@@ -151,7 +151,7 @@ def test_a_version_is_put_back_and_its_flow_reads_again_what_came_after_it(
 
 
 @pytest.mark.long
-def test_target_and_tombstones_are_put_back_together_whatever_step_is_killed(
+def test_a_table_is_put_back_with_what_it_remembers_whatever_step_is_killed(
     spark: SparkSession, customers: CustomersBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bed, at_work = customers, Recoverer(spark, customers.settings, "customers")
@@ -160,7 +160,8 @@ def test_target_and_tombstones_are_put_back_together_whatever_step_is_killed(
     bed.change(delete(2, 3), upsert(5, 3))
     assert (bed.run(SNAPSHOT), bed.run()) == (Outcome.DONE, Outcome.STOPPED)
     entry = at_work.run("backup_table", "b1", killed=True, table="customers.customers")["enter"]["backup"]
-    assert {table["what"] for table in entry["tables"]} == {"target", "tombstones"}
+    assert {table["what"] for table in entry["tables"]} == {"target"}
+    remembered = sorted(map(str, bed.remembered().collect()))
     assert {flow["flow"]: flow["done"] for flow in entry["flows"]} == {
         f"customers.{INCREMENTAL}": False,
         f"customers.{SNAPSHOT}": True,
@@ -171,12 +172,9 @@ def test_target_and_tombstones_are_put_back_together_whatever_step_is_killed(
     assert bed.run() is Outcome.STOPPED
     shutil.rmtree(bed.table)
     at_work.plan("restore_table", "r1", table="customers.customers", backup=entry["id"])
-    _put_back_killed_between_the_tables(at_work, monkeypatch)
+    _put_back_killed_at_each_step(at_work, monkeypatch)
     assert sorted(map(str, bed.rows())) == sorted(map(str, held))
-    assert (
-        spark.read.format("delta").load(bed.tombstones).count()
-        == copy_of(entry, "tombstones")["checksum"]["rows"]
-    )
+    assert sorted(map(str, bed.remembered().collect())) == remembered
     assert (number_of(bed.home()), number_of(bed.home(SNAPSHOT))) == (
         2,
         1,
@@ -188,23 +186,18 @@ def test_target_and_tombstones_are_put_back_together_whatever_step_is_killed(
     bed.is_exact()
 
 
-def _put_back_killed_between_the_tables(at_work: Recoverer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Carry out the restore ``r1``: every step is killed at its end, and ``put_back`` after the tombstones
+def _put_back_killed_at_each_step(at_work: Recoverer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Carry out the restore ``r1``: every step is killed at its end, and ``put_back`` before its commit
     too.
     """
-    real, calls = restore_table._put_back, 0
 
-    def killed_at_the_target(*arguments: Any) -> dict[str, Any]:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
-            raise Killed
-        return real(*arguments)
+    def killed(*_: Any) -> dict[str, Any]:
+        raise Killed
 
     for step in ("hold", "plan_again", "check_copy", "copy_back", "decide"):
         at_work.step_killed_at_its_end("r1", step)
     with monkeypatch.context() as patched:
-        patched.setattr(restore_table, "_put_back", killed_at_the_target)
+        patched.setattr(restore_table, "_put_back", killed)
         with pytest.raises(Killed):
             at_work.step("r1", "put_back")
     assert not engine.give_up(at_work.settings, at_work.pipeline, "r1", "too late"), (
