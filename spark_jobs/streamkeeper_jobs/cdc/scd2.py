@@ -191,7 +191,8 @@ def _by_at() -> WindowSpec:
 def _timeline(single: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     """Number each key's versions.
 
-    ``version`` is the same for upserts shown as one; ``changes`` is their number; ``next`` is what follows.
+    ``version`` is the same for upserts shown as one; ``alone`` says that it is of one; ``next`` is what
+    follows.
     """
     filled = _filled(single, layout) if spec.ignore_null_updates else single
     compared = [field for field in layout.stored.fields if _tracks(spec, field.name)]
@@ -200,16 +201,19 @@ def _timeline(single: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     )
     before = F.lag(F.struct(F.col("deletes"), tracked.alias("tracked"))).over(_by_at())
     goes_on = (
-        before.isNotNull() & ~before.getField("deletes") & before.getField("tracked").eqNullSafe(tracked)
+        ~F.col("deletes")
+        & before.isNotNull()
+        & ~before.getField("deletes")
+        & before.getField("tracked").eqNullSafe(tracked)
     )
     numbered = filled.select(
         "*",
         F.lead(AT).over(_by_at()).alias("next"),
-        (~F.col("deletes") & ~goes_on).cast("int").alias("begins"),
-    ).withColumn("version", F.sum("begins").over(_by_at()))
-    return numbered.withColumn(
-        "changes", F.count_if(~F.col("deletes")).over(Window.partitionBy(KEY, "version"))
+        goes_on.alias("goes_on"),
     )
+    version = F.sum((~F.col("deletes") & ~F.col("goes_on")).cast("int")).over(_by_at())
+    follows = F.coalesce(F.lead("goes_on").over(_by_at()), F.lit(False))
+    return numbered.select("*", version.alias("version"), (~F.col("goes_on") & ~follows).alias("alone"))
 
 
 def _filled(single: DataFrame, layout: Layout) -> DataFrame:
@@ -238,7 +242,7 @@ def _hidden(reduced: DataFrame, timeline: DataFrame, spec: CdcSpec) -> DataFrame
     if spec.ignore_null_updates:
         return reduced.select(kind, KEY, AT, ROW)
     deletes = reduced.where(F.col("deleted").isNotNull()).select(kind, KEY, AT, ROW)
-    taken_together = timeline.where(~F.col("deletes") & F.col("fresh") & (F.col("changes") > 1))
+    taken_together = timeline.where(~F.col("deletes") & F.col("fresh") & ~F.col("alone"))
     return deletes.unionByName(taken_together.select(F.lit(UPSERT).alias(KIND), KEY, AT, ROW))
 
 

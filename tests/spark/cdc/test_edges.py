@@ -393,7 +393,7 @@ def test_other_tracked_columns_are_refused_since_versions_that_are_shown_would_g
     )
     with pytest.raises(
         DeclarationError,
-        match=r"tracks all columns in its history, and the flow declares only name\. Versions",
+        match=r"tracks all columns in its history, and the flow declares only name\. Existing versions",
     ):
         CdcBed(bed.spark, bed.root, named).prepare()
     assert (bed.rows(), bed.versions()) == (shown, 3)

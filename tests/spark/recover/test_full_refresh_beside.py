@@ -213,9 +213,7 @@ def test_the_job_is_killed_while_it_builds_and_what_is_given_up_leaves_nothing(
     assert ledger.open(bed.home.storage, "events", NAME).find("build.done") is None
     told = at_work.step(NAME, "build")
     assert told["batches"] < 15, "it went on, and did not begin again"
-    found = bed.spark.read.format("delta").load(
-        besides.unit_beside(bed.settings, {"target": ""}, "events", NAME)["target"]
-    )
+    found = bed.spark.read.format("delta").load(bed.settings.table_path(side_flow.name_of("events", NAME)))
     assert (found.count(), found.select("event_id").distinct().count()) == (60, 60)
     assert engine.give_up(bed.settings, "events", NAME, "rejected")
     assert tables(bed.root) == ["events"]

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -92,16 +90,15 @@ def test_a_backup_that_was_planned_before_a_recovery_came_waits_for_another_time
     assert at_work.step("b1", "pin")["tables"][0]["rows"] == 2
 
 
-def test_a_recovery_that_comes_while_a_backup_waits_for_its_turn_keeps_it_from_pinning(
+def test_a_recovery_that_comes_while_a_backup_looks_at_its_table_keeps_it_from_pinning(
     bed: Flowbed, at_work: Recoverer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @contextmanager
-    def turn() -> Iterator[None]:
+    def looked(*_: object) -> bool:
         recovery_lock.take(bed.home.storage, "events", "events", "r1")
-        yield
+        return True
 
     at_work.plan("backup_table", "b1", table=TABLE)
-    monkeypatch.setattr(copying, "nullcontext", turn)
+    monkeypatch.setattr(copying, "is_bound", looked)
     with pytest.raises(TableLocked, match=r"The recovery r1 has locked the table events"):
         at_work.step("b1", "pin")
     assert ledger.open(bed.home.storage, "events", "b1").find("pin.done") is None
