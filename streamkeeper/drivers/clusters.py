@@ -24,6 +24,8 @@ PAGE_VARIABLE = "STREAMKEEPER_CLUSTER_PAGE"
 """Variable by which a driver that a cluster runs learns the address of the master's pages."""
 RUNNER = "org.apache.spark.deploy.PythonRunner"
 """Class that runs a Python application as a driver, since standalone masters take no Python file."""
+AWAITED = "spark.standalone.submit.waitAppCompletion"
+"""Setting by which spark-submit stays until the end of a driver that a standalone master runs."""
 ID = re.compile(r"driver-[0-9]{14}-[0-9]{4,}")
 _ENDED = ("FINISHED", "FAILED", "KILLED")
 _ANSWER = 5.0

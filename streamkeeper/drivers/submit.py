@@ -133,7 +133,8 @@ def application_name(flows: Sequence[Flow]) -> str:
 class Submission:
     """Parts of a job's submission, of any kind, for the command line or Airflow's connection.
 
-    ``conf`` suits ``master``; ``environment`` is the whole environment.
+    ``conf`` suits ``master``; ``environment`` is the whole environment. ``java_class`` runs the application
+    where that is a jar.
     """
 
     name: str
@@ -142,14 +143,16 @@ class Submission:
     conf: Mapping[str, str]
     master: str
     environment: Mapping[str, str]
+    java_class: str | None = None
 
-    def by_master(self, page: str, settings: Settings) -> Submission:
+    def by_master(self, page: str, settings: Settings, wait: bool = False) -> Submission:
         """Return it as a standalone master runs it on one of its workers: by a class, from a jar that is
         there.
 
         Job, Python and jars must be at the same place on every worker.
 
         :param page: address of the master's pages, which the driver hands on by its lease.
+        :param wait: whether spark-submit stays until the job's end.
         :raises SettingsError: there is no jar.
         """
         jars = sorted(settings.jars.glob("*.jar"))
@@ -159,7 +162,9 @@ class Submission:
             self,
             application=jars[0],
             arguments=(str(self.application), "", *self.arguments),
+            conf={**self.conf, clusters.AWAITED: "true"} if wait else self.conf,
             environment={**self.environment, clusters.PAGE_VARIABLE: page},
+            java_class=clusters.RUNNER,
         )
 
     def command(self) -> list[str]:

@@ -272,4 +272,4 @@ def test_a_dag_from_before_its_flows_shared_a_driver_starts_none(
     monkeypatch.setenv("AIRFLOW_CONN_STREAMKEEPER_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
     alone = FlowOperator(task_id="run", flow=LEFT)
     with pytest.raises(AirflowSkipException, match=rf"shares a driver .*; the DAG {DAG} runs it"):
-        alone._submit(Settings.from_environment(), RUN)
+        alone._submit(Settings.from_environment(), [], RUN)

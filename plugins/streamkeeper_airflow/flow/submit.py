@@ -9,43 +9,35 @@ of the hook that this needs are pinned in tests/airflow.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import BaseHook
+from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException, AirflowRuntimeError
 
-from streamkeeper.drivers import clusters, submit
+from streamkeeper.drivers import submit
 from streamkeeper.drivers.submit import Submission
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 
 CONNECTION = "streamkeeper_spark"
-_AWAITED = "spark.standalone.submit.waitAppCompletion"
-"""Setting by which spark-submit stays until the end of a driver that a standalone master runs."""
 
 
 class Hook(SparkSubmitHook):
     """Submits a job with its own environment instead of Airflow's.
 
     Airflow's environment holds passwords, and a job may run the user's code.
-
-    :param wait: whether spark-submit waits for the end of a job that a cluster runs.
     """
 
-    def __init__(self, job: Submission, connection: str, wait: bool = False) -> None:
-        page = cluster_page(connection)
-        if page is not None:
-            job = job.by_master(page, Settings.from_environment())
-            job = replace(job, conf={**job.conf, _AWAITED: "true"} if wait else job.conf)
+    def __init__(self, job: Submission, connection: str) -> None:
         super().__init__(
             conn_id=connection,
             conf=dict(job.conf),
             application_args=list(job.arguments),
-            java_class=clusters.RUNNER if page else None,
+            java_class=job.java_class,
             name=job.name,
         )
         self._should_track_driver_status = False  # spark-submit itself waits, where anybody does
@@ -84,13 +76,16 @@ class SubmitJob(SparkSubmitOperator):
         :raises AirflowFailException: the connection does not exist, or names a deploy mode that cannot be
             supervised yet.
         """
-        self._job = make(master_of(self._conn_id))
+        where = find_master(self._conn_id)
+        self._job = make(where.master)
+        if where.page is not None:
+            self._job = self._job.by_master(where.page, Settings.from_environment(), wait=True)
         self.conf, self.application_args = dict(self._job.conf), list(self._job.arguments)
 
     def _get_hook(self) -> SparkSubmitHook:
         if self._job is None:
             return super()._get_hook()
-        return Hook(replace(self._job, conf=dict(self.conf or {})), self._conn_id, wait=True)
+        return Hook(replace(self._job, conf=dict(self.conf or {})), self._conn_id)
 
 
 def prepare(
@@ -101,52 +96,54 @@ def prepare(
     :raises AirflowFailException: the connection does not exist, or names a deploy mode that cannot be
         supervised yet.
     """
-    job = submit.driver(settings, [flows] if isinstance(flows, Flow) else flows, master_of(connection))
-    hook = Hook(job, connection)
-    return hook.command(), {
-        **hook.job.environment,
+    where = find_master(connection)
+    job = submit.driver(settings, [flows] if isinstance(flows, Flow) else flows, where.master)
+    if where.page is not None:
+        job = job.by_master(where.page, settings)
+    return Hook(job, connection).command(), {
+        **job.environment,
         submit.LOG_VARIABLE: str(log),
         submit.SUPERVISED_VARIABLE: "1",
     }
 
 
-def master_of(connection: str) -> str:
-    """Return Spark's master, as a connection names it.
+@dataclass(frozen=True)
+class Master:
+    """Spark's master, as a connection names it. ``page`` is the address of its pages if it runs drivers
+    itself, None in client mode.
+    """
+
+    master: str
+    page: str | None
+
+
+def find_master(connection: str) -> Master:
+    """Return Spark's master.
+
+    Its pages are at the connection's extra ``cluster-page``, or at its host with Spark's usual port.
 
     :raises AirflowFailException: the connection does not exist, or names a deploy mode that cannot be
         supervised yet.
     """
-    _check_there(connection)
+    extra = _read(connection).extra_dejson
     found = SparkSubmitHook(conn_id=connection)._connection
     master = str(found["master"])
-    if found["deploy_mode"] == "cluster" and not master.startswith("spark://"):
+    if found["deploy_mode"] != "cluster":
+        return Master(master, None)
+    if not master.startswith("spark://"):
         raise AirflowFailException(
             f"The connection {connection!r} asks for deploy mode cluster on the master {master!r}. In that"
             " mode drivers are supervised on Spark's own masters (spark://…) alone. Set it to client, or"
             " remove it."
         )
-    return master
-
-
-def cluster_page(connection: str) -> str | None:
-    """Return the address of the pages of the master that runs drivers itself; None in client mode.
-
-    It is the connection's extra ``cluster-page``, or the master's host with Spark's usual port.
-
-    :raises AirflowFailException: as :func:`master_of` does.
-    """
-    master = master_of(connection)
-    if SparkSubmitHook(conn_id=connection)._connection["deploy_mode"] != "cluster":
-        return None
-    told = BaseHook.get_connection(connection).extra_dejson.get("cluster-page")
     host = master.removeprefix("spark://").partition(",")[0].rpartition(":")[0]
-    return str(told or f"http://{host}:8080").rstrip("/")
+    return Master(master, str(extra.get("cluster-page") or f"http://{host}:8080").rstrip("/"))
 
 
-def _check_there(connection: str) -> None:
-    """Check that the connection exists: without it, the hook would only log that, and use YARN."""
+def _read(connection: str) -> Connection:
+    """Return a connection, which must exist: without it, the hook would only log that, and use YARN."""
     try:
-        BaseHook.get_connection(connection)
+        return BaseHook.get_connection(connection)
     except (AirflowNotFoundException, AirflowRuntimeError) as error:
         raise AirflowFailException(
             f"There is no connection {connection!r}, so the Spark master is unknown. Add one of type spark"

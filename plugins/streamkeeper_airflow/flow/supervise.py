@@ -160,7 +160,7 @@ class FlowOperator(BaseOperator):
             self._skip_if_held(settings)
             self._before = {home.full_name: _newest_epoch(home) for home in homes}
             heart.beat()
-            self._driver = self._attach(settings, homes, heart) or self._submit(settings, context)
+            self._driver = self._attach(settings, homes, heart) or self._submit(settings, homes, context)
             ending = self._follow(self._driver, heart)
             if ending.code not in (Outcome.LEASE_HELD, Outcome.LEASE_LOST):
                 break
@@ -239,7 +239,9 @@ class FlowOperator(BaseOperator):
             )
             raise
 
-    def _submit(self, settings: Settings, context: Context) -> Submitted | InCluster:
+    def _submit(
+        self, settings: Settings, homes: Sequence[FlowHome], context: Context
+    ) -> Submitted | InCluster:
         self._refuse_settings(settings)
         manifest = read_manifest(settings)
         flows = [manifest.find(flow) for flow in self.flows]
@@ -254,17 +256,14 @@ class FlowOperator(BaseOperator):
         page = environment.get(clusters.PAGE_VARIABLE)
         if page is not None:
             self.log.info("Submitted the driver of %s to the cluster of %s.", self.flow, page)
-            return InCluster(driver, page, partial(self._find_newer, settings))
+            return InCluster(driver, page, partial(self._find_newer, homes, settings.lease_term))
         self.log.info("Started the driver of %s: process group %s, output in %s.", self.flow, driver.pid, log)
         return driver
 
-    def _find_newer(self, settings: Settings) -> Driver | None:
+    def _find_newer(self, homes: Sequence[FlowHome], term: float) -> Driver | None:
         """Find the driver that this try submitted, by a lease that was not there before."""
-        homes = [open_home(settings, flow) for flow in self.flows]
         newer = [home for home in homes if _newest_epoch(home) > self._before[home.full_name]]
-        parts = [
-            Attached(home, lease, settings.lease_term) for home in newer if (lease := leases.current(home))
-        ]
+        parts = [Attached(home, lease, term) for home in newer if (lease := leases.current(home))]
         return (AttachedToSharedDriver(parts) if self.shared else parts[0]) if parts else None
 
     def _log_file(self, context: Context, application: str) -> Path:
