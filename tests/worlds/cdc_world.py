@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ SPEC = CdcSpec(
     apply_as_truncates="op = 'T'",
     except_column_list=("op", "at"),
 )
+VERSIONS = replace(SPEC, scd_type=2, apply_as_truncates=None)
 SCHEMA = "id INT, at BIGINT, op STRING, name STRING, city STRING"
 TABLE = Table("customers", None, {}, (), Where("customers.py", 1))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
+from streamkeeper.declare.model import AutoCdcFlow, View
 from tests.worlds.checkpoint_samples import confs
 from tests.worlds.flow_world import SCHEMA, Flowbed
 
@@ -25,16 +26,52 @@ def deduped(events: DataFrame) -> DataFrame:
 
 def run_old_job(bed: Flowbed, query: Query = deduped, more: dict[str, str] | None = None) -> Path:
     """Run somebody's job over all that is there, as they would have written it, and give its checkpoint."""
+    return _run(bed, lambda: query(files_of(bed)), more)
+
+
+def run_declared_job(bed: Flowbed) -> Path:
+    """Run the query that the bed's flow declares, as a job without Streamkeeper would, over all that is
+    there; give its checkpoint.
+
+    The changes of a flow that is kept by key go to no table: such a job has a table of another kind.
+    """
+    declared = bed.flow().declaration
+    return _run(bed, lambda: _declared(bed), writes=not isinstance(declared, AutoCdcFlow))
+
+
+def _run(
+    bed: Flowbed, frame: Callable[[], DataFrame], more: dict[str, str] | None = None, writes: bool = True
+) -> Path:
     folder = bed.root / "old job" / "checkpoint"
     with confs(bed.spark, {**PLAIN, **(more or {})}):
-        writer = (
-            query(files_of(bed))
-            .writeStream.format("delta")
-            .option("checkpointLocation", str(folder))
-            .trigger(availableNow=True)
-        )
-        writer.start(str(bed.table)).awaitTermination()
+        writer = frame().writeStream.option("checkpointLocation", str(folder)).trigger(availableNow=True)
+        if writes:
+            writer.format("delta").start(str(bed.table)).awaitTermination()
+        else:
+            writer.foreachBatch(lambda _rows, _batch: None).start().awaitTermination()
     return folder
+
+
+def _declared(bed: Flowbed) -> DataFrame:
+    flow = bed.flow()
+    frames: dict[str, DataFrame] = {}
+    for item in flow.pipeline.inputs(flow.declaration):
+        if isinstance(item, View):
+            assert item.function is not None
+            frames[item.name] = item.function(*(frames[name] for name in item.sources))
+        else:
+            reader = bed.spark.readStream.format(item.format).options(**item.options)
+            if item.schema is not None:
+                reader = reader.schema(item.schema)
+            if item.format == "kafka":
+                reader = reader.option("startingOffsets", "earliest")
+            frames[item.name] = reader.load() if item.path is None else reader.load(item.path)
+    declared = flow.declaration
+    if isinstance(declared, AutoCdcFlow):
+        return frames[declared.source]
+    assert declared.function is not None
+    made: DataFrame = declared.function(*(frames[name] for name in declared.sources))
+    return made
 
 
 def files_of(bed: Flowbed, folder: str = "events") -> DataFrame:

@@ -4,27 +4,33 @@ or twice in the table.
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
-from streamkeeper.amounts import NONE, PRICES
+from streamkeeper.amounts import LOSS, NONE, PRICES, REPEATS, UNKNOWN_PRICE, Amount
+from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.delta import log as delta_log
+from streamkeeper.errors import RequestError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
 from streamkeeper.manifest.manifest import read_manifest, write_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.restart.backfill_source import FillingIn
 from tests.worlds.backup_world import Recoverer
 from tests.worlds.flow_world import FIRST_FILE, NAME, SCHEMA, Flowbed, pipeline
+from tests.worlds.old_jobs import run_declared_job
 from tests.worlds.source_world import DeltaBed, KafkaBed
 
 Event = Mapping[str, Any]
@@ -32,6 +38,7 @@ Found = Counter[tuple[Any, ...]]
 Brokers = Callable[[], str]
 """Start the Kafka broker if it does not run yet, and return its address."""
 TABLE = "events.events"
+FILLS = ("backfill", "backfill backup")
 FLUSH = 80_000
 """Number of the last event, which closes what is open and counts nowhere."""
 
@@ -95,8 +102,9 @@ class Query:
     """A kind of query: its pipeline file, the columns by which its rows are known, and what they are by a
     plain oracle.
 
-    An event that is lost makes at most ``spoils`` rows of the table others than they should be; with
-    ``each_its_row`` it is just its own row.
+    ``fills`` are the backfills that it allows: of a query without a state that rows share, and not of
+    versions from a backup. An event that is lost makes at most ``spoils`` rows of the table others than they
+    should be; with ``each_its_row`` it is just its own row.
     """
 
     text: Callable[[Source], str]
@@ -104,6 +112,7 @@ class Query:
     oracle: Callable[[Sequence[Event]], Iterable[tuple[Any, ...]]]
     repeats: bool = False
     spoils: int = 1
+    fills: tuple[str, ...] = ()
     each_its_row: bool = False
 
 
@@ -193,6 +202,7 @@ QUERIES = {
         ("n",),
         lambda events: [(event["n"],) for event in events],
         repeats=True,
+        fills=FILLS,
         each_its_row=True,
     ),
     "dedupe": Query(
@@ -200,6 +210,7 @@ QUERIES = {
         ("n",),
         lambda events: {(event["n"],) for event in events},
         repeats=True,
+        fills=FILLS,
     ),
     "windows": Query(
         _of_view(_WINDOW.format("window") + '.select("first", "many")'), ("first", "many"), _windows
@@ -215,12 +226,13 @@ QUERIES = {
     "timers": Query(
         _timed, ("first", "many"), lambda events: Counter(event["n"] // 10 * 10 for event in events).items()
     ),
-    "AUTO CDC 1": Query(_keyed(1), ("user_id", "n"), _newest, repeats=True),
+    "AUTO CDC 1": Query(_keyed(1), ("user_id", "n"), _newest, repeats=True, fills=FILLS),
     "AUTO CDC 2": Query(
         _keyed(2),
         ("user_id", "n"),
         lambda events: {(event["user_id"], event["n"]) for event in events},
         repeats=True,
+        fills=FILLS[:1],
     ),
 }
 RECOVERIES = (
@@ -236,6 +248,8 @@ RECOVERIES = (
     "restore",
     "restore backup",
     "full refresh",
+    "adopt",
+    *FILLS,
 )
 _KINDS = {
     "rewind kept": "rewind",
@@ -243,6 +257,9 @@ _KINDS = {
     "restore": "restore_table",
     "restore backup": "restore_table",
     "full refresh": "full_refresh",
+    "adopt": "adopt",
+    "backfill": "backfill",
+    "backfill backup": "backfill",
 }
 FILES, DELTA, KAFKA = SOURCES = ("files", "Delta", "Kafka")
 
@@ -296,7 +313,8 @@ class Feed:
 class Priced:
     """A flow with a history, whose recoveries are planned, carried out, and held against their plans.
 
-    ``moments`` are those after which its events arrived, in seconds since the epoch.
+    ``moments`` are those after which its events arrived, in seconds since the epoch. ``by_old_job`` says
+    whether its query runs without Streamkeeper still, until it is adopted.
     """
 
     feed: Feed
@@ -306,6 +324,7 @@ class Priced:
     did: list[str] = field(default_factory=list)
     made: Plan | None = None
     moments: list[float] = field(default_factory=list)
+    by_old_job: bool = False
 
     @property
     def bed(self) -> Flowbed:
@@ -321,7 +340,7 @@ class Priced:
         random, chosen = Random(f"{case.seed} {case.query} {case.recovery}"), QUERIES[case.query]
         feed = Feed.make(case.source, root, spark, random.randint(1, 3), brokers)
         feed.bed.declare(chosen.text(feed.source))
-        priced = cls(feed, chosen, random, did=[f"{case}"])
+        priced = cls(feed, chosen, random, did=[f"{case}"], by_old_job=case.recovery == "adopt")
         for _ in range(random.randint(2, 3)):
             for _ in range(random.randint(1, 2)):
                 priced.comes()
@@ -346,11 +365,16 @@ class Priced:
 
     def run(self) -> None:
         self.did.append("run")
+        if self.by_old_job:
+            run_declared_job(self.bed)
+            return
         assert self.bed.run() is Outcome.STOPPED, self.did
 
-    def plan(self, recovery: str, accept: Sequence[str] = tuple(PRICES)) -> Plan:
-        """Plan a recovery."""
-        values = {"accept": list(accept), **self._values(recovery)}
+    def plan(
+        self, recovery: str, accept: Sequence[str] = tuple(PRICES), values: Mapping[str, Any] | None = None
+    ) -> Plan:
+        """Plan a recovery; its values are drawn unless they are given."""
+        values = {"accept": list(accept), **(self._values(recovery) if values is None else values)}
         self.did.append(f"{recovery} {values}")
         write_manifest(self.bed.settings)
         of = kind(_KINDS.get(recovery, "reset_checkpoint"))
@@ -366,8 +390,10 @@ class Priced:
         assert made is not None and made.refusals == (), made
         engine.propose(self.bed.settings, made)
         engine.approve(self.bed.settings, "events", made.recovery_id, "ada")
-        for step in made.steps[:-1]:
-            self.at_work.step(made.recovery_id, step)
+        for step in made.steps:
+            if step != "verify_progress":
+                self.at_work.step(made.recovery_id, step)
+        self.by_old_job = False
 
     def goes_through(self, recovery: str) -> None:
         """Carry a recovery out at some moment, let more come, and hold what the table has then against the
@@ -375,15 +401,23 @@ class Priced:
         """
         if self.random.random() < 0.5:
             self.comes()
+        values = self._values(recovery)
+        if recovery in FILLS and recovery not in self.query.fills:
+            self._is_refused(recovery, values)
+            return
         before = self.off()
-        flow = self.plan(recovery).flows[0]
+        asked = {refusal.price for refusal in self.plan(recovery, (), values).refusals}
+        made = self.plan(recovery, values=values)
         self.carry_out()
         self.run()
         self.ends()
         lost, twice = self.off()
-        again = flow.written_again or NONE
-        unread = [price.lost for price in flow.prices]
-        told = f"twice {twice}, lost {lost}, before {before}; said: {again}, {unread}\n" + "\n".join(self.did)
+        again, unread = _said(made, self.bed)
+        told = (
+            f"twice {twice}, lost {lost}, before {before}; said: {again}, {unread}; asked: {asked}\n"
+        ) + "\n".join(self.did)
+        assert not lost or asked & {LOSS, UNKNOWN_PRICE}, told
+        assert not twice or asked & {REPEATS, UNKNOWN_PRICE, *((LOSS,) if lost else ())}, told
         if again.rows_unknown or any(amount.rows is None for amount in unread):
             return
         never_read = sum(amount.rows or 0 for amount in unread)
@@ -393,6 +427,13 @@ class Priced:
         assert spoilt or again.at_most or twice == again.rows, told
         if self.query.each_its_row and not any(amount.at_most for amount in unread):
             assert lost == never_read, told
+
+    def _is_refused(self, recovery: str, values: Mapping[str, Any]) -> None:
+        """See that a recovery which could not be exact is refused in its plan, and changes nothing."""
+        with pytest.raises(RequestError):
+            self.plan(recovery, values=values)
+        self.ends()
+        assert self.off() == (0, 0), "\n".join(self.did)
 
     def ends(self) -> None:
         """Let some events come, and the last one."""
@@ -408,7 +449,7 @@ class Priced:
         wanted: Found = Counter(self.query.oracle([event for event in self.bed.events if event["n"] < FLUSH]))
         found: Found = Counter(
             row
-            for row in (tuple(item[name] for name in self.query.columns) for item in self.bed.rows())
+            for row in (tuple(item[name] for name in self.query.columns) for item in self._rows())
             if max(row[:1]) < FLUSH
         )
         if "user_id" in self.query.columns:
@@ -419,35 +460,71 @@ class Priced:
         return (wanted - found).total(), (found - wanted).total()
 
     def _values(self, recovery: str) -> dict[str, Any]:
-        if recovery == "restore":
-            return {"table": TABLE, "version": self._version()}
-        if recovery == "restore backup":
+        if recovery == "adopt":
+            self._may_have_died()
+        if recovery == "restore backup" or recovery in self.query.fills[1:]:
             self.at_work.backup("b1", TABLE)
+        if recovery == "restore backup":
             self.comes()
             self.run()
-            return {"table": TABLE, "backup": "newest"}
-        if recovery == "full refresh":
-            return {"table": TABLE}
-        if recovery.startswith("rewind"):
-            return {"flow": NAME, "batch": str(self._batch()), "target": recovery.partition(" ")[2]}
-        values: dict[str, Any] = {"flow": NAME, "start": recovery}
-        more: dict[str, dict[str, Any]] = {
-            "timestamp": {"timestamp": self._moment()},
-            "offsets": {"offsets": self._offsets()},
-            "generation": {"generation": 1},
-            "empty": {"start": "after-last", "state": "empty"},
+        made: dict[str, Callable[[], dict[str, Any]]] = {
+            "restore": lambda: {"table": TABLE, "version": self._version()},
+            "restore backup": lambda: {"table": TABLE, "backup": "newest"},
+            "full refresh": lambda: {"table": TABLE},
+            "rewind kept": lambda: {"flow": NAME, "batch": str(self._batch()), "target": "kept"},
+            "rewind restored": lambda: {"flow": NAME, "batch": str(self._batch()), "target": "restored"},
+            "adopt": lambda: {
+                "flow": NAME,
+                "checkpoint": str(self._old_checkpoint()),
+                "old_job_is_stopped": True,
+                "sources": {str(number): name for number, name in enumerate(self._sources())},
+            },
+            "backfill": lambda: {"flow": NAME, "source": "events_raw", "chunk": self.random.randint(1, 3)},
+            "backfill backup": lambda: {"flow": NAME, "read": "backup"},
+            "timestamp": lambda: {"flow": NAME, "start": recovery, "timestamp": self._moment()},
+            "offsets": lambda: {"flow": NAME, "start": recovery, "offsets": self._offsets()},
+            "generation": lambda: {"flow": NAME, "start": recovery, "generation": 1},
+            "empty": lambda: {"flow": NAME, "start": "after-last", "state": "empty"},
         }
-        return {**values, **more.get(recovery, {})}
+        return made.get(recovery, lambda: {"flow": NAME, "start": recovery})()
 
     def _offsets(self) -> dict[str, Any]:
         if self.feed.by_clock:
             return self.bed.checkpoint(1).offsets(self._batch()).sources
         offset = {"logOffset": self.random.randint(-1, 1)}
+        return dict.fromkeys(self._sources(), offset)
+
+    def _sources(self) -> list[str]:
         declared = self.query.text(self.feed.source)
-        return {name: offset for name in ("events_raw", "events_again") if f'"{name}"' in declared}
+        return [name for name in ("events_raw", "events_again") if f'"{name}"' in declared]
 
     def _moment(self) -> str:
         return datetime.fromtimestamp(self.random.choice(self.moments), timezone.utc).isoformat()
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return self.bed.rows() if delta_log.exists(str(self.bed.table)) else []
+
+    def _old_checkpoint(self) -> Path:
+        return self.bed.root / "old job" / "checkpoint"
+
+    def _may_have_died(self) -> None:
+        """Let the old job's last batch be one during which it died: written or not, and not committed."""
+        folder, table = self._old_checkpoint(), str(self.bed.table)
+        last = max(int(file.name) for file in (folder / "commits").glob("[0-9]*"))
+        if last == 0 or self.random.random() < 0.4:
+            return
+        for name in (str(last), f".{last}.crc"):
+            (folder / "commits" / name).unlink()
+        newest = delta_log.latest_version(table)
+        log = self.bed.table / "_delta_log" / f"{newest or 0:020d}.json"
+        written = newest and any(
+            json.loads(line).get("txn", {}).get("version") == last for line in log.read_text().splitlines()
+        )
+        self.did.append(f"the old job died in batch {last}")
+        if written and self.random.random() < 0.5:
+            for file in log.parent.glob(f"*{newest:020d}.*"):
+                file.unlink()
+            self.did.append("before it was written")
 
     def _batch(self) -> int:
         last = self.bed.checkpoint(self._newest()).last_commit()
@@ -463,3 +540,14 @@ class Priced:
         newest = delta_log.latest_version(str(self.bed.table))
         assert newest is not None
         return self.random.randint(1, newest)
+
+
+def _said(made: Plan, bed: Flowbed) -> tuple[Amount, list[Amount]]:
+    """Give the rows that a plan says come twice, and what no generation reads."""
+    if made.flows:
+        [flow] = made.flows
+        return flow.written_again or NONE, [price.lost for price in flow.prices]
+    if isinstance(bed.flow().declaration, AutoCdcFlow):
+        return NONE, []
+    read = made.known(FillingIn).reads or NONE
+    return replace(read, at_most=True), []

@@ -104,6 +104,14 @@ def changes_of(keys: DataFrame, work: Work, facts: Facts) -> DataFrame | None:
     return None if found is None else found.select(KIND, KEY, AT, ROW).join(keys, KEY, "left_semi")
 
 
+def reaches(work: Work, facts: Facts, since: Any) -> bool:
+    """Return whether a change of the batch's range of keys may be remembered at a sequence or later.
+
+    :param since: in portable form.
+    """
+    return _near(work, facts, since) is not None
+
+
 def last_truncate(work: Work, given: Any) -> Any:
     """Return the highest sequence of a truncate, remembered or of the batch, in portable form; None if there
     is none.

@@ -84,8 +84,7 @@ def reduce(changes: DataFrame, layout: Layout) -> DataFrame:
 
     Columns: ``deleted`` and ``truncated``, the highest such sequences, and ``latest``: sequence and row of
     the newest upsert. Of several upserts at one sequence the larger row is taken, columns compared in order:
-    the order of arrival is irrelevant. Rows are first grouped by plain columns, so that they are sorted once,
-    and quickly. (Left to itself, Spark sorts them by the struct ``key``, before and after the grouping.)
+    the order of arrival is irrelevant.
     """
     candidate = F.when(F.col(KIND) == UPSERT, F.struct(AT, ROW))
     if orderable(layout.stored):
@@ -94,11 +93,20 @@ def reduce(changes: DataFrame, layout: Layout) -> DataFrame:
         latest = F.max_by(
             F.struct(AT, ROW), F.when(F.col(KIND) == UPSERT, F.struct(AT, ordered(F.col(ROW), layout.stored)))
         )
-    key = {f"key{number}": column(KEY, field.name) for number, field in enumerate(layout.keys)}
-    together = changes.withColumns(key).repartition(*key)
+    together, key = by_key(changes, layout)
     grouped = together.groupBy(*key).agg(*marks(), latest.alias("latest"), *unusable_of_group())
     whole = struct_of(layout.keys, [F.col(name) for name in key])
     return grouped.select(whole.alias(KEY), "deleted", "truncated", "latest", UNUSABLE, "rows_unusable")
+
+
+def by_key(changes: DataFrame, layout: Layout) -> tuple[DataFrame, list[str]]:
+    """Return changes brought together by key, and the names of plain columns with its values.
+
+    Grouped by these, they are sorted once, and quickly. (Left to itself, Spark sorts them by the struct
+    ``key``, before and after the grouping.)
+    """
+    key = {f"key{number}": column(KEY, field.name) for number, field in enumerate(layout.keys)}
+    return changes.withColumns(key).repartition(*key), list(key)
 
 
 def _ends(layout: Layout) -> Column | None:

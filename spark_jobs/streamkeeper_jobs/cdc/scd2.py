@@ -1,4 +1,5 @@
-"""SCD type 2: the versions of each key, computed again from all changes of the batch's keys.
+"""SCD type 2: the versions of each key, computed again from all changes of the batch's keys; or continued
+from the open version of each, if the batch is newer than all that is known of its keys.
 
 A version that comes from one change is that change. A version of several changes shows only part of them:
 these are remembered beside the rows, as deletes are. (With ``ignore_null_updates`` a version is filled from
@@ -22,6 +23,7 @@ from streamkeeper_jobs.cdc.events import (
     KEY,
     KIND,
     ROW,
+    UNUSABLE,
     UPSERT,
     Facts,
     Work,
@@ -34,9 +36,9 @@ from streamkeeper_jobs.cdc.events import (
     unusable_of_group,
     within,
 )
-from streamkeeper_jobs.cdc.expressions import orderable, ordered
+from streamkeeper_jobs.cdc.expressions import bounded, orderable, ordered, struct_of
 from streamkeeper_jobs.cdc.replace_rows import PLACE, Opened
-from streamkeeper_jobs.cdc.scd1 import CHANGE, TARGET, Cut, look_at, merged_into, same_key
+from streamkeeper_jobs.cdc.scd1 import A_TASK, CHANGE, TARGET, Cut, by_key, look_at, merged_into, same_key
 from streamkeeper_jobs.cdc.values import Value, merged, together, values_of
 from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import assigned, table_at
@@ -53,12 +55,18 @@ def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
     """Apply the changes of one batch to an SCD type 2 target."""
     layout = work.layout
     with ExitStack() as kept:
-        reduced, facts = kept.enter_context(facts_of(reduce(changes, spec, layout), layout, F.lit(False)))
+        at = F.col(AT) if bounded(layout.sequence) else None
+        reduced, facts = kept.enter_context(facts_of(reduce(changes, spec, layout), layout, F.lit(False), at))
         if not facts.keys:
             work.target.commit_nothing(work.target.remembered)
             return
-        keys = nearby(reduced.select(KEY).distinct(), facts)
         target = look_at(work, facts)
+        if target is not None and at is not None and not remembered.reaches(work, facts, facts.earliest):
+            present = _open(reduced, target, layout, facts, kept)
+            if present is not None:
+                _continue(reduced, present, target, spec, work, facts, kept)
+                return
+        keys = nearby(reduced.select(KEY).distinct(), facts)
         present = kept.enter_context(materialised(_present(keys, target, work, facts)))
         known = _known(reduced, remembered.changes_of(keys, work, facts), present, spec)
         timeline = kept.enter_context(materialised(_timeline(_one_each(known, spec, layout), spec, layout)))
@@ -72,9 +80,7 @@ def apply_history(changes: DataFrame, spec: CdcSpec, work: Work) -> None:
             cut = Cut(differing, None, learned, found["bounded"] > 0)
             _merge(differing, cut, work, facts)
         else:
-            versions = differing.where(~F.col("obsolete")).select(
-                *[value.alias(name) for name, value in _stored(layout).items()]
-            )
+            versions = _rows(differing.where(~F.col("obsolete")), layout, facts)
             target.replace(differing.where(F.col(PLACE).isNotNull()), versions, learned)
 
 
@@ -89,13 +95,65 @@ def reduce(changes: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     else:
         row = _largest_row(F.col(ROW), layout)
     nothing = F.lit(None).cast(layout.sequence)
-    # By keys alone: so what follows by keys finds its rows together.
-    reduced = (
-        changes.repartition(KEY)
-        .groupBy(KEY, AT)
-        .agg(deleted.alias("deleted"), row.alias(ROW), *unusable_of_group())
+    together, key = by_key(changes, layout)
+    reduced = together.groupBy(*key, AT).agg(deleted.alias("deleted"), row.alias(ROW), *unusable_of_group())
+    return reduced.select(
+        struct_of(layout.keys, [F.col(name) for name in key]).alias(KEY),
+        AT,
+        "deleted",
+        F.when(F.col("deleted").isNull(), F.col(ROW)).alias(ROW),
+        nothing.alias("truncated"),
+        UNUSABLE,
+        "rows_unusable",
     )
-    return reduced.withColumns({"truncated": nothing, ROW: F.when(F.col("deleted").isNull(), F.col(ROW))})
+
+
+def _open(
+    reduced: DataFrame, target: Opened, layout: Layout, facts: Facts, kept: ExitStack
+) -> DataFrame | None:
+    """Return the versions of the batch's keys that have no end, with columns as :func:`_present` gives them.
+
+    None if some version of a key is not older than all that the batch has of the key.
+    """
+    first = nearby(reduced.groupBy(KEY).agg(F.min(AT).alias("first")), facts)
+    late = F.greatest("last", "end") >= F.col("first")
+    versions = target.placed(*_of_version(layout)).join(first, KEY).where(F.col("end").isNull() | late)
+    found, seen = kept.enter_context(measured(versions, F.count_if(late).alias("late")))
+    return None if seen["late"] else found
+
+
+def _continue(  # noqa: PLR0917 - one caller
+    reduced: DataFrame,
+    present: DataFrame,
+    target: Opened,
+    spec: CdcSpec,
+    work: Work,
+    facts: Facts,
+    kept: ExitStack,
+) -> None:
+    """Apply a batch that follows upon the open version of each of its keys.
+
+    Each of these changes: it ends, or shows one change more.
+    """
+    layout = work.layout
+    single = F.lit(not spec.ignore_null_updates) & (F.col("last") == F.col("start"))
+    before = present.select(
+        KEY, F.col("last").alias(AT), "start", F.lit(False).alias("deletes"), ROW, single.alias("fresh")
+    )
+    deletes, at = F.col("deleted").isNotNull(), F.col(AT)
+    after = reduced.select(
+        KEY, AT, at.alias("start"), deletes.alias("deletes"), ROW, F.lit(True).alias("fresh")
+    )
+    both = before.withColumn("new", F.lit(False)).unionByName(after.withColumn("new", F.lit(True)))
+    bounds = bounds_of(layout, F.col("new") if spec.ignore_null_updates else F.col("deletes") | _merged(), at)
+    timeline, found = kept.enter_context(
+        measured(
+            _timeline(both.repartition(KEY), spec, layout),
+            *(value.alias(name) for name, value in bounds.items()),
+        )
+    )
+    learned = remembered.learn(_hidden(reduced, timeline, spec), bounds_in(found), None, work, kept)
+    target.replace(present, _rows(_versions(timeline), layout, facts), learned)
 
 
 def _present(keys: DataFrame, target: Opened | None, work: Work, facts: Facts) -> DataFrame:
@@ -103,13 +161,7 @@ def _present(keys: DataFrame, target: Opened | None, work: Work, facts: Facts) -
 
     Columns: ``key``, ``start``, ``end``, ``last``, ``row``, ``place`` (null for MERGE).
     """
-    columns = [
-        F.struct(*[column(field.name).alias(field.name) for field in work.layout.keys]).alias(KEY),
-        column(START_AT).alias("start"),
-        column(END_AT).alias("end"),
-        column(BOOKKEEPING, SEQUENCE).alias("last"),
-        F.struct(*[column(field.name).alias(field.name) for field in work.layout.stored.fields]).alias(ROW),
-    ]
+    columns = _of_version(work.layout)
     if target is not None:
         versions = target.placed(*columns)
     else:
@@ -121,6 +173,16 @@ def _present(keys: DataFrame, target: Opened | None, work: Work, facts: Facts) -
             .select(*columns, F.lit(None).alias(PLACE))
         )
     return versions.join(keys, KEY, "left_semi")
+
+
+def _of_version(layout: Layout) -> list[Column]:
+    return [
+        F.struct(*[column(field.name).alias(field.name) for field in layout.keys]).alias(KEY),
+        column(START_AT).alias("start"),
+        column(END_AT).alias("end"),
+        column(BOOKKEEPING, SEQUENCE).alias("last"),
+        F.struct(*[column(field.name).alias(field.name) for field in layout.stored.fields]).alias(ROW),
+    ]
 
 
 def _known(reduced: DataFrame, kept: DataFrame | None, present: DataFrame, spec: CdcSpec) -> DataFrame:
@@ -181,6 +243,7 @@ def _one_each(known: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
         known.repartition(KEY)
         .groupBy(KEY, AT)
         .agg(deletes.alias("deletes"), F.when(~deletes, row).alias(ROW), fresh.alias("fresh"))
+        .withColumn("start", F.col(AT))
     )
 
 
@@ -192,7 +255,7 @@ def _timeline(single: DataFrame, spec: CdcSpec, layout: Layout) -> DataFrame:
     """Number each key's versions.
 
     ``version`` is the same for upserts shown as one; ``alone`` says that it is of one; ``next`` is what
-    follows.
+    follows. A change's ``start`` is where a version begins that begins with it.
     """
     filled = _filled(single, layout) if spec.ignore_null_updates else single
     compared = [field for field in layout.stored.fields if _tracks(spec, field.name)]
@@ -242,15 +305,20 @@ def _hidden(reduced: DataFrame, timeline: DataFrame, spec: CdcSpec) -> DataFrame
     if spec.ignore_null_updates:
         return reduced.select(kind, KEY, AT, ROW)
     deletes = reduced.where(F.col("deleted").isNotNull()).select(kind, KEY, AT, ROW)
-    taken_together = timeline.where(~F.col("deletes") & F.col("fresh") & ~F.col("alone"))
+    taken_together = timeline.where(_merged())
     return deletes.unionByName(taken_together.select(F.lit(UPSERT).alias(KIND), KEY, AT, ROW))
+
+
+def _merged() -> Column:
+    """Return whether a change of the timeline is shown with others as one, and not remembered yet."""
+    return ~F.col("deletes") & F.col("fresh") & ~F.col("alone")
 
 
 def _versions(timeline: DataFrame) -> DataFrame:
     """Return the versions that the target must have: ``key``, ``start``, ``end``, ``last``, ``row``."""
     upserts = timeline.where(~F.col("deletes")).groupBy(KEY, "version")
     last = F.max_by(F.struct(F.col("next").alias("end"), F.col(AT).alias("last"), F.col(ROW)), F.col(AT))
-    return upserts.agg(F.min(AT).alias("start"), last.alias("of_last")).select(KEY, "start", "of_last.*")
+    return upserts.agg(F.min("start").alias("start"), last.alias("of_last")).select(KEY, "start", "of_last.*")
 
 
 def _differing(wanted: DataFrame, present: DataFrame, layout: Layout) -> DataFrame:
@@ -300,6 +368,12 @@ def _stored(layout: Layout, *side: str) -> dict[str, Column]:
         END_AT: column(*side, "end"),
         BOOKKEEPING: F.struct(column(*side, "last").alias(SEQUENCE)),
     }
+
+
+def _rows(versions: DataFrame, layout: Layout, facts: Facts) -> DataFrame:
+    """Return the target's rows of versions, in no more files than they need."""
+    rows = versions.select(*[value.alias(name) for name, value in _stored(layout).items()])
+    return rows.coalesce(1 + facts.keys // A_TASK)
 
 
 def _largest_row(row: Column, layout: Layout) -> Column:

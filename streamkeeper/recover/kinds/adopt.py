@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from streamkeeper.amounts import LOSS, NONE, PRICES, REPEATS, UNKNOWN_PRICE, Amount, Price, SourcePrice
+from streamkeeper.amounts import NONE, PRICES, REPEATS, UNKNOWN_PRICE, Amount, Price, SourcePrice
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.offsets import describe
 from streamkeeper.delta import log as delta_log
@@ -231,8 +231,15 @@ def _check_not_ours(settings: Settings, manifest: Manifest, adopter: Flow, query
 
 
 def _price(price: SourcePrice, found: Found, offsets: dict[str, Any]) -> SourcePrice:
+    """Return a source's price in the words of an adoption; without a table, what was read is lost."""
     offset = describe(offsets.get(price.source))
-    return replace(price, now=offset, then=f"after batch {found.batch} of the old job: {offset}")
+    there_is_none = f"there is no table; what the old job read up to batch {found.batch} is not in it"
+    return replace(
+        price,
+        now=offset,
+        then=f"after batch {found.batch} of the old job: {offset}",
+        lost=price.lost if found.has_table else Amount(None, 0, None, there_is_none),
+    )
 
 
 def _refusals(settings: Settings, flow: Flow, request: AdoptRequest, found: Found) -> Iterator[Refusal]:
@@ -240,11 +247,6 @@ def _refusals(settings: Settings, flow: Flow, request: AdoptRequest, found: Foun
         yield Refusal(None, f"It cannot be carried out: {why}")
     table = settings.table_path(flow.declaration.target)
     costs: dict[Price, str] = {}
-    if not found.has_table:
-        costs[LOSS] = (
-            f"there is no table at {table}; rows that the old job read up to batch {found.batch} are not in"
-            " it"
-        )
     if found.is_unknown_to_table:
         costs[UNKNOWN_PRICE] = (
             f"nothing in the log of the table at {table} names the query {found.query_id}. It may have"

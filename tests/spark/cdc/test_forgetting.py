@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
@@ -27,19 +27,20 @@ from streamkeeper.flows import ledger
 from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.steps import clean_up as planned
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock
 from tests.worlds.backup_world import Recoverer
-from tests.worlds.cdc_world import SPEC, CdcBed, alone
+from tests.worlds.cdc_world import VERSIONS, CdcBed, alone
 from tests.worlds.customers_world import SNAPSHOT, CustomersBed, delete, upsert
 from tests.worlds.flow_world import quick_settings
 from tests.worlds.suites import long_after
 
-VERSIONS = replace(SPEC, scd_type=2, apply_as_truncates=None, track_history_column_list=("name",))
-IGNORING = replace(VERSIONS, ignore_null_updates=True)
+TRACKING = replace(VERSIONS, track_history_column_list=("name",))
+IGNORING = replace(TRACKING, ignore_null_updates=True)
 
 
-@pytest.fixture(params=[VERSIONS, IGNORING], ids=["whole rows", "ignoring nulls"])
+@pytest.fixture(params=[TRACKING, IGNORING], ids=["whole rows", "ignoring nulls"])
 def bed(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> CdcBed:
     return CdcBed(spark, tmp_path, request.param).prepare()
 
@@ -125,7 +126,7 @@ def clean_up(spark: SparkSession, tmp_path: Path) -> CleanUp:
     Path(settings.pipelines).mkdir()
     table = CdcBed(spark, Path(settings.table_path("customers")).parent).prepare()
     table.apply((1, 1, "U", "a", "x"), (1, 2, "D", None, None))
-    forgets = [{"table": "customers", "before": now(table).isoformat()}]
+    forgets = planned.Forgetting("customers", now(table).isoformat())
     plan = Plan(
         "clean_up",
         "c1",
@@ -135,7 +136,7 @@ def clean_up(spark: SparkSession, tmp_path: Path) -> CleanUp:
         (),
         (),
         "",
-        details={"tombstones": forgets},
+        details=asdict(planned.CleanUp((), (), (forgets,))),
     )
     return CleanUp(
         table,

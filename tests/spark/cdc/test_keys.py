@@ -14,9 +14,7 @@ from streamkeeper_jobs.cdc import Step, apply_changes
 
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.errors import ChangeRefused
-from tests.worlds.cdc_world import SPEC, TABLE, CdcBed, alone
-
-HISTORY = replace(SPEC, scd_type=2, apply_as_truncates=None)
+from tests.worlds.cdc_world import SPEC, TABLE, VERSIONS, CdcBed, alone
 
 BY_HAND = (
     "ALTER COLUMN id COMMENT 'of the customer'",
@@ -27,7 +25,7 @@ BY_HAND = (
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("spec", [SPEC, HISTORY], ids=["SCD type 1", "SCD type 2"])
+@pytest.mark.parametrize("spec", [SPEC, VERSIONS], ids=["SCD type 1", "SCD type 2"])
 def test_what_is_said_of_a_column_by_hand_keeps_no_flow_from_its_table(
     spec: CdcSpec, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -95,7 +93,9 @@ def test_an_empty_text_in_a_column_that_the_table_is_partitioned_by_is_null_in_a
 ) -> None:
     changes = ((1, 1, "U", "a", ""), (1, 2, "U", "a", None), (1, 3, "U", "a", ""))
     for number, batches in enumerate(([changes], [[one] for one in changes])):
-        bed = CdcBed(spark, tmp_path / str(number), HISTORY).prepare(replace(TABLE, partition_cols=("city",)))
+        bed = CdcBed(spark, tmp_path / str(number), VERSIONS).prepare(
+            replace(TABLE, partition_cols=("city",))
+        )
         for batch in batches:
             bed.apply(*batch)
         assert bed.rows() == [{"id": 1, "name": "a", "city": None, "__START_AT": 1, "__END_AT": None}]

@@ -19,7 +19,15 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.declare.cdc_spec import END_AT, START_AT, CdcSpec
 from tests import cdc_oracle
-from tests.worlds.cdc_world import DONE_BY_OTHERS, SPEC, CdcBed, change, in_order, killed_before_the_target
+from tests.worlds.cdc_world import (
+    DONE_BY_OTHERS,
+    SPEC,
+    VERSIONS,
+    CdcBed,
+    change,
+    in_order,
+    killed_before_the_target,
+)
 from tests.worlds.seeds import RUNS
 
 COLUMNS = ("id", "at", "op", "name", "address")
@@ -40,7 +48,6 @@ class Delivery:
     killed: bool = False
 
 
-VERSIONS = replace(SPEC, scd_type=2, apply_as_truncates=None)
 SPECS: dict[str, CdcSpec] = {
     "type 1": SPEC,
     "type 1, ignoring nulls": replace(SPEC, ignore_null_updates=True),
