@@ -18,12 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from demo.airflow_api import ApiError
-from demo.airflow_service import USER, AirflowService, Ports, ServiceError
+from demo.airflow.api import ApiError
+from demo.airflow.service import USER, AirflowService, Ports, ServiceError
 from demo.checks import DEFAULT_PORT, NotReady, check_ready
 from demo.console import Console
-from demo.customers import Customers
-from demo.generator import Generator
+from demo.data.customers import Customers
+from demo.data.generator import Generator
 from demo.leftovers import end_marked, marked
 from demo.lock import MARK, DemoLock, SecondDemo, UnusableHome
 from demo.seeing import StoryFailed
@@ -129,7 +129,7 @@ def _orders(home: Path, mark: str) -> Iterator[Callable[[], None]]:
     """Run Kafka and its producer beside the demo, and give their check. Only who asks for it needs Kafka's
     jars and client.
     """
-    from demo.orders import TOPIC, VARIABLE, Orders
+    from demo.data.orders import TOPIC, VARIABLE, Orders
     from tools.kafka_broker import KafkaBroker
 
     print("Starting a Kafka broker; the first time, its jars are fetched.", flush=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from demo import evidence
-from demo.airflow_api import AirflowApi, ApiError
+from demo.airflow.api import AirflowApi, ApiError
 from demo.tables import TableWatch
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.flows import generations, holds, status

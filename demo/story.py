@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from demo import evidence
-from demo.airflow_api import AirflowApi
-from demo.airflow_service import HEALTHY_SECONDS, USER
-from demo.customers import Customers
-from demo.generator import Generator
+from demo.airflow.api import AirflowApi
+from demo.airflow.service import HEALTHY_SECONDS, USER
+from demo.data.customers import Customers
+from demo.data.generator import Generator
 from demo.seeing import LONG, FlowView, RunView, Seen, StoryFailed, check, wait
 from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.files import FlowHome

@@ -24,7 +24,7 @@ from streamkeeper.storage import open_storage
 from streamkeeper.times import describe_age
 
 if TYPE_CHECKING:
-    from streamkeeper.flows.generations import Start
+    from streamkeeper.flows.generations import Generation, Start
 
 
 def show_place(place: str, files: bool, as_json: bool) -> None:
@@ -94,39 +94,13 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
             f"The flow {flow.full_name} {why}, so it has no checkpoint to inspect. Start it: its DAG, or"
             f" streamkeeper run {flow.full_name}."
         )
-    start = begun[1]
+    generation, start = begun
     inferred = {
         source.name
         for source in flow.pipeline.sources_of(flow.declaration)
         if source.schema is None and source.reads_files
     }
     classes = written_by(settings)
-    head = {
-        **({"written_by": classes} if classes else {}),
-        "decided_generation": asdict(newest),
-        "start": asdict(start),
-        "inferred": sorted(inferred & start.schemas.keys()),
-    }
-    lines = [
-        f"flow            {flow.full_name} → {flow.declaration.target}",
-        f"generation      {start.number}, since {start.at}",
-    ]
-    if newest.number != start.number:
-        lines.append(
-            f"next            generation {newest.number} is decided ({newest.why}, by {newest.by}), and no"
-            " driver has started it yet"
-        )
-    lines += [
-        f"why             {begun[0].why}, by {begun[0].by}; start {begun[0].start.mode}; state"
-        f" {_state(start)}"
-    ]
-    if begun[0].start.checkpoint is not None:
-        lines.append(
-            f"adopted         {begun[0].start.checkpoint}, query {begun[0].start.query_id}, after its batch"
-            f" {start.seed_batch}"
-        )
-    lines += [f"{what + ' by':<15} {name}, on conditional writes" for what, name in classes.items()]
-    lines += [f"schema          {name}: {schema} (inferred)" for name, schema in start.schemas.items()]
     try:
         found = inspect(home.storage, start.checkpoint, home, count_files=files)
     except CheckpointError as error:
@@ -138,13 +112,45 @@ def _inspect_flow(settings: Settings, name: str, files: bool) -> tuple[dict[str,
     checkpoint, kept = Checkpoint(home.storage, start.checkpoint), past_positions.begun(home)
     last = -1 if found.last_commit is None else found.last_commit
     batches = [batch for batch in checkpoint.offset_batches() if (start.seed_batch or 0) <= batch <= last]
+    facts = {
+        **found.to_json(),
+        **({"written_by": classes} if classes else {}),
+        "decided_generation": asdict(newest),
+        "start": asdict(start),
+        "inferred": sorted(inferred & start.schemas.keys()),
+        "goes_back_to": {"batches": [*batches[:1], *batches[-1:]], "generations": kept},
+    }
+    lines = [
+        f"flow            {flow.full_name} → {flow.declaration.target}",
+        *_of_generation(newest, generation, start),
+        *(f"{what + ' by':<15} {name}, on conditional writes" for what, name in classes.items()),
+        *(f"schema          {name}: {schema} (inferred)" for name, schema in start.schemas.items()),
+    ]
     if batches:
         lines.append(
             f"goes back to    batches {batches[0]} to {batches[-1]}; generations {', '.join(map(str, kept))}"
             " (rewind)"
         )
-    back = {"batches": [*batches[:1], *batches[-1:]], "generations": kept}
-    return {**found.to_json(), **head, "goes_back_to": back}, "\n".join([*lines, *_words(found)])
+    return facts, "\n".join([*lines, *_words(found)])
+
+
+def _of_generation(newest: Generation, generation: Generation, start: Start) -> Iterator[str]:
+    """Yield lines about the generation that began last, and about the one that is decided."""
+    yield f"generation      {start.number}, since {start.at}"
+    if newest.number != start.number:
+        yield (
+            f"next            generation {newest.number} is decided ({newest.why}, by {newest.by}), and no"
+            " driver has started it yet"
+        )
+    yield (
+        f"why             {generation.why}, by {generation.by}; start {generation.start.mode}; state"
+        f" {_state(start)}"
+    )
+    if generation.start.checkpoint is not None:
+        yield (
+            f"adopted         {generation.start.checkpoint}, query {generation.start.query_id}, after its"
+            f" batch {start.seed_batch}"
+        )
 
 
 def _state(start: Start) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.airflow_service import AirflowService, Ports, ServiceError
+from demo.airflow.service import AirflowService, Ports, ServiceError
 from demo.processes import end_process, started
 from streamkeeper.settings import Settings
 

@@ -97,8 +97,8 @@ def real_table(root: Path) -> None:
 
     from streamkeeper.declare.model import AppendFlow, Where
     from streamkeeper.drivers.submit import spark_settings
-    from tests.worlds.backup_world import Recoverer
     from tests.worlds.flow_world import pipeline, quick_settings
+    from tests.worlds.tables.backup_world import Recoverer
 
     settings = quick_settings(root)
     (root / "pipelines").mkdir()

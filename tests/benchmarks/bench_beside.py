@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from streamkeeper.drivers import submit
 from tests.benchmarks.bench_rebuild import begin, steps
-from tests.benchmarks.flows_side_by_side import PIPELINE, Bench, write_files
 from tests.benchmarks.ratios import enter_environment
+from tests.benchmarks.sides.flows_side_by_side import PIPELINE, Bench, write_files
 
 FILES, ROWS, PER_TRIGGER = int(os.environ.get("FILES", "40")), 20_000, 4
 EVERY = float(os.environ.get("EVERY", "1"))

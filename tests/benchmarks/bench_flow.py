@@ -14,8 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.benchmarks.flows_side_by_side import Bench, commits_with_data, write_files
 from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds
+from tests.benchmarks.sides.flows_side_by_side import Bench, commits_with_data, write_files
 
 FILES, ROWS, PER_TRIGGER = 60, 20_000, 4
 ROUNDS = rounds()

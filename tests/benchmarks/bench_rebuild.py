@@ -24,8 +24,8 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.steps import submission
-from tests.benchmarks.flows_side_by_side import Bench, commits_with_data, write_files
 from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds
+from tests.benchmarks.sides.flows_side_by_side import Bench, commits_with_data, write_files
 
 FILES, ROWS, PER_TRIGGER = 60, 20_000, 4
 ROUNDS = rounds()

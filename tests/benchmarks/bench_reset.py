@@ -26,8 +26,8 @@ from streamkeeper.recover import engine
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.steps.shared import VERIFY_PROGRESS
-from tests.benchmarks.flows_side_by_side import NAME, Bench, commits_with_data, write_files
 from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds
+from tests.benchmarks.sides.flows_side_by_side import NAME, Bench, commits_with_data, write_files
 
 FILES, ROWS, PER_TRIGGER = 40, 5_000, 10
 GROWTH_ROWS, GROWTH_FILE, GROWTH_FACTOR = int(os.environ.get("GROWTH_ROWS", "1000000")), 50_000, 10

@@ -24,17 +24,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from demo.__main__ import Interrupted, _interruptible
-from demo.airflow_api import AirflowApi
-from demo.generator import Generator
+from demo.airflow.api import AirflowApi
+from demo.data.generator import Generator
 from demo.processes import started
 from streamkeeper.drivers.supervision import Absence
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.settings import PROJECT
 from streamkeeper.storage import Storage, open_storage
-from tests.benchmarks.flows_side_by_side import NAME, Bench
 from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds
-from tests.benchmarks.supervised_sides import FILES, STEP, STOCK_DAG, Side, pss, running, sides
+from tests.benchmarks.sides.flows_side_by_side import NAME, Bench
+from tests.benchmarks.sides.supervised_sides import FILES, STEP, STOCK_DAG, Side, pss, running, sides
 from tests.events_producer import Producer
 from tools.waiting import wait_until
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.generator import Generator
+from demo.data.generator import Generator
 from demo.leftovers import end_marked
 from demo.lock import MARK
 from streamkeeper.checkpoint import Checkpoint

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from demo.airflow_service import AirflowService, ServiceError
+from demo.airflow.service import AirflowService, ServiceError
 from demo.processes import end_group, started
 
 API, SCHEDULER, PROCESSOR, TRIGGERER = "api-server", "scheduler", "dag-processor", "triggerer"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from demo import evidence
-from demo.generator import Generator
+from demo.data.generator import Generator
 from tests import events_evidence
 from tests.chaos.arena import DAG, Arena, Parked
 from tests.chaos.choosing import Blow, Moment, Round, Victim

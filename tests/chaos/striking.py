@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.airflow_api import AirflowApi
+from demo.airflow.api import AirflowApi
 from demo.processes import session_members, started
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome

@@ -114,7 +114,7 @@ def test_a_helper_from_a_test_file_is_found_with_its_place(statement: str) -> No
         "tests/core/test_y.py:2 imports"
         f" {statement.replace(' import ', '.').removeprefix('from ').removeprefix('import ')}"
     ]
-    assert from_tests("tests/core/test_y.py", "from tests.worlds.asked import ASKED") == []
+    assert from_tests("tests/core/test_y.py", "from tests.worlds.recover.asked import ASKED") == []
 
 
 @pytest.mark.parametrize("room", [*ONLY, *FORBIDDEN])

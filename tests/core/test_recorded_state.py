@@ -22,7 +22,7 @@ from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups, owners
-from tests.worlds.recorded_state import PLACE, RECORDED, fingerprints, put
+from tests.worlds.recover.recorded_state import PLACE, RECORDED, fingerprints, put
 from tests.worlds.small_world import World
 
 EVENTS = "events.clean_events"

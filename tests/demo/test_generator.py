@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from demo.customers import FIRST, TRUNCATED, Customers
-from demo.generator import Generator
+from demo.data.customers import FIRST, TRUNCATED, Customers
+from demo.data.generator import Generator
 from streamkeeper.settings import PROJECT
 from tools.waiting import wait_until
 
@@ -111,7 +111,7 @@ def test_what_ended_it_is_raised_where_it_is_asked(tmp_path: Path) -> None:
 
 
 def test_in_a_process_of_its_own_it_ends_in_good_order_when_it_is_told_to(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "demo.generator", str(tmp_path), "--every", "0.05"]
+    command = [sys.executable, "-m", "demo.data.generator", str(tmp_path), "--every", "0.05"]
     with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as process:
         wait_until(
             lambda: len(list((tmp_path / "cdc").glob("changes-*.json"))) >= 3 or None,

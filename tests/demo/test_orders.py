@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from demo.orders import Orders
+from demo.data.orders import Orders
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from demo.airflow_api import COMPONENTS, AirflowApi, ApiError, NoAnswer, ServerError
-from demo.airflow_service import USER, AirflowService, Ports, ServiceError
+from demo.airflow.api import COMPONENTS, AirflowApi, ApiError, NoAnswer, ServerError
+from demo.airflow.service import USER, AirflowService, Ports, ServiceError
 from demo.seeing import RunView, StoryFailed, wait
 from streamkeeper.settings import Settings
 from tools.waiting import NeverCame, NotYet, wait_until
@@ -119,7 +119,7 @@ def test_a_start_waits_on(statuses: dict[str, list[int]], settings: Settings, tm
 def test_a_start_that_never_comes_says_what_was_waited_for_and_seen(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("demo.airflow_service.HEALTHY_SECONDS", 0.3)
+    monkeypatch.setattr("demo.airflow.service.HEALTHY_SECONDS", 0.3)
     with SlowAirflow() as slow:
         service = StartedElsewhere(tmp_path, settings, Ports(slow.port, 1, 2))
         slow.body = {**HEALTHY, "scheduler": {"status": "unhealthy"}, "triggerer": None}  # type: ignore[dict-item]

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from demo import story
-from demo.airflow_api import AirflowApi
-from demo.generator import Generator
+from demo.airflow.api import AirflowApi
+from demo.data.generator import Generator
 from demo.seeing import check
 from demo.story import Story
 from streamkeeper.settings import Settings

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from demo.airflow_service import AirflowService
-from demo.generator import Generator
+from demo.airflow.service import AirflowService
+from demo.data.generator import Generator
 from streamkeeper.flows import holds
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import open_storage
 from tests.airflow.listeners import Inbox, mail_server, webhook
-from tests.end_to_end.browser import Person
 from tests.end_to_end.world import ENDING, TOKEN_SECONDS, World
 from tests.events_producer import Producer
 from tests.postgres import airflow_database
+from tests.worlds.browser import Person
 from tools.waiting import wait_until
 
 SCHEDULED = 'dp.schedule("reset_checkpoint", flow="clean_events", cron="30 5 29 2 *", name="yearly")'

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from demo.airflow_api import ApiError
+from demo.airflow.api import ApiError
 from demo.tables import TableWatch
 from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.files import FlowHome

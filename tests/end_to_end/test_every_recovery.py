@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from demo import evidence
-from demo.airflow_api import ApiError
+from demo.airflow.api import ApiError
 from streamkeeper.delta import log as delta_log
 from streamkeeper.flows import ledger
 from streamkeeper.recover.plans.kind import KINDS, kind

@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.end_to_end.browser import Person
 from tests.end_to_end.world import ENDING, RESET, World, without_deduplication
+from tests.worlds.browser import Person
 from tools.waiting import wait_until
 
 pytestmark = pytest.mark.long

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from demo import evidence
-from demo.airflow_api import AirflowApi, ApiError
-from demo.airflow_service import AirflowService
-from demo.generator import Generator
+from demo.airflow.api import AirflowApi, ApiError
+from demo.airflow.service import AirflowService
+from demo.data.generator import Generator
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.flows import generations, holds, ledger, status
 from streamkeeper.flows.files import FlowHome

@@ -17,7 +17,7 @@ from streamkeeper.declare.model import AppendFlow, Where
 from streamkeeper.drivers.submit import spark_settings
 from streamkeeper.settings import PROJECT, Settings
 from tests.worlds.flow_world import Flowbed
-from tests.worlds.source_world import DeltaBed, KafkaBed
+from tests.worlds.sources.source_world import DeltaBed, KafkaBed
 from tools.kafka_broker import KafkaBroker
 
 sys.path.insert(0, str(PROJECT / "spark_jobs"))

@@ -6,6 +6,9 @@ next one starts over in a checkpoint folder of its own, and finds the same.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.declare.model import Source
@@ -13,6 +16,7 @@ from streamkeeper.drivers.submit import why_partitions
 from streamkeeper.flows import generations
 from streamkeeper.flows.backfill_flow import is_silent
 from streamkeeper.flows.generations import ADOPTED, COPIED, Generation, Start
+from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.times import now
 from streamkeeper_jobs.generation.seal_earlier import evidence, seal_earlier, stood
 from streamkeeper_jobs.generation.seed import NewCheckpoint, create_checkpoint, keep_schema_logs
@@ -46,35 +50,22 @@ def begin(job: Job, generation: Generation) -> Start:
     found = evidence(where, sealed)
     note_in_ledger(job.home, generation.recovery, "driver.sealed", found)
     folder = job.home.checkpoint(generation.number, job.lease.epoch)
-    notes: tuple[str, ...] = ()
-    looks = Looks(job, f"{folder}-listing", schemas)
-    seed_batch: int | None
-    new = NewCheckpoint(folder, generation, schemas, operators)
-    if generation.state == COPIED and where is not None and where.batch is not None:
-        seed_batch, positions = copy_from(job, new, where)
-        topics = (
-            looks.topic_ids() if generation.start.mode == ADOPTED else where.start.evidence.get("topics", {})
-        )
-    else:
-        origin = find_origin(generation, job.sources, where, looks)
-        keep_schema_logs(job, generation, where, folder)
-        seed_batch, positions = create_checkpoint(job, new, origin, looks)
-        notes, topics = origin.notes, looks.topic_ids()
+    made = _make(job, NewCheckpoint(folder, generation, schemas, operators), where)
     start = Start(
         number=generation.number,
         checkpoint=folder,
-        seed_batch=seed_batch,
-        positions=positions,
+        seed_batch=made.seed_batch,
+        positions=made.positions,
         schemas=schemas,
         operators=operators,
-        state=generation.state if operators and seed_batch is not None else None,
+        state=generation.state if operators and made.seed_batch is not None else None,
         epoch=job.lease.epoch,
         at=now(),
         evidence={
             **found,
             **_origin_of(generation),
-            "notes": list(notes),
-            **({"topics": topics} if topics else {}),
+            "notes": list(made.notes),
+            **({"topics": made.topics} if made.topics else {}),
         },
     )
     job.watch.obey()
@@ -90,7 +81,7 @@ def begin(job: Job, generation: Generation) -> Start:
         job.home,
         generation.recovery,
         "driver.began",
-        {**start.evidence, "checkpoint": folder, "seed_batch": seed_batch},
+        {**start.evidence, "checkpoint": folder, "seed_batch": made.seed_batch},
     )
     say(_describe(job, generation, start, found["ruled_by"]))
     say(
@@ -99,6 +90,33 @@ def begin(job: Job, generation: Generation) -> Start:
         )
     )
     return start
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A checkpoint that was made: the batch that it continues after, positions by source, and the ids of
+    Kafka's topics.
+    """
+
+    seed_batch: int | None
+    positions: dict[str, Any]
+    topics: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def _make(job: Job, new: NewCheckpoint, where: CommittedPosition | None) -> _Made:
+    """Copy the checkpoint of where the flow stood, or create one at the generation's start."""
+    generation = new.generation
+    looks = Looks(job, f"{new.folder}-listing", new.schemas)
+    if generation.state == COPIED and where is not None and where.batch is not None:
+        adopted = generation.start.mode == ADOPTED
+        return _Made(
+            *copy_from(job, new, where),
+            looks.topic_ids() if adopted else where.start.evidence.get("topics", {}),
+        )
+    origin = find_origin(generation, job.sources, where, looks)
+    keep_schema_logs(job, generation, where, new.folder)
+    return _Made(*create_checkpoint(job, new, origin, looks), looks.topic_ids(), origin.notes)
 
 
 def learn_schemas(job: Job, known: dict[str, str]) -> dict[str, str]:

@@ -35,7 +35,7 @@ from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.storage import to_json
 from tests.recorder import Recorder
-from tests.worlds.recoveries import carry_out, drive, plan
+from tests.worlds.recover.recoveries import carry_out, drive, plan
 from tests.worlds.small_world import EVENTS, World
 
 FLOW = "events.clean_events"

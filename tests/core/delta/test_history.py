@@ -20,7 +20,7 @@ from streamkeeper.delta.history import (
     version_at,
 )
 from streamkeeper.errors import SourceError
-from tests.worlds.delta_logs import ID, START_MS, Table, add
+from tests.worlds.tables.delta_logs import ID, START_MS, Table, add
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a cluster's word about its drivers comes to; tests/airflow/test_cluster_mode.py asks a real master."""
+"""What a cluster says of its drivers; tests/airflow/flow/test_cluster_mode.py asks a real master."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from streamkeeper.recover.restart import put_back, side_table
 from streamkeeper.storage import to_json
 from streamkeeper.tables import commit_marks, other_writers, past_versions
 from tests.worlds.pipelines import READER, SEVERAL
-from tests.worlds.recoveries import of
+from tests.worlds.recover.recoveries import of
 from tests.worlds.small_world import CHANGES, EVENTS, World
 
 

@@ -26,7 +26,7 @@ from streamkeeper.recover.requests.full_refresh import BesideRequest
 from streamkeeper.recover.restart import side_table
 from streamkeeper.recover.steps import clean_up as clean_up_steps
 from tests.worlds.pipelines import READER, SEVERAL
-from tests.worlds.recoveries import of
+from tests.worlds.recover.recoveries import of
 from tests.worlds.small_world import CHANGES, EVENTS, World
 
 RECOVERY = "full_refresh_beside-x-0badcafe"

@@ -30,8 +30,8 @@ from streamkeeper.storage import to_json
 from streamkeeper.tables import backups
 from streamkeeper.tables.backups import Backup, Checksum, TableBackup
 from streamkeeper.tables.flows_at_version import FlowAt
-from tests.worlds.delta_logs import ID, Table, add
 from tests.worlds.small_world import CHANGES, EVENTS, World
+from tests.worlds.tables.delta_logs import ID, Table, add
 
 FILES = 'format="json", path="{data}/events", schema="event_id STRING", options={}'
 KAFKA = EVENTS.replace(

@@ -28,7 +28,7 @@ from streamkeeper.settings import Settings
 from streamkeeper.tables import recovery_lock
 from streamkeeper.times import now
 from tests.worlds.pipelines import SEVERAL
-from tests.worlds.recoveries import drive, of
+from tests.worlds.recover.recoveries import drive, of
 from tests.worlds.small_world import EVENTS, World
 
 NAMES = ("clean_events", "more_events", "aside_events")

@@ -25,12 +25,12 @@ from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock
 from streamkeeper.tables.backups import commit_file
 from tests.killing import Killed, Mortal
-from tests.worlds.asked import ASKED, SET_APART
-from tests.worlds.recoveries import drive
+from tests.worlds.recover.asked import ASKED, SET_APART
+from tests.worlds.recover.recoveries import drive
 from tests.worlds.small_world import World
 from tests.worlds.suites import long_but
 
-NOT_PLAYED = {"full_refresh_beside": "tests/spark/recover/test_full_refresh_beside.py"}
+NOT_PLAYED = {"full_refresh_beside": "tests/spark/recover/full_refresh/test_full_refresh_beside.py"}
 """Kinds whose steps in Spark are more than can be played here, and where they are killed instead."""
 
 

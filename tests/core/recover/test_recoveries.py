@@ -21,7 +21,7 @@ from streamkeeper.recover.plans.plan import Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import recovery_lock
-from tests.worlds.recoveries import FLOW, carry_out, drive, plan
+from tests.worlds.recover.recoveries import FLOW, carry_out, drive, plan
 from tests.worlds.small_world import CHANGES, EVENTS, World
 
 STEPS = KIND.step_names

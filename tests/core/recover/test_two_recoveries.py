@@ -22,7 +22,7 @@ from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.storage import LocalStorage
 from streamkeeper.tables import recovery_lock
 from tests.killing import Killed
-from tests.worlds.asked import ASKED, SET_APART
+from tests.worlds.recover.asked import ASKED, SET_APART
 from tests.worlds.small_world import World
 
 PATIENT = {"clean_up", "tidy_tables"}

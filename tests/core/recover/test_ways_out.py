@@ -16,8 +16,8 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups
-from tests.worlds.backups import entry
 from tests.worlds.small_world import World
+from tests.worlds.tables.backups import entry
 
 FLOW = "events.clean_events"
 

@@ -19,9 +19,9 @@ from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.sources.delta.statistics import rows_of
 from streamkeeper.sources.kafka.offsets import Topics
-from tests.worlds.delta_logs import PROTOCOL, Table, add
 from tests.worlds.small_world import READER, World
-from tests.worlds.source_prices import DELTA, HELD, KAFKA, STOOD, Ask, at, begun, broker
+from tests.worlds.sources.source_prices import DELTA, HELD, KAFKA, STOOD, Ask, at, begun, broker
+from tests.worlds.tables.delta_logs import PROTOCOL, Table, add
 
 __all__ = ["broker"]
 FLOW = "events.clean_events"

@@ -20,9 +20,8 @@ from streamkeeper.recover.requests.rewind import RewindRequest
 from streamkeeper.settings import PIPELINE_ENV
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import Held, Topics
-from tests.worlds.delta_logs import START_MS, Table
 from tests.worlds.small_world import World
-from tests.worlds.source_prices import (
+from tests.worlds.sources.source_prices import (
     DELTA,
     HELD,
     KAFKA,
@@ -37,6 +36,7 @@ from tests.worlds.source_prices import (
     refused,
     table,
 )
+from tests.worlds.tables.delta_logs import START_MS, Table
 
 __all__ = ["broker", "table"]
 

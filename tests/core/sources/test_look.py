@@ -25,9 +25,8 @@ from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.sources import replay_steps
 from streamkeeper.sources.files.options import FileOptions
 from streamkeeper.sources.kafka.offsets import Held, Topics
-from tests.worlds.delta_logs import Table
 from tests.worlds.small_world import EVENTS, World
-from tests.worlds.source_prices import (
+from tests.worlds.sources.source_prices import (
     DELTA,
     HELD,
     KAFKA,
@@ -42,6 +41,7 @@ from tests.worlds.source_prices import (
     refused,
     table,
 )
+from tests.worlds.tables.delta_logs import Table
 
 __all__ = ["broker", "table"]
 FLOW = "events.clean_events"

@@ -18,7 +18,7 @@ from moto.server import ThreadedMotoServer
 from streamkeeper.errors import StorageError
 from streamkeeper.storage import LocalStorage, RemoteStorage, Storage, open_storage, read_json, to_json
 from tests.worlds.racing import race
-from tests.worlds.s3_proxy import Proxy, proxy
+from tests.worlds.sources.s3_proxy import Proxy, proxy
 
 
 @pytest.fixture(scope="module")

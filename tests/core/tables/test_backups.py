@@ -37,8 +37,8 @@ from streamkeeper.storage import LocalStorage, open_storage, to_json
 from streamkeeper.tables import backups, past_versions, recovery_lock
 from streamkeeper.tables.backups import NEWEST, Checksum, LeftOver
 from streamkeeper.tables.flows_at_version import FlowAt, look_back
-from tests.worlds.backups import NOW, entry
 from tests.worlds.small_world import CHANGES, READER, World
+from tests.worlds.tables.backups import NOW, entry
 
 TABLE = "events.events"
 

@@ -19,7 +19,7 @@ from streamkeeper.flows.leases import Heartbeat, Lease, Process
 from streamkeeper.storage import LocalStorage
 from streamkeeper.tables import writers_turn
 from streamkeeper.tables.writers_turn import Gone, Holder, WritersTurn
-from tests.worlds.taking_turns import count_up, die_in_turn
+from tests.worlds.tables.taking_turns import count_up, die_in_turn
 
 HERE = Process.current()
 ELSEWHERE = replace(HERE, host="other", boot_id="another-boot", pid_namespace="pid:[1]")

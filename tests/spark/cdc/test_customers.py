@@ -13,7 +13,8 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds
 from streamkeeper.flows.files import query_id
-from tests.worlds.customers_world import (
+from tests.worlds.flow_world import Driver, wait_until
+from tests.worlds.tables.customers_world import (
     INCREMENTAL,
     PIPELINE,
     SNAPSHOT,
@@ -23,7 +24,6 @@ from tests.worlds.customers_world import (
     upsert,
     without_dedupe,
 )
-from tests.worlds.flow_world import Driver, wait_until
 
 SNAPSHOT_BY_FILE = PIPELINE.replace('city STRING"\n)', 'city STRING", options={"maxFilesPerTrigger": 1}\n)')
 

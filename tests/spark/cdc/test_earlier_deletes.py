@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 from streamkeeper_jobs.cdc import remembered
 
 from streamkeeper.delta.remembered import Run
-from tests.worlds.cdc_world import SPEC, CdcBed, killed_before_the_target
 from tests.worlds.suites import long_after
+from tests.worlds.tables.cdc_world import SPEC, CdcBed, killed_before_the_target
 
 SEQUENCES: dict[str, tuple[str, Callable[[int], Any]]] = {
     "decimals": ("at DECIMAL(38, 6)", lambda n: Decimal(f"{10**30 + n}.000001")),

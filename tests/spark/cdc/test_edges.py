@@ -30,8 +30,8 @@ from streamkeeper.declare.cdc_spec import BOOKKEEPING, CdcSpec
 from streamkeeper.declare.model import Table
 from streamkeeper.delta.log import last_transaction
 from streamkeeper.errors import ChangeRefused, DeclarationError
-from tests.worlds.cdc_world import SCHEMA, SPEC, TABLE, VERSIONS, CdcBed, alone
 from tests.worlds.suites import long_after
+from tests.worlds.tables.cdc_world import SCHEMA, SPEC, TABLE, VERSIONS, CdcBed, alone
 
 NESTED = (
     "id INT, at BIGINT, op STRING, tags MAP<STRING, INT>, items ARRAY<STRUCT<sku: STRING, n: INT>>,"

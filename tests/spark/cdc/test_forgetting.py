@@ -30,11 +30,11 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.steps import clean_up as planned
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import recovery_lock
-from tests.worlds.backup_world import Recoverer
-from tests.worlds.cdc_world import VERSIONS, CdcBed, alone
-from tests.worlds.customers_world import SNAPSHOT, CustomersBed, delete, upsert
 from tests.worlds.flow_world import quick_settings
 from tests.worlds.suites import long_after
+from tests.worlds.tables.backup_world import Recoverer
+from tests.worlds.tables.cdc_world import VERSIONS, CdcBed, alone
+from tests.worlds.tables.customers_world import SNAPSHOT, CustomersBed, delete, upsert
 
 TRACKING = replace(VERSIONS, track_history_column_list=("name",))
 IGNORING = replace(TRACKING, ignore_null_updates=True)

@@ -14,7 +14,7 @@ from streamkeeper_jobs.cdc import Step, apply_changes
 
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.errors import ChangeRefused
-from tests.worlds.cdc_world import SPEC, TABLE, VERSIONS, CdcBed, alone
+from tests.worlds.tables.cdc_world import SPEC, TABLE, VERSIONS, CdcBed, alone
 
 BY_HAND = (
     "ALTER COLUMN id COMMENT 'of the customer'",

@@ -19,8 +19,8 @@ from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.errors import DeclarationError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
-from tests.worlds.cdc_world import SPEC, TABLE, CdcBed, alone
-from tests.worlds.customers_world import INCREMENTAL, PIPELINE, SNAPSHOT, CustomersBed, delete, upsert
+from tests.worlds.tables.cdc_world import SPEC, TABLE, CdcBed, alone
+from tests.worlds.tables.customers_world import INCREMENTAL, PIPELINE, SNAPSHOT, CustomersBed, delete, upsert
 
 LITERAL = CdcSpec(("id",), (), 0)
 BY_TIME = PIPELINE.replace(

@@ -19,7 +19,8 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.declare.cdc_spec import END_AT, START_AT, CdcSpec
 from tests import cdc_oracle
-from tests.worlds.cdc_world import (
+from tests.worlds.seeds import RUNS
+from tests.worlds.tables.cdc_world import (
     DONE_BY_OTHERS,
     SPEC,
     VERSIONS,
@@ -28,7 +29,6 @@ from tests.worlds.cdc_world import (
     in_order,
     killed_before_the_target,
 )
-from tests.worlds.seeds import RUNS
 
 COLUMNS = ("id", "at", "op", "name", "address")
 STORED = ("id", "name", "address")

@@ -18,8 +18,8 @@ from streamkeeper_jobs.cdc.replace_rows import opened
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.delta import remembered as in_log
 from streamkeeper.errors import DeclarationError
-from tests.worlds.cdc_world import DONE_BY_OTHERS, SPEC, VERSIONS, CdcBed
 from tests.worlds.suites import long_after
+from tests.worlds.tables.cdc_world import DONE_BY_OTHERS, SPEC, VERSIONS, CdcBed
 
 
 def deleted(spark: SparkSession, root: Path, spec: CdcSpec = SPEC) -> CdcBed:

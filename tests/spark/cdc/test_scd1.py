@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from streamkeeper_jobs.cdc import scd1, scd1_by_value
 
 from streamkeeper.declare.cdc_spec import CdcSpec
-from tests.worlds.cdc_world import SPEC, CdcBed
+from tests.worlds.tables.cdc_world import SPEC, CdcBed
 
 U, D = "U", "D"
 Batch = list[tuple[int, str, str | None]]

@@ -18,7 +18,7 @@ from streamkeeper.sources.replay_steps import BYTES, FILES, RECORDS
 from tests.killing import Killed
 from tests.oracle import first_per
 from tests.worlds.flow_world import Flowbed, heartbeat, pipeline
-from tests.worlds.source_world import DEDUPE, DeltaBed, KafkaBed
+from tests.worlds.sources.source_world import DEDUPE, DeltaBed, KafkaBed
 from tests.worlds.suites import long_after
 
 Make = Callable[..., Flowbed]

@@ -35,9 +35,9 @@ from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.restart.backfill_source import Backup
 from streamkeeper.storage import open_storage
 from tests.oracle import all_rows, first_per
-from tests.worlds.customers_world import INCREMENTAL, PIPELINE, SNAPSHOT, CustomersBed, delete, upsert
 from tests.worlds.flow_world import DEDUPE, NAME, SCHEMA, Flowbed, event, pipeline
-from tests.worlds.source_world import KafkaBed
+from tests.worlds.sources.source_world import KafkaBed
+from tests.worlds.tables.customers_world import INCREMENTAL, PIPELINE, SNAPSHOT, CustomersBed, delete, upsert
 
 FULL_NAME = f"customers.{INCREMENTAL}"
 RECOVERY = "backfill-test-0badcafe"

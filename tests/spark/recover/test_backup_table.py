@@ -20,9 +20,9 @@ from streamkeeper.errors import RecoveryError
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups
 from streamkeeper.tables.backups import Checksum
-from tests.worlds.backup_world import Recoverer, copy_of
 from tests.worlds.flow_world import Flowbed
 from tests.worlds.suites import long_after
+from tests.worlds.tables.backup_world import Recoverer, copy_of
 
 TABLE = "events.events"
 

@@ -30,9 +30,9 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.tables import backups, recovery_lock
 from tests.oracle import first_per
 from tests.spark.killing import Lives, Site
-from tests.worlds.backup_world import Recoverer
 from tests.worlds.flow_world import NAME, Flowbed, pipeline
-from tests.worlds.old_jobs import run_old_job
+from tests.worlds.recover.old_jobs import run_old_job
+from tests.worlds.tables.backup_world import Recoverer
 
 TABLE = "events.events"
 Values = dict[str, Any]
@@ -129,7 +129,7 @@ COMMIT = ("rewind", "restore_table", "full_refresh")
 """Kinds with steps of their own that commit to a table."""
 SET_APART = {
     "adopt": "tests/spark/recover/test_killed_recoveries.py",
-    "full_refresh_beside": "tests/spark/recover/test_full_refresh_beside.py",
+    "full_refresh_beside": "tests/spark/recover/full_refresh/test_full_refresh_beside.py",
 }
 """Kinds that cannot be asked of a flow that has begun, or build with drivers of their own, and where they are
 killed instead.

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.amounts import REPEATS
 from tests.worlds.flow_world import Flowbed
-from tests.worlds.price_world import (
+from tests.worlds.recover.price_world import (
     FILES,
     QUERIES,
     RECOVERIES,

@@ -20,10 +20,10 @@ from streamkeeper.flows import generations
 from streamkeeper.recover import engine
 from streamkeeper.tables import past_versions
 from tests.oracle import all_rows
-from tests.worlds.backup_world import Recoverer, copy_of
 from tests.worlds.drivers import run_late
 from tests.worlds.flow_world import NAME, Flowbed, pipeline
 from tests.worlds.suites import long_after
+from tests.worlds.tables.backup_world import Recoverer, copy_of
 
 TABLE = "events.events"
 STATELESS = pipeline(view="", files=1)

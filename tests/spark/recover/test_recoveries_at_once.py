@@ -22,9 +22,9 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import leases, ledger
 from streamkeeper.recover import engine
 from streamkeeper.tables import backups, recovery_lock
-from tests.worlds.backup_world import Recoverer
-from tests.worlds.customers_world import INCREMENTAL, CustomersBed, upsert
 from tests.worlds.flow_world import NAME, Flowbed, wait_until
+from tests.worlds.tables.backup_world import Recoverer
+from tests.worlds.tables.customers_world import INCREMENTAL, CustomersBed, upsert
 
 pytestmark = pytest.mark.long
 

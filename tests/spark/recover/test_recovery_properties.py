@@ -23,10 +23,10 @@ from streamkeeper.flows import generations
 from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover import engine as recoveries
 from tests.oracle import Row, all_rows, first_per
-from tests.worlds.backup_world import Recoverer
 from tests.worlds.flow_world import DEDUPE, NAME, Flowbed, pipeline
 from tests.worlds.seeds import RUNS
-from tests.worlds.source_world import DeltaBed, KafkaBed
+from tests.worlds.sources.source_world import DeltaBed, KafkaBed
+from tests.worlds.tables.backup_world import Recoverer
 
 TABLE = "events.events"
 KEYED = (

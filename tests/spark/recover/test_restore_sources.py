@@ -14,9 +14,9 @@ from streamkeeper.flows import generations
 from streamkeeper.flows.generations import OFFSETS
 from streamkeeper.recover.plans.plan import Plan
 from tests.oracle import all_rows, first_per
-from tests.worlds.backup_world import Recoverer
 from tests.worlds.flow_world import Flowbed, event, wait_until
-from tests.worlds.source_world import DEDUPE, DeltaBed, KafkaBed
+from tests.worlds.sources.source_world import DEDUPE, DeltaBed, KafkaBed
+from tests.worlds.tables.backup_world import Recoverer
 
 pytestmark = pytest.mark.long
 

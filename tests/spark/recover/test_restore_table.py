@@ -22,10 +22,10 @@ from streamkeeper.flows.generations import OFFSETS
 from streamkeeper.recover import engine
 from streamkeeper.tables import backups, recovery_lock
 from tests.killing import Killed
-from tests.worlds.backup_world import Recoverer
-from tests.worlds.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, truncate, upsert
 from tests.worlds.flow_world import Flowbed, pipeline
 from tests.worlds.suites import long_after
+from tests.worlds.tables.backup_world import Recoverer
+from tests.worlds.tables.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, truncate, upsert
 
 TABLE = "events.events"
 OTHER = """

@@ -23,8 +23,8 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.settings import Settings
 from streamkeeper.tables import past_versions
 from tests.oracle import all_rows, counted, first_per
-from tests.worlds.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, truncate, upsert
 from tests.worlds.flow_world import NAME, Flowbed, event, heartbeat, pipeline, wait_until
+from tests.worlds.tables.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, truncate, upsert
 
 Make = Callable[..., Flowbed]
 STATELESS = pipeline(view="", files=1)

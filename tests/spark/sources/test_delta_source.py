@@ -16,7 +16,7 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import EARLIEST, EMPTY, LATEST, OFFSETS, REBUILT, TIMESTAMP, StartAt
 from tests.oracle import all_rows, counted
 from tests.worlds.flow_world import event
-from tests.worlds.source_world import DEDUPE, JOIN, DeltaBed
+from tests.worlds.sources.source_world import DEDUPE, JOIN, DeltaBed
 from tests.worlds.suites import long_after
 
 Make = Callable[..., DeltaBed]

@@ -22,7 +22,7 @@ from streamkeeper.flows.generations import (
 )
 from tests.oracle import all_rows, first_per
 from tests.worlds.flow_world import event
-from tests.worlds.source_world import DEDUPE, UNION, KafkaBed
+from tests.worlds.sources.source_world import DEDUPE, UNION, KafkaBed
 from tests.worlds.suites import long_after
 
 Make = Callable[..., KafkaBed]

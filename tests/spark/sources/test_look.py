@@ -16,7 +16,7 @@ from streamkeeper.recover.plans.plan import FlowPlan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.sources.kafka import client as kafka_client
 from tests.worlds.flow_world import NAME, Flowbed, pipeline
-from tests.worlds.source_world import DEDUPE, KafkaBed
+from tests.worlds.sources.source_world import DEDUPE, KafkaBed
 
 
 def plan(bed: Flowbed) -> tuple[FlowPlan, tuple[Refusal, ...]]:

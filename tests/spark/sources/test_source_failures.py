@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from streamkeeper.drivers.failures import Failure, FailureClass, classify
 from tests.worlds import checkpoint_samples as samples
-from tests.worlds.source_world import DeltaBed, KafkaBed
+from tests.worlds.sources.source_world import DeltaBed, KafkaBed
 
 pytestmark = pytest.mark.long
 

@@ -15,7 +15,7 @@ from streamkeeper.flows.files import query_id
 from tests.oracle import first_per
 from tests.worlds.drivers import batch_of, kill_after_the_sinks_commit
 from tests.worlds.flow_world import NAME
-from tests.worlds.source_world import DEDUPE
+from tests.worlds.sources.source_world import DEDUPE
 
 pytestmark = pytest.mark.long
 

@@ -21,7 +21,7 @@ from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.sources.delta.statistics import amount_at, rows_of
 from streamkeeper.sources.kafka import client as kafka_client
 from tests.worlds.flow_world import NAME, Flowbed
-from tests.worlds.source_world import DEDUPE, DeltaBed, KafkaBed
+from tests.worlds.sources.source_world import DEDUPE, DeltaBed, KafkaBed
 
 Kafka = Callable[..., KafkaBed]
 Delta = Callable[..., DeltaBed]

@@ -18,7 +18,7 @@ COLUMNS = ("cast(value as string) event_id", "cast(value as int) user_id", "cast
 def test_a_format_that_was_added_goes_on_after_its_last_row_and_starts_at_an_offset(
     make_bed: Callable[..., Flowbed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.worlds import toy_source_in_job
+    from tests.worlds.sources import toy_source_in_job
 
     toy_source_in_job.register(monkeypatch)
     flow = f"rows.selectExpr{COLUMNS}"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from moto.server import ThreadedMotoServer
 
-from tests.worlds.s3_proxy import Proxy, proxy
-from tests.worlds.s3_server import BUCKET, s3_server
+from tests.worlds.sources.s3_proxy import Proxy, proxy
+from tests.worlds.sources.s3_server import BUCKET, s3_server
 
 
 @pytest.fixture(scope="module")

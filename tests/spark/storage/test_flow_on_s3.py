@@ -16,8 +16,8 @@ import pytest
 from deltalake import DeltaTable
 
 from streamkeeper.storage import open_storage
-from tests.worlds.s3_proxy import Proxy, proxy
-from tests.worlds.s3_server import BUCKET, LOGIN, s3_jars
+from tests.worlds.sources.s3_proxy import Proxy, proxy
+from tests.worlds.sources.s3_server import BUCKET, LOGIN, s3_jars
 
 pytestmark = pytest.mark.long
 

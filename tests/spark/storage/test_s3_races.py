@@ -11,8 +11,8 @@ from itertools import count
 import pytest
 
 from streamkeeper.settings import PROJECT
-from tests.worlds.s3_proxy import Proxy, proxy
-from tests.worlds.s3_server import BUCKET, s3_jars
+from tests.worlds.sources.s3_proxy import Proxy, proxy
+from tests.worlds.sources.s3_server import BUCKET, s3_jars
 from tools.ivy import pyspark_jars
 from tools.java import find_java
 

@@ -31,8 +31,8 @@ from streamkeeper.storage import open_storage
 from streamkeeper.times import now
 from tests.cdc_oracle import DELETE, TRUNCATE, UPSERT, Change, newest
 from tests.oracle import counted
-from tests.worlds.cdc_world import all_remembered
 from tests.worlds.flow_world import FIRST_FILE, Driver, quick_settings, running_driver
+from tests.worlds.tables.cdc_world import all_remembered
 
 INCREMENTAL, SNAPSHOT = "customers_incremental_flow", "customers_snapshot_flow"
 COLUMNS = ("customer_id", "name", "email", "city")

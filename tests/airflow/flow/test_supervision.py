@@ -38,7 +38,7 @@ from tests.worlds.suites import long_but
 from tools.waiting import wait_until
 
 FLOW = "first.first_flow"
-SMALL_DRIVER = Path(__file__).with_name("small_driver.py")
+SMALL_DRIVER = Path(__file__).parents[1] / "small_driver.py"
 SOON = 60.0
 PERSON = holds.person("ada")
 

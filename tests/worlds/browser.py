@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
-from demo.airflow_service import USER, AirflowService
+from demo.airflow.service import USER, AirflowService
 from tools import browser
 from tools.waiting import NeverCame, wait_until
 

@@ -21,8 +21,8 @@ from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.requests.rewind import RewindRequest
 from streamkeeper.sources.kafka import client as kafka_client
 from streamkeeper.sources.kafka.offsets import Held, Offsets, Topics
-from tests.worlds.delta_logs import ID, Table
 from tests.worlds.small_world import EVENTS, World
+from tests.worlds.tables.delta_logs import ID, Table
 
 FILES = 'format="json", path="{data}/events", schema="event_id STRING", options={}'
 KAFKA = EVENTS.replace(
@@ -91,7 +91,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Ask:
 def table(world: World) -> Table:
     """Versions 0 to 2, of 5, 5 and 5 rows."""
     table = Table(Path(world.settings.data) / "source")
-    from tests.worlds.delta_logs import add
+    from tests.worlds.tables.delta_logs import add
 
     table.commit(add("b0", 5))
     table.commit(add("c0", 1), add("c1", 4))

@@ -13,7 +13,7 @@ from streamkeeper.checkpoint.crc_files import checksum, twin_of
 from streamkeeper.manifest.import_all import import_here
 from tests.worlds.small_world import World
 
-RECORDED = Path(__file__).parents[1] / "core" / "recorded_state"
+RECORDED = Path(__file__).parents[2] / "core" / "recorded_state"
 PLACE = "/srv/streamkeeper"
 """Where it was written."""
 

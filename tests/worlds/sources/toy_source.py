@@ -1,7 +1,7 @@
 """A format of source that the product does not have: Spark's ``rate-micro-batch``, whose rows are numbered.
 
 Its offset is ``{"offset": 40, "timestamp": …}``: rows 0 to 39 were read. Nothing expires, and all can be read
-again. The class for a driver is in :mod:`tests.worlds.toy_source_in_job`.
+again. The class for a driver is in :mod:`tests.worlds.sources.toy_source_in_job`.
 """
 
 from __future__ import annotations

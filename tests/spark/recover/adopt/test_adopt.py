@@ -31,8 +31,8 @@ from streamkeeper.storage import LocalStorage
 from tests.oracle import all_rows, first_per
 from tests.worlds.checkpoint_samples import confs
 from tests.worlds.flow_world import NAME, SCHEMA, Flowbed, pipeline
-from tests.worlds.old_jobs import PLAIN, Query, deduped, files_of, run_old_job
-from tests.worlds.source_world import DEDUPE, UNION, DeltaBed
+from tests.worlds.recover.old_jobs import PLAIN, Query, deduped, files_of, run_old_job
+from tests.worlds.sources.source_world import DEDUPE, UNION, DeltaBed
 from tests.worlds.suites import long_after
 
 Make = Callable[..., Flowbed]

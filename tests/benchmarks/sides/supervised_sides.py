@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.airflow_service import AirflowService
+from demo.airflow.service import AirflowService
 from demo.processes import end_group, session_members, started
 from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers import submit
@@ -26,7 +26,7 @@ from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Life
 from streamkeeper.settings import PROJECT
 from streamkeeper.storage import open_storage
-from tests.benchmarks.flows_side_by_side import BARE, NAME, Bench
+from tests.benchmarks.sides.flows_side_by_side import BARE, NAME, Bench
 from tools.waiting import wait_until
 
 TRIGGER, FILES = "2 seconds", 20

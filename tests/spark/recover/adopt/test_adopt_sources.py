@@ -22,12 +22,12 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.recover import engine
 from streamkeeper.storage import LocalStorage
 from tests.oracle import all_rows, first_per
-from tests.worlds.backup_world import Recoverer
 from tests.worlds.checkpoint_samples import confs
-from tests.worlds.customers_world import INCREMENTAL, PIPELINE, SNAPSHOT, CustomersBed, delete, upsert
 from tests.worlds.flow_world import NAME, SCHEMA
-from tests.worlds.old_jobs import PLAIN
-from tests.worlds.source_world import DEDUPE, KafkaBed
+from tests.worlds.recover.old_jobs import PLAIN
+from tests.worlds.sources.source_world import DEDUPE, KafkaBed
+from tests.worlds.tables.backup_world import Recoverer
+from tests.worlds.tables.customers_world import INCREMENTAL, PIPELINE, SNAPSHOT, CustomersBed, delete, upsert
 
 pytestmark = pytest.mark.long
 

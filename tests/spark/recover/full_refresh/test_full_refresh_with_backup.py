@@ -18,7 +18,7 @@ from streamkeeper.recover.kinds.full_refresh_with_backup import KIND
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import backups, recovery_lock
-from tests.worlds.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, truncate, upsert
+from tests.worlds.tables.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, truncate, upsert
 
 RECOVERY = "full-refresh-test-0badcafe"
 

@@ -30,10 +30,10 @@ from streamkeeper.recover.restart import side_table as besides
 from streamkeeper.recover.steps import submission
 from streamkeeper.tables import recovery_lock
 from tests.killing import Killed, dying
-from tests.worlds.backup_world import Recoverer
-from tests.worlds.beside import DONE, KIND, NAME, after_round, distinct, steps
-from tests.worlds.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, truncate, upsert
 from tests.worlds.flow_world import SCHEMA, Flowbed, pipeline
+from tests.worlds.tables.backup_world import Recoverer
+from tests.worlds.tables.beside import DONE, KIND, NAME, after_round, distinct, steps
+from tests.worlds.tables.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, truncate, upsert
 
 FILTERED = pipeline(view='.dropDuplicates(["event_id"]).where("n > 1")')
 

@@ -9,8 +9,8 @@ import pytest
 from streamkeeper_jobs.recover import full_refresh_beside
 
 from tests.oracle import first_per
-from tests.worlds.backup_world import Recoverer
 from tests.worlds.flow_world import Flowbed
+from tests.worlds.tables.backup_world import Recoverer
 
 KIND, NAME = "full_refresh_beside", "r-00000001"
 

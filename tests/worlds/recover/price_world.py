@@ -28,10 +28,10 @@ from streamkeeper.recover import engine
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.restart.backfill_source import FillingIn
-from tests.worlds.backup_world import Recoverer
 from tests.worlds.flow_world import FIRST_FILE, NAME, SCHEMA, Flowbed, pipeline
-from tests.worlds.old_jobs import run_declared_job
-from tests.worlds.source_world import DeltaBed, KafkaBed
+from tests.worlds.recover.old_jobs import run_declared_job
+from tests.worlds.sources.source_world import DeltaBed, KafkaBed
+from tests.worlds.tables.backup_world import Recoverer
 
 Event = Mapping[str, Any]
 Found = Counter[tuple[Any, ...]]

@@ -38,8 +38,8 @@ from streamkeeper.storage import open_storage
 from streamkeeper.tables import commit_marks
 from tests.killing import Killed, dying
 from tests.oracle import first_per
-from tests.worlds.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, upsert
 from tests.worlds.flow_world import Flowbed, pipeline
+from tests.worlds.tables.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, upsert
 
 STEPS = full_refresh.KIND.step_names
 UNTIL_RELEASED = STEPS[:-1]

@@ -1,6 +1,6 @@
 """The part of the demo that needs Kafka: a producer that sends orders, some late, some twice.
 
-Asked for by ``make demo KAFKA=1``, or by itself: python -m demo.orders BROKERS
+Asked for by ``make demo KAFKA=1``, or by itself: python -m demo.data.orders BROKERS
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _order(random: Random, moment: datetime) -> bytes:
 
 
 def main() -> None:
-    """Send orders until SIGINT or SIGTERM: ``python -m demo.orders BROKERS``."""
+    """Send orders until SIGINT or SIGTERM: ``python -m demo.data.orders BROKERS``."""
     stopped = told_to_stop()
     with Orders(sys.argv[1]) as orders:
         while not stopped.wait(0.5):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from demo.airflow_api import REQUEST_SECONDS, AirflowApi
+from demo.airflow.api import REQUEST_SECONDS, AirflowApi
 from demo.checks import port_is_free
 from demo.processes import await_end, end_group, end_process, session_members
 from streamkeeper.flows import leases
@@ -279,7 +279,7 @@ def _free_ports(count: int) -> list[int]:
 
 def main() -> None:
     """Run Airflow with the settings of the environment until it is interrupted: ``python -m
-    demo.airflow_service HOME``.
+    demo.airflow.service HOME``.
     """
     stopped = told_to_stop()
     with AirflowService(Path(sys.argv[1]).resolve(), Settings.from_environment()) as service:

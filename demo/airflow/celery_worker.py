@@ -1,4 +1,6 @@
-"""Celery's worker in a container, which the flows' drivers live and die with: python -m demo.celery_worker
+"""Celery's worker in a container, which the flows' drivers live and die with.
+
+python -m demo.airflow.celery_worker
 
 A driver has a session of its own, so that it outlives its task. What tells the container to stop would not
 reach it: it would be killed in the middle of its batch.
@@ -14,7 +16,7 @@ import subprocess
 import sys
 from types import FrameType
 
-from demo.airflow_service import living_drivers
+from demo.airflow.service import living_drivers
 from streamkeeper.settings import Settings
 
 

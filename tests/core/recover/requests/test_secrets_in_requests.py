@@ -20,7 +20,7 @@ from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import kind
 from streamkeeper.recover.requests.form import FormField
-from tests.worlds.asked import ASKED
+from tests.worlds.recover.asked import ASKED
 from tests.worlds.small_world import EVENTS, World
 
 SECRET = "hunter2-hunter2"

@@ -1,4 +1,4 @@
-"""The toy format of :mod:`tests.worlds.toy_source`, as a driver knows it."""
+"""The toy format of :mod:`tests.worlds.sources.toy_source`, as a driver knows it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from streamkeeper_jobs.sources.formats import FORMATS
 from streamkeeper_jobs.sources.job_format import JobFormat, Planting
 
 from streamkeeper.declare.model import Source
-from tests.worlds import toy_source
-from tests.worlds.toy_source import Offset
+from tests.worlds.sources import toy_source
+from tests.worlds.sources.toy_source import Offset
 
 
 class NumberedInJob(JobFormat[None, Offset]):

@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.recover.restart import side_table
 from tests.oracle import all_rows, first_per
-from tests.worlds.backup_world import Recoverer
-from tests.worlds.beside import DONE, KIND, NAME, after_round, distinct, steps
 from tests.worlds.flow_world import Flowbed, pipeline
-from tests.worlds.source_world import DEDUPE, DeltaBed, KafkaBed
+from tests.worlds.sources.source_world import DEDUPE, DeltaBed, KafkaBed
 from tests.worlds.state_stores import PROVIDER, ROCKS, with_conf
+from tests.worlds.tables.backup_world import Recoverer
+from tests.worlds.tables.beside import DONE, KIND, NAME, after_round, distinct, steps
 
 pytestmark = pytest.mark.long
 

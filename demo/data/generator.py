@@ -1,6 +1,6 @@
 """Writes a new file of changes every few seconds, and the first snapshot before the first.
 
-python -m demo.generator FOLDER [--seed N] [--every SECONDS]
+python -m demo.data.generator FOLDER [--seed N] [--every SECONDS]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from demo.customers import Customers
+from demo.data.customers import Customers
 from tools.waiting import told_to_stop
 
 
@@ -85,7 +85,8 @@ class Generator:
 def main(arguments: list[str] | None = None) -> int:
     """Write files until SIGINT or SIGTERM; return 0."""
     parser = argparse.ArgumentParser(
-        prog="python -m demo.generator", description="Write a file of changes of customers every few seconds."
+        prog="python -m demo.data.generator",
+        description="Write a file of changes of customers every few seconds.",
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=Customers.seed)

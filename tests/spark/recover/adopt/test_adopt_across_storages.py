@@ -16,7 +16,7 @@ from streamkeeper.storage import LocalStorage, Storage, open_storage
 
 pytestmark = pytest.mark.long
 
-RECORDED = LocalStorage(str(Path(__file__).parents[2] / "core" / "checkpoint" / "recorded" / "join_virtual"))
+RECORDED = LocalStorage(str(Path(__file__).parents[3] / "core" / "checkpoint" / "recorded" / "join_virtual"))
 NAMES = {"0": "orders", "1": "payments"}
 
 

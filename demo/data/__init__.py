@@ -1,0 +1,1 @@
+"""New data that keeps coming: files of changes, and orders in Kafka."""
