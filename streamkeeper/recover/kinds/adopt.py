@@ -233,12 +233,12 @@ def _check_not_ours(settings: Settings, manifest: Manifest, adopter: Flow, query
 def _price(price: SourcePrice, found: Found, offsets: dict[str, Any]) -> SourcePrice:
     """Return a source's price in the words of an adoption; without a table, what was read is lost."""
     offset = describe(offsets.get(price.source))
-    there_is_none = f"there is no table; what the old job read up to batch {found.batch} is not in it"
+    none = f"there is no table; rows that the old job read up to batch {found.batch} are not in it"
     return replace(
         price,
         now=offset,
         then=f"after batch {found.batch} of the old job: {offset}",
-        lost=price.lost if found.has_table else Amount(None, 0, None, there_is_none),
+        lost=price.lost if found.has_table else Amount(None, 0, None, none),
     )
 
 

@@ -247,7 +247,7 @@ def test_a_driver_that_is_killed_is_followed_by_one_that_goes_on(
     bed.arrive(33, 34)
     assert bed.run() is Outcome.STOPPED
     said = capsys.readouterr().out
-    found = re.search(r"the driver of epoch 2 did (\d+) of 12 steps; this one continues", said)
+    found = re.search(r"the driver of epoch 2 completed (\d+) of 12 steps; this one continues", said)
     assert found is not None, said
     assert int(found[1]) - before in {0, 1}, "the step that was under way may have been committed"
     assert f"state rebuilt by {found[1]} of" not in said, "no step was done twice"
