@@ -47,3 +47,11 @@ def load(folder: Path, body: str, name: str = "p.py") -> Pipeline:
     file = folder / name
     file.write_text(HEAD + textwrap.dedent(body))
     return load_pipeline(file, "/data")
+
+
+def edited(text: str, *changes: tuple[str, str]) -> str:
+    """Return a text with some parts of it replaced, each of which must be there once."""
+    for old, new in changes:
+        assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times"
+        text = text.replace(old, new)
+    return text

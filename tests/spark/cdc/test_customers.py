@@ -14,6 +14,7 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds
 from streamkeeper.flows.files import query_id
 from tests.worlds.flow_world import Driver, wait_until
+from tests.worlds.pipelines import edited
 from tests.worlds.tables.customers_world import (
     INCREMENTAL,
     PIPELINE,
@@ -25,7 +26,9 @@ from tests.worlds.tables.customers_world import (
     without_dedupe,
 )
 
-SNAPSHOT_BY_FILE = PIPELINE.replace('city STRING"\n)', 'city STRING", options={"maxFilesPerTrigger": 1}\n)')
+SNAPSHOT_BY_FILE = edited(
+    PIPELINE, ('city STRING",\n)', 'city STRING",\n    options={"maxFilesPerTrigger": 1},\n)')
+)
 
 
 @pytest.fixture
@@ -114,7 +117,7 @@ def test_a_change_that_cannot_be_applied_parks_the_flow_and_a_corrected_view_let
     assert "customer_id" in park.details["message"]
     bed.is_exact(bed.events[:1])
     bed.declare(
-        PIPELINE.replace("operation IS NOT NULL", "operation = 'TRUNCATE' OR customer_id IS NOT NULL")
+        edited(PIPELINE, ("operation IS NOT NULL", "operation = 'TRUNCATE' OR customer_id IS NOT NULL"))
     )
     assert bed.run() is Outcome.STOPPED
     bed.is_exact(bed.events[:2])
@@ -122,7 +125,7 @@ def test_a_change_that_cannot_be_applied_parks_the_flow_and_a_corrected_view_let
 
 @pytest.mark.long
 def test_what_does_not_fit_its_source_parks_the_flow_with_its_place(bed: CustomersBed) -> None:
-    bed.declare(PIPELINE.replace('sequence_by="sequenceNum"', 'sequence_by="seq"'))
+    bed.declare(edited(PIPELINE, ('sequence_by="sequenceNum"', 'sequence_by="seq"')))
     bed.change(upsert(1, 1))
     assert bed.run() is Outcome.PARKED
     park = holds.parked(bed.home())
@@ -161,8 +164,13 @@ def test_two_drivers_at_once_take_turns(bed: CustomersBed) -> None:
 
 @pytest.mark.long
 def test_flows_that_share_a_driver_take_turns_too(bed: CustomersBed) -> None:
-    shared = PIPELINE.replace("    once=True,\n", "").replace(
-        "dp.create_source(", "dp.configure_pipeline(shared_driver=True)\ndp.create_source(", 1
+    shared = edited(
+        PIPELINE,
+        ("    once=True,\n", ""),
+        (
+            "dp.create_streaming_table(",
+            "dp.configure_pipeline(shared_driver=True)\ndp.create_streaming_table(",
+        ),
     )
     bed.declare(shared)
     bed.take_snapshot(1, 2, 3)

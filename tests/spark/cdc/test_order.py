@@ -19,19 +19,24 @@ from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.errors import DeclarationError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
+from tests.worlds.pipelines import edited
 from tests.worlds.tables.cdc_world import SPEC, TABLE, CdcBed, alone
 from tests.worlds.tables.customers_world import INCREMENTAL, PIPELINE, SNAPSHOT, CustomersBed, delete, upsert
 
 LITERAL = CdcSpec(("id",), (), 0)
-BY_TIME = PIPELINE.replace(
-    '.where("operation IS NOT NULL")',
-    '.where("operation IS NOT NULL").selectExpr("* EXCEPT (sequenceNum)", "timestamp_seconds(sequenceNum) AS'
-    ' sequenceNum")',
+BY_TIME = edited(
+    PIPELINE,
+    (
+        '.where("operation IS NOT NULL")',
+        '.where("operation IS NOT NULL").selectExpr("* EXCEPT (sequenceNum)",'
+        ' "timestamp_seconds(sequenceNum) AS sequenceNum")',
+    ),
 )
-INFERRED = (
-    BY_TIME.replace("operation STRING, sequenceNum BIGINT", "")
-    .replace('    schema="customer_id INT, name STRING, email STRING, city STRING, ",\n', "")
-    .replace("customer_id INT", "customer_id BIGINT")
+INFERRED = edited(
+    BY_TIME,
+    ("operation STRING, sequenceNum BIGINT", ""),
+    ('    schema="customer_id INT, name STRING, email STRING, city STRING, ",\n', ""),
+    ("customer_id INT", "customer_id BIGINT"),
 )
 
 

@@ -36,6 +36,7 @@ from streamkeeper.recover.restart.backfill_source import Backup
 from streamkeeper.storage import open_storage
 from tests.oracle import all_rows, first_per
 from tests.worlds.flow_world import DEDUPE, NAME, SCHEMA, Flowbed, event, pipeline
+from tests.worlds.pipelines import edited
 from tests.worlds.sources.source_world import KafkaBed
 from tests.worlds.tables.customers_world import INCREMENTAL, PIPELINE, SNAPSHOT, CustomersBed, delete, upsert
 
@@ -156,10 +157,13 @@ def test_a_backup_of_a_table_by_several_columns_brings_the_sequences_of_its_snap
     customers: CustomersBed, spark: SparkSession
 ) -> None:
     """Beside a flow that is ordered by two columns, a snapshot's literal 0 is {0, null}."""
-    text = PIPELINE.replace("sequenceNum BIGINT", "sequenceNum BIGINT, part INT").replace(
-        '="sequenceNum"', '=["sequenceNum", "part"]'
+    text = edited(
+        PIPELINE,
+        ("sequenceNum BIGINT", "sequenceNum BIGINT, part INT"),
+        ('="sequenceNum"', '=["sequenceNum", "part"]'),
+        ('["operation", "sequenceNum"]', '["operation", "sequenceNum", "part"]'),
     )
-    customers.declare(text.replace('["operation", "sequenceNum"]', '["operation", "sequenceNum", "part"]'))
+    customers.declare(text)
     customers.take_snapshot(1, 2, 3)
     customers.change({**upsert(1, 10), "part": 1}, {**delete(2, 5), "part": 2})
     assert (customers.run(), customers.run(SNAPSHOT)) == (Outcome.STOPPED, Outcome.DONE)

@@ -32,15 +32,14 @@ from streamkeeper.times import now
 from tests.cdc_oracle import DELETE, TRUNCATE, UPSERT, Change, newest
 from tests.oracle import counted
 from tests.worlds.flow_world import FIRST_FILE, Driver, quick_settings, running_driver
+from tests.worlds.pipelines import edited
 from tests.worlds.tables.cdc_world import all_remembered
 
 INCREMENTAL, SNAPSHOT = "customers_incremental_flow", "customers_snapshot_flow"
 COLUMNS = ("customer_id", "name", "email", "city")
 DEDUPE = '.dropDuplicates(["customer_id", "sequenceNum"])'
-PIPELINE = (
-    (PROJECT / "spark_jobs" / "pipelines" / "customers.py")
-    .read_text()
-    .replace('"2 seconds"', '"200 milliseconds"')
+PIPELINE = edited(
+    (PROJECT / "spark_jobs" / "pipelines" / "customers.py").read_text(), ('"2 seconds"', '"200 milliseconds"')
 )
 
 Event = dict[str, Any]
@@ -48,8 +47,7 @@ Event = dict[str, Any]
 
 def without_dedupe(text: str = PIPELINE) -> str:
     """Give the pipeline as it is after somebody removed its deduplication."""
-    assert text.count(DEDUPE) == 1
-    return text.replace(DEDUPE, "")
+    return edited(text, (DEDUPE, ""))
 
 
 def row(number: int, version: int = 0) -> Event:

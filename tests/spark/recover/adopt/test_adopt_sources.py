@@ -24,6 +24,7 @@ from streamkeeper.storage import LocalStorage
 from tests.oracle import all_rows, first_per
 from tests.worlds.checkpoint_samples import confs
 from tests.worlds.flow_world import NAME, SCHEMA
+from tests.worlds.pipelines import edited
 from tests.worlds.recover.old_jobs import PLAIN
 from tests.worlds.sources.source_world import DEDUPE, KafkaBed
 from tests.worlds.tables.backup_world import Recoverer
@@ -144,10 +145,13 @@ def test_a_job_that_merged_by_hand_goes_on_as_auto_cdc_into_a_table_filled_from_
         for row in spark.read.format("delta").load(str(tmp_path / "old")).orderBy("customer_id").collect()
     ] == [1, 2]
     bed.declare(
-        PIPELINE.replace(
-            'format="json", path="{data}/customers/snapshot", schema="customer_id INT, name STRING, email'
-            ' STRING, city STRING"',
-            f'format="delta", path="{tmp_path}/old"',
+        edited(
+            PIPELINE,
+            (
+                'format="json",\n    path="{data}/customers/snapshot",\n'
+                '    schema="customer_id INT, name STRING, email STRING, city STRING",',
+                f'format="delta",\n    path="{tmp_path}/old",',
+            ),
         )
     )
     assert bed.run(SNAPSHOT) is Outcome.DONE
