@@ -334,4 +334,4 @@ def test_a_dag_file_fits_on_a_screen() -> None:
 
 def test_a_question_is_asked_again_as_often_as_airflow_loses_its_answer(bag: DagBag) -> None:
     tasks = bag.dags["reset_checkpoint"].task_dict
-    assert [tasks[name].retries for name in ("plan", "approve", "approve_again")] == [2, 100, 100]
+    assert [tasks[name].retries for name in ("plan", "approve", "approve_again")] == [5, 100, 100]

@@ -70,7 +70,7 @@ def test_a_table_that_another_recovery_works_on_is_left_to_it(world: World) -> N
     try:
         before = world.footprint()
         said = world.refusal_of(RESET, world.api.trigger(RESET, world.form(approval=False)))
-        assert "The recovery someone-else works on the table requests" in said
+        assert "The recovery someone-else has locked the table requests" in said
         assert world.footprint() == before
     finally:
         recovery_lock.give_back(world.home.storage, NAME, NAME, "someone-else")

@@ -37,8 +37,17 @@ from streamkeeper_airflow.recovery.tasks import (
 )
 from streamkeeper_airflow.timetables import by_the_clock
 
-RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
-"""Default retries of a recovery's tasks; a DAG file may set others."""
+RETRIES = {
+    "retries": 5,
+    "retry_delay": timedelta(seconds=10),
+    "retry_exponential_backoff": 2.0,
+    "max_retry_delay": timedelta(minutes=1),
+}
+"""Default retries of a recovery's tasks; a DAG file may set others.
+
+Over three minutes, since an API server that is started again costs each task a try meanwhile. What a try would
+meet again ends a task at once.
+"""
 
 
 def recovery_dag(name: str, **more: Any) -> DAG:

@@ -164,13 +164,11 @@ def test_two_drivers_at_once_take_turns(bed: CustomersBed) -> None:
 
 @pytest.mark.long
 def test_flows_that_share_a_driver_take_turns_too(bed: CustomersBed) -> None:
+    make = "dp.create_streaming_table("
     shared = edited(
         PIPELINE,
         ("    once=True,\n", ""),
-        (
-            "dp.create_streaming_table(",
-            "dp.configure_pipeline(shared_driver=True)\ndp.create_streaming_table(",
-        ),
+        (make, f"dp.configure_pipeline(shared_driver=True)\n{make}"),
     )
     bed.declare(shared)
     bed.take_snapshot(1, 2, 3)

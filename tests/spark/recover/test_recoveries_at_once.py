@@ -84,7 +84,7 @@ def test_a_backup_that_was_planned_before_a_recovery_came_waits_for_another_time
     at_work.plan("backup_table", "b1", table=TABLE)
     at_work.plan("reset_checkpoint", "r1", flow=NAME)
     at_work.step("r1", "hold")
-    with pytest.raises(TableLocked, match=r"The recovery r1 has locked the table events.*so b1 cannot begin"):
+    with pytest.raises(TableLocked, match=r"The recovery r1 has locked the table events.*so b1 cannot start"):
         at_work.step("b1", "pin")
     assert engine.give_up(bed.settings, "events", "r1", "rejected")
     assert at_work.step("b1", "pin")["tables"][0]["rows"] == 2

@@ -218,7 +218,7 @@ def test_the_job_is_killed_at_its_start_and_run_again_and_what_is_done_is_found_
     assert rows_of(bed.spark, str(bed.table)) == 0
     ends = {
         "empty_tables": (0, "empty_tables: {'tables'"),
-        "verify_progress": (1, "comes after release"),
+        "verify_progress": (1, "needs the step release"),
         "nothing": (2, "no step"),
     }
     for step, (code, said) in ends.items():
