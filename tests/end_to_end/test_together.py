@@ -89,7 +89,7 @@ class Pair:
 
     def produce(self, *numbers: int) -> None:
         """Let one file with these numbers appear, whole."""
-        self.folder.mkdir(exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         aside = self.folder / ".writing"
         aside.write_text("".join(json.dumps({"n": number}) + "\n" for number in numbers))
         aside.rename(self.folder / f"{len(self.produced):08d}.json")
