@@ -45,8 +45,8 @@ RETRIES = {
 }
 """Default retries of a recovery's tasks; a DAG file may set others.
 
-Over three minutes, since an API server that is started again costs each task a try meanwhile. What a try would
-meet again ends a task at once.
+Over three minutes, since an API server that is started again costs each task a try meanwhile. What another
+try would meet again ends a task at once.
 """
 
 
