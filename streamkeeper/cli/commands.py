@@ -5,6 +5,8 @@ Each command imports what it needs by itself, so that a short command does not p
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -92,6 +94,36 @@ def inspect(
     from streamkeeper.cli.inspecting import show_place
 
     show_place(place, files, json)
+
+
+@app.command(epilog=example("preflight"))
+def preflight(
+    flow: Annotated[
+        list[str] | None, typer.Argument(help="Flows, as pipeline.flow; all that are declared by default.")
+    ] = None,
+    *,
+    pipelines: Annotated[
+        Path | None, typer.Option(help="The folder with the pipeline files that are to be deployed.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Tell whether declarations go on with their flows' checkpoints, before they are deployed.
+
+    Nothing is changed, and flows run on. A changed declaration is tried in Spark on this machine, by a batch
+    without rows on a copy of the newest state. Exit code 0: all go on; 1: one breaks; 4: one is undefined.
+    """
+    from streamkeeper.manifest.manifest import declared
+    from streamkeeper.preflight import look
+    from streamkeeper.preflight.verdict import EXIT_CODES, worst
+
+    settings = Settings.from_environment()
+    new = settings if pipelines is None else replace(settings, pipelines=pipelines.resolve())
+    found = look.verdicts(settings, new, declared(new), flow or ())
+    text = "\n".join(verdict.in_words() for verdict in found) or "No flow is declared."
+    show([asdict(verdict) for verdict in found], json, text)
+    code = EXIT_CODES[worst(found)]
+    if code:
+        raise typer.Exit(code)
 
 
 @app.command("backups", epilog=example("backups"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 EXAMPLES: dict[str, str] = {
     "": "flows",
     "check": "check --json",
+    "preflight": "preflight --pipelines branch/pipelines",
     "flows": "flows",
     "inspect": "inspect customers.customers_incremental_flow --files",
     "backups": "backups --table customers.customers",

@@ -28,6 +28,9 @@ JOB = PROJECT / "spark_jobs" / "run_flow.py"
 RECOVERY_JOB = PROJECT / "spark_jobs" / "run_recovery.py"
 """Application of one step of a recovery."""
 
+PREFLIGHT_JOB = PROJECT / "spark_jobs" / "run_preflight.py"
+"""Application that tries declarations on copies of their flows' states."""
+
 LOG_VARIABLE = "STREAMKEEPER_DRIVER_LOG"
 """Variable with the file of a driver's output. The driver's lease passes it on to processes that attach to
 the driver.

@@ -4,6 +4,7 @@
   generations/000007.json          decision: immutable (streamkeeper.flows.generations)
   generations/000007.start.json    how it began: immutable, by the driver that began it
   generations/000007.replay-000042.json  steps of the history that its state is rebuilt from, by epoch 42
+  generations/000007.last_run.json what its last driver ran (streamkeeper.preflight.last_run)
   generations/000007.done.json     a once flow has read all there was: immutable
   generations/000007.over.json     last commit when the first driver came to seal it: immutable
   generations/000001.adopted.json  last commit of the adopted query, recorded before it is sealed: immutable
@@ -108,6 +109,10 @@ class FlowHome:
     def gone(self, number: int) -> str:
         """The file that says that a generation's checkpoint is removed, or about to be."""
         return f"{self.root}/generations/{number:06d}.gone.json"
+
+    def last_run(self, number: int) -> str:
+        """The file that says what the last driver of a generation ran."""
+        return f"{self.root}/generations/{number:06d}.last_run.json"
 
     def done(self, number: int) -> str:
         """The file that says that a once flow has read all there was, in this generation."""

@@ -189,6 +189,34 @@ def write_manifest(
     storage = open_storage(settings.state)
     key = files_key(settings)
     before = _latest(storage)
+    built, names = _build(settings, imported, before)
+    # Otherwise the manifest of one set of files would stay under the hash of another.
+    if files_key(settings) != key:
+        raise _changed_meanwhile(key)
+
+    manifest: Manifest = resolve_name(SETTLE)(settings, built.finish(key), before, names)
+    storage.overwrite(_file(key), to_json(_to_json(manifest)))
+    storage.overwrite(_LATEST, to_json({"key": key}))
+    return manifest
+
+
+def declared(settings: Settings) -> Manifest:
+    """Import every pipeline file in another process, and return what they declare. Nothing is written, and
+    nothing is kept of a file that cannot be read: no flow runs by this.
+
+    :raises SettingsError: the pipelines folder does not exist.
+    :raises StreamkeeperError: the files cannot be imported at all.
+    """
+    built, _ = _build(settings, lambda files: import_all.import_elsewhere(settings, files), None)
+    return built.finish(files_key(settings))
+
+
+def _build(
+    settings: Settings,
+    imported: Callable[[Sequence[Path]], Iterator[Imported]] | None,
+    before: Manifest | None,
+) -> tuple[_Building, set[str]]:
+    """Import every pipeline file; return what is found, and the names of all files."""
     built = _Building(before)
     contents = {file: pipeline_files.content(file) for file in pipeline_files.pipelines(settings.pipelines)}
     declaring = [file for file, content in contents.items() if content is not None and _declares(content)]
@@ -203,16 +231,7 @@ def write_manifest(
             built.add(file, results[file])
         else:
             built.pass_over(file, readable=content is not None)
-    # Otherwise the manifest of one set of files would stay under the hash of another.
-    if files_key(settings) != key:
-        raise _changed_meanwhile(key)
-
-    manifest: Manifest = resolve_name(SETTLE)(
-        settings, built.finish(key), before, {file.stem for file in contents}
-    )
-    storage.overwrite(_file(key), to_json(_to_json(manifest)))
-    storage.overwrite(_LATEST, to_json({"key": key}))
-    return manifest
+    return built, {file.stem for file in contents}
 
 
 class _Building:

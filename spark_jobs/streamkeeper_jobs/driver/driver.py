@@ -41,6 +41,7 @@ from streamkeeper.manifest import pipeline_files
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper.preflight import last_run
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import owners
@@ -56,6 +57,7 @@ from streamkeeper_jobs.spark.object_storage import check_conditional_writes
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators
 from streamkeeper_jobs.stream.batch_header import pin_state_partitions
 from streamkeeper_jobs.stream.declaration_watch import Declaration
+from streamkeeper_jobs.stream.logical_plan import normal_plan
 from streamkeeper_jobs.stream.query import StillRunning, ended, follow
 from streamkeeper_jobs.stream.watch import NothingYet, Reason, Stopped, Watch
 
@@ -240,13 +242,15 @@ def _run_generation(job: Job) -> None:
     job.watch.tell(details={"operators": list(operators)})
     progress = Progress(job, start, operators)
     check_consistency(job, generation, start)
-    check_sources(job, start)
+    checkpoint = Checkpoint(job.home.storage, start.checkpoint)
+    check_sources(job.flow, checkpoint)
     check_histories(job, start)
     if not begun_now:
         job.sink.check(frame)
         job.sink.update(frame, generation)
-    pin_state_partitions(job.spark, Checkpoint(job.home.storage, start.checkpoint))
+    pin_state_partitions(job.spark, checkpoint)
     job.watch.obey()
+    last_run.keep(job.home, generation.number, last_run.of(job.flow, normal_plan(frame)))
     trigger = None if job.ends_by_itself else job.flow.declaration.trigger
     query = job.sink.start(frame, generation, job.home.storage.path(start.checkpoint), trigger)
     with ended(query):

@@ -9,10 +9,12 @@ table that was replaced, a checkpoint would continue without the table's earlier
 from __future__ import annotations
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry
+from streamkeeper.declare.model import Source
 from streamkeeper.declare.offsets import misfit_of
 from streamkeeper.delta.log import SEAL
 from streamkeeper.errors import RecoveryError, SinkDisagrees
 from streamkeeper.flows.generations import Generation, Start
+from streamkeeper.manifest.manifest import Flow
 from streamkeeper_jobs.generation.start_position import source_keys
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.delta_table import last_written
@@ -58,7 +60,7 @@ def check_consistency(job: Job, generation: Generation, start: Start) -> None:
         )
 
 
-def check_sources(job: Job, start: Start) -> None:
+def check_sources(flow: Flow, checkpoint: Checkpoint) -> None:
     """Check that each source of the checkpoint still has its kind, and that none was renamed.
 
     Spark would drop a source under its old name, and read it from the beginning under the new one. A source
@@ -66,19 +68,19 @@ def check_sources(job: Job, start: Start) -> None:
 
     :raises RecoveryError: a source has another kind now, or one was removed while another was added.
     """
-    checkpoint = Checkpoint(job.home.storage, start.checkpoint)
+    sources = flow.pipeline.sources_of(flow.declaration)
     planned = checkpoint.offset_batches()
     newest = checkpoint.offsets(planned[-1]) if planned else None
     if newest is None:
         return
-    _check_kinds(job, newest)
+    _check_kinds(flow, sources, newest)
     if newest.version == 1:
         return
-    known, declared = {*newest.sources, *checkpoint.sources()}, {source.name for source in job.sources}
+    known, declared = {*newest.sources, *checkpoint.sources()}, {source.name for source in sources}
     gone, new = sorted(known - declared), sorted(declared - known)
     if gone and new:
         raise RecoveryError(
-            f"The checkpoint of {job.flow.full_name} has the sources {', '.join(sorted(known))}; the flow"
+            f"The checkpoint of {flow.full_name} has the sources {', '.join(sorted(known))}; the flow"
             f" declares no {', '.join(gone)} any more, and {', '.join(new)} instead. A restart would read"
             f" {', '.join(new)} from the beginning, and duplicate its rows if it is the same source under"
             " another name. Give the source its old name again. If it is another source, use"
@@ -86,19 +88,19 @@ def check_sources(job: Job, start: Start) -> None:
         )
 
 
-def _check_kinds(job: Job, newest: OffsetEntry) -> None:
+def _check_kinds(flow: Flow, sources: tuple[Source, ...], newest: OffsetEntry) -> None:
     """Check that no source became another kind of source under its old name.
 
     The old position means nothing to the new source.
 
     :raises RecoveryError: one did; nothing was changed.
     """
-    keys = source_keys(job.sources, list(newest.sources), newest.version)
-    for source in (item for item in job.sources if item.name in keys):
+    keys = source_keys(sources, list(newest.sources), newest.version)
+    for source in (item for item in sources if item.name in keys):
         misfit = misfit_of(source.format, newest.sources[keys[source.name]])
         if misfit is not None:
             raise RecoveryError(
-                f"The source {source.name} of {job.flow.full_name} was another kind of source up to batch"
+                f"The source {source.name} of {flow.full_name} was another kind of source up to batch"
                 f" {newest.batch}: {misfit} The flow cannot continue from there. Nothing was changed. Give"
                 " the source its old format again. If it is another source, use reset_checkpoint from"
                 " earliest, latest, a timestamp or explicit offsets; its plan counts the cost."

@@ -9,14 +9,18 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.drivers.failures import FailureClass
 from streamkeeper.errors import RecoveryError
 from streamkeeper.flows import adopted_checkpoint
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.import_file import load_pipeline
+from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.restart import adoption_rehearsal
 from streamkeeper_jobs.driver.driver import declared_in, find
-from streamkeeper_jobs.recover.dry_run import Rehearsal, rehearse
+from streamkeeper_jobs.preflight.dry_run import DoesNotFit, Rehearsal, rehearse
+from streamkeeper_jobs.spark.stateful_operators import stateful_operators
 
 
 def act(spark: SparkSession, work: Work) -> dict[str, Any]:
@@ -39,9 +43,29 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     adoption_rehearsal.remove_rehearsals(home, planned, work.plan.recovery_id)
     attempt = sum(event.event == f"{work.step}.started" for event in work.book.events())
     folder = f"{adoption_rehearsal.rehearsals(home, planned, work.plan.recovery_id)}{attempt:03d}"
-    rehearsal = Rehearsal(
-        home, opened_flow(flow, work.settings), checkpoint, int(planned.position["batch"]), folder, work
-    )
-    found = rehearse(spark, work.settings, rehearsal)
+    opened, batch = opened_flow(flow, work.settings), int(planned.position["batch"])
+    try:
+        frame = rehearse(
+            spark,
+            work.settings,
+            Rehearsal(home.storage, opened, checkpoint, batch, folder, work.check_stop),
+        )
+    except DoesNotFit as refused:
+        raise _refusal(flow, checkpoint, refused) from refused
     adoption_rehearsal.check_still(checkpoint, planned)
-    return {"checkpoint": planned.start.checkpoint, **found}
+    operators = list(stateful_operators(frame))
+    return {"checkpoint": planned.start.checkpoint, "batch": batch, "operators": operators}
+
+
+def _refusal(flow: Flow, checkpoint: Checkpoint, refused: DoesNotFit) -> RecoveryError:
+    """Return the error of a dry run: the declaration does not fit, or a failure that may pass."""
+    if refused.failure.classed is FailureClass.TRANSIENT:
+        return RecoveryError(
+            f"The rehearsal on a copy of {checkpoint.path()} failed, perhaps temporarily: {refused.said()}"
+            " Run it again."
+        )
+    return RecoveryError(
+        f"The declaration of {flow.full_name} does not fit the checkpoint at {checkpoint.path()}:"
+        f" {refused.failure.meaning}. Spark says {refused.said()} Nothing was changed. Declare the query of"
+        " the old job, and plan the adoption again."
+    )

@@ -8,9 +8,8 @@ version, compares every schema, and reads no row. The copy is removed afterwards
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -20,17 +19,16 @@ from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.declare.shared_driver import is_of_session
 from streamkeeper.delta import log as delta_log
-from streamkeeper.drivers.failures import FailureClass, classify
+from streamkeeper.drivers.failures import Failure, classify
 from streamkeeper.errors import DeclarationError, RecoveryError
-from streamkeeper.flows.files import FlowHome
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.recover.plans.kind import Work
 from streamkeeper.settings import Settings
+from streamkeeper.storage import Storage
 from streamkeeper_jobs.cdc import check_target
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
 from streamkeeper_jobs.spark.exceptions import causes_of
 from streamkeeper_jobs.spark.session import spark_url
-from streamkeeper_jobs.spark.stateful_operators import check_appends, stateful_operators
+from streamkeeper_jobs.spark.stateful_operators import check_appends
 from streamkeeper_jobs.stream.batch_header import pin_state_partitions
 from streamkeeper_jobs.stream.data_frame import flow_frame
 from streamkeeper_jobs.stream.in_flight import pin_partitions
@@ -42,47 +40,66 @@ _QUERY_ID = "00000000-0000-0000-0000-000000000000"
 """The id of a query without output."""
 
 
+class DoesNotFit(Exception):
+    """Spark refused a declaration, or a failure kept it from being tried."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+    def said(self) -> str:
+        """Return the first line that Spark said, with its condition."""
+        lines = self.failure.message.strip().splitlines() or ["(nothing)"]
+        return f"{self.failure.code}: {lines[0].removeprefix(f'[{self.failure.condition}] ')}"
+
+
 @dataclass(frozen=True)
 class Rehearsal:
     """What is tried: a flow, with its sources opened, after a batch of a checkpoint.
 
-    ``folder`` is the copy's name in the state storage, still empty.
+    ``folder`` is the copy's name in ``storage``, still empty. ``check_stop`` raises where nobody wants the
+    answer any more.
     """
 
-    home: FlowHome
+    storage: Storage
     flow: Flow
     checkpoint: Checkpoint
     batch: int
     folder: str
-    work: Work
+    check_stop: Callable[[], None]
 
     def order(self) -> Order | None:
         """Stop if the recovery was abandoned."""
-        self.work.check_stop()
+        self.check_stop()
         return None
 
     def tell(self, **changes: object) -> None:
         """Do nothing: nobody watches a dry run."""
 
 
-def rehearse(spark: SparkSession, settings: Settings, rehearsal: Rehearsal) -> dict[str, Any]:
-    """Do the dry run, remove the copy, and return the operators of the query and the batch that it ran.
+def rehearse(
+    spark: SparkSession, settings: Settings, rehearsal: Rehearsal, schemas: Mapping[str, str] | None = None
+) -> DataFrame:
+    """Do the dry run, remove the copy, and return the query's DataFrame.
 
-    :raises RecoveryError: the declaration does not fit the checkpoint, or its table; nothing was changed.
+    :param schemas: of sources that declare none; inferred if nothing is given.
+    :raises DoesNotFit: the declaration does not fit the checkpoint; nothing was changed.
+    :raises RecoveryError: it does not fit its table.
     :raises CheckpointError: the checkpoint lacks what the batch needs.
     """
-    flow, storage = rehearsal.flow, rehearsal.home.storage
+    flow, storage = rehearsal.flow, rehearsal.storage
     session = _session_of(spark, flow)
     try:
-        frame = flow_frame(session, flow, _schemas(session, flow), checkpoint=storage.path(rehearsal.folder))
+        known = _schemas(session, flow) if schemas is None else schemas
+        frame = flow_frame(session, flow, known, checkpoint=storage.path(rehearsal.folder))
         check_appends(frame)
         _check_table(session, settings, flow, frame)
         _run(session, frame, rehearsal)
     except PySparkException as error:
-        raise _refusal(flow, rehearsal.checkpoint, error) from error
+        raise DoesNotFit(classify(causes_of(error))) from error
     finally:
         storage.remove(rehearsal.folder)
-    return {"batch": rehearsal.batch, "operators": list(stateful_operators(frame))}
+    return frame
 
 
 def _session_of(spark: SparkSession, flow: Flow) -> SparkSession:
@@ -155,13 +172,9 @@ def _run(spark: SparkSession, frame: DataFrame, rehearsal: Rehearsal) -> None:
 
     Replay its batch without output if only the table has it; then run an empty one.
     """
-    storage, folder, name = (
-        rehearsal.home.storage,
-        rehearsal.folder,
-        f"{rehearsal.flow.full_name} (rehearsed)",
-    )
+    storage, folder, name = rehearsal.storage, rehearsal.folder, f"{rehearsal.flow.full_name} (rehearsed)"
     copied = copy_checkpoint(
-        rehearsal.checkpoint, rehearsal.batch, folder, _QUERY_ID, rehearsal.work.check_stop, storage
+        rehearsal.checkpoint, rehearsal.batch, folder, _QUERY_ID, rehearsal.check_stop, storage
     )
     copy = Checkpoint(storage, folder)
     pin_state_partitions(spark, copy)
@@ -175,19 +188,3 @@ def _run(spark: SparkSession, frame: DataFrame, rehearsal: Rehearsal) -> None:
     storage.overwrite(f"{folder}/offsets/{following.batch}", write_offsets(following))
     pin_partitions(storage, folder, partitions)
     run_muted(frame, name, copy.path(), rehearsal)
-
-
-def _refusal(flow: Flow, checkpoint: Checkpoint, error: PySparkException) -> RecoveryError:
-    """Return the error of a dry run: the declaration does not fit, or a failure that may pass."""
-    failure = classify(causes_of(error))
-    said = (failure.message.strip().splitlines() or ["(nothing)"])[0].removeprefix(f"[{failure.condition}] ")
-    if failure.classed is FailureClass.TRANSIENT:
-        return RecoveryError(
-            f"The rehearsal on a copy of {checkpoint.path()} failed, perhaps temporarily: {failure.code}:"
-            f" {said} Run it again."
-        )
-    return RecoveryError(
-        f"The declaration of {flow.full_name} does not fit the checkpoint at {checkpoint.path()}:"
-        f" {failure.meaning}. Spark says {failure.code}: {said} Nothing was changed. Declare the query of"
-        " the old job, and plan the adoption again."
-    )

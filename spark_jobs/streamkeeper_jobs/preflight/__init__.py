@@ -1,0 +1,1 @@
+"""A declaration tried on a copy of a checkpoint: does Spark go on with this state?"""

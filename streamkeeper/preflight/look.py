@@ -1,0 +1,122 @@
+"""The look before the restart: without Spark where that is enough, else in an application of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+
+from streamkeeper.amounts import in_words
+from streamkeeper.drivers.submit import PREFLIGHT_JOB, Submission, job_settings
+from streamkeeper.errors import StreamkeeperError
+from streamkeeper.flows import generations
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.position import last_begun
+from streamkeeper.json_values import read_as
+from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
+from streamkeeper.preflight import last_run
+from streamkeeper.preflight.verdict import Fit, Verdict
+from streamkeeper.recover import engine
+from streamkeeper.recover.plans.kind import kind
+from streamkeeper.settings import DEFAULT_MASTER, Settings
+from streamkeeper.storage import open_storage
+from streamkeeper.user_environment import environment
+
+_VERDICT = "VERDICT "
+
+
+def verdicts(
+    settings: Settings, new: Settings, manifest: Manifest, named: Sequence[str]
+) -> tuple[Verdict, ...]:
+    """Return the verdicts on flows, those that need no Spark first.
+
+    :param new: settings whose pipelines folder is the one that is to be deployed.
+    :param manifest: what it declares.
+    :param named: flows by their names; none for all.
+    :raises RequestError: there is no such flow.
+    """
+    flows = [manifest.find(name) for name in named] or list(manifest.flows())
+    looked = {flow.full_name: look(settings, flow) for flow in flows}
+    found = [verdict for verdict in looked.values() if verdict is not None]
+    if not named:
+        found += [Verdict(file, Fit.BREAKS, (why,)) for file, why in manifest.errors.items()]
+    left = [flow for flow in flows if looked[flow.full_name] is None]
+    if left:
+        found += [priced(settings, verdict) for verdict in tried(new, left)]
+    return tuple(found)
+
+
+def look(settings: Settings, flow: Flow) -> Verdict | None:
+    """Return the verdict on a flow as far as its files tell it; None if Spark must try."""
+    home = FlowHome(open_storage(settings.state), flow.pipeline.name, flow.name)
+    newest, begun = generations.latest(home), last_begun(home)
+    if newest is None:
+        return Verdict(flow.full_name, Fit.GOES_ON, ("It never ran: its start makes its first checkpoint.",))
+    if begun is None or begun[0].number != newest.number:
+        return Verdict(
+            flow.full_name,
+            Fit.GOES_ON,
+            (f"Generation {newest.number} is decided: the next start makes its checkpoint.",),
+        )
+    ran = last_run.read(home, newest.number)
+    if ran is not None and ran.fingerprint == flow.fingerprint:
+        return Verdict(flow.full_name, Fit.GOES_ON, ("It is the declaration that ran last.",))
+    return None
+
+
+def tried(settings: Settings, flows: Sequence[Flow]) -> Iterator[Verdict]:
+    """Try flows on copies of their newest states, in one application of Spark on this machine; yield the
+    verdicts.
+
+    :raises StreamkeeperError: the application ended without a verdict on each.
+    """
+    asked = tuple(part for flow in flows for part in ("--flow", flow.full_name))
+    conf = job_settings(settings, [flow.declaration for flow in flows])
+    job = Submission("preflight", PREFLIGHT_JOB, asked, conf, DEFAULT_MASTER, environment(settings))
+    with subprocess.Popen(
+        job.command(), env=job.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        found = 0
+        for line in process.stdout:
+            if line.startswith(_VERDICT):
+                found += 1
+                yield read_as(Verdict, json.loads(line.removeprefix(_VERDICT)))
+            else:
+                print(line, end="", file=sys.stderr)
+    if process.returncode or found < len(flows):
+        raise StreamkeeperError(
+            f"Spark's application ended with exit code {process.returncode} after {found} of {len(flows)}"
+            " verdicts. Its output is above."
+        )
+
+
+def told(verdict: Verdict) -> str:
+    """Return a verdict as the line that an application prints."""
+    return f"{_VERDICT}{json.dumps(asdict(verdict))}"
+
+
+def priced(settings: Settings, verdict: Verdict) -> Verdict:
+    """Add what a reset after the last batch costs, by its own plan, if the verdict needs one.
+
+    The plan is of the declaration that is deployed: what it prices are positions, which a change of the query
+    leaves as they are.
+    """
+    if verdict.recovery != "reset_checkpoint":
+        return verdict
+    manifest: Manifest = read_manifest(settings)
+    of = kind(verdict.recovery)
+    try:
+        request = of.parse({"flow": verdict.flow}, manifest, "preflight")
+        made = engine.plan(settings, of, request, engine.recovery_id(of.name, "preflight"))
+    except StreamkeeperError as error:
+        return replace(verdict, price=(f"Its plan is refused: {error}",))
+    price = tuple(
+        f"{one.source}: lost {in_words(one.lost)}; twice {in_words(one.repeated)}; state from"
+        f" {in_words(one.replayed)}"
+        for flow in made.flows
+        for one in flow.prices
+    )
+    return replace(verdict, price=(*price, *(refusal.message for refusal in made.refusals)))

@@ -1,0 +1,50 @@
+"""What a look before the restart says of one flow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Fit(StrEnum):
+    """Whether a declaration goes on with its flow's checkpoint."""
+
+    GOES_ON = "goes on"
+    NOTED = "goes on, and note"
+    """Spark raises no error, and what was read or written before was of another query."""
+    UNDEFINED = "undefined"
+    """It cannot be told, or Spark promises nothing."""
+    BREAKS = "breaks"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Verdict on one flow. ``why`` are sentences; ``tried`` says whether Spark ran the declaration on a copy.
+
+    ``recovery`` is the DAG that carries the change in, and ``price`` what that costs; None and empty where no
+    recovery is needed, or none helps.
+    """
+
+    flow: str
+    fit: Fit
+    why: tuple[str, ...] = ()
+    recovery: str | None = None
+    price: tuple[str, ...] = ()
+    tried: bool = False
+
+    def in_words(self) -> str:
+        """Return the verdict as lines of text."""
+        lines = [f"{self.flow}: {self.fit}", *(f"  {line}" for line in self.why)]
+        if self.recovery is not None:
+            lines.append(f"  {self.recovery} carries the change in.")
+        return "\n".join([*lines, *(f"  {line}" for line in self.price)])
+
+
+EXIT_CODES = {Fit.GOES_ON: 0, Fit.NOTED: 0, Fit.UNDEFINED: 4, Fit.BREAKS: 1}
+"""Exit code of ``streamkeeper preflight`` by the worst verdict."""
+
+
+def worst(verdicts: tuple[Verdict, ...]) -> Fit:
+    """Return the worst of some verdicts."""
+    order = list(Fit)
+    return max((verdict.fit for verdict in verdicts), key=order.index, default=Fit.GOES_ON)
