@@ -229,7 +229,7 @@ def its_reset_and_its_first_commit_after_it_are_told(pair: Pair) -> None:
     pair.produce(5, 6)
     pair.await_rows("left_numbers", pair.left)
     pair.await_rows("right_numbers", pair.produced)
-    recovered = pair.await_told("recovered", "(parked) is over")
+    recovered = pair.await_told("recovered", "(parked) is resolved")
     assert f"{LEFT} commits again: generation 2" in recovered["text"]
     assert len(pair.told("parked")) == 1
 
@@ -245,7 +245,7 @@ def the_monitor_tells_of_no_progress_and_of_its_end(pair: Pair) -> None:
     finally:
         os.killpg(group, signal.SIGCONT)
     pair.await_rows("left_numbers", pair.left)
-    pair.await_told("recovered", "(no-progress) is over", meanwhile=lambda: look_now(pair.world))
+    pair.await_told("recovered", "(no-progress) is resolved", meanwhile=lambda: look_now(pair.world))
 
 
 def test_logs_of_drivers_that_ended_long_ago_are_removed_and_those_of_living_ones_stay(pair: Pair) -> None:
