@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 
 from streamkeeper.amounts import in_words
@@ -38,14 +38,43 @@ def verdicts(
     :raises RequestError: there is no such flow.
     """
     flows = [manifest.find(name) for name in named] or list(manifest.flows())
-    looked = {flow.full_name: look(settings, flow) for flow in flows}
+    before = read_manifest(settings)
+    renamed = {flow.full_name: _old_name(flow.full_name, manifest, before) for flow in flows}
+    looked = {flow.full_name: _look(settings, flow, renamed[flow.full_name]) for flow in flows}
     found = [verdict for verdict in looked.values() if verdict is not None]
     if not named:
         found += [Verdict(file, Fit.BREAKS, (why,)) for file, why in manifest.errors.items()]
+        found += _gone(manifest, before, {*renamed.values()})
     left = [flow for flow in flows if looked[flow.full_name] is None]
     if left:
         found += [priced(settings, verdict) for verdict in tried(new, left)]
     return tuple(found)
+
+
+def _old_name(name: str, manifest: Manifest, before: Manifest) -> str | None:
+    """Return the deployed flow that is declared no more and is just like this one, if this one is new."""
+    names, mark = {flow.full_name for flow in manifest.flows()}, manifest.likenesses.get(name)
+    if mark is None or name in before.likenesses:
+        return None
+    return next((old for old, one in before.likenesses.items() if one == mark and old not in names), None)
+
+
+def _look(settings: Settings, flow: Flow, old: str | None) -> Verdict | None:
+    if old is None:
+        return look(settings, flow)
+    why = f"It is {old} under another name, and would read everything again."
+    way = f"Give {old} that name first, with its state: streamkeeper rename {old} {flow.full_name}."
+    return Verdict(flow.full_name, Fit.BREAKS, (why, way))
+
+
+def _gone(manifest: Manifest, before: Manifest, renamed: Collection[str | None]) -> Iterator[Verdict]:
+    left = {flow.full_name for flow in manifest.flows()} | {
+        flow.full_name for flow in before.flows() if flow.pipeline.name in manifest.errors
+    }
+    for flow in before.flows():
+        if flow.full_name not in left and flow.full_name not in renamed:
+            why = "It is declared no more: its driver ends, and its table and its state stay."
+            yield Verdict(flow.full_name, Fit.NOTED, (why,))
 
 
 def look(settings: Settings, flow: Flow) -> Verdict | None:

@@ -27,6 +27,7 @@ from streamkeeper.storage import Storage
 from streamkeeper_jobs.cdc import check_target
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
 from streamkeeper_jobs.spark.exceptions import causes_of
+from streamkeeper_jobs.spark.jvm import classes
 from streamkeeper_jobs.spark.session import spark_url
 from streamkeeper_jobs.spark.stateful_operators import check_appends
 from streamkeeper_jobs.stream.batch_header import pin_state_partitions
@@ -157,7 +158,8 @@ def _check_columns(spark: SparkSession, settings: Settings, flow: Flow, frame: D
     path = settings.table_path(flow.declaration.target)
     if not delta_log.exists(path):
         return
-    there = {name.lower() for name in spark.read.format("delta").load(spark_url(path)).columns}
+    table = spark.read.format("delta").load(spark_url(path)).schema
+    there = {field.name.lower(): field.dataType for field in table.fields}
     strange = [name for name in frame.columns if name.lower() not in there]
     if strange:
         raise RecoveryError(
@@ -165,6 +167,18 @@ def _check_columns(spark: SparkSession, settings: Settings, flow: Flow, frame: D
             f" lacks; it has {', '.join(sorted(there))}. Nothing was changed. Correct the declaration, or"
             " add them to the table, and plan again."
         )
+    java = classes(spark)
+    cast = java("org.apache.spark.sql.catalyst.expressions.Cast")
+    of_json = java("org.apache.spark.sql.types.DataType").fromJson
+    for field in frame.schema.fields:
+        had = there[field.name.lower()]
+        # By Spark's rules for the columns of a table, which Delta's sink follows (Delta 4.4.0).
+        if not cast.canANSIStoreAssign(of_json(field.dataType.json()), of_json(had.json())):
+            raise RecoveryError(
+                f"The flow {flow.full_name} gives {field.name} as {field.dataType.simpleString()}, and the"
+                f" table at {path} has it as {had.simpleString()}: it cannot be stored. Nothing was changed."
+                " Cast it in the declaration, and plan again."
+            )
 
 
 def _run(spark: SparkSession, frame: DataFrame, rehearsal: Rehearsal) -> None:

@@ -55,7 +55,7 @@ def try_flow(
     except DeclarationError as error:
         return replace(verdict, fit=Fit.BREAKS, why=(str(error),))
     except StreamkeeperError as error:
-        return replace(verdict, fit=Fit.BREAKS, why=(str(error),), recovery="reset_checkpoint")
+        return replace(verdict, fit=Fit.BREAKS, why=(str(error),))
     ran = last_run.read(home, generation.number)
     found = _compared(verdict, ran, last_run.of(opened, normal_plan(frame)))
     pinned = tuple(_pinned(flow, checkpoint, last))

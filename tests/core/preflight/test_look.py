@@ -19,7 +19,6 @@ FLOW = "events.clean_events"
 def test_a_flow_that_never_ran_goes_on(world: World) -> None:
     [found] = verdicts(world.settings, world.settings, declared(world.settings), [])
     assert (found.flow, found.fit, found.tried) == (FLOW, Fit.GOES_ON, False)
-    assert not list(world.root.glob("state/**/*")), "a look writes no manifest"
 
 
 def test_the_declaration_that_ran_last_needs_no_spark_and_another_one_does(world: World) -> None:
@@ -69,4 +68,21 @@ def test_a_verdict_survives_its_line_and_is_said_in_words() -> None:
         "  Spark says no.",
         "  reset_checkpoint carries the change in.",
         "  raw: lost nothing",
+    ]
+
+
+def test_a_flow_under_another_name_breaks_with_the_command_and_one_that_is_gone_is_noted(
+    world: World,
+) -> None:
+    world.begin([], 0, 0)
+    branch = replace(world.settings, pipelines=world.root / "branch")
+    branch.pipelines.mkdir()
+    text = (world.root / "pipelines" / "events.py").read_text()
+    (branch.pipelines / "events.py").write_text(text.replace("clean_events", "cleaned_events"))
+    [found] = verdicts(world.settings, branch, declared(branch), [])
+    assert (found.flow, found.fit) == ("events.cleaned_events", Fit.BREAKS)
+    assert found.why[1].endswith(f"streamkeeper rename {FLOW} events.cleaned_events.")
+    (branch.pipelines / "events.py").unlink()
+    assert [(one.flow, one.fit) for one in verdicts(world.settings, branch, declared(branch), [])] == [
+        (FLOW, Fit.NOTED)
     ]

@@ -115,6 +115,19 @@ CHANGES = (
         Fit.NOTED,
         "+ Project",
     ),
+    Change("column added", PLAIN, pipeline(view='.withColumn("more", F.col("n"))'), Fit.BREAKS, "lacks"),
+    Change("column removed", PLAIN, pipeline(view='.drop("user_id")'), Fit.NOTED, "Project"),
+    Change(
+        "column of another type",
+        PLAIN,
+        pipeline(view='.withColumn("n", F.array("n"))'),
+        Fit.BREAKS,
+        "cannot be stored",
+    ),
+    Change("wider number", PLAIN, pipeline(view='.withColumn("n", F.col("n").cast("long"))'), Fit.NOTED),
+    Change(
+        "text for a number", PLAIN, pipeline(view='.withColumn("n", F.col("n").cast("string"))'), Fit.BREAKS
+    ),
     Change("window's length", windows(), windows(length="20 seconds"), Fit.NOTED, "20000000"),
     Change("watermark's delay", windows(), windows(delay="1 minute"), Fit.NOTED, "EventTimeWatermark"),
     Change("grouping key added", windows(), windows(by=', "user_id"'), Fit.BREAKS, "key columns"),
