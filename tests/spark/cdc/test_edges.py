@@ -529,8 +529,9 @@ def test_a_batch_in_order_takes_few_spark_jobs(make: Callable[..., CdcBed], scd_
     bed, jobs = make(VERSIONS if scd_type == 2 else SPEC), []
     context = bed.spark.sparkContext
     for at in (1, 2, 3):
-        context.setLocalProperty("spark.jobGroup.id", f"batch {at}")
+        group = f"SCD type {scd_type}, batch {at}"
+        context.setLocalProperty("spark.jobGroup.id", group)
         bed.apply(*((key, at, "D" if key == at else "U", "a", "x") for key in range(9)))
-        jobs.append(len(context.statusTracker().getJobIdsForGroup(f"batch {at}")))
+        jobs.append(len(context.statusTracker().getJobIdsForGroup(group)))
     context.setLocalProperty("spark.jobGroup.id", None)
     assert max(jobs) <= {1: 11, 2: 13}[scd_type], jobs
