@@ -126,7 +126,7 @@ CHANGES = (
     ),
     Change("wider number", PLAIN, pipeline(view='.withColumn("n", F.col("n").cast("long"))'), Fit.NOTED),
     Change(
-        "text for a number", PLAIN, pipeline(view='.withColumn("n", F.col("n").cast("string"))'), Fit.BREAKS
+        "text for a number", PLAIN, pipeline(view='.withColumn("n", F.col("n").cast("string"))'), Fit.NOTED
     ),
     Change("window's length", windows(), windows(length="20 seconds"), Fit.NOTED, "20000000"),
     Change("watermark's delay", windows(), windows(delay="1 minute"), Fit.NOTED, "EventTimeWatermark"),
