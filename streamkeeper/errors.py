@@ -105,6 +105,10 @@ class LeaseLost(StreamkeeperError):
     """Another driver took the lease over; this one must stop."""
 
 
+class ExecutorsGone(StreamkeeperError):
+    """No executor computes a driver's batch; the next driver registers with the cluster anew."""
+
+
 class TableLocked(StreamkeeperError):
     """Another recovery has the table's lock."""
 

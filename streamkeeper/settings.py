@@ -62,6 +62,10 @@ class Settings:
     """Seconds between two heartbeats of a driver, and between its checks for holds."""
     supervisor_timeout: float = 600.0
     """Seconds without a beat of its supervising task after which a supervised driver stops by itself."""
+    executors_timeout: float = 300.0
+    """Seconds that a batch may wait on a cluster without an executor before its driver ends and is started
+    again.
+    """
     log_retention: float = 30 * 86400.0
     """Seconds that a driver's log is kept after its last write. The log of a living driver is always kept."""
     stop_timeout: float = 300.0
@@ -101,6 +105,7 @@ class Settings:
             lease_term=_seconds("STREAMKEEPER_LEASE_TERM", env, cls.lease_term),
             heartbeat_interval=_seconds("STREAMKEEPER_HEARTBEAT_INTERVAL", env, cls.heartbeat_interval),
             supervisor_timeout=_seconds("STREAMKEEPER_SUPERVISOR_TIMEOUT", env, cls.supervisor_timeout),
+            executors_timeout=_seconds("STREAMKEEPER_EXECUTORS_TIMEOUT", env, cls.executors_timeout),
             log_retention=_seconds("STREAMKEEPER_LOG_RETENTION", env, cls.log_retention),
             stop_timeout=_seconds("STREAMKEEPER_STOP_TIMEOUT", env, cls.stop_timeout),
             backups=_location("STREAMKEEPER_BACKUPS", env.get("STREAMKEEPER_BACKUPS"), ""),
@@ -134,6 +139,7 @@ class Settings:
             "STREAMKEEPER_LEASE_TERM": str(self.lease_term),
             "STREAMKEEPER_HEARTBEAT_INTERVAL": str(self.heartbeat_interval),
             "STREAMKEEPER_SUPERVISOR_TIMEOUT": str(self.supervisor_timeout),
+            "STREAMKEEPER_EXECUTORS_TIMEOUT": str(self.executors_timeout),
             "STREAMKEEPER_LOG_RETENTION": str(self.log_retention),
             "STREAMKEEPER_STOP_TIMEOUT": str(self.stop_timeout),
             "STREAMKEEPER_BACKUPS": self.backups,

@@ -11,7 +11,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,13 @@ STARTING = 120.0
 
 @dataclass(frozen=True)
 class Cluster:
-    """A master with one worker. ``page`` is the master's, for people and, as JSON, for tests."""
+    """A master with one worker. ``page`` is the master's, for people and, as JSON, for tests;
+    ``replace_master`` kills it, and starts one in its place that knows nothing.
+    """
 
     master: str
     page: str
+    replace_master: Callable[[], None] = field(default=lambda: None, compare=False)
 
     def state(self) -> dict[str, Any]:
         """Return what the master knows of workers and applications."""
@@ -57,8 +60,20 @@ def standalone(folder: Path, cores: int = 2, memory: str = "1500m", apart: bool 
     cluster = Cluster(f"spark://127.0.0.1:{port}", f"http://127.0.0.1:{page}")
     with ExitStack() as stack:
         where = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page)]
-        master = stack.enter_context(_daemon("master.Master", where, folder / "master.log"))
-        _wait_for(master, folder / "master.log", lambda: cluster.state()["status"] == "ALIVE")
+        log = folder / "master.log"
+
+        def start_master() -> subprocess.Popen[bytes]:
+            made = stack.enter_context(_daemon("master.Master", where, log))
+            _wait_for(made, log, lambda: cluster.state()["status"] == "ALIVE")
+            return made
+
+        masters = [start_master()]
+
+        def replace_master() -> None:
+            masters[-1].kill()
+            masters[-1].wait()
+            masters.append(start_master())
+
         work = [
             "--host",
             "127.0.0.1",
@@ -74,7 +89,7 @@ def standalone(folder: Path, cores: int = 2, memory: str = "1500m", apart: bool 
             _daemon("worker.Worker", asked, folder / "worker.log", APART if apart else ())
         )
         _wait_for(worker, folder / "worker.log", lambda: cluster.state()["aliveworkers"] == 1)
-        yield cluster
+        yield replace(cluster, replace_master=replace_master)
 
 
 def free_ports(count: int) -> list[int]:

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from streamkeeper.flows.generations import Start
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.log import say
+from streamkeeper_jobs.stream.executors import Executors
 
 LINE_SECONDS = 60.0
 _NOT_YET = "Initializing"
@@ -27,9 +28,14 @@ class Progress:
         self._batch: int | None = None
         self._triggers = self._rows = self._batches = self._total = 0
         self._said: float | None = None
+        self._executors = Executors(job.spark, job.settings.executors_timeout)
 
     def look(self, query: StreamingQuery) -> None:
-        """Record what the query has done since the last look."""
+        """Record what the query has done since the last look.
+
+        :raises ExecutorsGone: nobody computes its batch.
+        """
+        self._executors.look(bool(query.status["isTriggerActive"]))
         progress = query.lastProgress
         if progress is not None and _ran(progress) and progress["batchId"] != self._batch:
             self._batch = int(progress["batchId"])

@@ -6,13 +6,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from streamkeeper.drivers import submit
 from streamkeeper.exit_codes import Outcome
 from tests.oracle import first_per
-from tests.worlds.flow_world import Flowbed, pipeline
+from tests.worlds.drivers import has_said
+from tests.worlds.flow_world import Flowbed, pipeline, running_driver
 from tests.worlds.standalone import Cluster, standalone
 from tools.waiting import wait_until
 
@@ -54,3 +58,22 @@ def test_a_full_refresh_runs_its_step_and_the_driver_on_the_cluster_with_what_th
         " keeps that" in done.stdout
     )
     assert {operator.partitions for operator in bed.checkpoint(2).operators()} == {3}
+
+
+def test_a_driver_that_the_cluster_forgot_ends_and_the_next_one_goes_on(
+    bed: Flowbed, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    bed.settings = replace(bed.settings, executors_timeout=10.0)
+    command = submit.driver(bed.settings, [bed.flow()], cluster.master).command()
+    bed.arrive(1, 2, 3)
+    with running_driver(bed.settings, command, bed.root / "forgotten.log") as driver:
+        driver.until(partial(has_said, bed, 0))
+        cluster.replace_master()
+        wait_until(lambda: cluster.state()["aliveworkers"] == 1 or None, 120, "the worker is there again")
+        bed.arrive(3, 4)
+        assert driver.wait() == Outcome.FAILED, driver.said()[-3000:]
+        assert "had no executor for" in driver.said()
+    with running_driver(bed.settings, command, bed.root / "next.log") as driver:
+        driver.until(partial(has_said, bed, 1))
+    bed.holds(first_per(bed.events, ["event_id"]))

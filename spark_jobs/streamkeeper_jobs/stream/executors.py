@@ -1,0 +1,56 @@
+"""Whether the cluster still computes for a driver.
+
+A standalone master that lost its memory knows no application and no executor any more, and the driver of Spark
+4.2 does not register again: its batch waits for ever, while its heart beats on (docs/decisions/0046).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+
+from streamkeeper.drivers.submit import partitions
+from streamkeeper.errors import ExecutorsGone
+
+_BETWEEN = 12
+"""Looks in the time that a batch may be without executors."""
+
+
+class Executors:
+    """Measurement of the time that a batch had no executor.
+
+    :param timeout: seconds of it after which the driver ends, so that the next one registers anew.
+    """
+
+    def __init__(
+        self, spark: SparkSession, timeout: float, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._spark, self._timeout, self._monotonic = spark, timeout, monotonic
+        self._on_cluster = partitions(spark.sparkContext.master) is None
+        self._looked = self._there = monotonic()
+
+    def look(self, batch_runs: bool) -> None:
+        """Count the executors, if that is due and a batch runs.
+
+        :raises ExecutorsGone: a batch had none for too long.
+        """
+        now = self._monotonic()
+        if not self._on_cluster or now - self._looked < self._timeout / _BETWEEN:
+            return
+        self._looked = now
+        if not batch_runs or self._count() > 0:
+            self._there = now
+        elif now - self._there >= self._timeout:
+            raise ExecutorsGone(
+                f"The application {self._spark.sparkContext.applicationId} had no executor for"
+                f" {now - self._there:.0f} s while a batch waited (STREAMKEEPER_EXECUTORS_TIMEOUT is"
+                f" {self._timeout:g} s). The cluster gives it none, or has forgotten it: the next driver"
+                f" registers anew with {self._spark.sparkContext.master}."
+            )
+
+    def _count(self) -> int:
+        """Return the number of executors; Spark's own list has the driver, too."""
+        context = self._spark.sparkContext._jsc.sc()
+        return int(context.getExecutorMemoryStatus().size()) - 1
