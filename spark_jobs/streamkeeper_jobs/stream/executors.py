@@ -1,7 +1,7 @@
 """Whether the cluster still computes for a driver.
 
-A standalone master that lost its memory knows no application and no executor any more, and the driver of Spark
-4.2 does not register again: its batch waits for ever, while its heart beats on (docs/decisions/0046).
+A standalone master that lost its memory knows no application and no executor any more, and the driver of
+Spark 4.2 does not register again: its batch waits for ever, while its heart beats on (docs/decisions/0046).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.drivers.submit import partitions
 from streamkeeper.errors import ExecutorsGone
+from streamkeeper.settings import DEFAULT_MASTER
 
 _BETWEEN = 12
 """Looks in the time that a batch may be without executors."""
@@ -28,7 +29,7 @@ class Executors:
         self, spark: SparkSession, timeout: float, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._spark, self._timeout, self._monotonic = spark, timeout, monotonic
-        self._on_cluster = partitions(spark.sparkContext.master) is None
+        self._on_cluster = partitions(spark.sparkContext.master or DEFAULT_MASTER) is None
         self._looked = self._there = monotonic()
 
     def look(self, batch_runs: bool) -> None:
