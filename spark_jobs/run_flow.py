@@ -1,5 +1,5 @@
 """Run flows until they are told to stop: ``spark-submit run_flow.py --flow PIPELINE.FLOW [--flow
-PIPELINE.OTHER]… [--available-now]``.
+PIPELINE.OTHER]… [--available-now] [--take-over]``.
 
 Several flows run as queries of one application, where their pipeline declares ``shared_driver``.
 
@@ -26,13 +26,18 @@ def main() -> int:
         "--flow", required=True, action="append", metavar="PIPELINE.FLOW", help="a flow, by its full name"
     )
     parser.add_argument("--available-now", action="store_true", help="process all available input, then stop")
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="try the changed declaration, and take over from the driver that runs if it fits",
+    )
     asked = parser.parse_args()
     try:
         settings = Settings.from_environment()
     except SettingsError as error:
         print(error, file=sys.stderr)
         return Outcome.USAGE
-    return run(settings, asked.flow, asked.available_now).exit_code
+    return run(settings, asked.flow, asked.available_now, asked.take_over).exit_code
 
 
 if __name__ == "__main__":

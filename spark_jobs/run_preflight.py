@@ -35,7 +35,10 @@ def main() -> int:
             home, file = find(settings, name)
             flow = declared_in(load_pipeline(file, settings.data), home.flow)
             with tempfile.TemporaryDirectory(prefix="streamkeeper-preflight-") as scratch:
-                print(told(try_flow(spark, settings, home, flow, open_storage(scratch))), flush=True)
+                print(
+                    told(try_flow(spark, settings, home, flow, open_storage(scratch), folder=name)),
+                    flush=True,
+                )
     except UsageError as error:
         print(error, file=sys.stderr)
         return int(Outcome.USAGE)

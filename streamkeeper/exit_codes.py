@@ -31,6 +31,10 @@ class Outcome(IntEnum):
     """Failed, and would be parked, but the flow declares ``on_failure="retry"``; the lease's ``failed`` file
     describes the failure.
     """
+    CHANGE_REFUSED = 23
+    """Not started: the changed declaration was tried, and does not fit or waits for a person. The next
+    driver runs what ran before.
+    """
     FAILED = 1
     """Failed, and is retried."""
 

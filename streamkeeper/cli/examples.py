@@ -12,6 +12,7 @@ EXAMPLES: dict[str, str] = {
     "run": "run customers.customers_incremental_flow --available-now",
     "hold": 'hold customers.customers_incremental_flow --wait --reason "the disk is changed"',
     "release": "release customers.customers_incremental_flow",
+    "accept": "accept customers.customers_incremental_flow",
     "rename": "rename customers.customers_incremental_flow customers.changes",
     "plan": "plan reset_checkpoint --flow customers.customers_incremental_flow",
     "recover": "recover reset_checkpoint --flow customers.customers_incremental_flow",

@@ -32,6 +32,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=example("run"))(run)
     app.command(epilog=example("hold"))(hold)
     app.command(epilog=example("release"))(release)
+    app.command(epilog=example("accept"))(accept)
 
 
 def run(
@@ -76,16 +77,21 @@ def drive(
     :param output: for its standard output; by default that of this process.
     """
     from streamkeeper.drivers import submit
+    from streamkeeper.preflight import change
 
-    job = submit.driver(settings, [flow], master, available_now)
-    with subprocess.Popen(
-        job.command(), env=job.environment, stdin=subprocess.DEVNULL, stdout=output
-    ) as driver:
-        try:
-            return driver.wait()
-        except KeyboardInterrupt:
-            driver.terminate()
-            return driver.wait()
+    home = _home(settings, flow.full_name)
+    while True:
+        job = submit.driver(settings, [change.to_run(home, flow)], master, available_now)
+        with subprocess.Popen(
+            job.command(), env=job.environment, stdin=subprocess.DEVNULL, stdout=output
+        ) as driver:
+            try:
+                code = driver.wait()
+            except KeyboardInterrupt:
+                driver.terminate()
+                return driver.wait()
+        if code != Outcome.CHANGE_REFUSED:
+            return code
 
 
 def hold(
@@ -127,6 +133,31 @@ def hold(
         for stop in stops
     }
     show(value, json, "\n".join(f"{stop.flow}: held by {asked.owner}; it {stop.by.value}" for stop in stops))
+
+
+def accept(
+    flow: Annotated[str, typer.Argument(help="A flow, as pipeline.flow or by its own name.")],
+    *,
+    json: AsJson = False,
+) -> None:
+    """Let a changed declaration run that waits for a person, or was refused: the next driver uses it."""
+    from dataclasses import replace
+
+    from streamkeeper.errors import RequestError
+    from streamkeeper.preflight import change
+
+    settings, known = _known()
+    found = known.find(flow)
+    home = _home(settings, found.full_name)
+    seen = change.read(home, found.fingerprint)
+    if seen is None or not seen.keeps_out:
+        raise RequestError(
+            f"No change of {found.full_name} is refused or waits. `streamkeeper flows` shows each flow's"
+            " state. Nothing was changed."
+        )
+    change.write(home, replace(seen, state=change.ChangeState.ACCEPTED))
+    value = {"flow": found.full_name, "fingerprint": seen.fingerprint, "was": seen.state}
+    show(value, json, f"{found.full_name}: the change {seen.fingerprint} is accepted; it was {seen.state}")
 
 
 def release(

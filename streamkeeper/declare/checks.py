@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from streamkeeper.declare.model import OUR_FOLDERS, PARK, RETRY, Where, check_name
+from streamkeeper.declare.model import ASK, OUR_FOLDERS, PARK, RESTART, RETRY, TRY, Where, check_name
 from streamkeeper.declare.registry import Registry, listed
 from streamkeeper.errors import DeclarationError
 from streamkeeper.redaction import is_secret
@@ -62,11 +62,20 @@ def how_often(flow: str, trigger: object, once: object, where: Where) -> str:
     return often
 
 
-def check_on_failure(flow: str, on_failure: object, where: Where) -> None:
-    """Check a flow's ``on_failure``."""
+def check_policies(flow: str, on_failure: object, on_change: object, once: bool, where: Where) -> None:
+    """Check a flow's ``on_failure`` and ``on_change``."""
     if on_failure not in (PARK, RETRY):
         raise DeclarationError(
             f"{where}: flow {flow} has on_failure {on_failure!r}. Allowed are {PARK!r} and {RETRY!r}."
+        )
+    if on_change not in (RESTART, TRY, ASK):
+        raise DeclarationError(
+            f"{where}: flow {flow} has on_change {on_change!r}. Allowed are {RESTART!r}, {TRY!r} and {ASK!r}."
+        )
+    if once and on_change != RESTART:
+        raise DeclarationError(
+            f"{where}: flow {flow} runs once and has on_change {on_change!r}. It ends by itself: leave"
+            " on_change out."
         )
 
 

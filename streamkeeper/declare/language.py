@@ -20,7 +20,7 @@ from streamkeeper.declare.auto_cdc import read_spec
 from streamkeeper.declare.checkpoint_window import with_window
 from streamkeeper.declare.checks import (
     check_new,
-    check_on_failure,
+    check_policies,
     check_table_name,
     check_text,
     check_variables,
@@ -35,6 +35,7 @@ from streamkeeper.declare.checks import (
 from streamkeeper.declare.model import (
     FORMATS,
     PARK,
+    RESTART,
     AppendFlow,
     AutoCdcFlow,
     Notifier,
@@ -275,6 +276,7 @@ def append_flow(
     trigger: str | None = None,
     spark_conf: Mapping[str, object] | None = None,
     on_failure: str = PARK,
+    on_change: str = RESTART,
     once: bool = False,
     rewind_window: str | None = None,
 ) -> Callable[[Function], Function]:
@@ -289,6 +291,10 @@ def append_flow(
         secrets.
     :param on_failure: ``park``: a failure that a restart cannot fix stops the flow until a person acts, or
         its declaration changes. ``retry``: the same alert is sent, and the flow is retried forever.
+    :param on_change: ``restart``: a changed declaration ends the driver after its batch; the next one uses
+        it. ``try``: the change is tried on a copy of the newest state while the driver goes on; it replaces
+        the driver if it fits, else it is refused and told. ``ask``: as ``try``, and a change that fits waits
+        for ``streamkeeper accept``. Needs a driver that Airflow supervises, and that the flow does not share.
     :param once: read the data that the sources have, then stop, until a reset gives the flow a new
         checkpoint. Excludes ``trigger``.
     :param rewind_window: how far back the flow can be rewound, such as ``"7 days"``. Its checkpoint retains
@@ -301,7 +307,7 @@ def append_flow(
         registry = current(where)
         flow = new_flow(registry, name or function.__name__, where)
         often = how_often(flow, trigger, once, where)
-        check_on_failure(flow, on_failure, where)
+        check_policies(flow, on_failure, on_change, once, where)
         check_function(f"flow {flow}", function, where)
         inputs = inputs_of(f"flow {flow}", function, sources, where)
         window = duration(f"rewind_window of flow {flow}", rewind_window, where)
@@ -318,6 +324,7 @@ def append_flow(
             where,
             on_failure,
             once,
+            on_change,
             function=function,
         )
         return function
@@ -345,6 +352,7 @@ def create_auto_cdc_flow(
     trigger: str | None = None,
     spark_conf: Mapping[str, object] | None = None,
     on_failure: str = PARK,
+    on_change: str = RESTART,
     rewind_window: str | None = None,
 ) -> None:
     """Declare a flow that applies changes to ``target`` by key: the newest by sequence wins, in whatever
@@ -369,8 +377,8 @@ def create_auto_cdc_flow(
         ``__END_AT``.
     :param track_history_column_list: SCD type 2: the columns whose change begins a new row of history, or
     :param track_history_except_column_list: the columns whose change does not.
-    :param once: as for :func:`append_flow`, as are ``trigger``, ``spark_conf``, ``on_failure`` and
-        ``rewind_window``.
+    :param once: as for :func:`append_flow`, as are ``trigger``, ``spark_conf``, ``on_failure``,
+        ``on_change`` and ``rewind_window``.
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     given = dict(locals())
@@ -384,10 +392,12 @@ def create_auto_cdc_flow(
         )
     spec = read_spec(flow, given, where)
     often = how_often(flow, trigger, once, where)
-    check_on_failure(flow, on_failure, where)
+    check_policies(flow, on_failure, on_change, once, where)
     window = duration(f"rewind_window of flow {flow}", rewind_window, where)
     conf = with_window(spark_conf_of(flow, spark_conf, where), flow, window, often, once=once, where=where)
-    registry.flows[flow] = AutoCdcFlow(flow, str(target), source, spec, often, conf, where, on_failure, once)
+    registry.flows[flow] = AutoCdcFlow(
+        flow, str(target), source, spec, often, conf, where, on_failure, once, on_change
+    )
 
 
 def notifier(classpath: str, **arguments: Any) -> Notifier:

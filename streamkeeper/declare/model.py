@@ -139,6 +139,9 @@ class Table:
 PARK, RETRY = "park", "retry"
 """Allowed values of a flow's ``on_failure``."""
 
+RESTART, TRY, ASK = "restart", "try", "ask"
+"""Allowed values of a flow's ``on_change``."""
+
 APPEND, AUTO_CDC = "append", "auto_cdc"
 """Values of a flow's ``kind`` in JSON. A flow without a kind appends: older JSON had no other."""
 
@@ -147,8 +150,9 @@ APPEND, AUTO_CDC = "append", "auto_cdc"
 class AppendFlow:
     """Flow that appends the result of its function to its target.
 
-    ``on_failure`` decides whether a failure that a restart cannot fix parks the flow or is retried. A flow
-    that runs ``once`` stops when it has read the data of its sources, and its ``trigger`` has no effect.
+    ``on_failure`` decides whether a failure that a restart cannot fix parks the flow or is retried;
+    ``on_change``, whether a changed declaration is tried before it replaces the one that runs. A flow that
+    runs ``once`` stops when it has read the data of its sources, and its ``trigger`` has no effect.
     """
 
     name: str
@@ -160,6 +164,7 @@ class AppendFlow:
     where: Where
     on_failure: str = PARK
     once: bool = False
+    on_change: str = RESTART
     function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
 
 
@@ -178,6 +183,7 @@ class AutoCdcFlow:
     where: Where
     on_failure: str = PARK
     once: bool = False
+    on_change: str = RESTART
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamkeeper.declare.model import AnyFlow
+from streamkeeper.declare.model import RESTART, AnyFlow
 from streamkeeper.errors import DeclarationError
 
 FAIR = {"spark.scheduler.mode": "FAIR"}
@@ -68,7 +68,7 @@ def check_shareable(flows: Sequence[AnyFlow]) -> None:
     """Check that some flows can run in one application.
 
     :raises DeclarationError: two of them differ in a setting that only a whole application can have, one sets
-        the scheduler's mode, or one runs once.
+        the scheduler's mode, one runs once, or one has its changes tried.
     """
     first, *others = flows
     for flow in flows:
@@ -77,6 +77,12 @@ def check_shareable(flows: Sequence[AnyFlow]) -> None:
                 f"{flow.where}: the flow {flow.name} runs once, but its pipeline has a shared driver, whose"
                 " flows end together: they would all end with it. Leave shared_driver out, or declare the"
                 " flow in a pipeline file of its own, with another table."
+            )
+        if flow.on_change != RESTART:
+            raise DeclarationError(
+                f"{flow.where}: the flow {flow.name} has on_change {flow.on_change!r}, but its pipeline has a"
+                " shared driver, whose flows begin and end together with one code. Leave on_change or"
+                " shared_driver out."
             )
         taken = sorted(set(flow.spark_conf) & set(FAIR))
         if taken:

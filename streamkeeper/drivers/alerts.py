@@ -48,6 +48,8 @@ class AlertKind(Enum):
     RECOVERY_FAILED = "recovery-failed"
     RETRIED_AS_DECLARED = "retried-as-declared"
     SETTINGS = "settings"
+    CHANGE_REFUSED = "change-refused"
+    CHANGE_WAITS = "change-waits"
 
 
 TROUBLES = (AlertKind.PARKED, AlertKind.CRASH_LOOP, AlertKind.NO_PROGRESS)
@@ -62,6 +64,8 @@ _SUBJECTS = {
     AlertKind.RECOVERY_FAILED: "could not be recovered",
     AlertKind.RETRIED_AS_DECLARED: "is retried, as declared, after a failure that a restart cannot fix",
     AlertKind.SETTINGS: "has settings that cannot work",
+    AlertKind.CHANGE_REFUSED: "runs on without a change that does not fit",
+    AlertKind.CHANGE_WAITS: "runs on without a change that fits and waits for a person",
 }
 
 

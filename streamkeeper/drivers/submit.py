@@ -31,6 +31,9 @@ RECOVERY_JOB = PROJECT / "spark_jobs" / "run_recovery.py"
 PREFLIGHT_JOB = PROJECT / "spark_jobs" / "run_preflight.py"
 """Application that tries declarations on copies of their flows' states."""
 
+TAKE_OVER = "--take-over"
+"""Argument of a driver that tries a changed declaration, and takes over from the driver that runs."""
+
 LOG_VARIABLE = "STREAMKEEPER_DRIVER_LOG"
 """Variable with the file of a driver's output. The driver's lease passes it on to processes that attach to
 the driver.

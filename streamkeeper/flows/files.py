@@ -5,11 +5,13 @@
   generations/000007.start.json    how it began: immutable, by the driver that began it
   generations/000007.replay-000042.json  steps of the history that its state is rebuilt from, by epoch 42
   generations/000007.last_run.json what its last driver ran (streamkeeper.preflight.last_run)
+  generations/000007.change.json what became of the newest change (streamkeeper.preflight.change)
   generations/000007.done.json     a once flow has read all there was: immutable
   generations/000007.over.json     last commit when the first driver came to seal it: immutable
   generations/000001.adopted.json  last commit of the adopted query, recorded before it is sealed: immutable
   generations/000007.gone.json     its checkpoint is removed, written before: immutable
                                    (streamkeeper.recover.steps.clean_up)
+  trial/                         copy of a checkpoint while a change is tried; removed afterwards
   checkpoints/000007-000042/       Spark's alone; made by the driver of lease epoch 42
   lease/000042.json                immutable, the highest epoch holds (streamkeeper.flows.leases)
   lease/000042.left.json           its holder left it in good order
@@ -113,6 +115,15 @@ class FlowHome:
     def last_run(self, number: int) -> str:
         """The file that says what the last driver of a generation ran."""
         return f"{self.root}/generations/{number:06d}.last_run.json"
+
+    def change(self, number: int) -> str:
+        """The file that says what became of the newest change of the declaration under a generation."""
+        return f"{self.root}/generations/{number:06d}.change.json"
+
+    @property
+    def trial(self) -> str:
+        """The folder of the copy of a checkpoint on which a changed declaration is tried."""
+        return f"{self.root}/trial"
 
     def done(self, number: int) -> str:
         """The file that says that a once flow has read all there was, in this generation."""

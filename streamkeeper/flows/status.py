@@ -32,6 +32,8 @@ class FlowState(StrEnum):
     """A once flow that has read all its input."""
     STARTING = "starting"
     RUNNING = "running"
+    CHANGE_REFUSED = "change refused"
+    """Running with the code that it had: a changed declaration does not fit, or waits for a person."""
     STOPPING = "stopping"
     """Held, and its driver still ends its batch."""
     HELD = "held"

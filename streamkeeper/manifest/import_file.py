@@ -98,6 +98,8 @@ def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
     }
     for part in (parts["flow"], parts["table"], *parts["inputs"]):
         del part["where"]
+    # How a change is deployed is not what the flow does.
+    del parts["flow"]["on_change"]
     # What came later counts only where it is used: an upgrade must not change every flow.
     if flow.on_failure == PARK:
         del parts["flow"]["on_failure"]
@@ -172,15 +174,23 @@ def _shared_code(file: Path) -> str:
     """
     tree = ast.parse(file.read_bytes())
     used = set().union(*(_used(node) for node in tree.body)) if tree.body else set()
-    found: dict[Path, str] = {file: hash_of(*(node for node in tree.body if not _is_declaration(node, used)))}
-    pending = _imported_beside(tree, file.parent)
+    own = hash_of(*(node for node in tree.body if not _is_declaration(node, used)))
+    beside = [hash_of(ast.parse(module.read_bytes())) for module in files_of(file)[1:]]
+    return hashlib.sha256(" ".join([own, *beside]).encode()).hexdigest()[:16]
+
+
+def files_of(file: Path) -> list[Path]:
+    """Return a pipeline file, and the modules beside it that it imports, directly or not.
+
+    :raises SyntaxError: one of them is no Python.
+    """
+    found, pending = [file], [file]
     while pending:
-        module = pending.pop(0)
-        if module not in found:
-            beside = ast.parse(module.read_bytes())
-            found[module] = hash_of(beside)
-            pending += _imported_beside(beside, file.parent)
-    return hashlib.sha256(" ".join(found.values()).encode()).hexdigest()[:16]
+        imported = _imported_beside(ast.parse(pending.pop(0).read_bytes()), file.parent)
+        new = [module for module in imported if module not in found]
+        found += new
+        pending += new
+    return found
 
 
 def _imported_beside(tree: ast.Module, folder: Path) -> list[Path]:

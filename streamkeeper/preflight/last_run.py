@@ -6,12 +6,21 @@ release ran has none.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from streamkeeper.declare.model import AppendFlow, Source, View
+from streamkeeper.declare.model import (
+    AppendFlow,
+    Source,
+    View,
+    pipeline_from_json,
+    pipeline_to_json,
+    without_code,
+)
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.json_values import read_as
+from streamkeeper.manifest.import_file import files_of
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.storage import read_json, to_json
 from streamkeeper.times import now
@@ -20,7 +29,10 @@ from streamkeeper.times import now
 @dataclass(frozen=True)
 class LastRun:
     """What a driver ran: the declaration's fingerprint, the places of its sources, hashes of the code of its
-    functions, and the lines of its normalized logical plan.
+    functions, the lines of its normalized logical plan, and its pipeline's declaration and files.
+
+    ``pipeline`` is as :func:`streamkeeper.declare.model.pipeline_to_json` makes it; ``files`` are texts by
+    their names in the pipelines folder. Both are empty where a driver of an earlier release wrote it.
     """
 
     fingerprint: str
@@ -28,17 +40,46 @@ class LastRun:
     code: tuple[str, ...]
     plan: tuple[str, ...]
     at: str = ""
+    pipeline: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+    def flow(self, name: str) -> Flow:
+        """Return the flow as it ran, without its functions."""
+        pipeline = pipeline_from_json(self.pipeline)
+        declared = pipeline.flow(name)
+        assert declared is not None, "it is of the flow that ran"
+        return Flow(pipeline, declared, self.fingerprint)
+
+    def put_files(self, folder: Path) -> Path:
+        """Write the files into a folder, and return that of the pipeline."""
+        for name, text in self.files.items():
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(text.encode(errors="surrogateescape"))
+        return folder / str(self.pipeline["file"])
 
 
-def of(flow: Flow, plan: tuple[str, ...]) -> LastRun:
+def read_files(file: Path) -> dict[str, str]:
+    """Return the texts of a pipeline file and of the modules beside it that it imports."""
+    return {
+        str(item.relative_to(file.parent)): item.read_bytes().decode(errors="surrogateescape")
+        for item in files_of(file)
+    }
+
+
+def of(flow: Flow, plan: tuple[str, ...], files: dict[str, str] | None = None) -> LastRun:
     """Return what a driver runs now.
 
     :param flow: with its sources opened. Of their options, only places are kept.
+    :param files: those that it was imported from, as they were then.
     """
     places = {source.name: place_of(source) for source in flow.pipeline.sources_of(flow.declaration)}
     functions = (*flow.pipeline.inputs(flow.declaration), flow.declaration)
     code = (item.code for item in functions if isinstance(item, View | AppendFlow))
-    return LastRun(flow.fingerprint, places, (*code, flow.pipeline.shared), plan)
+    declared = pipeline_to_json(without_code(flow.pipeline)) if files else {}
+    return LastRun(
+        flow.fingerprint, places, (*code, flow.pipeline.shared), plan, pipeline=declared, files=files or {}
+    )
 
 
 def place_of(source: Source) -> str:

@@ -14,10 +14,10 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow.timetables import trigger
 from airflow.timetables.base import TimeRestriction
 from airflow.timetables.simple import ContinuousTimetable
-from streamkeeper_airflow.flow.holds import open_home
 from streamkeeper_airflow.recovery.tasks import SparkStep, UnaskedStep
 
 from streamkeeper.flows import holds
+from streamkeeper.flows.files import open_home
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans.kind import KINDS, kind
 from streamkeeper.settings import PROJECT, Settings

@@ -11,8 +11,7 @@ import pytest
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from streamkeeper_airflow.flow.drivers import Ending
-from streamkeeper_airflow.flow.gate import HoldTrigger
-from streamkeeper_airflow.flow.holds import blocking
+from streamkeeper_airflow.flow.gate import HoldTrigger, blocking
 from streamkeeper_airflow.flow.park_message import describe_park
 from streamkeeper_airflow.flow.retries import DriverFailed
 from streamkeeper_airflow.flow.supervise import FlowOperator

@@ -1,4 +1,6 @@
-"""The gate of a flow's DAG: it waits while a hold exists, without a worker slot and without a timeout."""
+"""The gate of a flow's DAG: it waits while a hold exists, without a worker slot and without a timeout.
+And the holds that keep a flow from starting now.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,12 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from streamkeeper.flows import holds
+from streamkeeper.flows.files import open_home
+from streamkeeper.flows.holds import PARK, Hold
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.preflight import change
 from streamkeeper.settings import Settings
-from streamkeeper_airflow.flow.holds import all_held
 from streamkeeper_airflow.flow.retries import FIRST_DELAY, UNLIMITED
 
 
@@ -67,3 +73,43 @@ class HoldGate(BaseOperator):
     def freed(self, context: Context, event: dict[str, Any]) -> None:
         """Pass after the wait."""
         self.log.info("Released: %s.", event["flow"])
+
+
+def blocking(settings: Settings, flow: str) -> list[Hold]:
+    """Return the holds that forbid a start of ``pipeline.flow`` now; none if it may start.
+
+    A park belongs to the declaration that failed: a driver with another fingerprint lifts the park for one
+    try, so it does not count here. Only for that question the manifest is read.
+
+    :raises StreamkeeperError: the state folder or the manifest cannot be read.
+    """
+    home = open_home(settings, flow)
+    found = holds.all_of(home)
+    if [hold.owner for hold in found] != [PARK]:
+        return found
+    failed = found[0].details.get("fingerprint")
+    if failed is None:
+        return found
+    manifest = read_manifest(settings)
+    # A file that raises keeps its last fingerprint in the manifest: starting it would only park it again.
+    unreadable = flow.partition(".")[0] in manifest.errors
+    return found if unreadable or failed == change.to_run(home, manifest.find(flow)).fingerprint else []
+
+
+def all_held(settings: Settings, flows: Sequence[str]) -> str:
+    """Return the owners and reasons of the holds of some flows; an empty text once one of them may start.
+
+    :raises StreamkeeperError: the state folder or the manifest cannot be read.
+    """
+    said = []
+    for flow in flows:
+        found = blocking(settings, flow)
+        if not found:
+            return ""
+        said.append(describe(found) if len(flows) == 1 else f"{flow}: {describe(found)}")
+    return "\n".join(said)
+
+
+def describe(found: list[Hold]) -> str:
+    """Return the owners and reasons of holds, one line for each."""
+    return "\n".join(f"{hold.owner}, by {hold.by}, since {hold.at}: {hold.reason}" for hold in found)

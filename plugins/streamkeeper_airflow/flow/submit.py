@@ -89,15 +89,18 @@ class SubmitJob(SparkSubmitOperator):
 
 
 def prepare(
-    settings: Settings, flows: Flow | Sequence[Flow], connection: str, log: Path
+    settings: Settings, flows: Flow | Sequence[Flow], connection: str, log: Path, take_over: bool = False
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command and the whole environment of a driver, of one flow or of flows that share it.
 
+    :param take_over: whether it tries a changed declaration, and takes over from the driver that runs.
     :raises AirflowFailException: the connection does not exist, or names a deploy mode that cannot be
         supervised yet.
     """
     where = find_master(connection)
     job = submit.driver(settings, [flows] if isinstance(flows, Flow) else flows, where.master)
+    if take_over:
+        job = replace(job, arguments=(*job.arguments, submit.TAKE_OVER))
     if where.page is not None:
         job = job.by_master(where.page, settings)
     return Hook(job, connection).command(), {

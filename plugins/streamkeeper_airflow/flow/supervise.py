@@ -6,7 +6,7 @@ It submits the flow's driver or attaches to a living one, follows it, and report
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,16 @@ from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.leases import Life
 from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.preflight import change
+from streamkeeper.preflight.change import Change, ChangeState, to_run
 from streamkeeper.recover.kinds.reset_checkpoint import RECOVERY as RESET
 from streamkeeper.settings import Settings
 from streamkeeper.times import now
 from streamkeeper_airflow.flow import drivers
 from streamkeeper_airflow.flow import submit as submitting
 from streamkeeper_airflow.flow.drivers import Attached, Driver, Ending, InCluster, Submitted
-from streamkeeper_airflow.flow.gate import HoldTrigger
+from streamkeeper_airflow.flow.gate import HoldTrigger, all_held
 from streamkeeper_airflow.flow.heartbeat import Heart, name_of
-from streamkeeper_airflow.flow.holds import all_held
 from streamkeeper_airflow.flow.log_tail import ClusterLog, LogFile, LogTail
 from streamkeeper_airflow.flow.park_message import describe_park, describe_retried
 from streamkeeper_airflow.flow.retries import (
@@ -47,6 +48,7 @@ from streamkeeper_airflow.flow.retries import (
 )
 from streamkeeper_airflow.flow.shared_driver import AttachedToSharedDriver, flows_at_fault, sharing_flows
 from streamkeeper_airflow.flow.shared_driver import find as find_any
+from streamkeeper_airflow.flow.successor import Successor
 from streamkeeper_airflow.operate.notify import alert, page
 from streamkeeper_airflow.operate.run_note import set_run_note
 
@@ -161,13 +163,45 @@ class FlowOperator(BaseOperator):
             self._before = {home.full_name: _newest_epoch(home) for home in homes}
             heart.beat()
             self._driver = self._attach(settings, homes, heart) or self._submit(settings, homes, context)
-            ending = self._follow(self._driver, heart)
+            ending = self._follow_all(settings, homes, heart, context)
             if ending.code not in (Outcome.LEASE_HELD, Outcome.LEASE_LOST):
                 break
             self.log.info("Another driver has the lease of %s; attaching to it.", self.flow)
         return self._conclude(
             *flows_at_fault(homes, ending.code, self._before), ending=ending, context=context
         )
+
+    def _follow_all(
+        self, settings: Settings, homes: Sequence[FlowHome], heart: Heart, context: Context
+    ) -> Ending:
+        """Follow the driver, and those that take over from it with a changed declaration, to the last one's
+        end.
+        """
+        assert self._driver is not None, "it was submitted, or found"
+        successor = Successor(
+            settings,
+            homes[0],
+            lambda: self._submit(settings, homes, context, take_over=True),
+            lambda found: self._tell_change(found, context),
+        )
+        look = (lambda: None) if self.shared or self.once else successor.look
+        ending = self._follow(self._driver, heart, look)
+        while ending.code == Outcome.STOPPED and (ready := successor.take()) is not None:
+            self.log.info("The driver of %s hands over to the one that tried its change.", self.flow)
+            self._driver = ready
+            ending = self._follow(ready, heart, look)
+        successor.end()
+        return ending
+
+    def _tell_change(self, found: Change, context: Context) -> None:
+        """Tell of a change that is kept out: in the log, on the run, and by an alert."""
+        run, text = context["dag_run"], found.in_words()
+        self.log.warning("%s", text)
+        kind = AlertKind.CHANGE_REFUSED if found.state is ChangeState.REFUSED else AlertKind.CHANGE_WAITS
+        if alert(_settings(), kind, self.flow, text, found.fingerprint, link=page(run.dag_id)):
+            unset = set_run_note(run.dag_id, run.run_id, text)
+            if unset:
+                self.log.warning("%s", unset)
 
     def _find_sharers(self, settings: Settings) -> None:
         """Read from the manifest which flows share the driver now.
@@ -240,18 +274,18 @@ class FlowOperator(BaseOperator):
             raise
 
     def _submit(
-        self, settings: Settings, homes: Sequence[FlowHome], context: Context
+        self, settings: Settings, homes: Sequence[FlowHome], context: Context, take_over: bool = False
     ) -> Submitted | InCluster:
         self._refuse_settings(settings)
         manifest = read_manifest(settings)
-        flows = [manifest.find(flow) for flow in self.flows]
+        flows = [to_run(home, manifest.find(home.full_name)) for home in homes]
         if flows[0].pipeline.shared_driver and not self.shared:
             raise AirflowSkipException(
                 f"{self.flow} now shares a driver with the other flows of its pipeline; the DAG"
                 f" {flows[0].dag_id} runs it."
             )
         log = self._log_file(context, submit.application_name(flows))
-        command, environment = submitting.prepare(settings, flows, self.spark_conn_id, log)
+        command, environment = submitting.prepare(settings, flows, self.spark_conn_id, log, take_over)
         driver = Submitted(command, environment, log)
         page = environment.get(clusters.PAGE_VARIABLE)
         if page is not None:
@@ -273,12 +307,13 @@ class FlowOperator(BaseOperator):
         name = f"{stamp}-try{ti.try_number}" + (f"-{self._started}" if self._started > 1 else "")
         return Path(conf.get("logging", "base_log_folder")) / "drivers" / application / f"{name}.log"
 
-    def _follow(self, driver: Driver, heart: Heart) -> Ending:
+    def _follow(self, driver: Driver, heart: Heart, meanwhile: Callable[[], None]) -> Ending:
         backlog = None if isinstance(driver, Submitted | InCluster) else BACKLOG
         tails = [LogTail(LogFile(driver.log), self.log.info, backlog=backlog)] if driver.log else []
         elsewhere: LogTail | None = None
         while True:
             heart.beat()
+            meanwhile()
             ending = driver.wait()
             if elsewhere is None and driver.cluster is not None:
                 elsewhere = LogTail(ClusterLog(driver.cluster), self.log.info, backlog=backlog)
@@ -300,6 +335,9 @@ class FlowOperator(BaseOperator):
             case Outcome.STOPPED | Outcome.DONE:
                 self.log.info("The driver of %s stopped normally (%s).", self.flow, ending.said)
                 return self.once
+            case Outcome.CHANGE_REFUSED:
+                self._tell_refused(homes[0], context)
+                return True
             case Outcome.HELD if self.once:
                 return True
             case Outcome.HELD:
@@ -327,6 +365,12 @@ class FlowOperator(BaseOperator):
                     raise failed
                 self.log.warning("%s", failed)
                 return True
+
+    def _tell_refused(self, home: FlowHome, context: Context) -> None:
+        """Tell of the change that the driver which just ended has tried."""
+        found = change.read(home, read_manifest(_settings()).find(home.full_name).fingerprint)
+        if found is not None and found.keeps_out:
+            self._tell_change(found, context)
 
     def _failed(self, home: FlowHome, ending: Ending) -> DriverFailed:
         where = f" Its output: {self._driver.log}" if self._driver and self._driver.log else ""

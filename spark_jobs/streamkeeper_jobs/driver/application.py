@@ -32,9 +32,10 @@ from streamkeeper.exit_codes import Outcome, of_all
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Lease
-from streamkeeper.manifest.import_file import fingerprint, load_pipeline
+from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
+from streamkeeper_jobs.driver.changed import load, tried
 from streamkeeper_jobs.driver.driver import (
     UNREADABLE,
     DriverRequest,
@@ -66,16 +67,19 @@ class _Part:
         return self.asked.home.full_name
 
 
-def run(settings: Settings, names: Sequence[str], available_now: bool = False) -> Outcome:
+def run(
+    settings: Settings, names: Sequence[str], available_now: bool = False, take_over: bool = False
+) -> Outcome:
     """Run flows until they are told to stop, one fails, or (``available_now``) all data is processed.
 
     Return how it ended.
 
     :param names: full names of flows, all of one pipeline; more than one only if it declares
         ``shared_driver``.
+    :param take_over: wait for the end of the driver that runs, once the changed declaration was tried.
     """
     try:
-        return _run(settings, names, available_now)
+        return _run(settings, names, available_now, take_over)
     except UsageError as error:
         print(error, file=sys.stderr, flush=True)
         return Outcome.USAGE
@@ -87,18 +91,18 @@ def run(settings: Settings, names: Sequence[str], available_now: bool = False) -
         return Outcome.FAILED
 
 
-def _run(settings: Settings, names: Sequence[str], available_now: bool) -> Outcome:
+def _run(settings: Settings, names: Sequence[str], available_now: bool, take_over: bool) -> Outcome:
     homes, file = _find(settings, names)
     files = Declaration(settings, file.stem)
     declarations = [Declaration(settings, home.full_name) for home in homes]
-    pipeline = _load(settings, file)
+    pipeline, texts = load(settings, file, homes)
     if len(homes) > 1 and isinstance(pipeline, Pipeline) and not pipeline.shared_driver:
         raise RequestError(
             f"--flow is given {len(homes)} times, but {pipeline.file} does not let its flows share a driver."
             " Start a driver for each of them, or declare dp.configure_pipeline(shared_driver=True)."
         )
     asked = [
-        _ask(settings, home, declaration, pipeline, available_now)
+        replace(_ask(settings, home, declaration, pipeline, available_now), files=texts)
         for home, declaration in zip(homes, declarations, strict=True)
     ]
     if all(is_done(item) for item in asked):  # once flows share no driver, so this is one flow
@@ -107,6 +111,8 @@ def _run(settings: Settings, names: Sequence[str], available_now: bool) -> Outco
             " it: reset_checkpoint."
         )
         return Outcome.DONE
+    if len(asked) == 1 and not tried(asked[0], take_over):
+        return Outcome.CHANGE_REFUSED
     free, held = _sort(asked)
     parts = [
         _Part(item, lease, watch_over(item, lease))
@@ -130,13 +136,6 @@ def _find(settings: Settings, names: Sequence[str]) -> tuple[list[FlowHome], Pat
     if len(set(names)) != len(names):
         raise RequestError(f"--flow names a flow twice: {', '.join(names)}. Name each once.")
     return [home for home, _ in found], found[0][1]
-
-
-def _load(settings: Settings, file: Path) -> Pipeline | DeclarationError:
-    try:
-        return load_pipeline(file, settings.data)
-    except DeclarationError as error:
-        return error
 
 
 def _ask(

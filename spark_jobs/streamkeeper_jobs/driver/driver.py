@@ -6,8 +6,8 @@ Which flows a driver runs, and how it ends, is decided in streamkeeper_jobs.driv
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from streamkeeper.checkpoint.damage import ERROR
 from streamkeeper.declare.model import NAME, RETRY, Pipeline
 from streamkeeper.drivers import clusters, failures, supervision
 from streamkeeper.drivers.failures import Cause, Failure, FailureClass
-from streamkeeper.drivers.submit import LOG_VARIABLE
+from streamkeeper.drivers.submit import LOG_VARIABLE, SUPERVISED_VARIABLE
 from streamkeeper.errors import (
     ChangeRefused,
     CheckpointError,
@@ -41,7 +41,7 @@ from streamkeeper.manifest import pipeline_files
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.import_file import fingerprint
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.preflight import last_run
+from streamkeeper.preflight import change, last_run
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.tables import owners
@@ -70,8 +70,8 @@ class DriverRequest:
     """One flow of the command line.
 
     ``declaration`` is the state of its files before they were imported; ``flow`` is what they declare, or why
-    they could not be read. ``lifts_park`` says that the flow is parked, and that the park is lifted because
-    the declaration has changed since.
+    they could not be read; ``files`` are the texts that were imported. ``lifts_park`` says that the flow is
+    parked, and that the park is lifted because the declaration has changed since.
     """
 
     settings: Settings
@@ -80,6 +80,13 @@ class DriverRequest:
     available_now: bool
     flow: Flow | DeclarationError
     lifts_park: bool = False
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def tries_changes(self) -> bool:
+        """Whether a change of the declaration is tried while this driver goes on: by its supervisor."""
+        supervised = os.environ.get(SUPERVISED_VARIABLE) == "1"
+        return supervised and isinstance(self.flow, Flow) and change.is_tried(self.flow)
 
 
 def find(settings: Settings, name: str) -> tuple[FlowHome, Path]:
@@ -173,7 +180,8 @@ def watch_over(asked: DriverRequest, lease: Lease) -> Watch:
     """Return the watch of a flow whose lease was taken; it begins when it is entered as a context."""
     absence = supervision.absence(asked.home, asked.settings.supervisor_timeout)
     interval, term = asked.settings.heartbeat_interval, asked.settings.lease_term
-    return Watch(asked.home, lease, interval, asked.declaration, absence, term=term)
+    tried = asked.tries_changes
+    return Watch(asked.home, lease, interval, asked.declaration, absence, term=term, tried=tried)
 
 
 def drive(
@@ -209,7 +217,9 @@ def _drive(
         with_sources = opened_flow(flow, asked.settings)
         spark = session(flow)
         check_conditional_writes(spark, asked.settings.state, asked.settings.warehouse)
-        _run_generation(Job(spark, asked.settings, home, with_sources, lease, watch, asked.available_now))
+        _run_generation(
+            Job(spark, asked.settings, home, with_sources, lease, watch, asked.available_now, asked.files)
+        )
         if flow.declaration.once:
             return Outcome.DONE
     except Stopped as stopped:
@@ -250,7 +260,7 @@ def _run_generation(job: Job) -> None:
         job.sink.update(frame, generation)
     pin_state_partitions(job.spark, checkpoint)
     job.watch.obey()
-    last_run.keep(job.home, generation.number, last_run.of(job.flow, normal_plan(frame)))
+    last_run.keep(job.home, generation.number, last_run.of(job.flow, normal_plan(frame), dict(job.files)))
     trigger = None if job.ends_by_itself else job.flow.declaration.trigger
     query = job.sink.start(frame, generation, job.home.storage.path(start.checkpoint), trigger)
     with ended(query):

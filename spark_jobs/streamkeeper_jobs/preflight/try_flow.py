@@ -30,12 +30,12 @@ from streamkeeper_jobs.stream.logical_plan import normal_plan
 
 
 def try_flow(
-    spark: SparkSession, settings: Settings, home: FlowHome, flow: Flow, scratch: Storage
+    spark: SparkSession, settings: Settings, home: FlowHome, flow: Flow, scratch: Storage, *, folder: str
 ) -> Verdict:
     """Try a declaration on a copy of the newest state of its flow, and return the verdict.
 
     :param flow: as imported, functions included.
-    :param scratch: where the copy is made, and removed again.
+    :param scratch: where the copy is made, in ``folder``, and removed again.
     """
     begun = last_begun(home)
     assert begun is not None, "a flow that never began needs no Spark"
@@ -48,7 +48,7 @@ def try_flow(
         last = checkpoint.last_commit()
         if last is None:
             return replace(verdict, why=("It has no batch yet, so there is nothing that must fit.",))
-        rehearsal = Rehearsal(scratch, opened, checkpoint, last, flow.full_name, lambda: None)
+        rehearsal = Rehearsal(scratch, opened, checkpoint, last, folder, lambda: None)
         frame = rehearse(spark, settings, rehearsal, start.schemas)
     except DoesNotFit as refused:
         return _refused(verdict, refused)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +29,8 @@ class Job:
     lease: Lease
     watch: Watch
     available_now: bool
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Texts of the pipeline file and of the modules beside it that were imported."""
 
     @property
     def table_path(self) -> str:

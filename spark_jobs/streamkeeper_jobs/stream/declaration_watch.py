@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from streamkeeper.errors import RequestError, StreamkeeperError
 from streamkeeper.manifest import pipeline_files
@@ -19,6 +20,19 @@ AGAIN_SECONDS = 30.0
 
 _ONE_AT_A_TIME = threading.Lock()
 """Flows of one driver see a change at the same moment: the first rebuilds the manifest for all of them."""
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A change of a flow's declaration, in words; ``fingerprint`` is the new one, None if the flow is
+    gone.
+    """
+
+    words: str
+    fingerprint: str | None = None
+
+    def __str__(self) -> str:
+        return self.words
 
 
 class Declaration:
@@ -71,11 +85,8 @@ class Declaration:
         self._tell(wrong)
         return None if wrong else found
 
-    def what_changed(self) -> str | None:
-        """Return a description of the change of the flow's declaration.
-
-        None if it is the same or unreadable.
-        """
+    def what_changed(self) -> Changed | None:
+        """Return the change of the flow's declaration; None if it is the same or unreadable."""
         manifest = self.manifest()
         if manifest is None:
             return None
@@ -84,12 +95,13 @@ class Declaration:
         except RequestError as error:
             # A file that is being replaced may be missing for a moment: a flow is gone only if the files have
             # not changed again.
-            return None if self._moved_on() else f"the flow is no longer declared. {error}"
+            return None if self._moved_on() else Changed(f"the flow is no longer declared. {error}")
         if found.fingerprint == self.fingerprint:
             return None
-        return (
+        return Changed(
             f"the declaration changed (fingerprint {self.fingerprint} → {found.fingerprint}); the next"
-            " start uses it"
+            " start uses it",
+            found.fingerprint,
         )
 
     def _moved_on(self) -> bool:

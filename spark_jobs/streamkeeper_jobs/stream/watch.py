@@ -21,9 +21,14 @@ from streamkeeper.errors import LeaseLost, StorageError
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Heartbeat, Lease
+from streamkeeper.preflight import change
+from streamkeeper.preflight.change import Change, ChangeState
 from streamkeeper.times import now
 from streamkeeper_jobs.spark.log import say
-from streamkeeper_jobs.stream.declaration_watch import Declaration
+from streamkeeper_jobs.stream.declaration_watch import Changed, Declaration
+
+_BETWEEN_LOOKS = 4
+"""Heartbeats without a look at a change that was refused, or waits for a person."""
 
 
 class Reason(Enum):
@@ -81,6 +86,8 @@ class Watch:
     silence. So the watch ends this one when half of that is over.
 
     :param absence: detects that the supervising task is gone, if there is one.
+    :param tried: whether the supervising task has a change of the declaration tried: then this driver goes
+        on until the one that tried it is ready.
     """
 
     def __init__(
@@ -92,6 +99,7 @@ class Watch:
         absence: Absence | None = None,
         *,
         term: float,
+        tried: bool = False,
     ) -> None:
         self._home, self._lease, self._interval, self._declaration = home, lease, interval, declaration
         self._term, self._absence = term, absence
@@ -104,7 +112,8 @@ class Watch:
         self._told, self._closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="streamkeeper-watch", daemon=True)
         self._importer = ThreadPoolExecutor(1, "streamkeeper-declaration")
-        self._checking: Future[str | None] | None = None
+        self._checking: Future[Changed | None] | None = None
+        self._tried, self._trial = tried, _Trial(home)
 
     def __enter__(self) -> Watch:
         began = time.monotonic()
@@ -252,8 +261,42 @@ class Watch:
         if self._checking is None:
             if self._declaration.files_changed():
                 self._checking = self._importer.submit(self._declaration.what_changed)
-            return None
+            return self._trial.look()
         if not self._checking.done():
             return None
         changed, self._checking = self._checking.result(), None
-        return Order(Reason.CHANGED, changed) if changed else None
+        if changed is None or changed.fingerprint is None or not self._tried:
+            self._trial.of(None)
+            return Order(Reason.CHANGED, str(changed)) if changed else None
+        self._trial.of(changed.fingerprint)
+        return None
+
+
+class _Trial:
+    """A changed declaration while another process tries it, and after it was refused."""
+
+    def __init__(self, home: FlowHome) -> None:
+        self._home, self._fingerprint = home, ""
+        self._said: Change | None = None
+        self._skip = 0
+
+    def of(self, fingerprint: str | None) -> None:
+        """Note what the declaration is now; None if it is the one that runs, or cannot be read."""
+        if fingerprint and fingerprint != self._fingerprint:
+            say(f"The declaration of {self._home.full_name} changed, and is tried; this driver goes on.")
+        self._fingerprint, self._said, self._skip = fingerprint or "", None, 0
+
+    def look(self) -> Order | None:
+        """Return an order once the driver that tried the change waits for this one's end."""
+        if not self._fingerprint or self._skip:
+            self._skip = max(0, self._skip - 1)
+            return None
+        found = change.read(self._home, self._fingerprint)
+        if found is None:
+            return None
+        if found.state is ChangeState.READY:
+            return Order(Reason.CHANGED, found.in_words())
+        if found != self._said:
+            say(found.in_words())
+        self._said, self._skip = found, _BETWEEN_LOOKS
+        return None

@@ -20,8 +20,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from streamkeeper_airflow.flow import shared_driver, supervise
 from streamkeeper_airflow.flow import submit as submitting
 from streamkeeper_airflow.flow.drivers import Ending
-from streamkeeper_airflow.flow.gate import HoldTrigger
-from streamkeeper_airflow.flow.holds import all_held
+from streamkeeper_airflow.flow.gate import HoldTrigger, all_held
 from streamkeeper_airflow.flow.retries import DriverFailed
 from streamkeeper_airflow.flow.supervise import FlowOperator
 

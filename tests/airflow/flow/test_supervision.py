@@ -21,7 +21,7 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from streamkeeper_airflow.flow import drivers, heartbeat, supervise
 from streamkeeper_airflow.flow.drivers import Submitted
-from streamkeeper_airflow.flow.holds import blocking
+from streamkeeper_airflow.flow.gate import blocking
 from streamkeeper_airflow.flow.retries import DriverFailed, WrongSettings
 from streamkeeper_airflow.flow.supervise import FlowOperator
 

@@ -158,7 +158,7 @@ def verdict_on(bed: Flowbed, scratch: Path) -> Verdict:
     if found is not None:
         return found
     scratch.mkdir()
-    return try_flow(bed.spark, bed.settings, bed.home, bed.flow(), open_storage(str(scratch)))
+    return try_flow(bed.spark, bed.settings, bed.home, bed.flow(), open_storage(str(scratch)), folder=NAME)
 
 
 @pytest.mark.parametrize("change", long_after(3, CHANGES), ids=lambda change: change.name)

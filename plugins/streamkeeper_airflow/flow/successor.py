@@ -1,0 +1,149 @@
+"""A changed declaration, tried beside the driver that runs, by the driver that takes over if it fits."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from streamkeeper.errors import RequestError, StreamkeeperError
+from streamkeeper.exit_codes import Outcome
+from streamkeeper.flows import leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.manifest import pipeline_files
+from streamkeeper.manifest.manifest import Flow, read_manifest
+from streamkeeper.preflight import change
+from streamkeeper.preflight.change import Change, ChangeState
+from streamkeeper.preflight.verdict import Fit, Verdict
+from streamkeeper.settings import Settings
+from streamkeeper_airflow.flow.drivers import InCluster, Submitted
+
+BETWEEN = 2.0
+"""Seconds between two looks at the pipeline files."""
+AGAIN = 15.0
+"""Seconds between two looks at a change that is kept out, and until another attempt."""
+ATTEMPTS = 3
+"""Drivers that are started to try one change, if they end without a verdict."""
+
+_log = logging.getLogger(__name__)
+
+
+class Successor:
+    """Sees a changed declaration of a flow, and has it tried.
+
+    It looks when it is called, in the loop of the task that follows the driver.
+
+    :param start: submits a driver that tries the declaration, and takes over if it fits.
+    :param tell: is told of a change that is kept out.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        home: FlowHome,
+        start: Callable[[], Submitted | InCluster],
+        tell: Callable[[Change], None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings, self._home, self._start, self._tell = settings, home, start, tell
+        self._monotonic = monotonic
+        self._seen: pipeline_files.Signature | None = None
+        self._open = False
+        self._next = -float("inf")
+        self._driver: Submitted | InCluster | None = None
+        self._told: Change | None = None
+        self._tries = ""
+        self._attempts = 0
+
+    def look(self) -> None:
+        """Start a trial if one is due, or see how the one that runs has ended."""
+        if self._driver is not None:
+            ending = self._driver.wait()
+            if ending is not None:
+                self._driver = None
+                self._conclude(ending.code)
+        if self._monotonic() < self._next:
+            return
+        self._next = self._monotonic() + BETWEEN
+        try:
+            flow = self._changed()
+            if flow is not None and flow.fingerprint != self._tries and self._is_ready():
+                return  # it takes over, or has: once it is followed, the newer change is tried
+        except StreamkeeperError as error:  # the driver that runs goes on
+            _log.warning("Whether %s changed is looked at again: %s", self._home.full_name, error)
+            self._next = self._monotonic() + AGAIN
+            return
+        if flow is not None and flow.fingerprint != self._tries:
+            self.end()
+            self._tries, self._attempts = flow.fingerprint, 0
+        if flow is not None and self._driver is None:
+            self._attempts += 1
+            self._driver = self._start()
+
+    def take(self) -> Submitted | InCluster | None:
+        """Return the driver that takes over, if there is one; it is no longer this one's."""
+        taken, self._driver = self._driver, None
+        self._open = True
+        return taken
+
+    def end(self) -> None:
+        """End the trial that runs, if there is one."""
+        if isinstance(self._driver, Submitted):
+            with suppress(ProcessLookupError):
+                os.killpg(self._driver.pid, signal.SIGTERM)
+        self._driver = None
+
+    def _is_ready(self) -> bool:
+        known = change.read(self._home, self._tries) if self._driver is not None else None
+        return known is not None and known.state is ChangeState.READY
+
+    def _changed(self) -> Flow | None:
+        """Return the flow as declared if that must be tried."""
+        seen = pipeline_files.signature(self._settings.pipelines)
+        if seen != self._seen:
+            self._seen, self._open = seen, True
+        if not self._open:
+            return None
+        lease = leases.current(self._home)
+        beat = leases.read_heartbeat(self._home, lease.epoch) if lease else None
+        if beat is None or beat.phase != "running":
+            return None  # what it runs is not written down yet
+        ran, flow = change.kept(self._home), self._declared()
+        if ran is None or flow is None or ran.fingerprint == flow.fingerprint:
+            self._open = False
+            return None
+        if not change.is_tried(ran.flow(self._home.flow)):
+            return None
+        known = change.read(self._home, flow.fingerprint)
+        if known is not None and known.keeps_out:
+            if known != self._told:
+                self._told = known
+                self._tell(known)
+            self._next = self._monotonic() + AGAIN
+            return None
+        return flow
+
+    def _declared(self) -> Flow | None:
+        """Return the flow as declared; None if its file cannot be read, or declares it no more."""
+        manifest = read_manifest(self._settings)
+        if self._home.pipeline in manifest.errors:
+            return None
+        try:
+            return manifest.find(self._home.full_name)
+        except RequestError:
+            return None
+
+    def _conclude(self, code: int) -> None:
+        if code == Outcome.CHANGE_REFUSED:
+            return  # the next look tells what was found
+        _log.warning("The driver that tried the change of %s ended with %s.", self._home.full_name, code)
+        self._next = self._monotonic() + AGAIN
+        if self._attempts >= ATTEMPTS:
+            why = (
+                f"It could not be tried: {self._attempts} drivers ended without a verdict, see their logs.",
+            )
+            verdict = Verdict(self._home.full_name, Fit.UNDEFINED, why)
+            change.write(self._home, Change(self._tries, ChangeState.REFUSED, verdict))

@@ -1,0 +1,120 @@
+"""What became of a changed declaration whose flow has its changes tried (``on_change``).
+
+One file a generation, overwritten: it counts for the declaration whose fingerprint it names, and no longer
+once a newer generation has begun, or the files have changed again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from streamkeeper.declare.model import RESTART
+from streamkeeper.errors import StorageError
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.position import last_begun
+from streamkeeper.json_values import read_as
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.preflight import last_run
+from streamkeeper.preflight.last_run import LastRun
+from streamkeeper.preflight.verdict import Verdict
+from streamkeeper.storage import read_json, to_json
+from streamkeeper.times import now
+
+
+class ChangeState(StrEnum):
+    """What became of a change."""
+
+    READY = "ready"
+    """It fits, and a driver that tried it waits for the lease."""
+    REFUSED = "refused"
+    """It does not fit: the flow runs on with the code that it had."""
+    AWAITS = "awaits"
+    """It fits, and a person must accept it."""
+    ACCEPTED = "accepted"
+    """A person accepted it: the next driver uses it, whatever the verdict was."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A changed declaration, by its fingerprint, and the verdict on it."""
+
+    fingerprint: str
+    state: ChangeState
+    verdict: Verdict
+    at: str = ""
+
+    @property
+    def keeps_out(self) -> bool:
+        """Whether drivers go on with the code that ran before."""
+        return self.state in (ChangeState.REFUSED, ChangeState.AWAITS)
+
+    def in_words(self, by: str = "Its declaration") -> str:
+        """Return what a person must know, verdict included."""
+        name = self.verdict.flow
+        match self.state:
+            case ChangeState.REFUSED:
+                said = f"{by} changed, and the change is refused: {name} runs on with the code that it had."
+            case ChangeState.AWAITS:
+                said = f"{by} changed and fits. It waits for a person: streamkeeper accept {name}."
+            case ChangeState.READY:
+                said = f"{by} changed and fits: the driver that tried it takes over."
+            case ChangeState.ACCEPTED:
+                said = f"{by} changed, and the change is accepted."
+        return f"{said}\n{self.verdict.in_words()}"
+
+
+def read(home: FlowHome, fingerprint: str) -> Change | None:
+    """Return what became of a declaration under the generation that runs; None if nobody tried it."""
+    begun = last_begun(home)
+    found = None if begun is None else read_json(home.storage, home.change(begun[0].number))
+    if found is None:
+        return None
+    try:
+        change = read_as(Change, found)
+    except (TypeError, ValueError) as error:
+        path = home.storage.path(home.change(begun[0].number)) if begun else "?"
+        raise StorageError(
+            f"{path} is no record of a change: {error}. Remove it: it is tried anew."
+        ) from error
+    return change if change.fingerprint == fingerprint else None
+
+
+def write(home: FlowHome, change: Change) -> None:
+    """Write down what became of a change under the generation that runs."""
+    begun = last_begun(home)
+    assert begun is not None, "a change is tried on the state of a generation that began"
+    plain = {**asdict(change), "at": now()}
+    home.storage.overwrite(home.change(begun[0].number), to_json(plain))
+
+
+def kept(home: FlowHome) -> LastRun | None:
+    """Return what ran last, if it can be run again: its files are known, and no newer generation is
+    decided.
+    """
+    begun, numbers = last_begun(home), home.generations()
+    if begun is None or begun[0].number != numbers[-1]:
+        return None
+    ran = last_run.read(home, begun[0].number)
+    return ran if ran is not None and ran.files else None
+
+
+def is_tried(flow: Flow) -> bool:
+    """Return whether a changed declaration of a flow is tried before it is used."""
+    return flow.declaration.on_change != RESTART and not flow.pipeline.shared_driver
+
+
+def instead_of(home: FlowHome, flow: Flow) -> LastRun | None:
+    """Return what the next driver runs instead of a declaration that is kept out; None if it runs that."""
+    if not is_tried(flow):
+        return None
+    change = read(home, flow.fingerprint)
+    return kept(home) if change is not None and change.keeps_out else None
+
+
+def to_run(home: FlowHome, flow: Flow) -> Flow:
+    """Return the flow as the next driver runs it: as declared, or as it ran before a change that is kept
+    out.
+    """
+    ran = instead_of(home, flow)
+    return flow if ran is None else ran.flow(flow.name)
