@@ -278,7 +278,7 @@ class FlowOperator(BaseOperator):
     ) -> Submitted | InCluster:
         self._refuse_settings(settings)
         manifest = read_manifest(settings)
-        flows = [to_run(home, manifest.find(home.full_name)) for home in homes]
+        flows = [to_run(open_home(settings, flow), manifest.find(flow)) for flow in self.flows]
         if flows[0].pipeline.shared_driver and not self.shared:
             raise AirflowSkipException(
                 f"{self.flow} now shares a driver with the other flows of its pipeline; the DAG"
