@@ -134,7 +134,7 @@ def bed(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
     made = Bed(FlowHome(open_storage(Settings.from_environment().state), "first", "first_flow"), project)
 
     def prepare(
-        settings: Settings, flow: Any, connection: str, log: Path
+        settings: Settings, flow: Any, connection: str, log: Path, take_over: bool
     ) -> tuple[list[str], dict[str, str]]:
         return made.command, made.environment(log)
 
