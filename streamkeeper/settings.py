@@ -76,6 +76,10 @@ class Settings:
     """Folder or URL of the backups of tables; empty means a folder in the warehouse."""
     untested_storage: bool = False
     """Whether URLs of stores may be set that Streamkeeper was not tried on."""
+    read_at_most: int = 0
+    """Files, or records of Kafka, that a batch reads of each source, if that is less than declared; 0 for no
+    such bound. Rehearsals set it.
+    """
     pipeline_env: tuple[str, ...] = ("ORDERS_BROKERS",)
     """Environment variables, or patterns of their names, for user code and for ``{env:NAME}``."""
 
@@ -110,6 +114,7 @@ class Settings:
             stop_timeout=_seconds("STREAMKEEPER_STOP_TIMEOUT", env, cls.stop_timeout),
             backups=_location("STREAMKEEPER_BACKUPS", env.get("STREAMKEEPER_BACKUPS"), ""),
             untested_storage=_untested(env),
+            read_at_most=int(_seconds("STREAMKEEPER_READ_AT_MOST", env, 0)),
             pipeline_env=pipeline_env(env),
         )
         settings._check_folders()
@@ -143,6 +148,7 @@ class Settings:
             "STREAMKEEPER_LOG_RETENTION": str(self.log_retention),
             "STREAMKEEPER_STOP_TIMEOUT": str(self.stop_timeout),
             "STREAMKEEPER_BACKUPS": self.backups,
+            **({"STREAMKEEPER_READ_AT_MOST": str(self.read_at_most)} if self.read_at_most else {}),
             UNTESTED: str(self.untested_storage).lower(),
             PIPELINE_ENV: ",".join(self.pipeline_env),
         }

@@ -92,7 +92,7 @@ def _plan_command(of: Kind) -> Callable[..., None]:
             settings, of, _request(settings, of, values), _new_id(of) if of.unasked else "plan-only"
         )
         session = Session(settings, plan, True, json, master)
-        if not of.unasked or any(refusal.price is None for refusal in plan.refusals):
+        if not engine.unasked_steps(plan) or any(refusal.price is None for refusal in plan.refusals):
             show(plans.to_json(plan), json, explain.as_text(plan))
             return
         session.tell(explain.as_text(plan))

@@ -47,9 +47,8 @@ class Session:
             up.
         """
         from streamkeeper.recover import engine
-        from streamkeeper.recover.plans.kind import kind
 
-        unasked = kind(self.plan.recovery).unasked
+        unasked = engine.unasked_steps(self.plan)
         if unasked:
             engine.propose(self.settings, self.plan)
         try:

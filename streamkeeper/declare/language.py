@@ -35,6 +35,7 @@ from streamkeeper.declare.checks import (
 from streamkeeper.declare.model import (
     FORMATS,
     PARK,
+    REHEARSABLE,
     RESTART,
     AppendFlow,
     AutoCdcFlow,
@@ -439,6 +440,7 @@ def configure_pipeline(
     shared_driver: bool = False,
     notifiers: Sequence[Notifier] = (),
     no_progress_after: str | None = "30 minutes",
+    rehearse: Sequence[str] = (),
 ) -> None:
     """Configure all flows of the pipeline, once a file.
 
@@ -447,6 +449,7 @@ def configure_pipeline(
     :param notifiers: told when a flow was parked, is in a crash loop, recovered or makes no progress, and
         when a recovery ended.
     :param no_progress_after: a number and a unit, such as ``"30 minutes"``; None for no such alert.
+    :param rehearse: recoveries that are refused unless they were rehearsed, such as ``["full_refresh"]``.
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
@@ -459,8 +462,18 @@ def configure_pipeline(
         raise DeclarationError(f"{where}: shared_driver is {shared_driver!r}. Allowed are True and False.")
     if not isinstance(notifiers, Sequence) or not all(isinstance(item, Notifier) for item in notifiers):
         raise DeclarationError(f"{where}: the notifiers are {notifiers!r}. Give a list of dp.notifier(…).")
+    if isinstance(rehearse, str) or (unknown := [name for name in rehearse if name not in REHEARSABLE]):
+        found = rehearse if isinstance(rehearse, str) else unknown[0]
+        raise DeclarationError(
+            f"{where}: rehearse has {found!r}. Give a list of recoveries that can be rehearsed:"
+            f" {', '.join(REHEARSABLE)}."
+        )
     registry.options = Options(
-        shared_driver, tuple(notifiers), duration("no_progress_after", no_progress_after, where), where
+        shared_driver,
+        tuple(notifiers),
+        duration("no_progress_after", no_progress_after, where),
+        tuple(rehearse),
+        where,
     )
 
 

@@ -31,7 +31,7 @@ class Format:
     takes a folder and a schema, with ``table`` the path or name of a Delta table. ``starts`` are the declared
     starts that it allows, in words; empty if it is always read whole. ``records``: a declared start or the
     bounds of a backfill may be offsets. ``history``: rows that were read can be read again, by their time
-    too.
+    too. ``limit`` is the option that bounds what a batch reads; empty if there is none.
     """
 
     offsets: str
@@ -40,6 +40,7 @@ class Format:
     starts: str = ""
     records: bool = False
     history: bool = True
+    limit: str = "maxFilesPerTrigger"
 
 
 FORMATS = {
@@ -49,15 +50,27 @@ FORMATS = {
         starts="'earliest', 'latest', 'timestamp:2026-11-21T10:00:00Z' or offsets such as"
         " {'orders': {'0': 5}}",
         records=True,
+        limit="maxOffsetsPerTrigger",
     ),
     DELTA: Format(
         "delta",
         table=True,
         starts="'earliest', 'latest', 'timestamp:2026-11-21T10:00:00Z' or 'version:12'",
     ),
-    RATE: Format("rate", history=False),
+    RATE: Format("rate", history=False, limit=""),
 }
 """What may be declared of each format; how it behaves is a class in :mod:`streamkeeper.sources.formats`."""
+
+REHEARSABLE = (
+    "reset_checkpoint",
+    "rewind",
+    "full_refresh",
+    "full_refresh_with_backup",
+    "full_refresh_beside",
+    "restore_table",
+    "backfill",
+)
+"""Recoveries that can be rehearsed. ``adopt`` always tries its declaration on a copy."""
 
 OUR_FOLDERS = ("ledger", "manifests", "tables")
 """Names that no flow and no pipeline may have: folders of Streamkeeper's own in the state folder."""
@@ -223,7 +236,7 @@ class Pipeline:
     ``shared`` is a hash of the file's code outside of the declared functions, and of the modules beside it
     that it imports. ``shared_driver`` runs its flows as queries of one Spark application.
     ``no_progress_after`` is in seconds: an alert is sent when a flow has data to read and commits nothing for
-    that long. None means no such alert.
+    that long. None means no such alert. ``rehearse`` names recoveries that must be rehearsed first.
     """
 
     name: str
@@ -237,6 +250,7 @@ class Pipeline:
     notifiers: tuple[Notifier, ...] = ()
     no_progress_after: float | None = DEFAULT_NO_PROGRESS
     schedules: tuple[Schedule, ...] = ()
+    rehearse: tuple[str, ...] = ()
 
     def source(self, name: str) -> Source | None:
         """Return a source by name, or None."""
@@ -327,6 +341,7 @@ def pipeline_from_json(value: JsonObject) -> Pipeline:
         schedules=tuple(
             Schedule(**{**item, "where": Where(**item["where"])}) for item in value.get("schedules", ())
         ),
+        rehearse=tuple(value.get("rehearse", ())),
     )
 
 

@@ -41,6 +41,7 @@ class Options:
     shared_driver: bool = False
     notifiers: tuple[Notifier, ...] = ()
     no_progress_after: float | None = DEFAULT_NO_PROGRESS
+    rehearse: tuple[str, ...] = ()
     where: Where | None = None
 
 
@@ -102,6 +103,7 @@ class Registry:
             notifiers=options.notifiers,
             no_progress_after=options.no_progress_after,
             schedules=tuple(self.schedules.values()),
+            rehearse=options.rehearse,
         )
         check_no_echo(pipeline)
         return pipeline

@@ -37,7 +37,16 @@ def opened(source: Source, settings: Settings, environment: Mapping[str, str] | 
         key: PLACEHOLDER.sub(lambda match: env[match[1]], value) for key, value in source.options.items()
     }
     path = settings.table_path(source.table) if source.table is not None else source.path
-    return replace(source, options=options, path=path)
+    return replace(source, options={**options, **_bounded(source, options, settings.read_at_most)}, path=path)
+
+
+def _bounded(source: Source, options: Mapping[str, str], most: int) -> Mapping[str, str]:
+    """Return the option that bounds a batch, if it must read less than declared."""
+    limit = source.kind.limit
+    declared = next((value for name, value in options.items() if name.lower() == limit.lower()), "")
+    if not most or not limit or (declared.isdecimal() and int(declared) <= most):
+        return {}
+    return {next((name for name in options if name.lower() == limit.lower()), limit): str(most)}
 
 
 def opened_if_possible(source: Source, settings: Settings) -> Source:

@@ -16,10 +16,11 @@ from streamkeeper.errors import PlanRefused, RecoveryError, RequestError, check_
 from streamkeeper.flows import ledger
 from streamkeeper.flows.ledger import ENDED, GIVEN_UP, OVER, PLANNED
 from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.recover.plans import advice
+from streamkeeper.recover.plans import advice, rehearsal
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, StepKind, Work, kind
 from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps.shared import APPROVED, APPROVED_AGAIN, release_all
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
@@ -43,11 +44,14 @@ def plan(settings: Settings, of: Kind, request: Any, recovery: str) -> Plan:
     """Return the plan of a recovery as the ledger will keep it, without secrets; change nothing.
 
     :param request: as ``of.parse`` returns it.
-    :raises RequestError: the request does not fit the flows, or their checkpoints.
+    :raises RequestError: the request does not fit the flows, or their checkpoints; or it names a rehearsal
+        that there is not.
     :raises TableLocked: another recovery works on one of the tables.
     """
     check_reason(getattr(request, "reason", None))
-    asked = advice.advised(settings, of.plan(settings, read_manifest(settings), request, recovery))
+    manifest = read_manifest(settings)
+    asked = advice.advised(settings, of.plan(settings, manifest, request, recovery))
+    asked = rehearsal.settled(settings, manifest, asked, request)
     made = plans.kept(asked)
     _check_whole(asked, made)
     storage = open_storage(settings.state)
@@ -136,7 +140,7 @@ def carry_out(
 
 
 def without_spark(settings: Settings, pipeline: str, recovery: str, step: str) -> dict[str, Any] | None:
-    """Return the evidence of a Spark step that is done, or has nothing to do by its plan; else None.
+    """Return the evidence of a Spark step that is done, not in its plan, or idle by it; else None.
 
     A step with nothing to do is recorded as done.
     """
@@ -144,11 +148,14 @@ def without_spark(settings: Settings, pipeline: str, recovery: str, step: str) -
     if found is not None:
         return found
     work = _work(settings, read_plan(settings, pipeline, recovery), step)
-    return (
-        None
-        if _idle(kind(work.plan.recovery).step(step), work) is None
-        else carry_out(settings, pipeline, recovery, step)
-    )
+    if step in work.plan.steps and _idle(kind(work.plan.recovery).step(step), work) is None:
+        return None
+    return carry_out(settings, pipeline, recovery, step)
+
+
+def unasked_steps(plan: Plan) -> tuple[StepKind, ...]:
+    """Return the steps of a plan that change nothing, and are carried out before its approval."""
+    return tuple(step for step in kind(plan.recovery).unasked if step.name in plan.steps)
 
 
 def evidence_of(settings: Settings, pipeline: str, recovery: str, step: str) -> dict[str, Any] | None:
@@ -208,7 +215,10 @@ def _give_up(work: Work, why: str) -> None:
     release_all(work)
     if work.book.end() is None:
         work.book.record(GIVEN_UP, {"why": why})
-    taken_away = kind(work.plan.recovery).given_up
+    of = kind(work.plan.recovery)
+    if rehearse.STEP in of.steps:
+        rehearse.remove(work)
+    taken_away = of.given_up
     if taken_away is not None:
         taken_away(work)
 
@@ -287,7 +297,7 @@ def _check_turn(work: Work) -> None:
     :raises RecoveryError: the step before was not done.
     :raises PlanRefused: the plan was not approved.
     """
-    steps, unasked = work.plan.steps, kind(work.plan.recovery).unasked
+    steps, unasked = work.plan.steps, unasked_steps(work.plan)
     place = steps.index(work.step)
     if place == len(unasked) and work.book.find(APPROVED) is None:
         raise PlanRefused(

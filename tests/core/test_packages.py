@@ -48,6 +48,7 @@ STAIRS = (
     ("streamkeeper_jobs.preflight",),
     ("streamkeeper_jobs.driver",),
     ("streamkeeper_jobs.recover",),
+    ("streamkeeper_jobs.rehearse",),
     ("streamkeeper_airflow.operate",),
     ("streamkeeper_airflow.flow",),
     ("streamkeeper_airflow.recovery",),

@@ -31,7 +31,8 @@ class PlanApproval(ApprovalOperator):
     def __init__(self, **kwargs: Any) -> None:
         kwargs = {
             "subject": "Approve {{ ti.xcom_pull(task_ids='plan')['asks'] }}?",
-            "body": "{{ ti.xcom_pull(task_ids='plan')['markdown'] }}",
+            "body": "{{ ti.xcom_pull(task_ids='plan')['markdown'] }}\n\n"
+            "{{ (ti.xcom_pull(task_ids='rehearse') or {}).get('markdown', '') }}",
             **kwargs,
         }
         super().__init__(**kwargs)

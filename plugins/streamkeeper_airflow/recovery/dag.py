@@ -21,6 +21,7 @@ from streamkeeper.flows.holds import parked_flows
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans.kind import Kind, StepKind, kind
+from streamkeeper.recover.plans.rehearsal import REHEARSE
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
@@ -28,6 +29,7 @@ from streamkeeper_airflow import forms
 from streamkeeper_airflow.recovery.approvals import ASKS, PlanApproval, WorsePriceApproval
 from streamkeeper_airflow.recovery.tasks import (
     GiveUp,
+    Go,
     OnceFlows,
     PlanRecovery,
     RecoveryStep,
@@ -76,6 +78,8 @@ def recovery_dag(name: str, **more: Any) -> DAG:
         tasks: list[BaseOperator] = [PlanRecovery(task_id="plan", of=of.name)]
         tasks += [UnaskedStep(task_id=step.name, of=of.name) for step in of.unasked]
         tasks.append(PlanApproval(task_id="approve", retries=ASKS))
+        if of.name == REHEARSE:
+            tasks.append(Go(task_id="go"))
         for step in of.steps[len(of.unasked) :]:
             tasks.append(_task(of, step))
             if step.name == shared_steps.PLAN_AGAIN.name:

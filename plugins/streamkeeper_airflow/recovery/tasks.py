@@ -27,9 +27,12 @@ from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.kind import Kind, kind
 from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.plans.rehearsal import REHEARSE
+from streamkeeper.recover.rehearse import values_of
 from streamkeeper.recover.requests.form import APPROVAL, DRY_RUN
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.recover.steps import submission
+from streamkeeper.recover.steps.rehearse import rehearsed
 from streamkeeper.redaction import secrets_in
 from streamkeeper.settings import Settings
 from streamkeeper_airflow import forms
@@ -81,7 +84,9 @@ class PlanRecovery(BaseOperator, SkipMixin):
             plan = self._plan(context, settings, of, given, manifest)
             if not dry_run:
                 self._check_accepted(context, plan, manifest, given)
-            tries = bool(of.unasked) and all(refusal.price is not None for refusal in plan.refusals)
+            tries = bool(engine.unasked_steps(plan)) and all(
+                refusal.price is not None for refusal in plan.refusals
+            )
             if tries or not dry_run:
                 # A cleared task makes a new plan, but the plan in the ledger is shown, approved and carried
                 # out.
@@ -95,6 +100,7 @@ class PlanRecovery(BaseOperator, SkipMixin):
             "markdown": explain.as_markdown(plan),
             "consent": explain.consent(plan),
             "prices": sorted({item.price for item in plan.refusals if item.price is not None}),
+            "go": _go(plan),
             "once_dags": sorted(
                 {manifest.find(flow.flow).dag_id for flow in plan.flows if flow.once and flow.next_generation}
             ),
@@ -129,6 +135,32 @@ class PlanRecovery(BaseOperator, SkipMixin):
         except PlanRefused as error:
             tell_refused(_named(plan, kind(plan.recovery), manifest), context, error)
             raise
+
+
+def _go(plan: Plan) -> dict[str, Any] | None:
+    """Return the DAG that an approved rehearsal starts, and its values; None if there is none.
+
+    The values name the rehearsal, and accept the prices that its approval names.
+    """
+    if plan.recovery != REHEARSE:
+        return None
+    tried = rehearsed(plan)
+    if tried.recovery is None:
+        return None
+    given = plan.request.get("request") or {}
+    prices = sorted({item.price for item in plan.refusals if item.price is not None})
+    return {
+        "dag": tried.recovery,
+        "conf": {
+            **values_of(
+                kind(tried.recovery), plan.request["flow"], f"{plan.pipeline}.{plan.tables[0]}", given
+            ),
+            "rehearsal": plan.recovery_id,
+            "reason": plan.reason or f"go, as rehearsed by {plan.recovery_id}",
+            "accept": prices,
+            APPROVAL: False,
+        },
+    }
 
 
 def _named(plan: Plan, of: Kind, manifest: Manifest) -> dict[str, Any]:
@@ -208,7 +240,8 @@ class SparkStep(SubmitJob):
         settings = Settings.from_environment()
         where = (settings, plan["pipeline"], plan["recovery"], self.task_id)
         evidence = engine.evidence_of(*where)
-        if evidence is None and kind(self.of).step(self.task_id).idle is not None:
+        step = kind(self.of).step(self.task_id)
+        if evidence is None and (step.idle is not None or step.unasked):
             try:
                 evidence = engine.without_spark(*where)
             except StreamkeeperError as error:
@@ -316,6 +349,32 @@ def _way_on(of: Kind, step: str, recovery: str) -> str:
         f" task: the recovery continues from here. Or end it with `streamkeeper abandon {recovery}`: its"
         " holds and locks are removed, and the flows run with the generations that were decided."
     )
+
+
+class Go(TriggerDagRunOperator):
+    """Starts the recovery that was rehearsed, once; skipped where a declaration alone was."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        go = "(ti.xcom_pull(task_ids='plan')['go'] or {})"
+        kwargs = {
+            "trigger_dag_id": f"{{{{ {go}.get('dag', '') }}}}",
+            "conf": f"{{{{ {go}.get('conf', {{}}) | tojson }}}}",
+            "trigger_run_id": "{{ ti.xcom_pull(task_ids='plan')['recovery'] }}",
+            "skip_when_already_exists": True,
+            **kwargs,
+        }
+        super().__init__(**kwargs)
+
+    def execute(self, context: Context) -> None:
+        """Start it.
+
+        :raises AirflowSkipException: no recovery was rehearsed.
+        """
+        if not self.trigger_dag_id:
+            raise AirflowSkipException(
+                "A declaration was rehearsed: deploy it, and its flow goes on with it."
+            )
+        super().execute(context)
 
 
 class OnceFlows(BaseOperator):

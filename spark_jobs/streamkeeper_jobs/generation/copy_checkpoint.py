@@ -105,8 +105,8 @@ def schema_logs(old: Checkpoint, source: str) -> Iterator[str]:
         yield from (f"{kept}/{log}/{name}" for name in _visible(old, f"{kept}/{log}"))
 
 
-def copy_file(old: Checkpoint, name: str, storage: Storage, folder: str) -> None:
-    """Copy one file of a checkpoint.
+def copy_file(old: Checkpoint, name: str, storage: Storage, folder: str, share: bool = False) -> None:
+    """Copy one file of a checkpoint, or share it where it need not be changed.
 
     A stateful operator's metadata and a source's schema log name files by full path: these paths are changed
     to the new folder. The offset log is copied as the checkpoint reads it, since an adopted one uses other
@@ -117,7 +117,7 @@ def copy_file(old: Checkpoint, name: str, storage: Storage, folder: str) -> None
     elif name.startswith("offsets/"):
         storage.overwrite(f"{folder}/{name}", old.read(name))
     else:
-        storage.bring(old.storage, old.name(name), f"{folder}/{name}")
+        (storage.share if share else storage.bring)(old.storage, old.name(name), f"{folder}/{name}")
 
 
 def _led_into(old: Checkpoint, content: bytes, storage: Storage, folder: str) -> bytes:

@@ -23,6 +23,7 @@ from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.restart import backfill_cost
 from streamkeeper.recover.restart.backfill_source import Backup, Filled, FillingIn, raw_source
+from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps.shared import LOCK, release_all
 from streamkeeper.settings import Settings
 from streamkeeper.sources.base.format import Reading
@@ -268,6 +269,7 @@ KIND = Kind(
     request=BackfillRequest,
     plan=plan,
     steps=(
+        rehearse.STEP,
         LOCK,
         StepKind(
             FILL,

@@ -31,6 +31,7 @@ from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.flow_now import FlowNow, flow_home, look_at
 from streamkeeper.recover.restart.next_generation import Planned, never_begun, plan_next
+from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.sources.cost import price_of
@@ -190,6 +191,7 @@ KIND = Kind(
     request=RefreshRequest,
     plan=plan,
     steps=(
+        rehearse.STEP,
         shared_steps.HOLD,
         shared_steps.PLAN_AGAIN,
         StepKind(

@@ -28,6 +28,7 @@ from streamkeeper.recover.requests.full_refresh import DECLARED, BesideRequest, 
 from streamkeeper.recover.restart import side_table
 from streamkeeper.recover.restart.flow_now import flow_home
 from streamkeeper.recover.restart.side_table import RECOVERY, SideTables
+from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.sources.files.options import OFF, FileOptions
@@ -227,6 +228,7 @@ KIND = Kind(
     request=BesideRequest,
     plan=plan,
     steps=(
+        rehearse.STEP,
         shared_steps.LOCK,
         StepKind(
             BUILD,

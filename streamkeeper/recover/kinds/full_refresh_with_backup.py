@@ -26,6 +26,7 @@ from streamkeeper.recover.requests.full_refresh import SOURCES, RefreshRequest, 
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.recover.restart.backfill_source import Backup, FillingIn
 from streamkeeper.recover.restart.flow_now import flow_home, look_at
+from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.tables.backups import COPY, ENTER, PIN, TARGET, TOMBSTONES, VERIFY
@@ -146,6 +147,7 @@ KIND = Kind(
     request=WithBackupRequest,
     plan=plan,
     steps=(
+        rehearse.STEP,
         shared_steps.HOLD,
         shared_steps.PLAN_AGAIN,
         backup_table.KIND.step(PIN),

@@ -20,6 +20,7 @@ from streamkeeper.recover.restart import pinned_settings
 from streamkeeper.recover.restart.flow_now import flow_home, look_at
 from streamkeeper.recover.restart.next_generation import Planned, StartOptions, plan_next, plan_place
 from streamkeeper.recover.restart.written_again import NextStart, written_again
+from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.sources import replay_steps
@@ -167,6 +168,7 @@ KIND = Kind(
     request=ResetRequest,
     plan=plan,
     steps=(
+        rehearse.STEP,
         shared_steps.HOLD,
         shared_steps.PLAN_AGAIN,
         shared_steps.DECIDE,

@@ -28,6 +28,7 @@ from streamkeeper.recover.restart import put_back
 from streamkeeper.recover.restart.after_restore import plan_restored
 from streamkeeper.recover.restart.next_generation import StartOptions, held_meanwhile
 from streamkeeper.recover.restart.put_back import TableToRestore
+from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
@@ -240,6 +241,7 @@ KIND = Kind(
     request=RestoreRequest,
     plan=plan,
     steps=(
+        rehearse.STEP,
         shared_steps.HOLD,
         shared_steps.PLAN_AGAIN,
         StepKind(

@@ -33,6 +33,7 @@ from streamkeeper.recover.restart.next_generation import (
     plan_place,
 )
 from streamkeeper.recover.restart.put_back import VersionToRestore, versions_of
+from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.recover.steps.verify_files import verify_files
 from streamkeeper.settings import Settings
@@ -240,6 +241,7 @@ KIND = Kind(
     request=RewindRequest,
     plan=plan,
     steps=(
+        rehearse.STEP,
         shared_steps.HOLD,
         shared_steps.PLAN_AGAIN,
         shared_steps.DECIDE,

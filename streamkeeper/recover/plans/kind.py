@@ -32,6 +32,7 @@ KINDS: dict[str, str] = {
     "full_refresh_beside": "streamkeeper.recover.kinds.full_refresh_beside:KIND",
     "full_refresh_with_backup": "streamkeeper.recover.kinds.full_refresh_with_backup:KIND",
     "rewind": "streamkeeper.recover.kinds.rewind:KIND",
+    "rehearse": "streamkeeper.recover.rehearse:KIND",
     "clean_up": "streamkeeper.recover.kinds.clean_up:KIND",
     "tidy_tables": "streamkeeper.recover.kinds.tidy_tables:KIND",
 }

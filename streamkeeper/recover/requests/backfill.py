@@ -11,7 +11,8 @@ from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.backfill_flow import BACKUP, FILES, HISTORY, READS, TABLE, check_backup_fits
 from streamkeeper.manifest.manifest import Flow
-from streamkeeper.recover.requests.form import FLOW, Asking, Request, accepted, asked
+from streamkeeper.recover.requests.form import FLOW, Asking, accepted, asked
+from streamkeeper.recover.requests.rehearsal import Rehearsable
 
 OF_KAFKA, OF_PATH, OF_BACKUP, WHICH = (
     "Read history of Kafka",
@@ -31,7 +32,7 @@ _BELONGS = {
 
 
 @dataclass(frozen=True)
-class BackfillRequest(Request):
+class BackfillRequest(Rehearsable):
     """A backfill as requested; every value was checked against the manifest.
 
     ``source`` is the flow's source whose rows are written again; None for a backup. ``from_offsets`` and

@@ -11,7 +11,8 @@ from streamkeeper.errors import RequestError
 from streamkeeper.flows.backfill_flow import BACKUP, check_backup_fits
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.requests.backup_table import keep_last, kept_days
-from streamkeeper.recover.requests.form import TABLE, Asking, Request, accepted, asked, schemas_inferred
+from streamkeeper.recover.requests.form import TABLE, Asking, accepted, asked, schemas_inferred
+from streamkeeper.recover.requests.rehearsal import Rehearsable
 
 KEPT, DECLARED = "kept", "declared"
 DEFINITIONS = (KEPT, DECLARED)
@@ -45,7 +46,7 @@ def filler(writers: list[Flow]) -> Flow:
 
 
 @dataclass(frozen=True)
-class RefreshRequest(Request):
+class RefreshRequest(Rehearsable):
     """A full refresh as requested. ``table`` is ``pipeline.table``, found in the manifest."""
 
     refused = "The full refresh was not planned"

@@ -31,19 +31,19 @@ from streamkeeper.recover.requests.form import (
     FLOW,
     Asking,
     FormField,
-    Request,
     accepted,
     asked,
     asked_in_parts,
     find_flow,
     schemas_inferred,
 )
+from streamkeeper.recover.requests.rehearsal import Rehearsable
 
 WHERE = "Position"
 
 
 @dataclass(frozen=True)
-class ResetRequest(Request):
+class ResetRequest(Rehearsable):
     """A reset as requested; every value was checked against the manifest. All flows are of one pipeline."""
 
     refused = "The reset was not planned"

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.flows.generations import InitialState
-from streamkeeper.recover.requests.form import TABLE, Asking, Request, accepted, asked, state_then
+from streamkeeper.recover.requests.form import TABLE, Asking, accepted, asked, state_then
+from streamkeeper.recover.requests.rehearsal import Rehearsable
 from streamkeeper.tables.backups import NEWEST
 
 
 @dataclass(frozen=True)
-class RestoreRequest(Request):
+class RestoreRequest(Rehearsable):
     """A restore as requested.
 
     Of ``table`` (``pipeline.table``), to a ``backup`` by its id or ``newest``, or to a ``version`` of the

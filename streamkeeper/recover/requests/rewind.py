@@ -13,13 +13,13 @@ from streamkeeper.recover.requests.form import (
     FLOW,
     Asking,
     FormField,
-    Request,
     accepted,
     asked,
     asked_in_parts,
     find_flow,
     state_then,
 )
+from streamkeeper.recover.requests.rehearsal import Rehearsable
 from streamkeeper.recover.requests.reset_checkpoint import parse_start
 
 KEPT, RESTORED = "kept", "restored"
@@ -33,7 +33,7 @@ _TO = ("batch", TIMESTAMP, OFFSETS)
 
 
 @dataclass(frozen=True)
-class RewindRequest(Request):
+class RewindRequest(Rehearsable):
     """A rewind as requested; every value was checked against the manifest.
 
     ``to`` is a batch (of the present generation if none is named), a timestamp or offsets. ``along`` are full

@@ -1,0 +1,149 @@
+"""Drivers of a rehearsal: real ones, in processes of their own, that know nothing but the copy.
+
+One reads what there is, until its bounds are reached. Then a hold in the copy's state folder lets it end its
+batch. It is supervised: if the rehearsal is killed, it stops by itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.drivers import submit, supervision
+from streamkeeper.errors import RecoveryError
+from streamkeeper.exit_codes import Outcome
+from streamkeeper.flows import generations, holds, leases
+from streamkeeper.flows.files import FlowHome, open_home
+from streamkeeper.flows.leases import Heartbeat
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.recover.plans.rehearsal import DriverEvidence
+from streamkeeper.recover.steps.rehearse import Rehearsed
+from streamkeeper.settings import Settings
+
+OWNER = "rehearsal"
+_LOOK = 0.5
+_PATIENCE = 120.0
+"""Seconds for a driver to end its batch after its bounds; then it is killed."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """When a driver has read enough: after some seconds or, if ``one_batch``, after a batch with rows."""
+
+    seconds: float
+    one_batch: bool
+
+    @classmethod
+    def of(cls, asked: Rehearsed) -> Bounds:
+        """Return the bounds of a rehearsal."""
+        return cls(asked.minutes * 60, asked.files is not None)
+
+
+def run_driver(
+    settings: Settings, flow: Flow, bounds: Bounds, check_stop: Callable[[], None]
+) -> DriverEvidence:
+    """Run a flow's driver until it has read all there is, or its bounds are reached.
+
+    :param settings: those of the copy.
+    :raises RecoveryError: it was parked, or failed otherwise.
+    """
+    home = open_home(settings, flow.full_name)
+    job = submit.driver(settings, [flow], available_now=True)
+    began, since, held = time.monotonic(), time.time(), False
+    with subprocess.Popen(
+        job.command(),
+        env={**job.environment, submit.SUPERVISED_VARIABLE: "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stdout,
+        start_new_session=True,
+    ) as driver:
+        try:
+            for count in itertools.count():
+                if driver.poll() is not None:
+                    break
+                check_stop()
+                supervision.beat(home, count, OWNER)
+                spent = time.monotonic() - began
+                if not held and (spent >= bounds.seconds or (bounds.one_batch and _has_read(home))):
+                    holds.put(home, holds.person(OWNER), "the rehearsal has read enough", OWNER)
+                    held = True
+                if held and spent >= bounds.seconds + _PATIENCE:
+                    break
+                time.sleep(_LOOK)
+        finally:
+            if driver.poll() is None:
+                os.killpg(driver.pid, signal.SIGKILL)
+        code = driver.wait()
+    seconds = time.monotonic() - began
+    if held:
+        holds.release(home, holds.person(OWNER))
+    _check(home, code, held)
+    return _evidence(home, code, held, seconds, since)
+
+
+def _check(home: FlowHome, code: int, held: bool) -> None:
+    park = holds.parked(home)
+    if park is not None:
+        raise RecoveryError(f"On the copy, {home.full_name} was parked: {park.reason}")
+    if code not in (Outcome.STOPPED, Outcome.HELD) and not (held and code == -signal.SIGKILL):
+        raise RecoveryError(
+            f"On the copy, the driver of {home.full_name} ended with exit code {code}. See its output above,"
+            " and rehearse again."
+        )
+
+
+def _has_read(home: FlowHome) -> bool:
+    beat = _beat(home)
+    return beat is not None and beat.phase == "running" and beat.rows > 0 and beat.batch is not None
+
+
+def _beat(home: FlowHome) -> Heartbeat | None:
+    lease = leases.current(home)
+    return leases.read_heartbeat(home, lease.epoch) if lease is not None else None
+
+
+def _evidence(home: FlowHome, code: int, held: bool, seconds: float, since: float) -> DriverEvidence:
+    beat, newest = _beat(home), generations.latest(home)
+    assert newest is not None, "a driver that ran well has a generation"
+    start = generations.read_start(home, newest.number)
+    checkpoint = Checkpoint(home.storage, start.checkpoint) if start is not None else None
+    durations = _durations(checkpoint, since) if checkpoint is not None else []
+    ended = "killed in its batch" if code < 0 else "at its bounds" if held else "all input read"
+    return DriverEvidence(
+        flow=home.full_name,
+        ended=ended,
+        whole=not held,
+        generation=newest.number,
+        rows=beat.rows if beat is not None else 0,
+        batches=len(durations),
+        seconds=round(seconds, 1),
+        slowest=round(max(durations, default=0.0), 1),
+        state_bytes=_size(checkpoint, "state") if checkpoint is not None else 0,
+    )
+
+
+def _durations(checkpoint: Checkpoint, since: float) -> list[float]:
+    """Return the seconds of the batches that were planned since a moment and committed, by the logs."""
+    found = []
+    for batch in sorted({*checkpoint.commit_batches()} & {*checkpoint.offset_batches()}):
+        planned = checkpoint.offsets(batch).timestamp_ms / 1000
+        ended = checkpoint.storage.modified(checkpoint.name(f"commits/{batch}"))
+        if planned >= since and ended is not None:
+            found.append(max(0.0, ended - planned))
+    return found
+
+
+def _size(checkpoint: Checkpoint, folder: str) -> int:
+    total = 0
+    for name in checkpoint.names(folder):
+        inner = f"{folder}/{name}"
+        below = checkpoint.names(inner)
+        total += _size(checkpoint, inner) if below else checkpoint.storage.size(checkpoint.name(inner)) or 0
+    return total

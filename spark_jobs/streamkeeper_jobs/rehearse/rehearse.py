@@ -1,0 +1,182 @@
+"""The Spark step that rehearses: a recovery, or a declaration, is carried out on a copy.
+
+The steps are those of the recovery, in this application's session, under the settings of the copy. Drivers
+are processes of their own. Whatever fails, the copy is removed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from streamkeeper.declare.model import AutoCdcFlow
+from streamkeeper.errors import RecoveryError, StreamkeeperError
+from streamkeeper.flows.files import open_home
+from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.plans.kind import Work, kind
+from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.plans.rehearsal import DriverEvidence, Evidence, StepTime, TableEvidence
+from streamkeeper.recover.steps import rehearse as rehearsals
+from streamkeeper.recover.steps import shared as shared_steps
+from streamkeeper.settings import Settings
+from streamkeeper_jobs.recover.steps import perform
+from streamkeeper_jobs.rehearse.copied import Copying
+from streamkeeper_jobs.rehearse.differences import compare
+from streamkeeper_jobs.rehearse.drivers import Bounds, run_driver
+from streamkeeper_jobs.spark.log import say
+
+
+def act(spark: SparkSession, work: Work) -> dict[str, Any]:
+    """Rehearse, and return the evidence.
+
+    :raises RecoveryError: what was rehearsed failed on the copy, or cannot be rehearsed; nothing was changed.
+    """
+    asked = rehearsals.rehearsed(work.plan)
+    rehearsals.remove(work)
+    began = time.monotonic()
+    copy = rehearsals.copy_settings(work.settings, work.plan.recovery_id, asked.pipelines, asked.files)
+    try:
+        rehearsal = _Rehearsal(spark, work, copy, asked)
+        rehearsal.copy_all()
+        rehearsal.carry_out()
+        evidence = rehearsal.evidence(time.monotonic() - began)
+    except StreamkeeperError as error:
+        raise RecoveryError(
+            f"The rehearsal of {work.plan.subject} failed on the copy, and nothing was changed: {error}"
+        ) from error
+    finally:
+        rehearsals.remove(work)
+    say(evidence.as_text())
+    return {"rehearsed": asdict(evidence), "markdown": evidence.as_markdown()}
+
+
+class _Rehearsal:
+    """One rehearsal: the copy, and what was measured on it so far."""
+
+    def __init__(self, spark: SparkSession, work: Work, copy: Settings, asked: rehearsals.Rehearsed) -> None:
+        self._spark, self._work, self._copy, self._asked = spark, work, copy, asked
+        self._copying = Copying(work.settings, copy, work.check_stop)
+        self._versions: dict[str, int | None] = {}
+        self._plan: Plan | None = None
+        self._steps: list[StepTime] = []
+        self._drivers: list[DriverEvidence] = []
+
+    def copy_all(self) -> None:
+        """Copy the tables, what they are read with, and the flows that write them."""
+        settings, manifest = self._work.settings, read_manifest(self._work.settings)
+        flows = list(self._flows(manifest))
+        self._copying.names()
+        _check_sources(self._flows(read_manifest(self._copy)))
+        tables = {*self._work.plan.tables, *(flow.declaration.target for flow in flows)}
+        read = {
+            source.table
+            for flow in flows
+            for source in flow.pipeline.sources_of(flow.declaration)
+            if source.table is not None
+        }
+        for table in sorted(tables | read):
+            found = self._copying.table(settings.table_path(table), self._copy.table_path(table))
+            if table in tables:
+                self._versions[table] = found
+                self._copying.backups(self._work.plan.pipeline, table)
+        states = _generations(self._work.plan)
+        for flow in flows:
+            target = flow.declaration.target
+            home, path = open_home(settings, flow.full_name), settings.table_path(target)
+            self._copying.flow(home, path, self._versions[target], states)
+
+    def carry_out(self) -> None:
+        """Carry out the recovery on the copy, if there is one, and let the flows read there."""
+        if self._asked.recovery is None:
+            flows = (flow.flow for flow in self._work.plan.flows)
+            self._drive(read_manifest(self._copy).find(name) for name in flows)
+            return
+        of = kind(self._asked.recovery)
+        request = of.read_request(self._asked.request)
+        plan = engine.plan(self._copy, of, request, self._work.plan.recovery_id)
+        self._plan = plan
+        shared_steps.check_possible(plan)
+        engine.propose(self._copy, plan)
+        prices = {item.price for item in plan.refusals if item.price is not None}
+        engine.approve(self._copy, plan.pipeline, plan.recovery_id, plan.by, accepted=prices)
+        for step in plan.steps:
+            self._work.check_stop()
+            began = time.monotonic()
+            if step == shared_steps.VERIFY_PROGRESS.name:
+                manifest = read_manifest(self._copy)
+                self._drive(
+                    manifest.find(flow.flow) for flow in plan.flows if flow.next_generation is not None
+                )
+            engine.carry_out(self._copy, plan.pipeline, plan.recovery_id, step, self._in_spark)
+            self._steps.append(StepTime(step, round(time.monotonic() - began, 1)))
+            self._work.progress(step=step)
+
+    def evidence(self, seconds: float) -> Evidence:
+        """Return what it came to."""
+        return Evidence(
+            plan=self._plan,
+            pipelines=str(self._copy.pipelines),
+            seconds=round(seconds, 1),
+            files=self._copying.amount.files,
+            bytes=self._copying.amount.bytes,
+            steps=tuple(self._steps),
+            drivers=tuple(self._drivers),
+            tables=tuple(self._tables()),
+        )
+
+    def _in_spark(self, act: str, work: Work) -> dict[str, Any]:
+        return perform(self._spark, act, work)
+
+    def _drive(self, flows: Iterator[Flow]) -> None:
+        bounds = Bounds.of(self._asked)
+        for flow in flows:
+            self._drivers.append(run_driver(self._copy, flow, bounds, self._work.check_stop))
+
+    def _flows(self, manifest: Manifest) -> Iterator[Flow]:
+        """Yield the flows of the plan, and all that write a table of it."""
+        plan = self._work.plan
+        for flow in manifest.flows():
+            named = plan.flow(flow.full_name) is not None
+            writes = flow.pipeline.name == plan.pipeline and flow.declaration.target in plan.tables
+            if named or writes:
+                yield flow
+
+    def _tables(self) -> Iterator[TableEvidence]:
+        manifest = read_manifest(self._copy)
+        for table, version in self._versions.items():
+            keys = next(
+                (
+                    flow.declaration.spec.keys
+                    for flow in manifest.writers(self._work.plan.pipeline, table)
+                    if isinstance(flow.declaration, AutoCdcFlow)
+                ),
+                (),
+            )
+            yield compare(self._spark, table, self._copy.table_path(table), version, keys)
+
+
+def _generations(plan: Plan) -> set[int]:
+    """Return the generations whose state a plan may need."""
+    named = [number for flow in plan.flows for number in (flow.previous, flow.start.generation)]
+    return {number for number in named if number is not None}
+
+
+def _check_sources(flows: Iterator[Flow]) -> None:
+    """Check that a driver on the copy takes nothing away from the sources.
+
+    :raises RecoveryError: one would remove or move files that it has read.
+    """
+    for flow in flows:
+        for source in flow.pipeline.sources_of(flow.declaration):
+            cleaned = source.option("cleanSource")
+            if cleaned.lower() not in ("", "off"):
+                raise RecoveryError(
+                    f"The source {source.name} of {flow.full_name} has cleanSource {cleaned}: a driver on a"
+                    " copy would take away files that the flow needs. Declare it off in a folder of its own,"
+                    " and rehearse that (pipelines)."
+                )

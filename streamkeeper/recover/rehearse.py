@@ -1,0 +1,96 @@
+"""``rehearse``: any recovery, or a changed declaration, is tried on a copy; the original stays as it is.
+
+Its plan is that of the recovery that it tries. Its approval is the answer go, and starts that recovery, which
+names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from streamkeeper.errors import RequestError
+from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.recover.plans.kind import Kind, kind
+from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.plans.rehearsal import REHEARSE
+from streamkeeper.recover.requests.rehearsal import NO_RECOVERY, RehearseRequest
+from streamkeeper.recover.restart.next_generation import held_meanwhile
+from streamkeeper.recover.steps import rehearse
+from streamkeeper.recover.steps.rehearse import Rehearsed
+from streamkeeper.settings import Settings
+from streamkeeper.times import now
+
+
+def plan(settings: Settings, manifest: Manifest, request: RehearseRequest, recovery_id: str) -> Plan:
+    """Plan a rehearsal.
+
+    :raises RequestError: the values are none of that recovery's, or there is no such folder.
+    """
+    if request.pipelines and not Path(request.pipelines).is_dir():
+        raise RequestError(
+            f"pipelines is {request.pipelines!r}, and there is no such folder on this machine. Nothing was"
+            " rehearsed. Give the full path of a folder with pipeline files."
+        )
+    flow = manifest.find(request.flow)
+    if request.recovery == NO_RECOVERY:
+        return _declaration(settings, flow, request, recovery_id)
+    of = kind(request.recovery)
+    table = f"{flow.pipeline.name}.{flow.declaration.target}"
+    values = values_of(of, flow.full_name, table, request.request or {})
+    inner = of.parse(values, manifest, request.by)
+    planned = of.plan(settings, manifest, inner, recovery_id)
+    tried = Rehearsed(of.name, inner.to_json(), request.pipelines, request.minutes, request.files)
+    note = f"It is carried out on a copy alone. For real, {of.name} asks for its own approval."
+    return replace(
+        planned,
+        recovery=REHEARSE,
+        request=asdict(request),
+        steps=KIND.step_names,
+        details=asdict(tried),
+        notes=(note, *planned.notes),
+        ways=(),
+    )
+
+
+def _declaration(settings: Settings, flow: Flow, request: RehearseRequest, recovery_id: str) -> Plan:
+    if request.request:
+        raise RequestError(
+            "request has values, and recovery is none. Choose the recovery that they are of, or leave them"
+            " empty."
+        )
+    tried = Rehearsed(None, {}, request.pipelines, request.minutes, request.files)
+    where = request.pipelines or str(settings.pipelines)
+    return Plan(
+        recovery=REHEARSE,
+        recovery_id=recovery_id,
+        pipeline=flow.pipeline.name,
+        tables=(flow.declaration.target,),
+        request=asdict(request),
+        flows=(held_meanwhile(settings, flow),),
+        steps=KIND.step_names,
+        at=now(),
+        details=asdict(tried),
+        notes=(f"A driver goes on with its declaration in {where}, on a copy. The flow itself runs on.",),
+    )
+
+
+def values_of(of: Kind, flow: str, table: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a recovery's form, with the flow, or its table, where none is given."""
+    names = {field.name for field in of.form(Manifest("", (), {}, {}))}
+    return {"flow": flow, **given} if "flow" in names else {"table": table, **given}
+
+
+KIND = Kind(
+    name=REHEARSE,
+    description=(
+        "Tries a recovery, or a changed declaration, on a copy of tables and checkpoints, and shows what it"
+        " came to."
+    ),
+    request=RehearseRequest,
+    plan=plan,
+    steps=(rehearse.STEP,),
+    noun="rehearsal",
+)
