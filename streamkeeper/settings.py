@@ -25,6 +25,9 @@ DEFAULT_MASTER = "local[2]"
 PIPELINE_ENV = "STREAMKEEPER_PIPELINE_ENV"
 """Setting that names the environment variables which pipelines may see."""
 
+ENVIRONMENTS = "STREAMKEEPER_ENVIRONMENTS"
+"""Setting of the folder with a file of settings for each environment, such as ``stage.env``."""
+
 UNTESTED = "STREAMKEEPER_UNTESTED_STORAGE"
 """Setting that allows URLs of stores that Streamkeeper was not tried on."""
 
@@ -39,6 +42,8 @@ _BACKUPS_IN = (
     " Backups may lie in the warehouse below a name that begins with an underscore, such as __backups."
 )
 _VARIABLES = re.compile(r"[A-Za-z_*][A-Za-z0-9_*]*")
+_ENVIRONMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_LINE = re.compile(r"(?:export )?((?:STREAMKEEPER|AIRFLOW_CONN_STREAMKEEPER)_[A-Z0-9_]+)=(.*)")
 _FEW = 5
 """Heartbeats that a supervisor may always miss before its driver stops."""
 
@@ -76,6 +81,8 @@ class Settings:
     """Folder or URL of the backups of tables; empty means a folder in the warehouse."""
     untested_storage: bool = False
     """Whether URLs of stores may be set that Streamkeeper was not tried on."""
+    environment: str = ""
+    """Name of the environment, such as ``stage``, for people: evidence names it."""
     read_at_most: int = 0
     """Files, or records of Kafka, that a batch reads of each source, if that is less than declared; 0 for no
     such bound. Rehearsals set it.
@@ -114,6 +121,7 @@ class Settings:
             stop_timeout=_seconds("STREAMKEEPER_STOP_TIMEOUT", env, cls.stop_timeout),
             backups=_location("STREAMKEEPER_BACKUPS", env.get("STREAMKEEPER_BACKUPS"), ""),
             untested_storage=_untested(env),
+            environment=env.get("STREAMKEEPER_ENV", ""),
             read_at_most=int(_seconds("STREAMKEEPER_READ_AT_MOST", env, 0)),
             pipeline_env=pipeline_env(env),
         )
@@ -148,6 +156,7 @@ class Settings:
             "STREAMKEEPER_LOG_RETENTION": str(self.log_retention),
             "STREAMKEEPER_STOP_TIMEOUT": str(self.stop_timeout),
             "STREAMKEEPER_BACKUPS": self.backups,
+            **({"STREAMKEEPER_ENV": self.environment} if self.environment else {}),
             **({"STREAMKEEPER_READ_AT_MOST": str(self.read_at_most)} if self.read_at_most else {}),
             UNTESTED: str(self.untested_storage).lower(),
             PIPELINE_ENV: ",".join(self.pipeline_env),
@@ -195,6 +204,38 @@ class Settings:
         own, which is taken over.
         """
         return f"{self.table_path(table)}{TOMBSTONES}"
+
+
+def of_environment(name: str, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables of an environment: the lines ``NAME=value`` of its file, and its name.
+
+    The file is ``<name>.env`` in the folder that ``STREAMKEEPER_ENVIRONMENTS`` names, else in
+    ``environments`` beside the package.
+
+    :raises SettingsError: there is no such file, or a line of it is no variable of Streamkeeper's.
+    """
+    env = os.environ if environment is None else environment
+    folder = Path(env.get(ENVIRONMENTS) or PROJECT / "environments").expanduser()
+    file = folder / f"{name}.env"
+    if not _ENVIRONMENT.fullmatch(name) or not file.is_file():
+        known = ", ".join(sorted(found.stem for found in folder.glob("*.env"))) or "none"
+        raise SettingsError(
+            f"There is no environment {name!r} in {folder}. There are: {known}. Write {folder}/stage.env with"
+            f" lines such as STREAMKEEPER_STATE=/srv/stage/state, or set {ENVIRONMENTS} to another folder."
+        )
+    found = {}
+    for number, line in enumerate(file.read_text("utf-8").splitlines(), start=1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        match = _LINE.fullmatch(text)
+        if match is None:
+            raise SettingsError(
+                f"{file}:{number}: {text.partition('=')[0]!r} is no setting. A line is NAME=value with a name"
+                " that begins with STREAMKEEPER_ or AIRFLOW_CONN_STREAMKEEPER_, or begins with #."
+            )
+        found[match[1]] = match[2].strip().strip("\"'")
+    return {**found, "STREAMKEEPER_ENV": name}
 
 
 def is_s3(location: str) -> bool:

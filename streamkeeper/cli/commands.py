@@ -5,6 +5,7 @@ Each command imports what it needs by itself, so that a short command does not p
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ import typer
 from streamkeeper import __version__
 from streamkeeper.cli.examples import example
 from streamkeeper.cli.output import put, show
-from streamkeeper.settings import Settings
+from streamkeeper.settings import Settings, of_environment
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -40,8 +41,12 @@ def _main(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_tell_version, is_eager=True)
     ] = False,
+    env: Annotated[
+        str, typer.Option("--env", help="Take the settings of this environment, from its file NAME.env.")
+    ] = "",
 ) -> None:
-    pass
+    if env:
+        os.environ.update(of_environment(env))
 
 
 @app.command(epilog=example("check"))

@@ -127,6 +127,7 @@ class _Rehearsal:
             steps=tuple(self._steps),
             drivers=tuple(self._drivers),
             tables=tuple(self._tables()),
+            environment=self._copy.environment,
         )
 
     def _in_spark(self, act: str, work: Work) -> dict[str, Any]:

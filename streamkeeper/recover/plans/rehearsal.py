@@ -7,7 +7,7 @@ ledger of the recovery that asked for it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from streamkeeper.amounts import size_in_words
@@ -91,7 +91,7 @@ class Evidence:
     """What a rehearsal came to.
 
     ``plan`` is the plan that was made and carried out on the copy; None if there was no recovery.
-    ``pipelines`` is the folder with the declarations. ``files`` and ``bytes`` are those of the copy, shared
+    ``pipelines`` is the folder with the declarations, ``environment`` the name of where it was rehearsed. ``files`` and ``bytes`` are those of the copy, shared
     ones included.
     """
 
@@ -103,18 +103,18 @@ class Evidence:
     steps: tuple[StepTime, ...] = ()
     drivers: tuple[DriverEvidence, ...] = ()
     tables: tuple[TableEvidence, ...] = ()
-    notes: tuple[str, ...] = field(default_factory=tuple)
+    environment: str = ""
 
     def in_words(self) -> Iterator[str]:
         """Yield it as sentences, without the tables."""
         steps = ", ".join(f"{one.step} {one.seconds:,.1f} s" for one in self.steps)
+        where = f", in the environment {self.environment}" if self.environment else ""
         yield (
             f"Rehearsed in {self.seconds:,.0f} s on a copy of {self.files:,} files"
-            f" ({size_in_words(self.bytes)}), with the declarations in {self.pipelines}."
+            f" ({size_in_words(self.bytes)}), with the declarations in {self.pipelines}{where}."
         )
         yield from ((f"Steps: {steps}.",) if steps else ())
         yield from (one.in_words() for one in self.drivers)
-        yield from self.notes
 
     def as_markdown(self) -> str:
         """Return it for the approval."""

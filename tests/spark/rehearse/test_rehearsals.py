@@ -1,21 +1,22 @@
-"""Rehearsals: a recovery is carried out on a copy, its evidence is what the real one then does, and nothing of
-the original is changed.
+"""Rehearsals: a recovery is carried out on a copy, its evidence is what the real one then does, and nothing
+of the original is changed.
 """
 
 from __future__ import annotations
 
 import hashlib
-import threading
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from streamkeeper_jobs.recover.steps import perform
+from streamkeeper_jobs.rehearse.differences import compare
 
-from streamkeeper.errors import RecoveryError
+from streamkeeper.errors import RecoveryError, RequestError
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.flows import ledger
 from streamkeeper.manifest.manifest import read_manifest, write_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans import rehearsal
@@ -24,11 +25,12 @@ from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.plans.rehearsal import Evidence
 from streamkeeper.recover.steps.rehearse import folder
 from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
-from tests.worlds.flow_world import NAME, Flowbed, pipeline
+from tests.oracle import first_per
+from tests.worlds.flow_world import NAME, Flowbed, heartbeat, pipeline, wait_until
 from tests.worlds.suites import long_after
 
 DISTINCT, PLAIN = pipeline(), pipeline(view="")
+DEMANDED = '\ndp.configure_pipeline(rehearse=["reset_checkpoint"])\n'
 
 
 def planned(settings: Settings, of: str, recovery: str = "r1", **values: Any) -> Plan:
@@ -41,7 +43,6 @@ def planned(settings: Settings, of: str, recovery: str = "r1", **values: Any) ->
 
 def carry_out(spark: SparkSession, settings: Settings, plan: Plan, *steps: str) -> dict[str, Any]:
     """Carry out steps of a recovery, and return the evidence of the last."""
-    from streamkeeper_jobs.recover.steps import perform
 
     def in_spark(act: str, work: Work) -> dict[str, Any]:
         return perform(spark, act, work)
@@ -58,7 +59,7 @@ def rehearse(bed: Flowbed, plan: Plan) -> Evidence:
 
 
 def original(bed: Flowbed) -> dict[str, tuple[str, int]]:
-    """Return the bytes, as a hash, and the time of every file that flows keep: all but ledgers and manifests."""
+    """Return the hash and the time of every file that flows keep: all but ledgers and manifests."""
     return {
         str(file.relative_to(bed.root)): (
             hashlib.sha256(file.read_bytes()).hexdigest(),
@@ -68,6 +69,24 @@ def original(bed: Flowbed) -> dict[str, tuple[str, int]]:
         for file in (bed.root / part).rglob("*")
         if file.is_file() and not {"ledger", "manifests", "__rehearsals"} & set(file.parts)
     }
+
+
+def planned_only(bed: Flowbed, values: dict[str, Any]) -> Plan:
+    """Plan a reset, and write nothing."""
+    write_manifest(bed.settings)
+    chosen = kind("reset_checkpoint")
+    request = chosen.parse(values, read_manifest(bed.settings), "a test")
+    return engine.plan(bed.settings, chosen, request, "r2")
+
+
+def refusals(bed: Flowbed, values: dict[str, Any]) -> list[str]:
+    """Return what a plan of a reset is refused for."""
+    return [refusal.message for refusal in planned_only(bed, values).refusals]
+
+
+def checksum_of(bed: Flowbed) -> str:
+    """Return the checksum of the table as it is, as evidence has it."""
+    return compare(bed.spark, "events", str(bed.table), None, ()).checksum_after
 
 
 def is_gone(bed: Flowbed, plan: Plan) -> bool:
@@ -114,7 +133,106 @@ def test_a_rehearsal_comes_to_what_the_recovery_then_does_and_changes_nothing(
     if "verify_progress" in plan.steps:
         assert bed.run() is Outcome.STOPPED
     [table] = evidence.tables
-    from streamkeeper_jobs.rehearse.differences import compare
+    found = (table.rows_after, table.checksum_after)
+    assert found == (len(bed.rows()), checksum_of(bed)), evidence.as_text()
 
-    real = compare(bed.spark, "events", str(bed.table), None, ())
-    assert (table.rows_after, table.checksum_after) == (real.rows_after, real.checksum_after), evidence.as_text()
+
+def test_a_flow_runs_on_while_it_is_copied_and_the_copy_goes_on_exactly_after_it(
+    make_bed: Callable[..., Flowbed],
+) -> None:
+    bed = make_bed(pipeline(files=1))
+    for first in range(0, 120, 3):
+        bed.arrive(first, first + 1, first + 2, first + 3)
+    with bed.running():
+        wait_until(lambda: (beat := heartbeat(bed)) and (beat.batch or 0) >= 3)
+        plan = planned(bed.settings, "rehearse", flow=NAME)
+        evidence = rehearse(bed, plan)
+        wait_until(lambda: len(bed.rows()) == 121, 180)
+    [table], [driver] = evidence.tables, evidence.drivers
+    assert table.rows < 121, "the flow was still reading when it was copied"
+    assert (table.rows_after, table.only_before, driver.whole) == (121, 0, True), evidence.as_text()
+    assert table.checksum_after == checksum_of(bed)
+    bed.holds(first_per(bed.events, "event_id"))
+
+
+def test_a_declaration_of_another_folder_is_rehearsed_alone_and_with_the_recovery_that_it_needs(
+    make_bed: Callable[..., Flowbed], tmp_path: Path
+) -> None:
+    bed = make_bed(DISTINCT)
+    bed.arrive(1, 2)
+    bed.arrive(2, 3)
+    assert bed.run() is Outcome.STOPPED
+    bed.arrive(3, 4)
+    branch = tmp_path / "branch"
+    branch.mkdir()
+    (branch / "events.py").write_text(PLAIN)
+    before = original(bed)
+    alone = planned(bed.settings, "rehearse", "r1", flow=NAME, pipelines=str(branch))
+    with pytest.raises(RecoveryError, match=r"failed on the copy, and nothing was changed: .*was parked"):
+        rehearse(bed, alone)
+    assert is_gone(bed, alone)
+    reset = {"flow": NAME, "recovery": "reset_checkpoint"}
+    whole = planned(bed.settings, "rehearse", "r2", pipelines=str(branch), **reset)
+    evidence = rehearse(bed, whole)
+    assert original(bed) == before
+    [table] = evidence.tables
+    assert (table.rows, table.rows_after, table.only_after) == (3, 5, 2), "e3 is there twice without dedupe"
+    assert [json.loads(row)["event_id"] for row in table.new] == ["e3", "e4"]
+
+
+def test_a_rehearsal_that_is_named_counts_until_what_it_rehearsed_is_another(bed: Flowbed) -> None:
+    bed.declare(DISTINCT + DEMANDED)
+    bed.arrive(1, 2)
+    assert bed.run() is Outcome.STOPPED
+    asked = {"flow": NAME, "start": "earliest", "state": "empty"}
+    [_, demanded] = refusals(bed, asked)
+    assert demanded == (
+        "The pipeline events demands that a reset_checkpoint is rehearsed (configure_pipeline). Choose"
+        " Rehearse first (rehearse), or name the rehearsal that was done (rehearsal)."
+    )
+    values = {"start": "earliest", "state": "empty"}
+    evidence = rehearse(
+        bed, planned(bed.settings, "rehearse", "r1", flow=NAME, recovery="reset_checkpoint", request=values)
+    )
+    assert evidence.tables[0].only_after == 2, "both events come again"
+    named = {**asked, "rehearsal": "r1"}
+    [price] = refusals(bed, named)
+    assert "accept `repeats`" in price
+    assert any("Rehearsed by r1" in note for note in planned_only(bed, named).notes)
+    [other] = refusals(bed, {**named, "start": "after-last"})
+    assert "start was {'mode': 'earliest'" in other
+    with pytest.raises(RequestError, match=r"no rehearsal of that id that came to an end"):
+        planned_only(bed, {**asked, "rehearsal": "r9"})
+    bed.arrive(5, 6)
+    assert bed.run() is Outcome.STOPPED
+    [_, worse] = refusals(bed, named)
+    assert worse.startswith("The rehearsal r1 was of something else: source events_raw: repeated went from")
+
+
+def test_a_driver_on_the_copy_reads_no_more_than_its_bounds(make_bed: Callable[..., Flowbed]) -> None:
+    bed = make_bed(pipeline(view="", files=100))
+    bed.arrive(0)
+    assert bed.run() is Outcome.STOPPED
+    for first in range(1, 60):
+        bed.arrive(first)
+    evidence = rehearse(bed, planned(bed.settings, "rehearse", flow=NAME, files=2))
+    [driver], [table] = evidence.drivers, evidence.tables
+    assert (driver.whole, driver.ended) == (False, "at its bounds")
+    assert 2 <= driver.rows < 59 and table.only_after == driver.rows, evidence.as_text()
+    assert table.only_after % 2 == 0, "each batch read two files"
+
+
+def test_a_source_whose_files_a_driver_would_take_away_is_not_rehearsed(
+    make_bed: Callable[..., Flowbed],
+) -> None:
+    text = PLAIN.replace('"maxFilesPerTrigger": 2', '"maxFilesPerTrigger": 2, "cleanSource": "delete"')
+    assert "cleanSource" in text
+    bed = make_bed(text)
+    bed.arrive(1, 2)
+    assert bed.run() is Outcome.STOPPED
+    before = original(bed)
+    with pytest.raises(
+        RecoveryError, match="has cleanSource delete: a driver on a copy would take away files"
+    ):
+        rehearse(bed, planned(bed.settings, "rehearse", flow=NAME))
+    assert original(bed) == before
