@@ -29,6 +29,7 @@ OF_KINDS: dict[str, str] = {
     "full_refresh": "--table customers.customers",
     "full_refresh_beside": "--table customers.customers",
     "full_refresh_with_backup": "--table customers.customers",
+    "rehearse": '--flow customers.customers_incremental_flow --recovery rewind --request \'{"batch": "7"}\'',
     "rewind": "--flow customers.customers_incremental_flow --batch 7",
     "clean_up": "--pipeline customers",
     "tidy_tables": "--pipeline customers --tables customers.customers",

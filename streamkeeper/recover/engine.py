@@ -216,7 +216,7 @@ def _give_up(work: Work, why: str) -> None:
     if work.book.end() is None:
         work.book.record(GIVEN_UP, {"why": why})
     of = kind(work.plan.recovery)
-    if rehearse.STEP in of.steps:
+    if rehearse.STEP in of.unasked:
         rehearse.remove(work)
     taken_away = of.given_up
     if taken_away is not None:

@@ -47,7 +47,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["keep_last is 0", "1 or more", "kept_days is -1", "from 0 to 36,500"],
     ),
     "restore_table": ({"backup": "b1", "version": 3}, ["both a backup ('b1') and a version (3)", "Give one"]),
-    "full_refresh": ({"tabel": "events"}, ["Unknown: 'tabel'", "Allowed are table, infer_schemas, accept"]),
+    "full_refresh": ({"tabel": "events"}, ["Unknown: 'tabel'", "Allowed are table, infer_schemas, rehearse"]),
     "full_refresh_with_backup": (
         {"fill_from": "backup", "infer_schemas": True},
         ["infer_schemas", "fill from sources"],
@@ -69,6 +69,10 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["keep_days is 0", "from 1 to 36,500", "which the pipeline declares"],
     ),
     "tidy_tables": ({"retention_hours": 24}, ["retention_hours is 24", "168 or more"]),
+    "rehearse": (
+        {"flow": FLOW, "recovery": "rewind", "request": {"batch": "9/9/9"}},
+        ["9/9/9", "batch"],
+    ),
 }
 """Values that Airflow's form lets through, for each recovery, and what the plan says of them: field, value,
 what is allowed.
@@ -85,11 +89,15 @@ OUTSIDE: dict[str, dict[str, Any]] = {
     "backfill": {"read": "everything"},
     "clean_up": {"keep_days": "soon"},
     "tidy_tables": {"vacuum": "perhaps"},
+    "rehearse": {"recovery": "repair", "flow": FLOW},
 }
 """Values that Airflow itself refuses by the form, for each recovery."""
-SET_APART = {"adopt": "tests/end_to_end/test_adoption.py"}
-"""Kinds that cannot be asked of a flow that runs, and where a good request of theirs is tried. Bad ones are
-tried here.
+SET_APART = {
+    "adopt": "tests/end_to_end/test_adoption.py",
+    "rehearse": "tests/end_to_end/test_rehearsals.py",
+}
+"""Kinds that cannot be asked of a flow that runs, or do nothing but try another, and where a good request of
+theirs is tried. Bad ones are tried here.
 """
 CARRIED_OUT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("full_refresh_with_backup", {}),

@@ -22,6 +22,7 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans.kind import Kind, StepKind, kind
 from streamkeeper.recover.plans.rehearsal import REHEARSE
+from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
@@ -80,14 +81,14 @@ def recovery_dag(name: str, **more: Any) -> DAG:
         tasks.append(PlanApproval(task_id="approve", retries=ASKS))
         if of.name == REHEARSE:
             tasks.append(Go(task_id="go"))
-        for step in of.steps[len(of.unasked) :]:
+        for step in of.asked:
             tasks.append(_task(of, step))
             if step.name == shared_steps.PLAN_AGAIN.name:
                 tasks.append(WorsePriceApproval(task_id="approve_again", retries=ASKS))
         chain(*tasks)
         by_name = {task.task_id: task for task in tasks}
-        first = of.first_change
-        if first is not None and {shared_steps.HOLD, shared_steps.LOCK} & set(of.steps):
+        first = of.first_change or next(iter(of.unasked), None)
+        if first is not None and {shared_steps.HOLD, shared_steps.LOCK, rehearse.STEP} & set(of.steps):
             by_name[first.name] >> GiveUp(task_id="give_up", after=first.name)
         if shared_steps.VERIFY_PROGRESS in of.steps:
             release, verify = by_name[shared_steps.RELEASE.name], by_name[shared_steps.VERIFY_PROGRESS.name]

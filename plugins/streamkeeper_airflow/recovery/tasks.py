@@ -352,7 +352,7 @@ def _way_on(of: Kind, step: str, recovery: str) -> str:
 
 
 class Go(TriggerDagRunOperator):
-    """Starts the recovery that was rehearsed, once; skipped where a declaration alone was."""
+    """Starts the recovery that was rehearsed, once a person said go; skipped where there is none."""
 
     def __init__(self, **kwargs: Any) -> None:
         go = "(ti.xcom_pull(task_ids='plan')['go'] or {})"
@@ -370,6 +370,10 @@ class Go(TriggerDagRunOperator):
 
         :raises AirflowSkipException: no recovery was rehearsed.
         """
+        if not context["ti"].xcom_pull(task_ids=PLAN)[APPROVAL]:
+            raise AirflowSkipException(
+                "Nobody was asked, so nothing is started. Its evidence is in the ledger."
+            )
         if not self.trigger_dag_id:
             raise AirflowSkipException(
                 "A declaration was rehearsed: deploy it, and its flow goes on with it."

@@ -39,7 +39,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     asked = rehearsals.rehearsed(work.plan)
     rehearsals.remove(work)
     began = time.monotonic()
-    copy = rehearsals.copy_settings(work.settings, work.plan.recovery_id, asked.pipelines, asked.files)
+    copy = rehearsals.copy_settings(work, asked)
     try:
         rehearsal = _Rehearsal(spark, work, copy, asked)
         rehearsal.copy_all()

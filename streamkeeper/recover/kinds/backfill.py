@@ -269,7 +269,6 @@ KIND = Kind(
     request=BackfillRequest,
     plan=plan,
     steps=(
-        rehearse.STEP,
         LOCK,
         StepKind(
             FILL,
@@ -283,6 +282,7 @@ KIND = Kind(
         StepKind(VERIFY, "check that every chunk is in the table", "here", verify),
         StepKind(UNLOCK, "release the table's lock", "here", unlock),
     ),
+    rehearsal=rehearse.STEP,
     noun="backfill",
     given_up=given_up,
 )

@@ -191,7 +191,6 @@ KIND = Kind(
     request=RefreshRequest,
     plan=plan,
     steps=(
-        rehearse.STEP,
         shared_steps.HOLD,
         shared_steps.PLAN_AGAIN,
         StepKind(
@@ -207,5 +206,6 @@ KIND = Kind(
         shared_steps.RELEASE,
         shared_steps.VERIFY_PROGRESS,
     ),
+    rehearsal=rehearse.STEP,
     noun="full refresh",
 )

@@ -228,7 +228,6 @@ KIND = Kind(
     request=BesideRequest,
     plan=plan,
     steps=(
-        rehearse.STEP,
         shared_steps.LOCK,
         StepKind(
             BUILD,
@@ -265,6 +264,7 @@ KIND = Kind(
         ),
         shared_steps.VERIFY_PROGRESS,
     ),
+    rehearsal=rehearse.STEP,
     noun="full refresh beside",
     given_up=given_up,
 )

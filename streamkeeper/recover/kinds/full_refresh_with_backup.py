@@ -147,7 +147,6 @@ KIND = Kind(
     request=WithBackupRequest,
     plan=plan,
     steps=(
-        rehearse.STEP,
         shared_steps.HOLD,
         shared_steps.PLAN_AGAIN,
         backup_table.KIND.step(PIN),
@@ -168,6 +167,7 @@ KIND = Kind(
         shared_steps.RELEASE,
         shared_steps.VERIFY_PROGRESS,
     ),
+    rehearsal=rehearse.STEP,
     noun="full refresh with backup",
     given_up=given_up,
 )

@@ -168,7 +168,6 @@ KIND = Kind(
     request=ResetRequest,
     plan=plan,
     steps=(
-        rehearse.STEP,
         shared_steps.HOLD,
         shared_steps.PLAN_AGAIN,
         shared_steps.DECIDE,
@@ -177,4 +176,5 @@ KIND = Kind(
         shared_steps.VERIFY_PROGRESS,
     ),
     noun="reset",
+    rehearsal=rehearse.STEP,
 )

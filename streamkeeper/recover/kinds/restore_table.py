@@ -241,7 +241,6 @@ KIND = Kind(
     request=RestoreRequest,
     plan=plan,
     steps=(
-        rehearse.STEP,
         shared_steps.HOLD,
         shared_steps.PLAN_AGAIN,
         StepKind(
@@ -267,4 +266,5 @@ KIND = Kind(
         shared_steps.RELEASE,
         shared_steps.VERIFY_PROGRESS,
     ),
+    rehearsal=rehearse.STEP,
 )

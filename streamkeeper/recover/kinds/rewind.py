@@ -241,7 +241,6 @@ KIND = Kind(
     request=RewindRequest,
     plan=plan,
     steps=(
-        rehearse.STEP,
         shared_steps.HOLD,
         shared_steps.PLAN_AGAIN,
         shared_steps.DECIDE,
@@ -251,4 +250,5 @@ KIND = Kind(
         shared_steps.RELEASE,
         shared_steps.VERIFY_PROGRESS,
     ),
+    rehearsal=rehearse.STEP,
 )

@@ -142,8 +142,9 @@ class Kind:
 
     ``request`` is a dataclass from which form, options and checks are derived
     (:mod:`streamkeeper.recover.requests.form`). ``plan(settings, manifest, request, recovery id)`` changes
-    nothing. ``given_up`` removes what the recovery made for itself, when it is given up or abandoned; it may
-    be called more than once.
+    nothing. ``rehearsal`` is the step that carries it out on a copy, before the approval, where a request
+    asks for that; None if it cannot be rehearsed. ``given_up`` removes what the recovery made for itself,
+    when it is given up or abandoned; it may be called more than once.
     """
 
     name: str
@@ -152,6 +153,7 @@ class Kind:
     plan: Callable[[Settings, Manifest, Any, str], Plan]
     steps: tuple[StepKind, ...]
     noun: str = ""
+    rehearsal: StepKind | None = None
     given_up: Callable[[Work], None] | None = None
 
     def form(self, manifest: Manifest, parked: Sequence[str] = ()) -> tuple[FormField, ...]:
@@ -174,22 +176,28 @@ class Kind:
 
         :raises RequestError: the kind has no such step.
         """
-        found = next((step for step in self.steps if step.name == name), None)
+        known = [*self.unasked, *self.asked]
+        found = next((step for step in known if step.name == name), None)
         if found is None:
-            raise RequestError(
-                f"{self.name} has no step {name!r}. Its steps are {', '.join(self.step_names)}."
-            )
+            names = ", ".join(step.name for step in known)
+            raise RequestError(f"{self.name} has no step {name!r}. Its steps are {names}.")
         return found
 
     @property
     def step_names(self) -> tuple[str, ...]:
-        """The names of the steps, in their order."""
+        """The names of the steps that it always has, in their order."""
         return tuple(step.name for step in self.steps)
 
     @property
     def unasked(self) -> tuple[StepKind, ...]:
-        """The steps that run before approval."""
-        return tuple(step for step in self.steps if step.unasked)
+        """The steps that run before approval, that which a request may ask for first."""
+        first = () if self.rehearsal is None else (self.rehearsal,)
+        return (*first, *(step for step in self.steps if step.unasked))
+
+    @property
+    def asked(self) -> tuple[StepKind, ...]:
+        """The steps that run after approval."""
+        return tuple(step for step in self.steps if not step.unasked)
 
     @property
     def first_change(self) -> StepKind | None:
@@ -199,7 +207,8 @@ class Kind:
     def is_past_return(self, step: str) -> bool:
         """Return whether a recovery at a step can only be continued: nothing undoes what it did."""
         first = self.first_change
-        return first is None or self.step_names.index(step) > self.step_names.index(first.name)
+        names = [one.name for one in (*self.unasked, *self.asked)]
+        return first is None or names.index(step) > names.index(first.name)
 
 
 def kind(name: str) -> Kind:

@@ -91,8 +91,8 @@ class Evidence:
     """What a rehearsal came to.
 
     ``plan`` is the plan that was made and carried out on the copy; None if there was no recovery.
-    ``pipelines`` is the folder with the declarations, ``environment`` the name of where it was rehearsed. ``files`` and ``bytes`` are those of the copy, shared
-    ones included.
+    ``pipelines`` is the folder with the declarations, ``environment`` the name of where it was rehearsed.
+    ``files`` and ``bytes`` are those of the copy, shared ones included.
     """
 
     plan: Plan | None
@@ -169,7 +169,7 @@ def read(found: dict[str, Any]) -> Evidence:
 
 
 def settled(settings: Settings, manifest: Manifest, plan: Plan, request: Any) -> Plan:
-    """Return a plan with the step that rehearses only where that is asked for, and refused where the pipeline
+    """Return a plan with the step that rehearses where that is asked for, and refused where the pipeline
     demands a rehearsal and there is none, or where one is named that was of something else.
 
     :raises RequestError: there is no rehearsal of the name.
@@ -177,8 +177,7 @@ def settled(settings: Settings, manifest: Manifest, plan: Plan, request: Any) ->
     if not isinstance(request, Rehearsable):
         return plan
     if request.rehearse:
-        return plan
-    plan = replace(plan, steps=tuple(step for step in plan.steps if step != REHEARSE))
+        return replace(plan, steps=(REHEARSE, *plan.steps))
     if request.rehearsal:
         return _backed(settings, plan, request.rehearsal)
     pipeline = next((one for one in manifest.pipelines if one.name == plan.pipeline), None)

@@ -46,7 +46,6 @@ class RehearseRequest(Request):
     """
 
     refused = "The rehearsal was not planned"
-    run = tuple(field for field in RUN if field.name == "reason")
 
     flow: str = asked("string", "Flow", "The flow whose pipeline is rehearsed.", names="flow", mends=True)
     recovery: str = asked(

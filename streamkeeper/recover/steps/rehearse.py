@@ -1,12 +1,12 @@
 """The step that rehearses a recovery before its approval: it is carried out on a copy, and nothing of the
 original is changed.
 
-{warehouse}/__rehearsals/<recovery>/state/      generations, checkpoints and ledger of the copy
-                                   /warehouse/  tables: their logs copied, their data files shared
-                                   /backups/    what the rehearsed recovery backs up
+{warehouse}/__rehearsals/<recovery>/<try>/state/      generations, checkpoints and ledger of the copy
+                                         /warehouse/  tables: their logs copied, their data files shared
+                                         /backups/    what the rehearsed recovery backs up
 
 All of it is removed when the step ends, however it ends; what a kill leaves is removed with the recovery, or
-by the next try.
+by the next try, which has a folder of its own: a driver that a killed one left never meets it.
 """
 
 from __future__ import annotations
@@ -51,16 +51,17 @@ def folder(settings: Settings, recovery: str) -> str:
     return f"{settings.warehouse.rstrip('/')}/{REHEARSALS}/{recovery}"
 
 
-def copy_settings(settings: Settings, recovery: str, pipelines: str, files: int | None) -> Settings:
+def copy_settings(work: Work, asked: Rehearsed) -> Settings:
     """Return the settings under which everything happens on the copy."""
-    root = folder(settings, recovery)
+    tries = sum(event.event == f"{work.step}.started" for event in work.book.events())
+    root = f"{folder(work.settings, work.plan.recovery_id)}/{tries:03d}"
     return replace(
-        settings,
+        work.settings,
         state=f"{root}/state",
         warehouse=f"{root}/warehouse",
         backups=f"{root}/backups",
-        pipelines=Path(pipelines) if pipelines else settings.pipelines,
-        read_at_most=files or 0,
+        pipelines=Path(asked.pipelines) if asked.pipelines else work.settings.pipelines,
+        read_at_most=asked.files or 0,
     )
 
 

@@ -130,6 +130,7 @@ COMMIT = ("rewind", "restore_table", "full_refresh")
 SET_APART = {
     "adopt": "tests/spark/recover/test_killed_recoveries.py",
     "full_refresh_beside": "tests/spark/recover/full_refresh/test_full_refresh_beside.py",
+    "rehearse": "tests/spark/rehearse/test_killed_rehearsals.py",
 }
 """Kinds that cannot be asked of a flow that has begun, or build with drivers of their own, and where they are
 killed instead.

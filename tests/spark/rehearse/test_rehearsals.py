@@ -4,7 +4,6 @@ of the original is changed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +26,7 @@ from streamkeeper.recover.steps.rehearse import folder
 from streamkeeper.settings import Settings
 from tests.oracle import first_per
 from tests.worlds.flow_world import NAME, Flowbed, heartbeat, pipeline, wait_until
+from tests.worlds.rehearsing import original
 from tests.worlds.suites import long_after
 
 DISTINCT, PLAIN = pipeline(), pipeline(view="")
@@ -56,19 +56,6 @@ def carry_out(spark: SparkSession, settings: Settings, plan: Plan, *steps: str) 
 def rehearse(bed: Flowbed, plan: Plan) -> Evidence:
     """Carry out the step that rehearses, and return what it came to."""
     return rehearsal.read(carry_out(bed.spark, bed.settings, plan, rehearsal.REHEARSE))
-
-
-def original(bed: Flowbed) -> dict[str, tuple[str, int]]:
-    """Return the hash and the time of every file that flows keep: all but ledgers and manifests."""
-    return {
-        str(file.relative_to(bed.root)): (
-            hashlib.sha256(file.read_bytes()).hexdigest(),
-            file.stat().st_mtime_ns,
-        )
-        for part in ("state", "warehouse", "data")
-        for file in (bed.root / part).rglob("*")
-        if file.is_file() and not {"ledger", "manifests", "__rehearsals"} & set(file.parts)
-    }
 
 
 def planned_only(bed: Flowbed, values: dict[str, Any]) -> Plan:
@@ -152,7 +139,7 @@ def test_a_flow_runs_on_while_it_is_copied_and_the_copy_goes_on_exactly_after_it
     assert table.rows < 121, "the flow was still reading when it was copied"
     assert (table.rows_after, table.only_before, driver.whole) == (121, 0, True), evidence.as_text()
     assert table.checksum_after == checksum_of(bed)
-    bed.holds(first_per(bed.events, "event_id"))
+    bed.holds(first_per(bed.events, ["event_id"]))
 
 
 def test_a_declaration_of_another_folder_is_rehearsed_alone_and_with_the_recovery_that_it_needs(

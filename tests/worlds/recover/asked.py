@@ -21,5 +21,10 @@ ASKED: dict[str, dict[str, Any]] = {
 """What is asked of each kind: all of them of the same table."""
 
 
-SET_APART = {"adopt": "tests/core/kinds/test_adopt.py"}
-"""Kinds that cannot be asked of a flow that has begun, and where they are tried instead."""
+SET_APART = {
+    "adopt": "tests/core/kinds/test_adopt.py",
+    "rehearse": "tests/spark/rehearse/test_rehearsals.py",
+}
+"""Kinds that cannot be asked of a flow that has begun, or that change nothing, and where they are tried
+instead.
+"""

@@ -49,6 +49,8 @@ def test_the_form_asks_for_what_a_reset_needs_in_reading_order(known: Manifest) 
         "generation",
         "state",
         "infer_schemas",
+        "rehearse",
+        "rehearsal",
         "accept",
         "approval",
         "dry_run",
