@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streamkeeper.errors import SettingsError
-from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.settings import ENVIRONMENTS, PROJECT, Settings, of_environment
 
 
 def test_an_empty_environment_gives_the_demos_folders() -> None:
@@ -30,8 +30,11 @@ def test_settings_survive_the_way_through_another_process_environment() -> None:
             "STREAMKEEPER_STATE": "s3://bucket/state",
             "STREAMKEEPER_DATA": "/some/data",
             "STREAMKEEPER_LEASE_TERM": "7.5",
+            "STREAMKEEPER_READ_AT_MOST": "3",
+            "STREAMKEEPER_ENV": "stage",
         }
     )
+    assert (first.read_at_most, first.environment) == (3, "stage")
     assert Settings.from_environment(first.as_environment()) == first
 
 
@@ -116,3 +119,22 @@ def test_folders_that_would_destroy_each_other_are_refused(value: dict[str, str]
 def test_folders_beside_each_other_are_taken(value: dict[str, str]) -> None:
     settings = Settings.from_environment({f"STREAMKEEPER_{name}": place for name, place in value.items()})
     assert Settings.from_environment(settings.as_environment()) == settings
+
+
+def test_an_environment_is_a_file_of_settings(tmp_path: Path) -> None:
+    (tmp_path / "stage.env").write_text(
+        "# of the stage\n\nSTREAMKEEPER_STATE=/srv/stage/state\nexport STREAMKEEPER_WAREHOUSE='/srv/w'\n"
+    )
+    (tmp_path / "wrong.env").write_text("PATH=/somewhere\n")
+    folder = {ENVIRONMENTS: str(tmp_path)}
+    assert of_environment("stage", folder) == {
+        "STREAMKEEPER_STATE": "/srv/stage/state",
+        "STREAMKEEPER_WAREHOUSE": "/srv/w",
+        "STREAMKEEPER_ENV": "stage",
+    }
+    with pytest.raises(SettingsError, match=r"no environment 'prod' in .*There are: stage, wrong. Write"):
+        of_environment("prod", folder)
+    with pytest.raises(SettingsError, match=r"no environment '../stage'"):
+        of_environment("../stage", folder)
+    with pytest.raises(SettingsError, match=r"wrong.env:1: 'PATH' is no setting. A line is NAME=value"):
+        of_environment("wrong", folder)

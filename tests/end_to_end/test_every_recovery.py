@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from demo import evidence
 from demo.airflow.api import ApiError
 from streamkeeper.delta import log as delta_log
 from streamkeeper.flows import ledger
+from streamkeeper.recover import engine
 from streamkeeper.recover.plans.kind import KINDS, kind
 from tests import events_evidence
 from tests.chaos.striking import titled
@@ -94,7 +96,7 @@ OUTSIDE: dict[str, dict[str, Any]] = {
 """Values that Airflow itself refuses by the form, for each recovery."""
 SET_APART = {
     "adopt": "tests/end_to_end/test_adoption.py",
-    "rehearse": "tests/end_to_end/test_rehearsals.py",
+    "rehearse": "tests/end_to_end/test_every_recovery.py",
 }
 """Kinds that cannot be asked of a flow that runs, or do nothing but try another, and where a good request of
 theirs is tried. Bad ones are tried here.
@@ -248,6 +250,48 @@ def test_a_recovery_whose_task_and_then_all_of_airflow_is_killed_in_a_step_comes
         None,
         generation,
     )
+
+
+@pytest.mark.long
+def test_go_starts_what_was_rehearsed_and_the_flow_ran_until_then(standing: World) -> None:
+    world = standing
+    before = world.home.generations()
+    epoch = world.look().epoch
+    run = world.api.trigger("rehearse", {"flow": FLOW, "recovery": "full_refresh", "reason": "to see"})
+    world.api.wait_for_task("rehearse", run, "approve", ("awaiting_input",), 3 * ENDING)
+    question = world.api.question("rehearse", run, "approve")
+    assert question["subject"] == f"Approve the rehearsal of {FLOW}?"
+    assert f"| {NAME} |" in question["body"] and "### Rehearsal" in question["body"]
+    assert (world.look().epoch, world.home.generations()) == (epoch, before), "nothing was changed"
+    assert not any(Path(world.settings.warehouse, "__rehearsals").iterdir())
+
+    assert world.api.answer("rehearse", run, "approve", question["options"][0], ENDING) == "success"
+    assert world.api.wait_for_run("rehearse", run, ENDING) == "success"
+    rehearsal = world.api.xcom("rehearse", run, "plan")["recovery"]
+    assert world.api.wait_for_run("full_refresh", rehearsal, 3 * ENDING) == "success"
+    recovery = world.api.xcom("full_refresh", rehearsal, "plan")["recovery"]
+    plan = engine.read_plan(world.settings, NAME, recovery)
+    assert any(note.startswith(f"Rehearsed by {rehearsal}") for note in plan.notes)
+    assert ledger.open(world.home.storage, NAME, rehearsal).end() is not None
+    world.await_flow("running", generation=before[-1] + 1)
+    is_exact(world)
+
+
+@pytest.mark.long
+def test_no_go_starts_nothing_and_a_recovery_rehearses_itself_before_it_asks(standing: World) -> None:
+    world = standing
+    before = world.home.generations()
+    run = world.api.trigger("rehearse", {"flow": FLOW, "recovery": "reset_checkpoint"})
+    world.api.wait_for_task("rehearse", run, "approve", ("awaiting_input",), 3 * ENDING)
+    world.api.answer("rehearse", run, "approve", "Reject", ENDING)
+    world.api.wait_for_run("rehearse", run, ENDING)
+    assert world.api.tasks("rehearse", run)["go"]["state"] == "skipped"
+    own = world.api.trigger("reset_checkpoint", {"flow": FLOW, "rehearse": True, "dry_run": True})
+    assert world.api.wait_for_run("reset_checkpoint", own, 3 * ENDING) == "success"
+    tasks = world.api.tasks("reset_checkpoint", own)
+    assert (tasks["rehearse"]["state"], tasks["approve"]["state"]) == ("success", "skipped")
+    assert f"| {NAME} |" in world.api.xcom("reset_checkpoint", own, "rehearse")["markdown"]
+    assert world.home.generations() == before
 
 
 def is_exact(world: World) -> None:

@@ -1,6 +1,7 @@
 """Which rows of a table a rehearsal changed: the version that was copied beside the newest one.
 
-Rows are compared by a 64-bit hash of the columns that both versions have, repeats counted.
+Rows are compared by a 64-bit hash of the columns that both versions have, repeats counted. An AUTO CDC
+table's bookkeeping is none of them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from streamkeeper.declare.cdc_spec import BOOKKEEPING
 from streamkeeper.delta import log as delta_log
 from streamkeeper.recover.plans.rehearsal import EXAMPLES, TableEvidence
 from streamkeeper.tables.backups import Checksum
@@ -65,7 +67,7 @@ def compare(
 
 
 def _read(spark: SparkSession, path: str, version: int) -> DataFrame:
-    return spark.read.format("delta").option("versionAsOf", version).load(spark_url(path))
+    return spark.read.format("delta").option("versionAsOf", version).load(spark_url(path)).drop(BOOKKEEPING)
 
 
 def _short(found: Checksum) -> str:

@@ -115,6 +115,24 @@ class Evidence:
         )
         yield from ((f"Steps: {steps}.",) if steps else ())
         yield from (one.in_words() for one in self.drivers)
+        yield from (
+            f"{one.flow}, for real: about {seconds:,.0f} s, at this rate."
+            for one in self.drivers
+            if not one.whole and (seconds := self._for_real(one)) is not None
+        )
+
+    def _for_real(self, driver: DriverEvidence) -> float | None:
+        """Return the seconds that a driver needs for all rows that its plan reads again; None if these were
+        not counted.
+        """
+        flow = self.plan.flow(driver.flow) if self.plan is not None else None
+        amounts = (
+            [amount for price in flow.prices for amount in (price.repeated, price.replayed)] if flow else []
+        )
+        rows = [amount.rows for amount in amounts if not amount.nothing]
+        if not rows or not driver.rows or any(count is None for count in rows):
+            return None
+        return driver.seconds * sum(count or 0 for count in rows) / driver.rows
 
     def as_markdown(self) -> str:
         """Return it for the approval."""

@@ -400,13 +400,18 @@ def test_a_table_that_would_forget_its_batches_is_refused() -> None:
 OPTIONS = """
 mail = dp.notifier("airflow.providers.smtp.notifications.smtp.SmtpNotifier", \
 to="ops@example.org", subject="{{ alert.subject }}")
-dp.configure_pipeline(shared_driver=True, notifiers=[mail], no_progress_after="2 hours")
+dp.configure_pipeline(shared_driver=True, notifiers=[mail], no_progress_after="2 hours", \
+rehearse=["rewind"])
 """
 
 
 def test_a_pipeline_says_once_what_holds_for_all_its_flows(tmp_path: Path) -> None:
     pipeline = load(tmp_path, GOOD + OPTIONS)
-    assert (pipeline.shared_driver, pipeline.no_progress_after) == (True, 7200.0)
+    assert (pipeline.shared_driver, pipeline.no_progress_after, pipeline.rehearse) == (
+        True,
+        7200.0,
+        ("rewind",),
+    )
     assert pipeline.notifiers[0].classpath == "airflow.providers.smtp.notifications.smtp.SmtpNotifier"
     assert pipeline.notifiers[0].arguments == {"to": "ops@example.org", "subject": "{{ alert.subject }}"}
     assert pipeline_from_json(pipeline_to_json(pipeline)) == without_code(pipeline)
@@ -417,7 +422,7 @@ def test_who_is_told_does_not_make_a_flow_another_one_but_its_driver_does(tmp_pa
         pipeline = load(tmp_path, body)
         return fingerprint(pipeline, pipeline.flows[0])
 
-    assert prints(GOOD) == prints(GOOD + "dp.configure_pipeline(no_progress_after=None)")
+    assert prints(GOOD) == prints(GOOD + "dp.configure_pipeline(no_progress_after=None, rehearse=['rewind'])")
     assert prints(GOOD) != prints(GOOD + "dp.configure_pipeline(shared_driver=True)")
 
 
@@ -441,6 +446,11 @@ def test_who_is_told_does_not_make_a_flow_another_one_but_its_driver_does(tmp_pa
             "dp.configure_pipeline(no_progress_after=30)",
             "no_progress_after is 30. Allowed is a number and a unit",
         ),
+        (
+            "dp.configure_pipeline(rehearse=['clean_up'])",
+            "rehearse has 'clean_up'. Give a list of recoveries that can be rehearsed: reset_checkpoint",
+        ),
+        ("dp.configure_pipeline(rehearse='rewind')", "rehearse has 'rewind'. Give a list"),
         ("dp.notifier('mail')", "the notifier 'mail' is no path of a class"),
         ("dp.notifier('a.B', password='abc')", "the notifier a.B has a secret in its argument 'password'"),
         (
@@ -454,7 +464,16 @@ def test_who_is_told_does_not_make_a_flow_another_one_but_its_driver_does(tmp_pa
         ("dp.notifier('a.B', to={1, 2})", "the arguments of the notifier a.B are not JSON values"),
     ],
     ids=[
-        *("twice", "not a truth value", "a name", "no number", "no unit", "no path"),
+        *(
+            "twice",
+            "not a truth value",
+            "a name",
+            "no number",
+            "no unit",
+            "a rehearsal of what has none",
+            "no list of rehearsals",
+            "no path",
+        ),
         *("a password", "a token in a value", "a webhook's address", "no JSON"),
     ],
 )

@@ -64,12 +64,12 @@ def test_one_that_is_killed_leaves_the_original_and_the_next_try_comes_to_the_en
     for numbers in ((1, 2, 3), (3, 4)):
         bed.arrive(*numbers)
     assert bed.run() is Outcome.STOPPED
-    before = original(bed)
+    before = original(bed.root)
     first = command(bed, "recover", *COMMAND)
     wait_until(lambda: has_come(bed, moment), 180, f"the rehearsal has come to {moment}", interval=0.05)
     os.killpg(first.pid, signal.SIGKILL)
     first.communicate()
-    assert original(bed) == before
+    assert original(bed.root) == before
     recovery = recovery_of(bed)
     assert recovery is not None
     again = command(bed, "recover", "reset_checkpoint", "--resume", recovery, "--yes", "--json")

@@ -28,6 +28,7 @@ from tests.oracle import first_per
 from tests.worlds.flow_world import NAME, Flowbed, heartbeat, pipeline, wait_until
 from tests.worlds.rehearsing import original
 from tests.worlds.suites import long_after
+from tests.worlds.tables.customers_world import INCREMENTAL, SNAPSHOT, CustomersBed, delete, upsert
 
 DISTINCT, PLAIN = pipeline(), pipeline(view="")
 DEMANDED = '\ndp.configure_pipeline(rehearse=["reset_checkpoint"])\n'
@@ -103,9 +104,9 @@ def test_a_rehearsal_comes_to_what_the_recovery_then_does_and_changes_nothing(
         bed.arrive(*numbers)
     assert bed.run() is Outcome.STOPPED
     plan = planned(bed.settings, of, rehearse=True, **values)
-    before = original(bed)
+    before = original(bed.root)
     evidence = rehearse(bed, plan)
-    assert original(bed) == before, "nothing is changed"
+    assert original(bed.root) == before, "nothing is changed"
     assert is_gone(bed, plan)
     assert [one.step for one in evidence.steps] == [step for step in plan.steps if step != rehearsal.REHEARSE]
     engine.approve(
@@ -153,7 +154,7 @@ def test_a_declaration_of_another_folder_is_rehearsed_alone_and_with_the_recover
     branch = tmp_path / "branch"
     branch.mkdir()
     (branch / "events.py").write_text(PLAIN)
-    before = original(bed)
+    before = original(bed.root)
     alone = planned(bed.settings, "rehearse", "r1", flow=NAME, pipelines=str(branch))
     with pytest.raises(RecoveryError, match=r"failed on the copy, and nothing was changed: .*was parked"):
         rehearse(bed, alone)
@@ -161,7 +162,7 @@ def test_a_declaration_of_another_folder_is_rehearsed_alone_and_with_the_recover
     reset = {"flow": NAME, "recovery": "reset_checkpoint"}
     whole = planned(bed.settings, "rehearse", "r2", pipelines=str(branch), **reset)
     evidence = rehearse(bed, whole)
-    assert original(bed) == before
+    assert original(bed.root) == before
     [table] = evidence.tables
     assert (table.rows, table.rows_after, table.only_after) == (3, 5, 2), "e3 is there twice without dedupe"
     assert [json.loads(row)["event_id"] for row in table.new] == ["e3", "e4"]
@@ -217,9 +218,50 @@ def test_a_source_whose_files_a_driver_would_take_away_is_not_rehearsed(
     bed = make_bed(text)
     bed.arrive(1, 2)
     assert bed.run() is Outcome.STOPPED
-    before = original(bed)
+    before = original(bed.root)
     with pytest.raises(
         RecoveryError, match="has cleanSource delete: a driver on a copy would take away files"
     ):
         rehearse(bed, planned(bed.settings, "rehearse", flow=NAME))
-    assert original(bed) == before
+    assert original(bed.root) == before
+
+
+@pytest.mark.parametrize(
+    ("of", "values"),
+    [
+        ("rewind", {"flow": f"customers.{INCREMENTAL}", "batch": "1", "target": "restored"}),
+        pytest.param("full_refresh", {"table": "customers.customers"}, marks=pytest.mark.long),
+    ],
+)
+def test_a_table_by_key_is_rehearsed_with_what_it_remembers_and_all_its_flows(
+    of: str, values: dict[str, Any], tmp_path: Path, spark: SparkSession
+) -> None:
+    shop = CustomersBed.make(tmp_path / "a bed", spark)
+    shop.take_snapshot(1, 2, 3)
+    for events in ([upsert(4, 1), upsert(1, 2)], [delete(2, 3), upsert(5, 4)], [upsert(3, 6), delete(5, 7)]):
+        shop.change(*events)
+        assert shop.run() is Outcome.STOPPED
+    assert shop.run(SNAPSHOT) is Outcome.DONE
+    shop.change(upsert(2, 1), upsert(6, 8))
+    accept = ["repeats", "loss"]
+    along = {"along": [f"customers.{SNAPSHOT}"]} if of == "rewind" else {}
+    plan = planned(shop.settings, of, rehearse=True, accept=accept, **values, **along)
+    before = original(shop.root)
+    found = carry_out(spark, shop.settings, plan, rehearsal.REHEARSE)
+    evidence = rehearsal.read(found)
+    assert original(shop.root) == before, "nothing is changed"
+    engine.approve(shop.settings, plan.pipeline, plan.recovery_id, "a test")
+    rest = [step for step in plan.steps if step not in (rehearsal.REHEARSE, "verify_progress")]
+    carry_out(spark, shop.settings, plan, *rest)
+    assert shop.run() is Outcome.STOPPED
+    assert shop.run(SNAPSHOT) is Outcome.DONE
+    shop.is_exact()
+    [table] = evidence.tables
+    real = compare(spark, "customers", shop.table, None, ())
+    assert (table.rows_after, table.checksum_after) == (real.rows_after, real.checksum_after), found[
+        "markdown"
+    ]
+    assert {one.flow.partition(".")[2]: one.whole for one in evidence.drivers} == {
+        INCREMENTAL: True,
+        SNAPSHOT: True,
+    }
