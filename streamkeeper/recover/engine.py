@@ -40,10 +40,11 @@ def recovery_id(recovery: str, run: str) -> str:
     return f"{recovery}-{short}-{hashlib.sha256(f'{recovery}/{run}'.encode()).hexdigest()[:8]}"
 
 
-def plan(settings: Settings, of: Kind, request: Any, recovery: str) -> Plan:
+def plan(settings: Settings, of: Kind, request: Any, recovery: str, on_copy: bool = False) -> Plan:
     """Return the plan of a recovery as the ledger will keep it, without secrets; change nothing.
 
     :param request: as ``of.parse`` returns it.
+    :param on_copy: whether this is the plan of a rehearsal, which no rehearsal is demanded of.
     :raises RequestError: the request does not fit the flows, or their checkpoints; or it names a rehearsal
         that there is not.
     :raises TableLocked: another recovery works on one of the tables.
@@ -51,7 +52,7 @@ def plan(settings: Settings, of: Kind, request: Any, recovery: str) -> Plan:
     check_reason(getattr(request, "reason", None))
     manifest = read_manifest(settings)
     asked = advice.advised(settings, of.plan(settings, manifest, request, recovery))
-    asked = rehearsal.settled(settings, manifest, asked, request)
+    asked = asked if on_copy else rehearsal.settled(settings, manifest, asked, request)
     made = plans.kept(asked)
     _check_whole(asked, made)
     storage = open_storage(settings.state)

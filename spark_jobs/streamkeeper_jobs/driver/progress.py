@@ -38,12 +38,14 @@ class Progress:
         self._executors.look(bool(query.status["isTriggerActive"]))
         progress = query.lastProgress
         if progress is not None and _ran(progress) and progress["batchId"] != self._batch:
-            self._batch = int(progress["batchId"])
-            self._batches += 1
-            self._rows += int(progress["numInputRows"])
-            self._total += int(progress["numInputRows"])
-            self._triggers += 1
-            if self._batches == 1:
+            fresh = self._batches == 0
+            for done in self._since(query, progress):
+                self._batch = int(done["batchId"])
+                self._batches += 1
+                self._rows += int(done["numInputRows"])
+                self._total += int(done["numInputRows"])
+                self._triggers += 1
+            if fresh:
                 self._cross_check()
             self._line(query)
         elif self._is_idle(query):
@@ -51,6 +53,13 @@ class Progress:
             if self._batch is None and progress is not None:
                 self._batch = self._committed_before(int(progress["batchId"]))
         self._job.watch.tell(batch=self._batch, triggers=self._triggers, rows=self._total)
+
+    def _since(self, query: StreamingQuery, newest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """Return the batches since the last look: small ones may have passed between two looks."""
+        if self._batch is not None and newest["batchId"] == self._batch + 1:
+            return [newest]
+        after = -1 if self._batch is None else self._batch
+        return [one for one in query.recentProgress if _ran(one) and after < one["batchId"]]
 
     def _committed_before(self, batch: int) -> int | None:
         """Return the batch before one if this generation committed it; its seed is no batch of its own."""

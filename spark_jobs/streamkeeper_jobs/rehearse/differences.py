@@ -100,7 +100,8 @@ def _examples(frame: DataFrame, differ: DataFrame, side: str, keys: Sequence[str
     first = [name for name in keys if name in frame.columns]
     names = [*first, *(name for name in frame.columns if name not in first)]
     wanted = differ.where(F.col(side) > 0).select("hash")
-    rows = frame.withColumn("hash", hash_of(frame.schema)).join(wanted, "hash", "left_semi")
+    hashed = frame.withColumn("hash", hash_of(frame.schema)).join(wanted, "hash", "left_semi")
+    rows = hashed.dropDuplicates(["hash"])
     text = F.to_json(F.struct(*(column(name) for name in names)))
     found = rows.orderBy(*(F.expr(quoted(name)) for name in names[: max(1, len(first))])).limit(EXAMPLES)
     return [str(row[0])[:_LONGEST] for row in found.select(text).collect()]

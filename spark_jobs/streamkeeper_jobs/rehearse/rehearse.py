@@ -98,7 +98,7 @@ class _Rehearsal:
             return
         of = kind(self._asked.recovery)
         request = of.read_request(self._asked.request)
-        plan = engine.plan(self._copy, of, request, self._work.plan.recovery_id)
+        plan = engine.plan(self._copy, of, request, self._work.plan.recovery_id, on_copy=True)
         self._plan = plan
         shared_steps.check_possible(plan)
         engine.propose(self._copy, plan)

@@ -84,6 +84,8 @@ def follow(
                 watch.tell(phase="stopping")
                 if not order.at_once:
                     _await_end_of_batch(query)
+                    if look is not None:
+                        look(query)
                 raise Stopped(order)
 
 

@@ -233,7 +233,7 @@ def _differences(rehearsed: Plan | None, plan: Plan) -> Iterator[str]:
         return
     before, now = _essence(rehearsed), _essence(plan)
     yield from (
-        f"{name} was {before.get(name)!r}, and is {now.get(name)!r}"
+        f"{name} was {_shown(before.get(name))}, and is {_shown(now.get(name))}"
         for name in sorted({*before, *now})
         if before.get(name) != now.get(name)
     )
@@ -246,6 +246,13 @@ def _differences(rehearsed: Plan | None, plan: Plan) -> Iterator[str]:
         if old.fingerprint != flow.fingerprint:
             yield f"the declaration of {flow.flow} was {old.fingerprint}, and is {flow.fingerprint}"
     yield from plans.worse(rehearsed, plan)
+
+
+def _shown(value: Any) -> str:
+    given = (
+        {name: item for name, item in value.items() if item is not None} if isinstance(value, dict) else value
+    )
+    return repr(given)
 
 
 def _essence(plan: Plan) -> dict[str, Any]:

@@ -34,12 +34,12 @@ DISTINCT, PLAIN = pipeline(), pipeline(view="")
 DEMANDED = '\ndp.configure_pipeline(rehearse=["reset_checkpoint"])\n'
 
 
-def planned(settings: Settings, of: str, recovery: str = "r1", **values: Any) -> Plan:
+def planned(settings: Settings, of: str, as_id: str = "r1", **values: Any) -> Plan:
     """Plan a recovery, and write the plan to the ledger."""
     write_manifest(settings)
     chosen = kind(of)
     request = chosen.parse(values, read_manifest(settings), "a test")
-    return engine.propose(settings, engine.plan(settings, chosen, request, recovery))
+    return engine.propose(settings, engine.plan(settings, chosen, request, as_id))
 
 
 def carry_out(spark: SparkSession, settings: Settings, plan: Plan, *steps: str) -> dict[str, Any]:
@@ -184,16 +184,17 @@ def test_a_rehearsal_that_is_named_counts_until_what_it_rehearsed_is_another(bed
     )
     assert evidence.tables[0].only_after == 2, "both events come again"
     named = {**asked, "rehearsal": "r1"}
-    [price] = refusals(bed, named)
-    assert "accept `repeats`" in price
+    assert [refusal.price for refusal in planned_only(bed, named).refusals] == ["repeats"], refusals(
+        bed, named
+    )
     assert any("Rehearsed by r1" in note for note in planned_only(bed, named).notes)
-    [other] = refusals(bed, {**named, "start": "after-last"})
+    [*_, other] = refusals(bed, {**named, "start": "after-last"})
     assert "start was {'mode': 'earliest'" in other
     with pytest.raises(RequestError, match=r"no rehearsal of that id that came to an end"):
         planned_only(bed, {**asked, "rehearsal": "r9"})
     bed.arrive(5, 6)
     assert bed.run() is Outcome.STOPPED
-    [_, worse] = refusals(bed, named)
+    [*_, worse] = refusals(bed, named)
     assert worse.startswith("The rehearsal r1 was of something else: source events_raw: repeated went from")
 
 
