@@ -24,6 +24,7 @@ from streamkeeper.settings import PROJECT, Settings
 
 RESET_ORDER = [
     "plan",
+    "rehearse",
     "approve",
     "hold",
     "plan_again",

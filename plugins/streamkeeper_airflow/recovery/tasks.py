@@ -240,8 +240,9 @@ class SparkStep(SubmitJob):
         settings = Settings.from_environment()
         where = (settings, plan["pipeline"], plan["recovery"], self.task_id)
         evidence = engine.evidence_of(*where)
-        step = kind(self.of).step(self.task_id)
-        if evidence is None and (step.idle is not None or step.unasked):
+        of = kind(self.of)
+        step = of.step(self.task_id)
+        if evidence is None and (step.idle is not None or step == of.rehearsal):
             try:
                 evidence = engine.without_spark(*where)
             except StreamkeeperError as error:

@@ -4,6 +4,7 @@ the core.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from streamkeeper_airflow.recovery import alerts, tasks
 from streamkeeper_airflow.recovery.approvals import PlanApproval, WorsePriceApproval
 from streamkeeper_airflow.recovery.tasks import (
     GiveUp,
+    Go,
     OnceFlows,
     PlanRecovery,
     RecoveryStep,
@@ -32,6 +34,7 @@ from streamkeeper_airflow.recovery.tasks import (
     UnaskedStep,
 )
 
+from streamkeeper.amounts import LOSS
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.errors import PlanRefused, RecoveryError, StorageError, StreamkeeperError, TableLocked
 from streamkeeper.flows import ledger
@@ -513,3 +516,61 @@ def test_a_recovery_that_is_given_up_is_told_as_one_occasion_with_the_step_that_
     [(kind, text, occasion)] = told.alerts
     assert (kind, occasion) == (AlertKind.RECOVERY_FAILED, "r1")
     assert "nothing else was changed" in text
+
+
+REHEARSED = {
+    **PLAN,
+    "kind": "rehearse",
+    "go": {"dag": "rewind", "conf": {"flow": F, "batch": "1", "rehearsal": "r1", "approval": False}},
+}
+
+
+def test_go_starts_the_recovery_that_was_rehearsed_under_the_rehearsals_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, Any, str]] = []
+    monkeypatch.setattr(
+        tasks.TriggerDagRunOperator,
+        "execute",
+        lambda self, _context: asked.append((self.trigger_dag_id, self.conf, self.trigger_run_id)),
+    )
+    go = Go(task_id="go", trigger_dag_id="rewind", conf=REHEARSED["go"]["conf"], trigger_run_id="r1")
+    go.execute(context(plan=REHEARSED))
+    assert asked == [("rewind", REHEARSED["go"]["conf"], "r1")]
+    with pytest.raises(AirflowSkipException, match="Nobody was asked, so nothing is started"):
+        go.execute(context(plan={**REHEARSED, "approval": False}))
+    with pytest.raises(AirflowSkipException, match="A declaration was rehearsed"):
+        Go(task_id="go", trigger_dag_id="").execute(context(plan={**REHEARSED, "go": None}))
+
+
+def test_what_go_starts_names_the_rehearsal_and_accepts_what_its_answer_names(project: Path) -> None:
+    tried = {
+        "recovery": "full_refresh",
+        "request": {"table": "first.first"},
+        "pipelines": "",
+        "minutes": 10.0,
+        "files": None,
+    }
+    request = {
+        "flow": F,
+        "recovery": "full_refresh",
+        "request": {"infer_schemas": True},
+        "reason": "",
+        "by": "ada",
+    }
+    refusals = (Refusal(LOSS, "rows are lost"), Refusal(LOSS, "more are lost"))
+    planned = Plan("rehearse", "r1", "first", ("first",), request, (), ("rehearse",), "now", details=tried)
+    found = tasks._go(replace(planned, refusals=refusals))
+    assert found == {
+        "dag": "full_refresh",
+        "conf": {
+            "table": "first.first",
+            "infer_schemas": True,
+            "rehearsal": "r1",
+            "reason": "go, as rehearsed by r1",
+            "accept": [LOSS],
+            "approval": False,
+        },
+    }
+    assert tasks._go(replace(planned, details={**tried, "recovery": None})) is None
+    assert tasks._go(replace(planned, recovery=RESET)) is None
