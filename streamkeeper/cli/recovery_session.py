@@ -72,12 +72,15 @@ class Session:
             engine.end_dry_run(self.settings, self.plan.pipeline, self.plan.recovery_id)
 
     def approve(self) -> None:
-        """Ask, and write plan and approval to the ledger.
+        """Ask, and write plan and approval to the ledger; a rehearsal has nothing that needs approval.
 
         :raises PlanRefused: the answer was no.
         """
         from streamkeeper.recover import engine
+        from streamkeeper.recover.plans.kind import kind
 
+        if not kind(self.plan.recovery).asked:
+            return
         if not self.yes and not _confirmed("Carry this out?", self.as_json):
             if engine.is_open(self.settings, self.plan.pipeline, self.plan.recovery_id):
                 engine.give_up(
@@ -124,7 +127,15 @@ class Session:
         return evidence
 
     def ending(self, evidence: dict[str, Any]) -> str:
-        """Return the final state of the flows."""
+        """Return the final state of the flows; of a rehearsal what it came to, and how to go on."""
+        from streamkeeper.recover.plans import rehearsal
+
+        if self.plan.recovery == rehearsal.REHEARSE:
+            found = rehearsal.read(evidence[rehearsal.REHEARSE])
+            tried = self.plan.request["recovery"]
+            name = f"--rehearsal {self.plan.recovery_id}"
+            way = f"Go: the same values to streamkeeper recover {tried}, with {name}." if found.plan else ""
+            return "\n".join(filter(None, (found.as_text(), way)))
         progress = evidence.get("verify_progress", {}).get("flows", {})
         lines = [_ending(flow, progress[flow.flow]) for flow in self.plan.flows if flow.flow in progress]
         return "\n".join(lines or [f"{self.plan.recovery} of {self.plan.subject} is done."])

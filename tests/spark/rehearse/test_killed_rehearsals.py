@@ -1,4 +1,6 @@
-"""Rehearsals that are killed: the original is as it was, and the next try comes to the end."""
+"""Rehearsals by the command line: told in words; killed, the original is as it was, and the next try comes to
+the end.
+"""
 
 from __future__ import annotations
 
@@ -85,3 +87,23 @@ def test_one_that_is_killed_leaves_the_original_and_the_next_try_comes_to_the_en
     [table] = done.evidence["rehearsed"]["tables"]
     assert (table["rows"], table["rows_after"], table["only_before"], table["only_after"]) == (4, 4, 0, 0)
     bed.holds(first_per(bed.events, ["event_id"]))
+
+
+def test_a_command_rehearses_in_words_and_says_how_to_go_on(make_bed: Callable[..., Flowbed]) -> None:
+    bed = make_bed(pipeline(files=1))
+    bed.arrive(1, 2, 3)
+    assert bed.run() is Outcome.STOPPED
+    asked = ("--flow", NAME, "--recovery", "full_refresh", "--minutes", "5")
+    first = command(bed, "recover", "rehearse", *asked)
+    said, _ = first.communicate(timeout=300)
+    assert first.returncode == 0, said
+    assert "table events: 3 rows before, 3 after, the same rows; 0 gone, 0 new" in said
+    rehearsal = recovery_of(bed)
+    assert rehearsal is not None
+    assert f"Go: the same values to streamkeeper recover full_refresh, with --rehearsal {rehearsal}." in said
+    go = command(
+        bed, "recover", "full_refresh", "--table", "events.events", "--rehearsal", rehearsal, "--yes"
+    )
+    said, _ = go.communicate(timeout=300)
+    assert go.returncode == 0, said
+    assert f"Rehearsed by {rehearsal}" in said and bed.home.generations() == [1, 2]
