@@ -37,7 +37,7 @@ _COMMIT = re.compile(rf"{_LOG}/[0-9]{{20}}\.json")
 _VERSION = re.compile(r"([0-9]{20})\.")
 _NAMES = ("ledger/names", "tables")
 """Folders of the state folder that say what names mean, and whose tables are whose."""
-_FILES = (".parquet", ".json", ".bin", ".delta", ".snapshot", ".changelog", ".zip", ".sst")
+_FILES = (".parquet", ".json", ".bin", ".delta", ".snapshot", ".changelog", ".zip", ".sst", ".log")
 """Ends of names that are surely no folders: they are not listed."""
 _NOT_OF_GENERATIONS = re.compile(r"[0-9]{6,}\.change\.json")
 
@@ -206,5 +206,12 @@ def _below(storage: Storage, folder: str) -> Iterator[str]:
             yield full
         elif storage.names(full):
             yield from _below(storage, full)
-        elif "://" in storage.root or Path(storage.path(full)).is_file():
+        elif _is_file(storage, full):
             yield full
+
+
+def _is_file(storage: Storage, name: str) -> bool:
+    """Return whether a name without anything below it is a file; on S3 an empty key stands for a folder."""
+    if "://" in storage.root:
+        return (storage.size(name) or 0) > 0
+    return Path(storage.path(name)).is_file()
