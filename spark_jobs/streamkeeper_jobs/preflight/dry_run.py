@@ -83,7 +83,7 @@ def rehearse(
 ) -> DataFrame:
     """Do the dry run, remove the copy, and return the query's DataFrame.
 
-    :param schemas: of sources that declare none; inferred if nothing is given.
+    :param schemas: known ones of sources that declare none; the others are inferred.
     :raises DoesNotFit: the declaration does not fit the checkpoint; nothing was changed.
     :raises RecoveryError: it does not fit its table.
     :raises CheckpointError: the checkpoint lacks what the batch needs.
@@ -91,7 +91,7 @@ def rehearse(
     flow, storage = rehearsal.flow, rehearsal.storage
     session = _session_of(spark, flow)
     try:
-        known = _schemas(session, flow) if schemas is None else schemas
+        known = _schemas(session, flow, schemas or {})
         frame = flow_frame(session, flow, known, checkpoint=storage.path(rehearsal.folder))
         check_appends(frame)
         _check_table(session, settings, flow, frame)
@@ -112,10 +112,10 @@ def _session_of(spark: SparkSession, flow: Flow) -> SparkSession:
     return session
 
 
-def _schemas(spark: SparkSession, flow: Flow) -> Mapping[str, str]:
+def _schemas(spark: SparkSession, flow: Flow, known: Mapping[str, str]) -> Mapping[str, str]:
     sources = flow.pipeline.sources_of(flow.declaration)
     found = {
-        source.name: infer_schema(spark, source)
+        source.name: known.get(source.name) or infer_schema(spark, source)
         for source in sources
         if source.reads_files and source.schema is None
     }
