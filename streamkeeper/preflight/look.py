@@ -19,7 +19,7 @@ from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.preflight import last_run
 from streamkeeper.preflight.price import priced
 from streamkeeper.preflight.standing import standing
-from streamkeeper.preflight.verdict import VERDICT, Fit, Verdict
+from streamkeeper.preflight.verdict import UNCHANGED, VERDICT, Fit, Verdict
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 from streamkeeper.sources.formats import format_of
 from streamkeeper.storage import open_storage
@@ -40,7 +40,7 @@ def verdicts(
     before = read_manifest(settings)
     renamed = {flow.full_name: _old_name(flow.full_name, manifest, before) for flow in flows}
     looked = {flow.full_name: _look(settings, flow, renamed[flow.full_name]) for flow in flows}
-    found = [verdict for verdict in looked.values() if verdict is not None]
+    found = [priced(settings, verdict) for verdict in looked.values() if verdict is not None]
     if not named:
         found += [Verdict(file, Fit.BREAKS, (why,)) for file, why in manifest.errors.items()]
         found += _gone(manifest, before, {*renamed.values()})
@@ -93,7 +93,12 @@ def look(settings: Settings, flow: Flow) -> Verdict | None:
         return None
     opened = opened_flow(flow, settings, opened_if_possible)
     found = standing(settings, home, opened, begun, lambda source: format_of(source).look(source))
-    return replace(found, why=("It is the declaration that ran last.", *found.why))
+    # A Delta table may have other columns by now, and only Spark tells what the flow makes of them.
+    if found.fit is not Fit.BREAKS and any(
+        source.kind.table for source in opened.pipeline.sources_of(flow.declaration)
+    ):
+        return None
+    return replace(found, why=(UNCHANGED, *found.why))
 
 
 def tried(settings: Settings, flows: Sequence[Flow]) -> Iterator[Verdict]:

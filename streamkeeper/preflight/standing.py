@@ -112,6 +112,6 @@ def _written_again(source: Source, checkpoint: Checkpoint) -> Iterator[str]:
     again = [path for path, at in read.items() if path in there and there[path].modified_ms > at + 1000]
     if again:
         yield (
-            f"The source {source.name} has {len(again)} files that were written again after they were read,"
-            f" such as {again[0]}: Spark does not read them again."
+            f"The source {source.name} has files that were written again after they were read ({len(again)},"
+            f" such as {again[0]}): Spark does not read them again."
         )

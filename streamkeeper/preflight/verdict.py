@@ -6,6 +6,9 @@ import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
+UNCHANGED = "It is the declaration that ran last."
+"""Reason of a verdict on a flow whose declaration is the one that ran."""
+
 VERDICT = "VERDICT "
 """How the line begins that an application prints for each verdict."""
 

@@ -24,7 +24,7 @@ from streamkeeper.preflight import last_run
 from streamkeeper.preflight.differences import differences
 from streamkeeper.preflight.last_run import LastRun
 from streamkeeper.preflight.standing import standing
-from streamkeeper.preflight.verdict import Fit, Verdict
+from streamkeeper.preflight.verdict import UNCHANGED, Fit, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage
 from streamkeeper_jobs.generation.consistency import check_sources
@@ -144,7 +144,7 @@ def _compared(verdict: Verdict, before: LastRun, now: LastRun, more: tuple[str, 
     if notes:
         return replace(verdict, fit=Fit.NOTED, why=notes)
     why = "Only limits, triggers or resources changed: neither the query nor its code."
-    return replace(verdict, why=(why,))
+    return replace(verdict, why=(UNCHANGED if before.fingerprint == now.fingerprint else why,))
 
 
 def _notes(before: LastRun, now: LastRun) -> Iterator[str]:
