@@ -69,16 +69,16 @@ def make_scene(tmp_path: Path, spark: SparkSession, request: pytest.FixtureReque
 
 
 @contextmanager
-def settings_of_its_own(spark: SparkSession, bed: Flowbed) -> Iterator[None]:
-    """Take back what the flow that is declared sets: elsewhere a driver's session ends with it."""
-    before = {name: spark.conf.get(name, None) for name in bed.flow().declaration.spark_conf}
+def settings_of_its_own(spark: SparkSession) -> Iterator[None]:
+    """Take back what flows set inside the block: elsewhere a driver's session ends with it."""
+    before = dict(spark.conf.getAll)
     yield
-    for name in filter(spark.conf.isModifiable, before):
-        value = before[name]
-        if value is None:
+    now = dict(spark.conf.getAll)
+    for name in filter(spark.conf.isModifiable, now):
+        if name not in before:
             spark.conf.unset(name)
-        else:
-            spark.conf.set(name, value)
+        elif now[name] != before[name]:
+            spark.conf.set(name, before[name])
 
 
 def verdict_on(bed: Flowbed, scratch: Path) -> Verdict:
@@ -106,26 +106,26 @@ def rows_of(bed: Flowbed) -> list[str]:
 def test_the_verdict_is_what_the_driver_then_does(
     change: Change, make_scene: MakeScene, spark: SparkSession, tmp_path: Path
 ) -> None:
-    scene, change = make_scene("a bed", change)
-    bed = scene.bed
-    if change.meanwhile is not None:
-        change.meanwhile(scene)
-    before = state_of(bed)
-    bed.declare(change.new)
-    with settings_of_its_own(spark, bed):
+    with settings_of_its_own(spark):
+        scene, change = make_scene("a bed", change)
+        bed = scene.bed
+        if change.meanwhile is not None:
+            change.meanwhile(scene)
+        before = state_of(bed)
+        bed.declare(change.new)
         found = verdict_on(bed, tmp_path / "scratch")
         assert state_of(bed) == before, "nothing is changed"
-        if change.world != DELTA_WORLD or change.meanwhile is None:
-            scene.arrive(*change.come)
+        scene.arrive(*change.come)
         happened = bed.run()
     assert (found.fit, happened) == (change.fit, OUTCOMES[change.driver]), found
     assert change.why in "\n".join(found.why), found
     if change.shows is not None:
         assert change.shows(bed.rows()), bed.rows()
     if change.makes_the_same:
-        unchanged, _ = make_scene("unchanged", change)
-        unchanged.arrive(*change.come)
-        assert unchanged.bed.run() is Outcome.STOPPED
+        with settings_of_its_own(spark):
+            unchanged, _ = make_scene("unchanged", change)
+            unchanged.arrive(*change.come)
+            assert unchanged.bed.run() is Outcome.STOPPED
         assert rows_of(bed) == rows_of(unchanged.bed)
 
 
