@@ -39,18 +39,20 @@ from tests.worlds.preflight.meanwhile import HELPING, Scene
 from tests.worlds.sources.source_world import DeltaBed, KafkaBed
 from tests.worlds.suites import long_after
 
-MakeScene = Callable[[str, Change], tuple[Scene, Change]]
+MakeScene = Callable[[str, Change], tuple[Scene, str]]
 
 
 @pytest.fixture
 def make_scene(tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest) -> MakeScene:
-    """Make a flow of a change's old declaration, in a folder of its own, with what it reads at first."""
+    """Make a flow that has run a change's old declaration, in a folder of its own, and its new declaration."""
 
-    def make(folder: str, change: Change) -> tuple[Scene, Change]:
+    def make(folder: str, change: Change) -> tuple[Scene, str]:
         root = tmp_path / folder
+        old, new = change.old, change.new
         if change.world == KAFKA_WORLD:
             kafka = KafkaBed.make(root, spark, request.getfixturevalue("brokers"))
-            scene, change = Scene(kafka.bed, kafka), filled(change, kafka.topic, kafka.brokers)
+            scene = Scene(kafka.bed, kafka)
+            old, new = (filled(text, kafka.topic, kafka.brokers) for text in (old, new))
         elif change.world == DELTA_WORLD:
             delta = DeltaBed.make(root, spark)
             scene = Scene(delta.bed, delta)
@@ -59,11 +61,11 @@ def make_scene(tmp_path: Path, spark: SparkSession, request: pytest.FixtureReque
             for number, name in ((30, "more"), (31, "elsewhere")):
                 scene.bed.arrive(number, folder=name)
         (scene.bed.root / "pipelines" / "helping.py").write_text(HELPING.format(least=0))
-        scene.bed.declare(change.old)
+        scene.bed.declare(old)
         scene.arrive(1, 2, 3, 4)
         scene.arrive(20, 21)
         assert scene.bed.run() is Outcome.STOPPED
-        return scene, change
+        return scene, new
 
     return make
 
@@ -107,12 +109,12 @@ def test_the_verdict_is_what_the_driver_then_does(
     change: Change, make_scene: MakeScene, spark: SparkSession, tmp_path: Path
 ) -> None:
     with settings_of_its_own(spark):
-        scene, change = make_scene("a bed", change)
+        scene, new = make_scene("a bed", change)
         bed = scene.bed
         if change.meanwhile is not None:
             change.meanwhile(scene)
         before = state_of(bed)
-        bed.declare(change.new)
+        bed.declare(new)
         found = verdict_on(bed, tmp_path / "scratch")
         assert state_of(bed) == before, "nothing is changed"
         scene.arrive(*change.come)
@@ -133,7 +135,7 @@ def test_the_verdict_is_what_the_driver_then_does(
 def test_a_name_alone_tells_of_a_flow_that_is_renamed_or_removed(
     change: Change, make_scene: MakeScene, tmp_path: Path
 ) -> None:
-    scene, change = make_scene("a bed", change)
+    scene, _ = make_scene("a bed", change)
     bed = scene.bed
     read_manifest(bed.settings)
     branch = tmp_path / "branch"

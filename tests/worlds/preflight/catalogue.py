@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -527,8 +527,6 @@ BY_NAME = (
 """Changes that a flow's name alone tells."""
 
 
-def filled(change: Change, topic: str, brokers: str) -> Change:
-    """Return a change whose flow reads this topic, if it reads Kafka."""
-    texts = (text.replace(TOPIC, topic).replace(BROKERS, brokers) for text in (change.old, change.new))
-    old, new = texts
-    return replace(change, old=old, new=new)
+def filled(text: str, topic: str, brokers: str) -> str:
+    """Return the text of a flow with its topic, if it reads Kafka."""
+    return text.replace(TOPIC, topic).replace(BROKERS, brokers)
