@@ -11,6 +11,7 @@ from typing import Any
 
 from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.declare.model import AutoCdcFlow, Source, View
+from streamkeeper.declare.source_options import TOPICS
 from streamkeeper.manifest.manifest import Flow
 
 _LIMITS = (
@@ -78,8 +79,7 @@ def _of_source(before: Source, now: Source) -> Iterator[str]:
     # With latestFirst a limit also decides whether a file is too old to be read.
     limits = () if now.option("latestFirst").lower() == "true" else _LIMITS
     old, new = ({name.lower(): value for name, value in one.options.items()} for one in (before, now))
-    places = ("subscribe", "subscribepattern", "assign", "kafka.bootstrap.servers")
-    for name in sorted({*old, *new} - {*limits, *places}):
+    for name in sorted({*old, *new} - {*limits, *(topics.lower() for topics in TOPICS)}):
         if old.get(name) != new.get(name):
             yield f"{what} has another value of {name}: rows so far were read by the old one."
 

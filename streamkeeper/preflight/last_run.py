@@ -18,6 +18,7 @@ from streamkeeper.declare.model import (
     pipeline_to_json,
     without_code,
 )
+from streamkeeper.declare.source_options import TOPICS
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.json_values import read_as
 from streamkeeper.manifest.import_file import files_of
@@ -87,12 +88,8 @@ def of(
 
 
 def place_of(source: Source) -> str:
-    """Return where a source reads, in words."""
-    named = [
-        f"{name} {source.options[name]}"
-        for name in ("subscribe", "subscribePattern", "assign", "kafka.bootstrap.servers")
-        if name in source.options
-    ]
+    """Return where a source reads, in words. Brokers are not of it: a topic's id tells it from others."""
+    named = [f"{name} {source.options[name]}" for name in TOPICS if name in source.options]
     return ", ".join([source.format, *([source.path] if source.path else []), *named])
 
 

@@ -44,7 +44,7 @@ MakeScene = Callable[[str, Change], tuple[Scene, str]]
 
 @pytest.fixture
 def make_scene(tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest) -> MakeScene:
-    """Make a flow that has run a change's old declaration, in a folder of its own, and its new declaration."""
+    """Make a flow that has run a change's old declaration, in a folder of its own, and its new one's text."""
 
     def make(folder: str, change: Change) -> tuple[Scene, str]:
         root = tmp_path / folder

@@ -204,6 +204,8 @@ SOURCES = (
              but="and reads it from its beginning", shows=has(n=30)),
     of_kafka("the same topic by a pattern", kafka(), kafka(f'"subscribePattern": "{TOPIC}"'), UNDEFINED,
              "its positions are"),
+    of_kafka("addresses of the brokers", kafka(), kafka(brokers=f"{BROKERS},{BROKERS}"), NOTED,
+             "kafka.bootstrap.servers", same=True),
     of_kafka("no change, but partitions were added", kafka(), kafka(), NOTED, "new since then",
              but="and reads them from their first record", shows=has(n=50), meanwhile=meanwhile.widen_topic),
     of_kafka("no change, but the topic was made anew", kafka(), kafka(), BREAKS, "recreated",
