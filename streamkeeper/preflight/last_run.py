@@ -89,7 +89,7 @@ def of(
 
 def place_of(source: Source) -> str:
     """Return where a source reads, in words. Brokers are not of it: a topic's id tells it from others."""
-    named = [f"{name} {source.options[name]}" for name in TOPICS if name in source.options]
+    named = [f"{name} {source.option(name)}" for name in TOPICS if source.option(name)]
     return ", ".join([source.format, *([source.path] if source.path else []), *named])
 
 
