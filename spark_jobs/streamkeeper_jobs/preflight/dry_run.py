@@ -56,7 +56,7 @@ class DoesNotFit(Exception):
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What is tried: a flow, with its sources opened, after a batch of a checkpoint.
+    """What is tried: a flow, with its sources opened, after a batch of a checkpoint, if that has any.
 
     ``folder`` is the copy's name in ``storage``, still empty. ``check_stop`` raises where nobody wants the
     answer any more.
@@ -65,7 +65,7 @@ class Rehearsal:
     storage: Storage
     flow: Flow
     checkpoint: Checkpoint
-    batch: int
+    batch: int | None
     folder: str
     check_stop: Callable[[], None]
 
@@ -95,7 +95,8 @@ def rehearse(
         frame = flow_frame(session, flow, known, checkpoint=storage.path(rehearsal.folder))
         check_appends(frame)
         _check_table(session, settings, flow, frame)
-        _run(session, frame, rehearsal)
+        if rehearsal.batch is not None:
+            _run(session, frame, rehearsal, rehearsal.batch)
     except PySparkException as error:
         raise DoesNotFit(classify(causes_of(error))) from error
     finally:
@@ -182,24 +183,22 @@ def _check_columns(spark: SparkSession, settings: Settings, flow: Flow, frame: D
             )
 
 
-def _run(spark: SparkSession, frame: DataFrame, rehearsal: Rehearsal) -> None:
+def _run(spark: SparkSession, frame: DataFrame, rehearsal: Rehearsal, batch: int) -> None:
     """Copy the checkpoint.
 
     Replay its batch without output if only the table has it; then run an empty one.
     """
     storage, folder, name = rehearsal.storage, rehearsal.folder, f"{rehearsal.flow.full_name} (rehearsed)"
-    copied = copy_checkpoint(
-        rehearsal.checkpoint, rehearsal.batch, folder, _QUERY_ID, rehearsal.check_stop, storage
-    )
+    copied = copy_checkpoint(rehearsal.checkpoint, batch, folder, _QUERY_ID, rehearsal.check_stop, storage)
     copy = Checkpoint(storage, folder)
     pin_state_partitions(spark, copy)
     partitions = str(spark.conf.get(PARTITIONS))
     if not copied.committed:
         pin_partitions(storage, folder, partitions)
         run_muted(frame, name, copy.path(), rehearsal)
-    entry = copy.offsets(rehearsal.batch)
-    watermark = copy.commit(rehearsal.batch).next_watermark_ms
-    following: OffsetEntry = replace(entry, batch=rehearsal.batch + 1, watermark_ms=watermark)
+    entry = copy.offsets(batch)
+    watermark = copy.commit(batch).next_watermark_ms
+    following: OffsetEntry = replace(entry, batch=batch + 1, watermark_ms=watermark)
     storage.overwrite(f"{folder}/offsets/{following.batch}", write_offsets(following))
     pin_partitions(storage, folder, partitions)
     run_muted(frame, name, copy.path(), rehearsal)

@@ -64,16 +64,17 @@ def _tried(
     opened = opened_flow(flow, settings)
     check_sources(opened, checkpoint)
     last = checkpoint.last_commit()
-    if last is None:
-        return replace(verdict, why=("It has no batch yet, so there is nothing that must fit.",))
+    first = replace(verdict, why=("It has no batch yet, so there is no state that must fit.",))
     awaited = tuple(_awaited(spark, opened, start.schemas))
     if awaited:
-        return replace(verdict, fit=Fit.UNDEFINED, why=awaited)
+        return first if last is None else replace(verdict, fit=Fit.UNDEFINED, why=awaited)
     stands = standing(settings, home, opened, begun, partial(look_with_spark, spark))
     if stands.fit is Fit.BREAKS:
         return replace(stands, tried=True)
     rehearsal = Rehearsal(scratch, opened, checkpoint, last, folder, lambda: None)
     frame = rehearse(spark, settings, rehearsal, start.schemas)
+    if last is None:
+        return first
     before = last_run.read(home, generation.number)
     if before is None:
         why = "Spark goes on. What the flow ran before is not known, so nothing was compared."

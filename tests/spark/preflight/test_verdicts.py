@@ -131,6 +131,18 @@ def test_the_verdict_is_what_the_driver_then_does(
         assert rows_of(bed) == rows_of(unchanged.bed)
 
 
+def test_a_flow_without_a_batch_has_no_state_that_must_fit_and_a_query_that_must_run(
+    make_bed: Callable[..., Flowbed], tmp_path: Path
+) -> None:
+    bed = make_bed(PLAIN)
+    assert bed.run() is Outcome.STOPPED
+    bed.declare(DISTINCT)
+    assert verdict_on(bed, tmp_path / "one").fit is Fit.GOES_ON
+    bed.declare(PLAIN.replace("return events\n", 'return events.where("nope > 1")\n'))
+    assert verdict_on(bed, tmp_path / "other").fit is Fit.BREAKS
+    assert bed.run() is Outcome.PARKED
+
+
 @pytest.mark.parametrize("change", BY_NAME, ids=lambda change: change.name)
 def test_a_name_alone_tells_of_a_flow_that_is_renamed_or_removed(
     change: Change, make_scene: MakeScene, tmp_path: Path
