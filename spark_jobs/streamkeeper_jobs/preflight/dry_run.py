@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StringType, StructType
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry, write_offsets
 from streamkeeper.checkpoint.log_entries import PARTITIONS
@@ -27,7 +28,7 @@ from streamkeeper.storage import Storage
 from streamkeeper_jobs.cdc import check_target
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
 from streamkeeper_jobs.spark.exceptions import causes_of
-from streamkeeper_jobs.spark.jvm import classes
+from streamkeeper_jobs.spark.jvm import Classes, classes
 from streamkeeper_jobs.spark.session import spark_url
 from streamkeeper_jobs.spark.stateful_operators import check_appends
 from streamkeeper_jobs.stream.batch_header import pin_state_partitions
@@ -168,19 +169,40 @@ def _check_columns(spark: SparkSession, settings: Settings, flow: Flow, frame: D
             f" lacks; it has {', '.join(sorted(there))}. Nothing was changed. Correct the declaration, or"
             " add them to the table, and plan again."
         )
-    java = classes(spark)
-    cast = java("org.apache.spark.sql.catalyst.expressions.Cast")
-    of_json = java("org.apache.spark.sql.types.DataType").fromJson
     for field in frame.schema.fields:
         had = there[field.name.lower()]
-        # Delta's sink casts what it is given, a text to a number too (Delta 4.4.0): a value that is no number
-        # ends its batch, and no plan tells of values.
-        if not cast.canAnsiCast(of_json(field.dataType.json()), of_json(had.json())):
+        if not _is_stored(classes(spark), field.dataType, had):
             raise RecoveryError(
                 f"The flow {flow.full_name} gives {field.name} as {field.dataType.simpleString()}, and the"
                 f" table at {path} has it as {had.simpleString()}: it cannot be stored. Nothing was changed."
                 " Cast it in the declaration, and plan again."
             )
+
+
+def _is_stored(java: Classes, given: DataType, had: DataType) -> bool:
+    """Return whether Delta's sink takes a column of a type into a table that has another.
+
+    Delta 4.4.0 casts as a store assignment does, and texts to all but truth values: a text that is no number
+    ends its batch, and no plan tells of values. A struct may lack fields.
+    """
+    match given, had:
+        case StructType(), StructType():
+            there = {field.name.lower(): field.dataType for field in had.fields}
+            return all(
+                field.name.lower() in there and _is_stored(java, field.dataType, there[field.name.lower()])
+                for field in given.fields
+            )
+        case ArrayType(), ArrayType():
+            return _is_stored(java, given.elementType, had.elementType)
+        case MapType(), MapType():
+            return _is_stored(java, given.keyType, had.keyType) and _is_stored(
+                java, given.valueType, had.valueType
+            )
+    cast = java("org.apache.spark.sql.catalyst.expressions.Cast")
+    old, new = (java("org.apache.spark.sql.types.DataType").fromJson(one.json()) for one in (had, given))
+    if isinstance(given, StringType) and not isinstance(had, BooleanType):
+        return bool(cast.canAnsiCast(new, old))
+    return bool(cast.canANSIStoreAssign(new, old))
 
 
 def _run(spark: SparkSession, frame: DataFrame, rehearsal: Rehearsal, batch: int) -> None:

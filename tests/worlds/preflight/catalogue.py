@@ -136,7 +136,8 @@ SOURCES = (
     source("rate limit beside `latestFirst`", option("latestFirst", True),
            option("latestFirst", True).replace('"maxFilesPerTrigger": 2, ', ""), NOTED,
            "maxfilespertrigger"),
-    source("path", DISTINCT, DISTINCT.replace("/events", "/elsewhere"), UNDEFINED, "reads json"),
+    source("path", DISTINCT, DISTINCT.replace("/events", "/elsewhere"), UNDEFINED, "reads json",
+           then=PARKED),
     source("format of the files", PLAIN, PLAIN.replace('format="json"', 'format="csv"'), UNDEFINED,
            "reads csv", but="and reads what comes as the new format", shows=has(n=None)),
     source("another kind of source", PLAIN, pipeline(
@@ -156,8 +157,10 @@ SOURCES = (
            MINUS.replace("['distinct_events', 'more_raw']", "['more_raw', 'distinct_events']"), NOTED,
            "sources more_raw, distinct_events", but="and each row is made by the other's rule",
            shows=has(n=-40)),
-    source("type of a column in its schema", PLAIN, PLAIN.replace("n INT", "n BOOLEAN"), NOTED, "n BOOLEAN",
-           but="and what the type cannot hold is null", shows=has(n=None)),
+    source("type of a column in its schema", PLAIN, PLAIN.replace("user_id INT", "user_id TINYINT"), NOTED,
+           "user_id TINYINT"),
+    source("type of a column in its schema, which the table cannot store", PLAIN,
+           PLAIN.replace("n INT", "n BOOLEAN"), BREAKS, "cannot be stored"),
     source("column left out of its schema", PLAIN, PLAIN.replace("user_id INT, ", ""), NOTED, "schema",
            but="and the column is null", shows=has(n=40, user_id=None)),
     source("column added to its schema", PLAIN, PLAIN.replace("n INT", "n INT, more INT"), BREAKS, "lacks"),
@@ -198,7 +201,7 @@ SOURCES = (
              "failondataloss"),
     of_kafka("`includeHeaders`", kafka(), kafka(options='"includeHeaders": True'), NOTED, "includeheaders"),
     of_kafka("another topic", kafka(), kafka(f'"subscribe": "{TOPIC}-more"'), UNDEFINED, "its positions are",
-             meanwhile=meanwhile.make_other_topic),
+             then=PARKED, meanwhile=meanwhile.make_other_topic),
     of_kafka("a topic added", kafka(), kafka(f'"subscribe": "{TOPIC},{TOPIC}-more"'), UNDEFINED,
              "its positions are", meanwhile=meanwhile.make_other_topic,
              but="and reads it from its beginning", shows=has(n=30)),
@@ -218,16 +221,17 @@ ROCKY = with_conf(DISTINCT, **{PROVIDER: ROCKS})
 PARTITIONS, MEMORY = "spark.sql.shuffle.partitions", "spark.driver.memory"
 ZONE = "spark.sql.session.timeZone"
 LOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-setting = of("settings and triggers")
-SETTINGS = (
-    setting("comments and the order of lines", DISTINCT, DISTINCT + "\n# nothing new\n", SAME, "ran last"),
-    setting("another flow of the file", DISTINCT, DISTINCT + """
+OTHER = """
 dp.create_streaming_table("others")
 
 @dp.append_flow(target="others", sources=["events_raw"])
 def other(events):
-    return events
-""", SAME, "ran last"),
+    return events.where("n > 100")
+"""
+setting = of("settings and triggers")
+SETTINGS = (
+    setting("comments and the order of lines", DISTINCT, DISTINCT + "\n# nothing new\n", SAME, "ran last"),
+    setting("another flow of the file", DISTINCT, DISTINCT + OTHER, SAME, "ran last"),
     setting("trigger", DISTINCT, DISTINCT.replace("200 milliseconds", "300 milliseconds"), SAME),
     setting("`on_failure`", DISTINCT, DISTINCT.replace(
         'target="events",', 'target="events", on_failure="retry",'), SAME),
@@ -264,7 +268,7 @@ code = of("code")
 CODE = (
     code("a UDF", seen(UDF.format(by=2)), seen(UDF.format(by=3)), NOTED, "is the code's",
          shows=has(user_id=120)),
-    code("a module beside the file", HELPED, HELPED, NOTED, "is the code's",
+    code("a module beside the file", HELPED, HELPED, NOTED, "+ Filter (n > 40)",
          meanwhile=meanwhile.change_helper, shows=lacks(n=40)),
     code("a constant of the file", PLAIN.replace("dp\n", "dp\n\nLEAST = 2\n", 1),
          PLAIN.replace("dp\n", "dp\n\nLEAST = 3\n", 1), NOTED, "is the code's", same=True),
@@ -308,8 +312,14 @@ PROJECTIONS = (
                same=True),
     projection("text for a number", PLAIN, seen('.withColumn("n", F.col("n").cast("string"))'), NOTED,
                "Project", same=True),
+    projection("truth for a number", PLAIN, seen('.withColumn("n", F.col("n") > 2)'), BREAKS,
+               "cannot be stored"),
+    projection("a time for a number", PLAIN, seen('.withColumn("n", F.col("event_time"))'), BREAKS,
+               "cannot be stored"),
     projection("a field added to a struct", seen(STRUCT.format(more="")), seen(STRUCT.format(
-        more='"event_id", ')), BREAKS),
+        more='"event_id", ')), BREAKS, "cannot be stored"),
+    projection("a field of a struct removed", seen(STRUCT.format(more='"event_id", ')), seen(STRUCT.format(
+        more="")), NOTED, "Project"),
 )  # fmt: skip
 
 # Filters, duplicates, aggregations, joins
@@ -353,11 +363,12 @@ def windows(
 
 
 MANY = 'F.{}.alias("many")'
-BOTH_COUNTS = 'F.count("*").alias("many"), F.max("n").alias("most")'
+SUM = '(F.count("*") + F.max("n")).alias("many")'
 grouped = of("aggregations")
 AGGREGATIONS = (
     grouped("length of a window", windows(), windows(length='"20 seconds"'), NOTED, "20000000"),
-    grouped("windows that overlap", windows(), windows(length='"10 seconds", "5 seconds"'), NOTED, "5000000"),
+    grouped("windows that overlap", windows(), windows(length='"10 seconds", "5 seconds"'), BREAKS,
+            "key columns"),
     grouped("delay of the watermark", windows(), windows(delay="1 minute"), NOTED, "EventTimeWatermark"),
     grouped("no watermark any more", windows(), windows().replace(
         MARKED.format(delay="10 seconds"), ""), BREAKS),
@@ -368,8 +379,8 @@ AGGREGATIONS = (
     grouped("aggregate of the same type", windows(many=MANY.format('max("n")')),
             windows(many=MANY.format('min("n")')), NOTED, "min(n)", but="and mixes both",
             come=(22, 41), shows=has(many=21)),
-    grouped("aggregate added", windows(), windows(many=BOTH_COUNTS), BREAKS),
-    grouped("aggregate removed", windows(many=BOTH_COUNTS), windows(), BREAKS),
+    grouped("aggregate added", windows(), windows(many=SUM), BREAKS),
+    grouped("aggregate removed", windows(many=SUM), windows(), BREAKS),
     grouped("removed", windows(), PLAIN, BREAKS),
 )  # fmt: skip
 JOIN = """
@@ -523,8 +534,8 @@ name = of("names")
 BY_NAME = (
     name("the flow renamed", PLAIN, PLAIN.replace(f'name="{NAMED}"', 'name="cleaned"'), BREAKS,
          "streamkeeper rename", then="refuses the file", but="and runs on as it was declared"),
-    name("the flow removed", PLAIN, PLAIN.partition("@dp.append_flow")[0], NOTED, "declared no more",
-         then="ends", but="and table and state stay"),
+    name("the flow removed", PLAIN + OTHER, PLAIN.partition("@dp.append_flow")[0] + OTHER, NOTED,
+         "declared no more", then="ends", but="and table and state stay"),
 )  # fmt: skip
 """Changes that a flow's name alone tells."""
 
