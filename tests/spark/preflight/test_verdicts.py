@@ -158,8 +158,10 @@ def test_a_name_alone_tells_of_a_flow_that_is_renamed_or_removed(
     assert (found.fit, change.why in "\n".join(found.why)) == (change.fit, True), found
     bed.declare(change.new)
     flows = [flow.full_name for flow in read_manifest(bed.settings).flows()]
-    assert (NAME in flows) == (change.fit is Fit.BREAKS), "renamed, it runs as it was declared"
+    assert (NAME in flows) == (change.fit is Fit.BREAKS), "renamed, it keeps its last declaration"
     assert "events.cleaned" not in flows
+    assert bed.run() is OUTCOMES[change.driver]
+    assert bed.table.is_dir() and bed.home.generations()
 
 
 def test_a_command_tells_it_of_a_folder_that_is_not_deployed_and_by_its_exit_code(

@@ -25,13 +25,13 @@ FILES_WORLD, DELTA_WORLD, KAFKA_WORLD = "files", "delta", "kafka"
 TOPIC, BROKERS = "@topic@", "@brokers@"
 """Stand in the text of a flow that reads Kafka."""
 
-RUNS, PARKED, WAITS, ENDS, FAILS = "runs", "is parked", "waits", "ends by itself", "is tried again"
+RUNS, PARKED, WAITS, ENDS, REFUSES = "runs", "is parked", "waits", "ends by itself", "does not start"
 OUTCOMES = {
     RUNS: Outcome.STOPPED,
     WAITS: Outcome.STOPPED,
     PARKED: Outcome.PARKED,
     ENDS: Outcome.DONE,
-    FAILS: Outcome.FAILED,
+    REFUSES: Outcome.USAGE,
 }
 
 
@@ -151,7 +151,7 @@ SOURCES = (
         flow="events.unionByName(more.selectExpr('event_id', 'int(user_id) user_id', 'int(n) n', "
              "'timestamp(event_time) event_time'))"), NOTED, "more_raw is new"),
     source("added, before its folder is there", PLAIN, UNION.replace("/more", "/later"), UNDEFINED,
-           "a driver waits", then=WAITS, but="with all other sources"),
+           "a driver waits", then=WAITS, but="with all other sources", shows=lacks(n=40)),
     source("removed", UNION, PLAIN, NOTED, "more_raw is gone"),
     source("two swapped by name", MINUS,
            MINUS.replace("['distinct_events', 'more_raw']", "['more_raw', 'distinct_events']"), NOTED,
@@ -331,7 +331,7 @@ FILTERS = (
     filtered("moved before dropDuplicates", pipeline(view=f'{DEDUPE}.where("n > 2")'),
              pipeline(view=f'.where("n > 2"){DEDUPE}'), NOTED, "Filter"),
 )  # fmt: skip
-distinct = of("dropDuplicates")
+distinct = of("dropping duplicates")
 DUPLICATES = (
     distinct("removed", DISTINCT, PLAIN, BREAKS, "was removed or replaced"),
     distinct("added", PLAIN, DISTINCT, BREAKS),
@@ -533,9 +533,9 @@ NAMED = "clean_events"
 name = of("names")
 BY_NAME = (
     name("the flow renamed", PLAIN, PLAIN.replace(f'name="{NAMED}"', 'name="cleaned"'), BREAKS,
-         "streamkeeper rename", then="refuses the file", but="and runs on as it was declared"),
+         "streamkeeper rename", then=REFUSES, but="and keeps its last declaration"),
     name("the flow removed", PLAIN + OTHER, PLAIN.partition("@dp.append_flow")[0] + OTHER, NOTED,
-         "declared no more", then="ends", but="and table and state stay"),
+         "declared no more", then=REFUSES, but="and table and state stay"),
 )  # fmt: skip
 """Changes that a flow's name alone tells."""
 
