@@ -18,7 +18,7 @@ from streamkeeper_jobs.preflight.try_flow import try_flow
 from streamkeeper.errors import UsageError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.manifest.import_file import load_pipeline
-from streamkeeper.preflight.look import told
+from streamkeeper.preflight.verdict import told
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 

@@ -18,6 +18,7 @@ from streamkeeper.declare.model import (
     pipeline_to_json,
     without_code,
 )
+from streamkeeper.declare.source_options import TOPICS
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.json_values import read_as
 from streamkeeper.manifest.import_file import files_of
@@ -31,8 +32,8 @@ class LastRun:
     """What a driver ran: the declaration's fingerprint, the places of its sources, hashes of the code of its
     functions, the lines of its normalized logical plan, and its pipeline's declaration and files.
 
-    ``pipeline`` is as :func:`streamkeeper.declare.model.pipeline_to_json` makes it; ``files`` are texts by
-    their names in the pipelines folder. Both are empty where a driver of an earlier release wrote it.
+    ``pipeline`` is as declared, made by :func:`streamkeeper.declare.model.pipeline_to_json`; ``files`` are
+    texts by their names in the pipelines folder. Both are empty where an earlier release wrote it.
     """
 
     fingerprint: str
@@ -67,28 +68,28 @@ def read_files(file: Path) -> dict[str, str]:
     }
 
 
-def of(flow: Flow, plan: tuple[str, ...], files: dict[str, str] | None = None) -> LastRun:
+def of(
+    flow: Flow, plan: tuple[str, ...], files: dict[str, str] | None = None, opened: Flow | None = None
+) -> LastRun:
     """Return what a driver runs now.
 
-    :param flow: with its sources opened. Of their options, only places are kept.
+    :param flow: as declared: what an environment fills in is not kept.
     :param files: those that it was imported from, as they were then.
+    :param opened: the same flow with its sources opened. Of their options, only places are kept.
     """
-    places = {source.name: place_of(source) for source in flow.pipeline.sources_of(flow.declaration)}
+    read = flow if opened is None else opened
+    places = {source.name: place_of(source) for source in read.pipeline.sources_of(read.declaration)}
     functions = (*flow.pipeline.inputs(flow.declaration), flow.declaration)
     code = (item.code for item in functions if isinstance(item, View | AppendFlow))
-    declared = pipeline_to_json(without_code(flow.pipeline)) if files else {}
+    declared = pipeline_to_json(without_code(flow.pipeline))
     return LastRun(
         flow.fingerprint, places, (*code, flow.pipeline.shared), plan, pipeline=declared, files=files or {}
     )
 
 
 def place_of(source: Source) -> str:
-    """Return where a source reads, in words."""
-    named = [
-        f"{name} {source.options[name]}"
-        for name in ("subscribe", "subscribePattern", "assign", "kafka.bootstrap.servers")
-        if name in source.options
-    ]
+    """Return where a source reads, in words. Brokers are not of it: a topic's id tells it from others."""
+    named = [f"{name} {source.option(name)}" for name in TOPICS if source.option(name)]
     return ", ".join([source.format, *([source.path] if source.path else []), *named])
 
 

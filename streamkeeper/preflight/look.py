@@ -6,25 +6,24 @@ import json
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
-from streamkeeper.amounts import in_words
 from streamkeeper.drivers.submit import PREFLIGHT_JOB, Submission, job_settings
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.position import last_begun
 from streamkeeper.json_values import read_as
+from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.preflight import last_run
-from streamkeeper.preflight.verdict import Fit, Verdict
-from streamkeeper.recover import engine
-from streamkeeper.recover.plans.kind import kind
+from streamkeeper.preflight.price import priced
+from streamkeeper.preflight.standing import standing
+from streamkeeper.preflight.verdict import UNCHANGED, VERDICT, Fit, Verdict
 from streamkeeper.settings import DEFAULT_MASTER, Settings
+from streamkeeper.sources.formats import format_of
 from streamkeeper.storage import open_storage
 from streamkeeper.user_environment import environment
-
-_VERDICT = "VERDICT "
 
 
 def verdicts(
@@ -41,7 +40,7 @@ def verdicts(
     before = read_manifest(settings)
     renamed = {flow.full_name: _old_name(flow.full_name, manifest, before) for flow in flows}
     looked = {flow.full_name: _look(settings, flow, renamed[flow.full_name]) for flow in flows}
-    found = [verdict for verdict in looked.values() if verdict is not None]
+    found = [priced(settings, verdict) for verdict in looked.values() if verdict is not None]
     if not named:
         found += [Verdict(file, Fit.BREAKS, (why,)) for file, why in manifest.errors.items()]
         found += _gone(manifest, before, {*renamed.values()})
@@ -90,9 +89,16 @@ def look(settings: Settings, flow: Flow) -> Verdict | None:
             (f"Generation {newest.number} is decided: the next start makes its checkpoint.",),
         )
     ran = last_run.read(home, newest.number)
-    if ran is not None and ran.fingerprint == flow.fingerprint:
-        return Verdict(flow.full_name, Fit.GOES_ON, ("It is the declaration that ran last.",))
-    return None
+    if ran is None or ran.fingerprint != flow.fingerprint:
+        return None
+    opened = opened_flow(flow, settings, opened_if_possible)
+    found = standing(settings, home, opened, begun, lambda source: format_of(source).look(source))
+    # A Delta table may have other columns by now, and only Spark tells what the flow makes of them.
+    if found.fit is not Fit.BREAKS and any(
+        source.kind.table for source in opened.pipeline.sources_of(flow.declaration)
+    ):
+        return None
+    return replace(found, why=(UNCHANGED, *found.why))
 
 
 def tried(settings: Settings, flows: Sequence[Flow]) -> Iterator[Verdict]:
@@ -110,9 +116,9 @@ def tried(settings: Settings, flows: Sequence[Flow]) -> Iterator[Verdict]:
         assert process.stdout is not None
         found = 0
         for line in process.stdout:
-            if line.startswith(_VERDICT):
+            if line.startswith(VERDICT):
                 found += 1
-                yield read_as(Verdict, json.loads(line.removeprefix(_VERDICT)))
+                yield read_as(Verdict, json.loads(line.removeprefix(VERDICT)))
             else:
                 print(line, end="", file=sys.stderr)
     if process.returncode or found < len(flows):
@@ -120,32 +126,3 @@ def tried(settings: Settings, flows: Sequence[Flow]) -> Iterator[Verdict]:
             f"Spark's application ended with exit code {process.returncode} after {found} of {len(flows)}"
             " verdicts. Its output is above."
         )
-
-
-def told(verdict: Verdict) -> str:
-    """Return a verdict as the line that an application prints."""
-    return f"{_VERDICT}{json.dumps(asdict(verdict))}"
-
-
-def priced(settings: Settings, verdict: Verdict) -> Verdict:
-    """Add what a reset after the last batch costs, by its own plan, if the verdict needs one.
-
-    The plan is of the declaration that is deployed: what it prices are positions, which a change of the query
-    leaves as they are.
-    """
-    if verdict.recovery != "reset_checkpoint":
-        return verdict
-    manifest: Manifest = read_manifest(settings)
-    of = kind(verdict.recovery)
-    try:
-        request = of.parse({"flow": verdict.flow}, manifest, "preflight")
-        made = engine.plan(settings, of, request, engine.recovery_id(of.name, "preflight"))
-    except StreamkeeperError as error:
-        return replace(verdict, price=(f"Its plan is refused: {error}",))
-    price = tuple(
-        f"{one.source}: lost {in_words(one.lost)}; twice {in_words(one.repeated)}; state from"
-        f" {in_words(one.replayed)}"
-        for flow in made.flows
-        for one in flow.prices
-    )
-    return replace(verdict, price=(*price, *(refusal.message for refusal in made.refusals)))

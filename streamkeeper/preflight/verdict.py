@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+
+UNCHANGED = "It is the declaration that ran last."
+"""Reason of a verdict on a flow whose declaration is the one that ran."""
+
+VERDICT = "VERDICT "
+"""How the line begins that an application prints for each verdict."""
 
 
 class Fit(StrEnum):
@@ -48,3 +55,8 @@ def worst(verdicts: tuple[Verdict, ...]) -> Fit:
     """Return the worst of some verdicts."""
     order = list(Fit)
     return max((verdict.fit for verdict in verdicts), key=order.index, default=Fit.GOES_ON)
+
+
+def told(verdict: Verdict) -> str:
+    """Return a verdict as the line that an application prints."""
+    return f"{VERDICT}{json.dumps(asdict(verdict))}"

@@ -15,7 +15,7 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.preflight import change
 from streamkeeper.preflight.change import Change, ChangeState
 from streamkeeper.preflight.last_run import LastRun, read_files
-from streamkeeper.preflight.look import priced
+from streamkeeper.preflight.price import priced
 from streamkeeper.preflight.verdict import Fit, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper_jobs.driver.driver import DriverRequest

@@ -218,7 +218,8 @@ def _drive(
         spark = session(flow)
         check_conditional_writes(spark, asked.settings.state, asked.settings.warehouse)
         _run_generation(
-            Job(spark, asked.settings, home, with_sources, lease, watch, asked.available_now, asked.files)
+            Job(spark, asked.settings, home, with_sources, lease, watch, asked.available_now, asked.files),
+            flow,
         )
         if flow.declaration.once:
             return Outcome.DONE
@@ -236,7 +237,7 @@ def _drive(
     return Outcome.STOPPED
 
 
-def _run_generation(job: Job) -> None:
+def _run_generation(job: Job, declared: Flow) -> None:
     generation = generations.latest(job.home) or generations.decide(
         job.home, generations.first(job.home, job.flow.fingerprint)
     )
@@ -260,7 +261,8 @@ def _run_generation(job: Job) -> None:
         job.sink.update(frame, generation)
     pin_state_partitions(job.spark, checkpoint)
     job.watch.obey()
-    last_run.keep(job.home, generation.number, last_run.of(job.flow, normal_plan(frame), dict(job.files)))
+    runs = last_run.of(declared, normal_plan(frame), dict(job.files), opened=job.flow)
+    last_run.keep(job.home, generation.number, runs)
     trigger = None if job.ends_by_itself else job.flow.declaration.trigger
     query = job.sink.start(frame, generation, job.home.storage.path(start.checkpoint), trigger)
     with ended(query):

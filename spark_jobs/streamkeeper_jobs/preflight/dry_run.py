@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StringType, StructType
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry, write_offsets
 from streamkeeper.checkpoint.log_entries import PARTITIONS
@@ -27,7 +28,7 @@ from streamkeeper.storage import Storage
 from streamkeeper_jobs.cdc import check_target
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
 from streamkeeper_jobs.spark.exceptions import causes_of
-from streamkeeper_jobs.spark.jvm import classes
+from streamkeeper_jobs.spark.jvm import Classes, classes
 from streamkeeper_jobs.spark.session import spark_url
 from streamkeeper_jobs.spark.stateful_operators import check_appends
 from streamkeeper_jobs.stream.batch_header import pin_state_partitions
@@ -56,7 +57,7 @@ class DoesNotFit(Exception):
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What is tried: a flow, with its sources opened, after a batch of a checkpoint.
+    """What is tried: a flow, with its sources opened, after a batch of a checkpoint, if that has any.
 
     ``folder`` is the copy's name in ``storage``, still empty. ``check_stop`` raises where nobody wants the
     answer any more.
@@ -65,7 +66,7 @@ class Rehearsal:
     storage: Storage
     flow: Flow
     checkpoint: Checkpoint
-    batch: int
+    batch: int | None
     folder: str
     check_stop: Callable[[], None]
 
@@ -83,7 +84,7 @@ def rehearse(
 ) -> DataFrame:
     """Do the dry run, remove the copy, and return the query's DataFrame.
 
-    :param schemas: of sources that declare none; inferred if nothing is given.
+    :param schemas: known ones of sources that declare none; the others are inferred.
     :raises DoesNotFit: the declaration does not fit the checkpoint; nothing was changed.
     :raises RecoveryError: it does not fit its table.
     :raises CheckpointError: the checkpoint lacks what the batch needs.
@@ -91,11 +92,12 @@ def rehearse(
     flow, storage = rehearsal.flow, rehearsal.storage
     session = _session_of(spark, flow)
     try:
-        known = _schemas(session, flow) if schemas is None else schemas
+        known = _schemas(session, flow, schemas or {})
         frame = flow_frame(session, flow, known, checkpoint=storage.path(rehearsal.folder))
         check_appends(frame)
         _check_table(session, settings, flow, frame)
-        _run(session, frame, rehearsal)
+        if rehearsal.batch is not None:
+            _run(session, frame, rehearsal, rehearsal.batch)
     except PySparkException as error:
         raise DoesNotFit(classify(causes_of(error))) from error
     finally:
@@ -112,10 +114,10 @@ def _session_of(spark: SparkSession, flow: Flow) -> SparkSession:
     return session
 
 
-def _schemas(spark: SparkSession, flow: Flow) -> Mapping[str, str]:
+def _schemas(spark: SparkSession, flow: Flow, known: Mapping[str, str]) -> Mapping[str, str]:
     sources = flow.pipeline.sources_of(flow.declaration)
     found = {
-        source.name: infer_schema(spark, source)
+        source.name: known.get(source.name) or infer_schema(spark, source)
         for source in sources
         if source.reads_files and source.schema is None
     }
@@ -167,14 +169,9 @@ def _check_columns(spark: SparkSession, settings: Settings, flow: Flow, frame: D
             f" lacks; it has {', '.join(sorted(there))}. Nothing was changed. Correct the declaration, or"
             " add them to the table, and plan again."
         )
-    java = classes(spark)
-    cast = java("org.apache.spark.sql.catalyst.expressions.Cast")
-    of_json = java("org.apache.spark.sql.types.DataType").fromJson
     for field in frame.schema.fields:
         had = there[field.name.lower()]
-        # Delta's sink casts what it is given, a text to a number too (Delta 4.4.0): a value that is no number
-        # ends its batch, and no plan tells of values.
-        if not cast.canAnsiCast(of_json(field.dataType.json()), of_json(had.json())):
+        if not _is_stored(classes(spark), field.dataType, had):
             raise RecoveryError(
                 f"The flow {flow.full_name} gives {field.name} as {field.dataType.simpleString()}, and the"
                 f" table at {path} has it as {had.simpleString()}: it cannot be stored. Nothing was changed."
@@ -182,24 +179,48 @@ def _check_columns(spark: SparkSession, settings: Settings, flow: Flow, frame: D
             )
 
 
-def _run(spark: SparkSession, frame: DataFrame, rehearsal: Rehearsal) -> None:
+def _is_stored(java: Classes, given: DataType, had: DataType) -> bool:
+    """Return whether Delta's sink takes a column of a type into a table that has another.
+
+    Delta 4.4.0 casts as a store assignment does, and texts to all but truth values: a text that is no number
+    ends its batch, and no plan tells of values. A struct may lack fields.
+    """
+    match given, had:
+        case StructType(), StructType():
+            there = {field.name.lower(): field.dataType for field in had.fields}
+            return all(
+                field.name.lower() in there and _is_stored(java, field.dataType, there[field.name.lower()])
+                for field in given.fields
+            )
+        case ArrayType(), ArrayType():
+            return _is_stored(java, given.elementType, had.elementType)
+        case MapType(), MapType():
+            return _is_stored(java, given.keyType, had.keyType) and _is_stored(
+                java, given.valueType, had.valueType
+            )
+    cast = java("org.apache.spark.sql.catalyst.expressions.Cast")
+    old, new = (java("org.apache.spark.sql.types.DataType").fromJson(one.json()) for one in (had, given))
+    if isinstance(given, StringType) and not isinstance(had, BooleanType):
+        return bool(cast.canAnsiCast(new, old))
+    return bool(cast.canANSIStoreAssign(new, old))
+
+
+def _run(spark: SparkSession, frame: DataFrame, rehearsal: Rehearsal, batch: int) -> None:
     """Copy the checkpoint.
 
     Replay its batch without output if only the table has it; then run an empty one.
     """
     storage, folder, name = rehearsal.storage, rehearsal.folder, f"{rehearsal.flow.full_name} (rehearsed)"
-    copied = copy_checkpoint(
-        rehearsal.checkpoint, rehearsal.batch, folder, _QUERY_ID, rehearsal.check_stop, storage
-    )
+    copied = copy_checkpoint(rehearsal.checkpoint, batch, folder, _QUERY_ID, rehearsal.check_stop, storage)
     copy = Checkpoint(storage, folder)
     pin_state_partitions(spark, copy)
     partitions = str(spark.conf.get(PARTITIONS))
     if not copied.committed:
         pin_partitions(storage, folder, partitions)
         run_muted(frame, name, copy.path(), rehearsal)
-    entry = copy.offsets(rehearsal.batch)
-    watermark = copy.commit(rehearsal.batch).next_watermark_ms
-    following: OffsetEntry = replace(entry, batch=rehearsal.batch + 1, watermark_ms=watermark)
+    entry = copy.offsets(batch)
+    watermark = copy.commit(batch).next_watermark_ms
+    following: OffsetEntry = replace(entry, batch=batch + 1, watermark_ms=watermark)
     storage.overwrite(f"{folder}/offsets/{following.batch}", write_offsets(following))
     pin_partitions(storage, folder, partitions)
     run_muted(frame, name, copy.path(), rehearsal)

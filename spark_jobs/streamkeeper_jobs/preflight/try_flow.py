@@ -6,27 +6,32 @@ Nothing of the flow is changed. The copy lies in a folder of the machine that tr
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.drivers.failures import FailureClass
-from streamkeeper.errors import DeclarationError, StreamkeeperError
+from streamkeeper.errors import SettingsError, SourceError, StorageError, StreamkeeperError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.preflight import last_run
+from streamkeeper.preflight.differences import differences
 from streamkeeper.preflight.last_run import LastRun
-from streamkeeper.preflight.verdict import Fit, Verdict
+from streamkeeper.preflight.standing import standing
+from streamkeeper.preflight.verdict import UNCHANGED, Fit, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage
 from streamkeeper_jobs.generation.consistency import check_sources
 from streamkeeper_jobs.preflight.dry_run import DoesNotFit, Rehearsal, rehearse
+from streamkeeper_jobs.sources.formats import look_with_spark
 from streamkeeper_jobs.stream.logical_plan import normal_plan
+from streamkeeper_jobs.stream.readers import is_empty, is_there
 
 
 def try_flow(
@@ -37,40 +42,79 @@ def try_flow(
     :param flow: as imported, functions included.
     :param scratch: where the copy is made, in ``folder``, and removed again.
     """
+    verdict = Verdict(flow.full_name, Fit.GOES_ON, tried=True)
+    try:
+        return _tried(spark, settings, home, flow, scratch, folder=folder)
+    except DoesNotFit as refused:
+        return _refused(verdict, refused)
+    except (SourceError, StorageError, SettingsError) as error:
+        return replace(verdict, fit=Fit.UNDEFINED, why=(str(error), "It may pass: run it again."))
+    except StreamkeeperError as error:
+        return replace(verdict, fit=Fit.BREAKS, why=(str(error),))
+
+
+def _tried(
+    spark: SparkSession, settings: Settings, home: FlowHome, flow: Flow, scratch: Storage, *, folder: str
+) -> Verdict:
+    verdict = Verdict(flow.full_name, Fit.GOES_ON, tried=True)
     begun = last_begun(home)
     assert begun is not None, "a flow that never began needs no Spark"
     generation, start = begun
     checkpoint = Checkpoint(home.storage, start.checkpoint)
-    verdict = Verdict(flow.full_name, Fit.GOES_ON, tried=True)
-    try:
-        opened = opened_flow(flow, settings)
-        check_sources(opened, checkpoint)
-        last = checkpoint.last_commit()
-        if last is None:
-            return replace(verdict, why=("It has no batch yet, so there is nothing that must fit.",))
-        rehearsal = Rehearsal(scratch, opened, checkpoint, last, folder, lambda: None)
-        frame = rehearse(spark, settings, rehearsal, start.schemas)
-    except DoesNotFit as refused:
-        return _refused(verdict, refused)
-    except DeclarationError as error:
-        return replace(verdict, fit=Fit.BREAKS, why=(str(error),))
-    except StreamkeeperError as error:
-        return replace(verdict, fit=Fit.BREAKS, why=(str(error),))
-    ran = last_run.read(home, generation.number)
-    found = _compared(verdict, ran, last_run.of(opened, normal_plan(frame)))
-    pinned = tuple(_pinned(flow, checkpoint, last))
-    if not pinned:
-        return found
-    return replace(found, fit=max(found.fit, Fit.NOTED, key=list(Fit).index), why=(*found.why, *pinned))
+    opened = opened_flow(flow, settings)
+    check_sources(opened, checkpoint)
+    last = checkpoint.last_commit()
+    first = replace(verdict, why=("It has no batch yet, so there is no state that must fit.",))
+    awaited = tuple(_awaited(spark, opened, start.schemas))
+    if awaited:
+        return first if last is None else replace(verdict, fit=Fit.UNDEFINED, why=awaited)
+    stands = standing(settings, home, opened, begun, partial(look_with_spark, spark))
+    if stands.fit is Fit.BREAKS:
+        return replace(stands, tried=True)
+    rehearsal = Rehearsal(scratch, opened, checkpoint, last, folder, lambda: None)
+    frame = rehearse(spark, settings, rehearsal, start.schemas)
+    if last is None:
+        return first
+    before = last_run.read(home, generation.number)
+    if before is None:
+        why = "Spark goes on. What the flow ran before is not known, so nothing was compared."
+        return replace(verdict, fit=Fit.NOTED, why=(why, *stands.why))
+    more = (*_declared(before, flow, _kept(checkpoint, last)), *stands.why)
+    return _compared(verdict, before, last_run.of(flow, normal_plan(frame), opened=opened), more)
 
 
-def _pinned(flow: Flow, checkpoint: Checkpoint, last: int) -> Iterator[str]:
-    """Yield what is declared and has no effect, since the checkpoint keeps another value."""
-    kept, stateful = checkpoint.offsets(last).conf, bool(checkpoint.operators())
-    for name, value in sorted(flow.declaration.spark_conf.items()):
-        was = kept.get(name)
-        if was is not None and was.lower() != value.lower() and (stateful or name != PARTITIONS):
-            yield f"{name} is declared as {value}, and the checkpoint keeps {was} until a reset."
+def _awaited(spark: SparkSession, opened: Flow, schemas: Mapping[str, str]) -> Iterator[str]:
+    """Yield the sources that a driver would wait for, and read nothing until they are there."""
+    for source in opened.pipeline.sources_of(opened.declaration):
+        known = not source.reads_files or source.schema is not None or source.name in schemas
+        if not is_there(spark, source) or (not known and is_empty(source)):
+            what = f"The source {source.name} has nothing in {source.path} yet"
+            yield f"{what}: a driver waits for it, and reads nothing."
+
+
+def _kept(checkpoint: Checkpoint, last: int) -> dict[str, str]:
+    """Return the settings that a checkpoint keeps, whatever is declared: partitions only of a state."""
+    kept, operators = dict(checkpoint.offsets(last).conf), checkpoint.operators()
+    kept.pop(PARTITIONS, None)
+    if operators:
+        kept[PARTITIONS] = str(max(operator.partitions for operator in operators))
+    return kept
+
+
+def _declared(before: LastRun, flow: Flow, kept: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is declared otherwise than it ran, beside plan and code, and what of it has no effect."""
+    ran = before.flow(flow.name) if before.pipeline else None
+    if ran is None:
+        yield "What was declared before is not known but for its plan: options, schemas and rules may differ."
+    had = {} if ran is None else ran.declaration.spark_conf
+    has = flow.declaration.spark_conf
+    for name in sorted(kept.keys() & {*had, *has}):
+        if name not in has:
+            yield f"{name} is declared no more, and the checkpoint keeps {kept[name]} until a reset."
+        elif has[name].lower() != kept[name].lower():
+            yield f"{name} is declared as {has[name]}, and the checkpoint keeps {kept[name]} until a reset."
+    if ran is not None:
+        yield from differences(ran, flow, kept)
 
 
 def _refused(verdict: Verdict, refused: DoesNotFit) -> Verdict:
@@ -84,11 +128,11 @@ def _refused(verdict: Verdict, refused: DoesNotFit) -> Verdict:
             return replace(verdict, fit=Fit.UNDEFINED, why=(*why, again))
 
 
-def _compared(verdict: Verdict, before: LastRun | None, now: LastRun) -> Verdict:
-    """Compare what Spark accepts with what the flow ran: Spark does not notice each change that is wrong."""
-    if before is None:
-        why = "Spark goes on. What the flow ran before is not known, so no plans were compared."
-        return replace(verdict, fit=Fit.NOTED, why=(why,))
+def _compared(verdict: Verdict, before: LastRun, now: LastRun, more: tuple[str, ...]) -> Verdict:
+    """Compare what Spark accepts with what the flow ran: Spark does not notice each change that is wrong.
+
+    :param more: what is to be noted beside plan and code.
+    """
     moved = [
         f"The source {name} reads {now.sources[name]}, and its positions are of {place}: Spark promises"
         " nothing. Reset it to a start that its plan prices."
@@ -97,11 +141,11 @@ def _compared(verdict: Verdict, before: LastRun | None, now: LastRun) -> Verdict
     ]
     if moved:
         return replace(verdict, fit=Fit.UNDEFINED, why=tuple(moved), recovery="reset_checkpoint")
-    notes = tuple(_notes(before, now))
+    notes = (*_notes(before, now), *more)
     if notes:
         return replace(verdict, fit=Fit.NOTED, why=notes)
-    why = "Only limits, triggers or settings changed: neither the query's plan nor its code."
-    return replace(verdict, why=(why,))
+    why = "Only limits, triggers or resources changed: neither the query nor its code."
+    return replace(verdict, why=(UNCHANGED if before.fingerprint == now.fingerprint else why,))
 
 
 def _notes(before: LastRun, now: LastRun) -> Iterator[str]:

@@ -33,12 +33,15 @@ class DeltaInJob(JobFormat[History, DeltaPosition]):
     twice = True
 
     def look(self, job: Job, source: Source, folder: str, schemas: Mapping[str, str]) -> History:
+        return self.seen(job.spark, source)
+
+    def seen(self, spark: SparkSession, source: Source) -> History:
         """Return the history in the table's log; its table id is never None."""
         path = path_of(source)
         found = require_history(path, source.name)
         if found.table_id is not None:
             return found
-        return replace(found, table_id=str(delta_log_of(job.spark, path).tableId()))
+        return replace(found, table_id=str(delta_log_of(spark, path).tableId()))
 
     def complete(self, job: Job, source: Source, position: DeltaPosition) -> DeltaPosition:
         return replace(position, first_read=_first_read(job.home, source))

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from streamkeeper.declare.model import DELTA, FILE_FORMATS, KAFKA, RATE, Source
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.sources.delta import DeltaInJob
@@ -25,6 +27,14 @@ FORMATS: dict[str, JobFormat[Any, Any]] = {
 def format_in_job(source: Source) -> JobFormat[Any, Any]:
     """Return the format of a source, as a driver knows it."""
     return FORMATS[source.format]
+
+
+def look_with_spark(spark: SparkSession, source: Source) -> Any:
+    """Return what a source whose unread data can expire holds now.
+
+    :raises SourceError: it does not answer, or is not there.
+    """
+    return format_in_job(source).seen(spark, source)
 
 
 class Looks:

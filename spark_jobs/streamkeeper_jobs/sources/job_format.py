@@ -59,6 +59,13 @@ class JobFormat(ABC, Generic[L, P]):
         :raises SourceError: it does not answer, or is not there.
         """
 
+    def seen(self, spark: SparkSession, source: Source) -> L:
+        """Return the same of a source whose unread data can expire, which needs no folder.
+
+        :raises SourceError: it does not answer, or is not there.
+        """
+        raise NotImplementedError(f"unread data of {source.format} does not expire")
+
     @abstractmethod
     def write_position(self, into: Planting, position: P, look: Callable[[], L]) -> list[Any]:
         """Write what a source keeps in a checkpoint; return its offset after each step, its own the last."""

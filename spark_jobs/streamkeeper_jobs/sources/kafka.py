@@ -23,9 +23,10 @@ class KafkaInJob(JobFormat[KafkaLook, KafkaPosition]):
     has_ids = True
 
     def look(self, job: Job, source: Source, folder: str, schemas: Mapping[str, str]) -> KafkaLook:
-        return KafkaLook(
-            kafka_topics.look_at(job.spark, source), partial(kafka_topics.at_time, job.spark, source)
-        )
+        return self.seen(job.spark, source)
+
+    def seen(self, spark: SparkSession, source: Source) -> KafkaLook:
+        return KafkaLook(kafka_topics.look_at(spark, source), partial(kafka_topics.at_time, spark, source))
 
     def write_position(
         self, into: Planting, position: KafkaPosition, look: Callable[[], KafkaLook]

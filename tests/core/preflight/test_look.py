@@ -9,8 +9,8 @@ import pytest
 from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import declared
 from streamkeeper.preflight import last_run
-from streamkeeper.preflight.look import look, told, verdicts
-from streamkeeper.preflight.verdict import EXIT_CODES, Fit, Verdict, worst
+from streamkeeper.preflight.look import look, verdicts
+from streamkeeper.preflight.verdict import EXIT_CODES, Fit, Verdict, told, worst
 from tests.worlds.small_world import World
 
 FLOW = "events.clean_events"

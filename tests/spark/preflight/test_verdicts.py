@@ -1,5 +1,6 @@
-"""The look before the restart: what its verdict says of a changed declaration is what a driver then does, or
-what the plans' difference shows where Spark says nothing.
+"""The look before the restart: what its verdict says of a change is what a driver then does.
+
+Where Spark says nothing, the verdict must: a table is that of an unchanged flow wherever it just goes on.
 """
 
 from __future__ import annotations
@@ -7,149 +8,79 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from streamkeeper_jobs.preflight.try_flow import try_flow
 
 from streamkeeper.drivers import submit
 from streamkeeper.exit_codes import Outcome
-from streamkeeper.manifest.manifest import declared
-from streamkeeper.preflight.look import look
+from streamkeeper.manifest.manifest import declared, read_manifest
+from streamkeeper.preflight.look import look, verdicts
 from streamkeeper.preflight.verdict import Fit, Verdict
 from streamkeeper.storage import open_storage
-from tests.worlds.flow_world import DEDUPE, NAME, SCHEMA, Flowbed, pipeline
-from tests.worlds.state_stores import PROVIDER, ROCKS, with_conf
+from tests.worlds.flow_world import NAME, Flowbed
+from tests.worlds.preflight.catalogue import (
+    BY_NAME,
+    CATALOGUE,
+    DELTA_WORLD,
+    DISTINCT,
+    KAFKA_WORLD,
+    OUTCOMES,
+    PLAIN,
+    Change,
+    filled,
+)
+from tests.worlds.preflight.meanwhile import HELPING, Scene
+from tests.worlds.sources.source_world import DeltaBed, KafkaBed
 from tests.worlds.suites import long_after
 
-MARKED = '.withWatermark("event_time", "{delay}")'
-WINDOWS = MARKED + (
-    '.groupBy(F.window("event_time", "{length}").alias("w"){by}).agg({many}.alias("many"))'
-    '.select(F.col("w.start").alias("n"), "many")'
-)
-MORE = f'dp.create_source("more_raw", format="json", path="{{data}}/more", schema="{SCHEMA}")'
-UNION = pipeline(
-    view="",
-    more=MORE,
-    sources=("distinct_events", "more_raw"),
-    parameters="events, more",
-    flow="events.unionByName(more)",
-)
-JOIN = """
-    left = events.withWatermark("event_time", "10 seconds").select("n", F.col("event_time").alias("at"))
-    right = again.withWatermark("event_time", "10 seconds")
-    right = right.select(F.col("n").alias("other"), F.col("event_time").alias("until"))
-    near = F.expr("other = n + 3 AND until BETWEEN at AND at + INTERVAL {bound} SECONDS")
-    return left.join(right, near, "{how}").select("n", "other")
-"""
+MakeScene = Callable[[str, Change], tuple[Scene, str]]
 
 
-def windows(
-    delay: str = "10 seconds", length: str = "10 seconds", by: str = "", many: str = 'F.count("*")'
-) -> str:
-    """Declare counts of windows."""
-    return pipeline(view=WINDOWS.format(delay=delay, length=length, by=by, many=many))
+@pytest.fixture
+def make_scene(tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest) -> MakeScene:
+    """Make a flow that has run a change's old declaration, in a folder of its own, and its new one's text."""
+
+    def make(folder: str, change: Change) -> tuple[Scene, str]:
+        root = tmp_path / folder
+        old, new = change.old, change.new
+        if change.world == KAFKA_WORLD:
+            kafka = KafkaBed.make(root, spark, request.getfixturevalue("brokers"))
+            scene = Scene(kafka.bed, kafka)
+            old, new = (filled(text, kafka.topic, kafka.brokers) for text in (old, new))
+        elif change.world == DELTA_WORLD:
+            delta = DeltaBed.make(root, spark)
+            scene = Scene(delta.bed, delta)
+        else:
+            scene = Scene(Flowbed.make(root, spark))
+            for number, name in ((30, "more"), (31, "elsewhere")):
+                scene.bed.arrive(number, folder=name)
+        (scene.bed.root / "pipelines" / "helping.py").write_text(HELPING.format(least=0))
+        scene.bed.declare(old)
+        scene.arrive(1, 2, 3, 4)
+        scene.arrive(20, 21)
+        assert scene.bed.run() is Outcome.STOPPED
+        return scene, new
+
+    return make
 
 
-def joined(how: str = "inner", bound: int = 5) -> str:
-    """Declare a stream that is joined with itself."""
-    text = pipeline(
-        view="",
-        more=f'dp.create_source("again_raw", format="json", path="{{data}}/events", schema="{SCHEMA}")',
-        sources=("distinct_events", "again_raw"),
-        parameters="events, again",
-    )
-    return text.rpartition("    return ")[0] + JOIN.format(how=how, bound=bound)[1:]
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change of a declaration, its verdict, and words of the reason."""
-
-    name: str
-    old: str
-    new: str
-    fit: Fit
-    why: str = ""
-
-
-PLAIN, DISTINCT = pipeline(view=""), pipeline()
-CHANGES = (
-    Change("dropDuplicates removed", DISTINCT, PLAIN, Fit.BREAKS, "was removed or replaced"),
-    Change(
-        "filter changed",
-        pipeline(view='.where("n > 3")'),
-        pipeline(view='.where("n > 5")'),
-        Fit.NOTED,
-        "+ Filter (n > 5)",
-    ),
-    Change("rate limit", DISTINCT, pipeline(files=7), Fit.GOES_ON, "limits"),
-    Change("dropDuplicates added", PLAIN, DISTINCT, Fit.BREAKS),
-    Change(
-        "columns of dropDuplicates",
-        DISTINCT,
-        pipeline(view='.dropDuplicates(["event_id", "n"])'),
-        Fit.BREAKS,
-        "key columns",
-    ),
-    Change(
-        "filter added", DISTINCT, pipeline(view=f'.where("n > 0"){DEDUPE}'), Fit.NOTED, "+ Filter (n > 0)"
-    ),
-    Change("filter removed", pipeline(view='.where("n > 0")'), PLAIN, Fit.NOTED, "- Filter (n > 0)"),
-    Change("trigger", DISTINCT, DISTINCT.replace("200 milliseconds", "300 milliseconds"), Fit.GOES_ON),
-    Change(
-        "comment and order of lines", DISTINCT, DISTINCT + "\n# nothing new\n", Fit.GOES_ON, "that ran last"
-    ),
-    Change("path", DISTINCT, DISTINCT.replace("/events", "/elsewhere"), Fit.UNDEFINED, "reads json"),
-    Change(
-        "source renamed", DISTINCT, DISTINCT.replace("events_raw", "renamed_raw"), Fit.BREAKS, "renamed_raw"
-    ),
-    Change("source added", PLAIN, UNION, Fit.NOTED, "more_raw is new"),
-    Change("source removed", UNION, PLAIN, Fit.NOTED, "more_raw is gone"),
-    Change(
-        "column of the output computed otherwise",
-        PLAIN,
-        pipeline(view='.withColumn("n", F.col("n") + 1)'),
-        Fit.NOTED,
-        "+ Project",
-    ),
-    Change("column added", PLAIN, pipeline(view='.withColumn("more", F.col("n"))'), Fit.BREAKS, "lacks"),
-    Change("column removed", PLAIN, pipeline(view='.drop("user_id")'), Fit.NOTED, "Project"),
-    Change(
-        "column of another type",
-        PLAIN,
-        pipeline(view='.withColumn("n", F.array("n"))'),
-        Fit.BREAKS,
-        "cannot be stored",
-    ),
-    Change("wider number", PLAIN, pipeline(view='.withColumn("n", F.col("n").cast("long"))'), Fit.NOTED),
-    Change(
-        "text for a number", PLAIN, pipeline(view='.withColumn("n", F.col("n").cast("string"))'), Fit.NOTED
-    ),
-    Change("window's length", windows(), windows(length="20 seconds"), Fit.NOTED, "20000000"),
-    Change("watermark's delay", windows(), windows(delay="1 minute"), Fit.NOTED, "EventTimeWatermark"),
-    Change("grouping key added", windows(), windows(by=', "user_id"'), Fit.BREAKS, "key columns"),
-    Change("type of aggregate", windows(), windows(many='F.max("event_id")'), Fit.BREAKS),
-    Change(
-        "aggregate of the same type",
-        windows(many='F.max("n")'),
-        windows(many='F.min("n")'),
-        Fit.NOTED,
-        "min(n)",
-    ),
-    Change("aggregation removed", windows(), PLAIN, Fit.BREAKS),
-    Change("join's type", joined(), joined(how="left_outer"), Fit.NOTED, "LeftOuter"),
-    Change("join's time bound", joined(), joined(bound=50), Fit.NOTED, "INTERVAL"),
-    Change(
-        "within the watermark",
-        DISTINCT,
-        pipeline(view=MARKED.format(delay="1 hour") + '.dropDuplicatesWithinWatermark(["event_id"])'),
-        Fit.BREAKS,
-    ),
-    Change("state store", DISTINCT, with_conf(DISTINCT, **{PROVIDER: ROCKS}), Fit.NOTED, "until a reset"),
-)
+@contextmanager
+def settings_of_its_own(spark: SparkSession) -> Iterator[None]:
+    """Take back what flows set inside the block: elsewhere a driver's session ends with it."""
+    before = dict(spark.conf.getAll)
+    yield
+    now = dict(spark.conf.getAll)
+    for name in filter(spark.conf.isModifiable, now):
+        if name not in before:
+            spark.conf.unset(name)
+        elif now[name] != before[name]:
+            spark.conf.set(name, before[name])
 
 
 def verdict_on(bed: Flowbed, scratch: Path) -> Verdict:
@@ -161,27 +92,76 @@ def verdict_on(bed: Flowbed, scratch: Path) -> Verdict:
     return try_flow(bed.spark, bed.settings, bed.home, bed.flow(), open_storage(str(scratch)), folder=NAME)
 
 
-@pytest.mark.parametrize("change", long_after(3, CHANGES), ids=lambda change: change.name)
+def state_of(bed: Flowbed) -> list[tuple[str, int]]:
+    """Return all files of the state folder, with their times."""
+    files = (bed.root / "state").rglob("*")
+    return sorted((str(file), file.stat().st_mtime_ns) for file in files if file.is_file())
+
+
+def rows_of(bed: Flowbed) -> list[str]:
+    return sorted(map(repr, bed.rows()))
+
+
+@pytest.mark.parametrize(
+    "change", long_after(3, CATALOGUE), ids=lambda change: f"{change.part}: {change.name}".replace("`", "")
+)
 def test_the_verdict_is_what_the_driver_then_does(
-    change: Change, make_bed: Callable[..., Flowbed], tmp_path: Path
+    change: Change, make_scene: MakeScene, spark: SparkSession, tmp_path: Path
 ) -> None:
-    bed = make_bed(change.old)
-    for folder in ("more", "elsewhere"):
-        bed.arrive(folder=folder)
-    bed.arrive(1, 2, 3, 4)
-    bed.arrive(20, 21)
+    with settings_of_its_own(spark):
+        scene, new = make_scene("a bed", change)
+        bed = scene.bed
+        if change.meanwhile is not None:
+            change.meanwhile(scene)
+        before = state_of(bed)
+        bed.declare(new)
+        found = verdict_on(bed, tmp_path / "scratch")
+        assert state_of(bed) == before, "nothing is changed"
+        scene.arrive(*change.come)
+        happened = bed.run()
+    assert (found.fit, happened) == (change.fit, OUTCOMES[change.driver]), found
+    assert change.why in "\n".join(found.why), found
+    if change.shows is not None:
+        assert change.shows(bed.rows()), bed.rows()
+    if change.makes_the_same:
+        with settings_of_its_own(spark):
+            unchanged, _ = make_scene("unchanged", change)
+            unchanged.arrive(*change.come)
+            assert unchanged.bed.run() is Outcome.STOPPED
+        assert rows_of(bed) == rows_of(unchanged.bed)
+
+
+def test_a_flow_without_a_batch_has_no_state_that_must_fit_and_a_query_that_must_run(
+    make_bed: Callable[..., Flowbed], tmp_path: Path
+) -> None:
+    bed = make_bed(PLAIN)
     assert bed.run() is Outcome.STOPPED
-    before = sorted(str(file) for file in (bed.root / "state").rglob("*"))
-    bed.declare(change.new)
-    found = verdict_on(bed, tmp_path / "scratch")
-    assert sorted(str(file) for file in (bed.root / "state").rglob("*")) == before, "nothing is changed"
+    bed.declare(DISTINCT)
+    assert verdict_on(bed, tmp_path / "one").fit is Fit.GOES_ON
+    bed.declare(PLAIN.replace("return events\n", 'return events.where("nope > 1")\n'))
+    assert verdict_on(bed, tmp_path / "other").fit is Fit.BREAKS
+    assert bed.run() is Outcome.PARKED
+
+
+@pytest.mark.parametrize("change", BY_NAME, ids=lambda change: change.name)
+def test_a_name_alone_tells_of_a_flow_that_is_renamed_or_removed(
+    change: Change, make_scene: MakeScene, tmp_path: Path
+) -> None:
+    scene, _ = make_scene("a bed", change)
+    bed = scene.bed
+    read_manifest(bed.settings)
+    branch = tmp_path / "branch"
+    branch.mkdir()
+    (branch / "events.py").write_text(change.new)
+    new = replace(bed.settings, pipelines=branch)
+    found = verdicts(bed.settings, new, declared(new), [])[-1]
     assert (found.fit, change.why in "\n".join(found.why)) == (change.fit, True), found
-    bed.arrive(40, 41)
-    happened = bed.run()
-    if change.fit is Fit.BREAKS:
-        assert happened is Outcome.PARKED, found
-    elif change.fit is not Fit.UNDEFINED:
-        assert happened is Outcome.STOPPED, found
+    bed.declare(change.new)
+    flows = [flow.full_name for flow in read_manifest(bed.settings).flows()]
+    assert (NAME in flows) == (change.fit is Fit.BREAKS), "renamed, it keeps its last declaration"
+    assert "events.cleaned" not in flows
+    assert bed.run() is OUTCOMES[change.driver]
+    assert bed.table.is_dir() and bed.home.generations()
 
 
 def test_a_command_tells_it_of_a_folder_that_is_not_deployed_and_by_its_exit_code(

@@ -1,0 +1,97 @@
+"""What two declarations of a flow differ in, beside the query's plan and the code of its functions.
+
+Whatever differs is noted, unless it is known to change no row. So is what comes to the language later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+from streamkeeper.checkpoint.log_entries import PARTITIONS
+from streamkeeper.declare.model import AutoCdcFlow, Source, View
+from streamkeeper.declare.source_options import TOPICS
+from streamkeeper.manifest.manifest import Flow
+
+_LIMITS = (
+    "maxfilespertrigger", "maxbytespertrigger", "maxoffsetspertrigger", "minoffsetspertrigger",
+    "maxtriggerdelay", "minpartitions", "maxrecordsperpartition", "maxcachedfiles",
+    "discardcachedinputratio", "fetchoffset.numretries", "fetchoffset.retryintervalms",
+    "kafkaconsumer.polltimeoutms",
+)  # fmt: skip
+"""Options of sources that say how much and how fast, and not what is read."""
+_RESOURCES = (
+    PARTITIONS, "spark.sql.streaming.minBatchesToRetain", "spark.cores.max", "spark.driver.cores",
+    "spark.driver.memory", "spark.driver.memoryOverhead", "spark.executor.cores",
+    "spark.executor.instances", "spark.executor.memory", "spark.executor.memoryOverhead",
+)  # fmt: skip
+"""Settings that say where and how fast a query runs. What pins the number of partitions is told elsewhere."""
+_SAME_ROWS = ("name", "where", "function", "code", "trigger", "on_failure", "on_change", "spark_conf")
+"""Fields of flows and views that change no row, or are compared elsewhere."""
+_PLACES = ("format", "path", "table", "options")
+"""Fields of sources that are compared elsewhere."""
+
+
+def differences(before: Flow, now: Flow, pinned: Collection[str]) -> Iterator[str]:
+    """Yield what is declared otherwise and may change rows, each as a sentence.
+
+    :param pinned: settings that the checkpoint keeps, whatever is declared.
+    """
+    yield from _of_flow(before, now)
+    yield from _of_settings(before.declaration.spark_conf, now.declaration.spark_conf, pinned)
+    had = {item.name: item for item in before.pipeline.inputs(before.declaration)}
+    for item in now.pipeline.inputs(now.declaration):
+        old = had.get(item.name)
+        if isinstance(item, Source) and isinstance(old, Source):
+            yield from _of_source(old, item)
+        elif isinstance(item, View) and isinstance(old, View):
+            yield from _of_fields(f"The view {item.name}", old, item, _SAME_ROWS)
+    old_table, table = (flow.pipeline.table(flow.declaration.target) for flow in (before, now))
+    for said in _of_fields("The table", old_table, table, ("name", "where")):
+        yield f"{said} That is of a new table; the one that is there keeps its own."
+
+
+def _of_flow(before: Flow, now: Flow) -> Iterator[str]:
+    old, new = before.declaration, now.declaration
+    if type(old) is not type(new):
+        kinds = ["applied changes" if isinstance(one, AutoCdcFlow) else "appended rows" for one in (old, new)]
+        yield f"The flow {kinds[0]}, and is of the other kind now: one table would hold rows of both."
+        return
+    yield from _of_fields("The flow", old, new, (*_SAME_ROWS, "spec"))
+    if isinstance(old, AutoCdcFlow) and isinstance(new, AutoCdcFlow):
+        for said in _of_fields("The flow", old.spec, new.spec, ()):
+            yield f"{said} What was applied stays as it was applied."
+
+
+def _of_settings(before: Mapping[str, str], now: Mapping[str, str], pinned: Collection[str]) -> Iterator[str]:
+    for name in sorted({*before, *now}):
+        if before.get(name) != now.get(name) and name not in pinned and name not in _RESOURCES:
+            yield f"The setting {name} changed: rows and state so far are of the old one."
+
+
+def _of_source(before: Source, now: Source) -> Iterator[str]:
+    what = f"The source {now.name}"
+    for said in _of_fields(what, before, now, (*_PLACES, "name", "where", "start")):
+        yield f"{said} Rows so far were read by the old one."
+    if before.start != now.start:
+        yield f"{what} has the start {now.start}, which only a first generation or a reset would use."
+    # With latestFirst a limit also decides whether a file is too old to be read.
+    limits = () if now.option("latestFirst").lower() == "true" else _LIMITS
+    old, new = ({name.lower(): value for name, value in one.options.items()} for one in (before, now))
+    for name in sorted({*old, *new} - {*limits, *(topics.lower() for topics in TOPICS)}):
+        if old.get(name) != new.get(name):
+            yield f"{what} has another value of {name}: rows so far were read by the old one."
+
+
+def _of_fields(what: str, before: Any, now: Any, but: Collection[str]) -> Iterator[str]:
+    for one in fields(now):
+        was, value = getattr(before, one.name), getattr(now, one.name)
+        if one.name not in but and was != value:
+            yield f"{what} has {one.name} {_said(value)}, and had {_said(was)}."
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(value) or "nothing"
+    return "nothing" if value in (None, {}) else str(value)

@@ -1,0 +1,37 @@
+"""What the recovery costs that a verdict names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from streamkeeper.amounts import in_words
+from streamkeeper.errors import StreamkeeperError
+from streamkeeper.manifest.manifest import Manifest, read_manifest
+from streamkeeper.preflight.verdict import Verdict
+from streamkeeper.recover import engine
+from streamkeeper.recover.plans.kind import kind
+from streamkeeper.settings import Settings
+
+
+def priced(settings: Settings, verdict: Verdict) -> Verdict:
+    """Add what a reset after the last batch costs, by its own plan, if the verdict needs one.
+
+    The plan is of the declaration that is deployed: what it prices are positions, which a change of the query
+    leaves as they are.
+    """
+    if verdict.recovery != "reset_checkpoint":
+        return verdict
+    manifest: Manifest = read_manifest(settings)
+    of = kind(verdict.recovery)
+    try:
+        request = of.parse({"flow": verdict.flow}, manifest, "preflight")
+        made = engine.plan(settings, of, request, engine.recovery_id(of.name, "preflight"))
+    except StreamkeeperError as error:
+        return replace(verdict, price=(f"Its plan is refused: {error}",))
+    price = tuple(
+        f"{one.source}: lost {in_words(one.lost)}; twice {in_words(one.repeated)}; state from"
+        f" {in_words(one.replayed)}"
+        for flow in made.flows
+        for one in flow.prices
+    )
+    return replace(verdict, price=(*price, *(refusal.message for refusal in made.refusals)))

@@ -1,0 +1,117 @@
+"""What a flow stands on beside its declaration: whether its table and sources are those of its checkpoint.
+
+No Spark is asked. A flow may run meanwhile: its logs are read in an order by which its next batch is no
+contradiction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.checkpoint.files_log import plain_path
+from streamkeeper.declare.model import Source
+from streamkeeper.delta.log import last_transaction
+from streamkeeper.errors import CheckpointError, SourceError, StorageError
+from streamkeeper.flows import generations
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.generations import AFTER_LAST, Generation, Start, StartAt
+from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.preflight.verdict import Fit, Verdict
+from streamkeeper.settings import Settings
+from streamkeeper.sources.base.format import Before
+from streamkeeper.sources.files.listing import list_files
+from streamkeeper.sources.kafka.options import fails_on_loss
+from streamkeeper.sources.starts import starts_of
+
+Look = Callable[[Source], Any]
+
+
+def standing(
+    settings: Settings, home: FlowHome, flow: Flow, begun: tuple[Generation, Start], look: Look
+) -> Verdict:
+    """Return the verdict on a flow's table and sources; what differs in its declaration is not looked at.
+
+    :param flow: with its sources opened.
+    :param begun: the newest generation that a driver began.
+    :param look: takes the look at a source whose unread data can expire.
+    """
+    found = Verdict(flow.full_name, Fit.GOES_ON)
+    broken = replace(found, fit=Fit.BREAKS, recovery="reset_checkpoint")
+    generation, start = begun
+    checkpoint = Checkpoint(home.storage, start.checkpoint)
+    try:
+        last = generations.committed(home, generation.number, checkpoint.last_commit())
+        path = settings.table_path(flow.declaration.target)
+        sink = last_transaction(path, generation.query_id)
+        stands = CommittedPosition(
+            generation, start, checkpoint, last, sink.version, sink.sealed, sink.complete
+        )
+        why = _contradiction(stands, path)
+        if why is not None:
+            return replace(broken, why=(why,))
+        notes = list(_unknown(stands, path))
+        for source in flow.pipeline.sources_of(flow.declaration):
+            lost, said = _source(source, start, checkpoint, look)
+            if lost:
+                return replace(broken, why=(f"The source {source.name} cannot go on: {lost}.",))
+            notes += said
+    except CheckpointError as error:
+        return replace(broken, why=(str(error),))
+    return replace(found, fit=Fit.NOTED if notes else Fit.GOES_ON, why=tuple(notes))
+
+
+def _contradiction(stands: CommittedPosition, path: str) -> str | None:
+    if stands.sealed:
+        return f"The table at {path} is sealed against this generation: a later one wrote it."
+    if stands.missing_in_sink is not None:
+        return (
+            f"The table at {path} lacks {stands.missing_in_sink} of this flow: it is another table, or was"
+            " replaced or restored."
+        )
+    if stands.is_older_copy:
+        return (
+            f"The table at {path} has batches that the checkpoint never planned: the state is an older copy."
+        )
+    return None
+
+
+def _unknown(stands: CommittedPosition, path: str) -> Iterator[str]:
+    if not stands.sink_known:
+        yield f"The log of {path} does not go back to the flow's last batch: whether it has it is not known."
+
+
+def _source(source: Source, start: Start, checkpoint: Checkpoint, look: Look) -> tuple[str, list[str]]:
+    """Return why a source cannot go on after what was read, or nothing; and what is to be noted."""
+    last = checkpoint.last_commit()
+    offset = None if last is None else checkpoint.offsets(last).sources.get(source.name)
+    if offset is None:
+        return "", []
+    try:
+        if source.reads_files:
+            return "", list(_written_again(source, checkpoint))
+        if not starts_of(source).expires:
+            return "", []
+        before = Before(checkpoint, start.evidence, source.name, offset, strict=False)
+        found = starts_of(source).resolve(source, StartAt(AFTER_LAST), before, lambda: look(source))
+    except (SourceError, StorageError) as error:
+        return "", [f"The source {source.name} could not be looked at: {error}"]
+    lost = found.blocked or (found.lost if fails_on_loss(source) else "")
+    return lost, [f"The source {source.name}: {note}." for note in found.notes]
+
+
+def _written_again(source: Source, checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield that files were written again since they were read: Spark knows files by their paths alone."""
+    there = list_files(source)
+    read = {
+        plain_path(entry.path): entry.timestamp_ms for entry in checkpoint.files_log(source.name).entries()
+    }
+    again = [path for path, at in read.items() if path in there and there[path].modified_ms > at + 1000]
+    if again:
+        yield (
+            f"The source {source.name} has files that were written again after they were read ({len(again)},"
+            f" such as {again[0]}): Spark does not read them again."
+        )

@@ -1,0 +1,20 @@
+"""The page of changes is that of the cases that are tried."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from streamkeeper.preflight.verdict import Fit
+from tests.worlds.preflight.catalogue import BY_NAME, CATALOGUE
+from tests.worlds.preflight.page import PAGE, page
+
+
+def test_the_page_lists_what_is_tried() -> None:
+    assert PAGE.read_text() == page(), "write it: python -m tests.worlds.preflight.page"
+
+
+def test_each_change_is_there_once_and_all_verdicts_are() -> None:
+    changes = (*CATALOGUE, *BY_NAME)
+    assert [key for key, count in Counter((one.part, one.name) for one in changes).items() if count > 1] == []
+    assert {one.fit for one in changes} == {*Fit}
+    assert len(changes) >= 60

@@ -1,0 +1,86 @@
+"""Whether a flow's table and sources are those of its checkpoint, as far as files tell."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streamkeeper.errors import SourceError
+from streamkeeper.flows.position import last_begun
+from streamkeeper.preflight.standing import standing
+from streamkeeper.preflight.verdict import Fit, Verdict
+from tests.worlds.small_world import World
+
+
+def found(world: World, look: Callable[[Any], Any] = lambda source: None) -> Verdict:
+    begun = last_begun(world.home)
+    assert begun is not None
+    return standing(world.settings, world.home, world.flow, begun, look)
+
+
+def table(world: World) -> str:
+    return str(world.root / "warehouse" / "events")
+
+
+@pytest.fixture
+def ran(world: World) -> World:
+    """A flow that has read two files, and written both."""
+    world.begin([[file] for file in world.add_files(2)], 2, 2)
+    return world
+
+
+def test_a_flow_with_its_table_and_its_files_goes_on(ran: World) -> None:
+    assert found(ran) == Verdict("events.clean_events", Fit.GOES_ON)
+
+
+def test_a_table_that_is_gone_or_was_made_anew_breaks_it(ran: World) -> None:
+    shutil.rmtree(table(ran))
+    assert (found(ran).fit, found(ran).recovery) == (Fit.BREAKS, "reset_checkpoint")
+    ran.write_table("another", 1)
+    assert "lacks batches 0 to 1" in found(ran).why[0]
+
+
+def test_a_batch_in_flight_is_no_contradiction(world: World) -> None:
+    world.begin([[file] for file in world.add_files(3)], 1, 2)
+    assert found(world).fit is Fit.GOES_ON
+
+
+def test_a_log_that_was_cleaned_up_is_said(ran: World) -> None:
+    for file in sorted((ran.root / "warehouse" / "events" / "_delta_log").glob("*.json")):
+        file.unlink()
+    log = ran.root / "warehouse" / "events" / "_delta_log" / f"{7:020d}.json"
+    log.write_text('{"commitInfo":{}}\n')
+    assert (found(ran).fit, "not known" in found(ran).why[0]) == (Fit.NOTED, True)
+
+
+def test_files_that_were_written_again_are_said(ran: World) -> None:
+    file = min((ran.root / "data" / "events").iterdir())
+    os.utime(file, (file.stat().st_mtime + 5, file.stat().st_mtime + 5))
+    assert found(ran).fit is Fit.NOTED
+    assert (
+        found(ran)
+        .why[0]
+        .startswith("The source events_raw has files that were written again after they were read (1,")
+    )
+
+
+def test_a_source_that_does_not_answer_is_said(world: World) -> None:
+    text = (world.root / "pipelines" / "events.py").read_text()
+    world.declare(
+        text.replace('path="{data}/events", schema="event_id STRING", options={}', 'path="{data}/t"').replace(
+            "json", "delta"
+        )
+    )
+    world.begin([world.add_files(1)], 1, 1)
+
+    def look(source: Any) -> Any:
+        raise SourceError("no answer")
+
+    assert (found(world, look).fit, found(world, look).why) == (
+        Fit.NOTED,
+        ("The source events_raw could not be looked at: no answer",),
+    )
