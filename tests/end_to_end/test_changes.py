@@ -6,17 +6,29 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from random import Random
 
 import pytest
 
-from streamkeeper.flows import holds, leases
+from demo import evidence
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.flows import generations, holds, leases
+from streamkeeper.flows.leases import Life
 from streamkeeper.flows.status import FlowStatus
-from streamkeeper.preflight import change
+from streamkeeper.preflight import change, last_run
 from streamkeeper.preflight.change import Change, ChangeState
+from streamkeeper.preflight.verdict import Fit
+from tests import events_evidence
+from tests.end_to_end.conftest import declared
 from tests.end_to_end.world import ENDING, RESET, STARTING, World, without_deduplication
+from tests.worlds.pipelines import edited
+from tests.worlds.seeds import next_seed
 from tools.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -52,6 +64,77 @@ def became(world: World, state: ChangeState) -> Change:
         return found if found is not None and found.state is state else None
 
     return wait_until(look, STARTING, f"the change is {state}")
+
+
+DEPLOYS = int(os.environ.get("STREAMKEEPER_DEPLOYS", "12"))
+"""How many changes are deployed at random; 50 by hand."""
+Deploy = Callable[[str, int], str]
+GOOD: dict[str, Deploy] = {
+    "rate limit": lambda text, number: re.sub(r'PerTrigger": [0-9]+', f'PerTrigger": {20 + number}', text),
+    "filter that drops nothing": lambda text, number: edited(
+        text, ("event_id IS NOT NULL", f"event_id IS NOT NULL AND user_id > -{number + 2}")
+    ),
+    "trigger": lambda text, number: re.sub(
+        r'trigger="[0-9]+ \w+"', f'trigger="{1000 + number} milliseconds"', text
+    ),
+}
+BAD: dict[str, Deploy] = {
+    "dropDuplicates removed": lambda text, _: re.sub(r"\n\s*\.dropDuplicates\(.*", "", text),
+    "other keys": lambda text, _: edited(text, ('(["event_id"])', '(["event_id", "user_id"])')),
+    "source renamed": lambda text, number: text.replace("events_raw", f"raw_{number}"),
+    "column that the table lacks": lambda text, number: edited(
+        text, ("    return events\n", f"    return events.selectExpr('*', '{number} AS more')\n")
+    ),
+    "file that cannot be read": lambda text, _: f"{text}\ndef half a deploy",
+}
+
+
+def test_good_and_bad_changes_at_random_moments_with_kills_never_stop_the_flow_and_it_stays_exact(
+    world: World,
+) -> None:
+    seed = next_seed()
+    print(f"STREAMKEEPER_SEED={seed}")
+    random = Random(seed)
+    text = edited(declared(NAME), (f'target="{NAME}",', f'target="{NAME}", on_change="try",'))
+    deploy(world, text, "the first")
+    for number in range(DEPLOYS):
+        good = random.random() < 0.5
+        name = random.choice(sorted(GOOD if good else BAD))
+        changed = (GOOD if good else BAD)[name](text, number)
+        if good:
+            text = changed
+        world.declare(NAME, changed)
+        time.sleep(random.uniform(0, 15))  # the moment of a kill, or of the next change, is any
+        if random.random() < 0.4:
+            killed = leases.current(world.home)
+            if killed is not None and leases.life(world.home, killed) is Life.ALIVE:
+                os.kill(killed.process.pid, signal.SIGKILL)
+        elif not good and name != "file that cannot be read" and random.random() < 0.5:
+            assert became(world, ChangeState.REFUSED).verdict.fit in (Fit.BREAKS, Fit.UNDEFINED), name
+        assert holds.all_of(world.home) == [], f"{name}, deployed as number {number}"
+    deploy(world, text, "the last")
+    assert world.home.generations() == [1]
+    holds.put(world.home, holds.person("checker"), "the table is compared", "checker")
+    world.await_flow("held")
+    start = generations.read_start(world.home, 1)
+    assert start is not None, "the flow ran"
+    paths = evidence.committed_files(Checkpoint(world.home.storage, start.checkpoint), events_evidence.SOURCE)
+    wanted, found = events_evidence.expected(paths, ()), events_evidence.actual(world.table)
+    holds.release(world.home, holds.person("checker"))
+    assert (evidence.differences(wanted, found), len(paths) > DEPLOYS) == ([], True)
+    deploy(world, declared(NAME), "its own")
+
+
+def deploy(world: World, text: str, which: str) -> None:
+    """Deploy a change that fits, and wait until the flow runs with it."""
+    world.declare(NAME, text)
+
+    def runs() -> bool | None:
+        found, wanted = world.look(), world.flow().fingerprint
+        ran = last_run.read(world.home, found.generation or 0)
+        return (found.state == "running" and ran is not None and ran.fingerprint == wanted) or None
+
+    wait_until(runs, 2 * STARTING, f"the flow runs with {which} declaration")
 
 
 def test_a_change_that_fits_takes_over_and_one_that_breaks_is_refused_until_a_reset(world: World) -> None:

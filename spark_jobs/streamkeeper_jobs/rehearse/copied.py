@@ -9,6 +9,7 @@ What belongs to running drivers is left out: leases, heartbeats, holds of people
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,7 +28,7 @@ from streamkeeper.flows import generations, holds
 from streamkeeper.flows.files import FlowHome, table_folder
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
-from streamkeeper.tables.flows_at_version import FlowAt, WritersAt, flow_at
+from streamkeeper.tables.flows_at_version import FlowAt, look_back
 from streamkeeper_jobs.generation.copy_checkpoint import copy_file
 
 _AT_ONCE = 8
@@ -100,7 +101,9 @@ class Copying:
         self._all(here, there, decided)
         if holds.parked(home) is not None:
             self._all(here, there, [home.hold(holds.PARK)])
-        stood = None if version is None else flow_at(home, WritersAt(path, version))
+        stood = None
+        if version is not None:
+            stood = look_back("", path, version, [home]).flows[home.full_name]
         begun = [number for number in home.generations() if generations.read_start(home, number) is not None]
         for number in begun:
             start = generations.read_start(home, number)
@@ -153,7 +156,12 @@ def files_upto(old: Checkpoint, batch: int | None, goes_on: bool, with_state: bo
     if batch is None and goes_on:
         yield "metadata"
         return
-    offsets = {} if batch is None else old.offsets(batch).sources
+    offsets: Mapping[str, Any] = {}
+    if batch is not None:
+        with contextlib.suppress(
+            CheckpointError
+        ):  # a damaged one is copied as it is: it may be what is mended
+            offsets = old.offsets(batch).sources
     root = f"{old.folder}/" if old.folder else ""
     for name in (full.removeprefix(root) for full in _below(old.storage, old.folder)):
         of_state = name.startswith("state/")

@@ -266,3 +266,18 @@ def test_a_table_by_key_is_rehearsed_with_what_it_remembers_and_all_its_flows(
         INCREMENTAL: True,
         SNAPSHOT: True,
     }
+
+
+def test_a_reset_of_a_damaged_checkpoint_is_rehearsed_with_the_damage(bed: Flowbed) -> None:
+    bed.arrive(1, 2)
+    bed.arrive(2, 3)
+    assert bed.run() is Outcome.STOPPED
+    for batch in bed.checkpoint(1).offset_batches():
+        Path(bed.checkpoint(1).path(f"offsets/{batch}")).write_bytes(b"v2\n{ torn")
+    assert bed.run() is Outcome.PARKED
+    bed.arrive(3, 4)
+    values = {"flow": NAME, "start": "earliest", "state": "empty", "accept": ["repeats", "unknown-price"]}
+    evidence = rehearse(bed, planned(bed.settings, "reset_checkpoint", rehearse=True, **values))
+    [table] = evidence.tables
+    assert (table.rows, table.only_before, table.only_after) == (3, 0, 4), evidence.as_text()
+    assert bed.park(), "the original is parked still"
