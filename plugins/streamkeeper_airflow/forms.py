@@ -62,6 +62,8 @@ def _param(field: FormField) -> Param:
         schema["format"] = field.format
     if field.enum is not None:
         schema |= _choice(field, field.enum)
+    if field.labels:
+        schema["values_display"] = dict(field.labels)
     if field.required and field.suggested is None:
         return Param(description_md=field.description, **schema)
     return Param(field.suggested or field.default, description_md=field.description, **schema)

@@ -83,14 +83,14 @@ class _Kinds(TyperGroup):
 def _plan_command(of: Kind) -> Callable[..., None]:
     def run(*, master: str, json: bool, **values: Any) -> None:
         from streamkeeper.cli.recovery_session import Session
+        from streamkeeper.preflight.look import judged
         from streamkeeper.recover import engine
         from streamkeeper.recover.plans import explain
         from streamkeeper.recover.plans import plan as plans
 
         settings = Settings.from_environment()
-        plan = engine.plan(
-            settings, of, _request(settings, of, values), _new_id(of) if of.unasked else "plan-only"
-        )
+        id = _new_id(of) if of.unasked else "plan-only"
+        plan = judged(settings, engine.plan(settings, of, _request(settings, of, values), id))
         session = Session(settings, plan, True, json, master)
         if not engine.unasked_steps(plan) or any(refusal.price is None for refusal in plan.refusals):
             show(plans.to_json(plan), json, explain.as_text(plan))
@@ -109,6 +109,7 @@ def _plan_command(of: Kind) -> Callable[..., None]:
 def _recover_command(of: Kind) -> Callable[..., None]:
     def run(*, yes: bool, resume: str, master: str, json: bool, **values: Any) -> None:
         from streamkeeper.cli.recovery_session import Session
+        from streamkeeper.preflight.look import judged
         from streamkeeper.recover import engine
         from streamkeeper.recover.plans import explain
         from streamkeeper.recover.steps import shared as shared_steps
@@ -122,7 +123,7 @@ def _recover_command(of: Kind) -> Callable[..., None]:
                     f" streamkeeper recover {plan.recovery} --resume {resume}"
                 )
         else:
-            plan = engine.plan(settings, of, _request(settings, of, values), _new_id(of))
+            plan = judged(settings, engine.plan(settings, of, _request(settings, of, values), _new_id(of)))
         session = Session(settings, plan, yes, json, master)
         session.tell(explain.as_text(plan))
         shared_steps.check_accepted(plan)

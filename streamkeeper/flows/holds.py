@@ -21,7 +21,7 @@ from streamkeeper.times import now
 PARK = "park"
 PERSON = "person-"
 """Prefix of the owners of persons' holds."""
-_AT_ONCE = 16
+AT_ONCE = 16
 """Flows checked together: each check of an object store is a round trip."""
 _OWNER = re.compile(r"park|(person|recovery)-[A-Za-z0-9][A-Za-z0-9_.+-]{0,150}")
 
@@ -101,7 +101,7 @@ def parked_flows(storage: Storage, names: Sequence[str]) -> tuple[str, ...]:
         return PARK in FlowHome(storage, pipeline, flow).owners()
 
     try:
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
             return tuple(name for name, found in zip(names, pool.map(is_parked, names), strict=True) if found)
     except StorageError:
         return ()

@@ -6,19 +6,21 @@ once a newer generation has begun, or the files have changed again.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from streamkeeper.declare.model import RESTART
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.holds import AT_ONCE, parked_flows
 from streamkeeper.flows.position import last_begun
 from streamkeeper.json_values import read_as
-from streamkeeper.manifest.manifest import Flow
+from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.preflight import last_run
 from streamkeeper.preflight.last_run import LastRun
 from streamkeeper.preflight.verdict import Verdict
-from streamkeeper.storage import read_json, to_json
+from streamkeeper.storage import Storage, read_json, to_json
 from streamkeeper.times import now
 
 
@@ -78,6 +80,27 @@ def read(home: FlowHome, fingerprint: str) -> Change | None:
             f"{path} is no record of a change: {error}. Remove it: it is tried anew."
         ) from error
     return change if change.fingerprint == fingerprint else None
+
+
+def ill(storage: Storage, manifest: Manifest) -> dict[str, str]:
+    """Return the flows that need a recovery, by full name, and why in a few words: parked ones, then those
+    whose change is kept out; empty if the storage cannot be read.
+    """
+    flows = manifest.flows()
+    parked = dict.fromkeys(parked_flows(storage, [flow.full_name for flow in flows]), "parked")
+
+    def kept_out(flow: Flow) -> str:
+        found = read(FlowHome(storage, flow.pipeline.name, flow.name), flow.fingerprint)
+        return f"change {found.state}: {found.verdict.fit}" if found is not None and found.keeps_out else ""
+
+    tried = [flow for flow in flows if is_tried(flow)]
+    try:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            said = zip(tried, pool.map(kept_out, tried), strict=True)
+            refused = {flow.full_name: why for flow, why in said if why}
+            return {**parked, **{name: why for name, why in refused.items() if name not in parked}}
+    except StorageError:
+        return parked
 
 
 def write(home: FlowHome, change: Change) -> None:

@@ -17,9 +17,11 @@ from streamkeeper.json_values import read_as
 from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.preflight import last_run
+from streamkeeper.preflight.change import read as read_change
 from streamkeeper.preflight.price import priced
 from streamkeeper.preflight.standing import standing
 from streamkeeper.preflight.verdict import UNCHANGED, VERDICT, Fit, Verdict
+from streamkeeper.recover.plans.plan import FlowPlan, Plan
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 from streamkeeper.sources.formats import format_of
 from streamkeeper.storage import open_storage
@@ -99,6 +101,28 @@ def look(settings: Settings, flow: Flow) -> Verdict | None:
     ):
         return None
     return replace(found, why=(UNCHANGED, *found.why))
+
+
+def judged(settings: Settings, plan: Plan) -> Plan:
+    """Return a plan that names the verdict on each declaration that does not simply go on: the one of its
+    trial beside the driver, else what its files tell.
+    """
+    storage, manifest = open_storage(settings.state), read_manifest(settings)
+
+    def with_verdict(planned: FlowPlan) -> FlowPlan:
+        flow = manifest.find(planned.flow)
+        home = FlowHome(storage, flow.pipeline.name, flow.name)
+        change = read_change(home, flow.fingerprint)
+        found = look(settings, flow) if change is None else change.verdict
+        if found is not None:
+            return replace(planned, verdict="" if found.fit is Fit.GOES_ON else found.in_short())
+        newest = generations.latest(home)
+        ran = None if newest is None else last_run.read(home, newest.number)
+        changed = ran is not None and ran.fingerprint != flow.fingerprint
+        said = f"changed since it ran; streamkeeper preflight {planned.flow} tells whether it goes on."
+        return replace(planned, verdict=said if changed else "")
+
+    return replace(plan, flows=tuple(map(with_verdict, plan.flows)))
 
 
 def tried(settings: Settings, flows: Sequence[Flow]) -> Iterator[Verdict]:

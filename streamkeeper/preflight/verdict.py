@@ -46,6 +46,11 @@ class Verdict:
             lines.append(f"  {self.recovery} carries the change in.")
         return "\n".join([*lines, *(f"  {line}" for line in self.price)])
 
+    def in_short(self) -> str:
+        """Return the verdict as one line, without its price."""
+        carried = () if self.recovery is None else (f"{self.recovery} carries the change in.",)
+        return " ".join((f"{self.fit}.", *self.why, *carried))
+
 
 EXIT_CODES = {Fit.GOES_ON: 0, Fit.NOTED: 0, Fit.UNDEFINED: 4, Fit.BREAKS: 1}
 """Exit code of ``streamkeeper preflight`` by the worst verdict."""

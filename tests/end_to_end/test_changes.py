@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from random import Random
+from urllib.parse import quote
 
 import pytest
 
@@ -27,6 +28,7 @@ from streamkeeper.preflight.verdict import Fit
 from tests import events_evidence
 from tests.end_to_end.conftest import declared
 from tests.end_to_end.world import ENDING, RESET, STARTING, World, without_deduplication
+from tests.worlds.browser import Person
 from tests.worlds.pipelines import edited
 from tests.worlds.seeds import next_seed
 from tools.waiting import wait_until
@@ -172,4 +174,56 @@ def test_a_change_that_fits_takes_over_and_one_that_breaks_is_refused_until_a_re
     reset = world.api.trigger(RESET, world.form(flow=FLOW, approval=False))
     assert world.api.wait_for_run(RESET, reset, 2 * ENDING) == "success"
     world.await_flow("running", generation=2, batch=1)
+    assert shown(world) == "running"
+
+
+def test_a_person_reads_the_refusal_rehearses_the_reset_and_says_go(world: World, person: Person) -> None:
+    mine, original = world.pipeline_file.read_text(), declared(NAME)
+    if "on_change" not in mine:
+        mine = edited(mine, (f'target="{NAME}",', f'target="{NAME}", on_change="try",'))
+    deploy(world, mine, "what it has")
+    before = world.look()
+    # The state has what the flow's operators keep: one that goes, or one that comes, breaks it alike.
+    changed = edited(original, (f'target="{NAME}",', f'target="{NAME}", on_change="try",'))
+    world.declare(NAME, without_deduplication(world) if "dropDuplicates" in mine else changed)
+    assert became(world, ChangeState.REFUSED).verdict.fit is Fit.BREAKS
+
+    run = str(world.api.runs(DAG, limit=1)[0]["dag_run_id"])
+    person.visit(f"/dags/{DAG}/runs/{quote(run)}")
+    person.read("the change is refused")
+    person.click("button[aria-label='Edit note']")
+    assert "reset_checkpoint carries the change in." in person.read(f"{FLOW} runs on")
+
+    world.api.parse_again()
+    wait_until(
+        lambda: world.api.read(f"/dags/{RESET}/details")["params"]["flow"]["value"] == FLOW or None,
+        ENDING,
+        "the form has the flow chosen",
+    )
+    ran = {str(run["dag_run_id"]) for run in world.api.runs(RESET)}
+    person.visit(f"/dags/{RESET}")
+    person.click("[data-testid=trigger-dag-button]")
+    person.read("Start of the new checkpoint")
+    assert person.chosen("flow") == f"{FLOW} (change refused: breaks)"
+    person.open_section("Approval")
+    person.switch("rehearse")
+    person.picture("refused_form")
+    person.click("[data-testid=trigger-dag-submit]")
+    reset = wait_until(
+        lambda: next(
+            (name for run in world.api.runs(RESET) if (name := str(run["dag_run_id"])) not in ran), None
+        ),
+        ENDING,
+        "the run that the form triggered",
+    )
+    world.api.wait_for_task(RESET, reset, "approve", ("awaiting_input",), 3 * ENDING)
+    seen = world.look()
+    assert (seen.generation, seen.epoch) == (before.generation, before.epoch), "the flow ran on meanwhile"
+
+    person.visit(f"/dags/{RESET}/runs/{quote(reset)}/tasks/approve/required_actions")
+    assert "Its declaration, looked at before: breaks." in person.read("Rehearsal")
+    person.picture("rehearsed_approval")
+    person.press(world.api.question(RESET, reset, "approve")["options"][0])
+    assert world.api.wait_for_run(RESET, reset, 3 * ENDING) == "success"
+    world.await_flow("running", generation=(before.generation or 0) + 1, batch=1)
     assert shown(world) == "running"

@@ -96,6 +96,12 @@ class Person:
         self._wait(f"{look}", f"the button {words!r} is on the screen")
         self._js("for (const one of all('[data-asked]')) delete one.dataset.asked")
 
+    def press(self, words: str) -> None:
+        """Click on the button with these words."""
+        mark = "const [one] = all('button').filter(one => one.innerText.trim() === %s);"
+        self._wait(f"{mark % json.dumps(words)} return one && (one.dataset.asked = 1)", f"a button {words!r}")
+        self.click("[data-asked]")
+
     def enabled(self, selector: str) -> bool:
         """Wait for an element; return whether it can be used."""
         return self._of(selector, "one.disabled ? 'no' : 'yes'") == "yes"

@@ -17,8 +17,8 @@ from typing import Any
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, BaseOperator, TriggerRule, chain
 
-from streamkeeper.flows.holds import parked_flows
 from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.preflight.change import ill
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans.kind import Kind, StepKind, kind
 from streamkeeper.recover.plans.rehearsal import REHEARSE
@@ -70,8 +70,7 @@ def recovery_dag(name: str, **more: Any) -> DAG:
     named = {"description": of.description}
     settings = Settings.from_environment()
     manifest = read_manifest(settings)
-    parked = parked_flows(open_storage(settings.state), [flow.full_name for flow in manifest.flows()])
-    params = forms.params(of.form(manifest, parked))
+    params = forms.params(of.form(manifest, ill(open_storage(settings.state), manifest)))
     more["doc_md"] = (
         f"{more.get('doc_md') or ''}\n\n**Recoveries from a park, compared**\n\n{explain.trade_offs()}\n"
     )

@@ -22,6 +22,7 @@ from streamkeeper.errors import (
     UsageError,
 )
 from streamkeeper.manifest.manifest import Manifest, read_manifest
+from streamkeeper.preflight.look import judged
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans import explain
 from streamkeeper.recover.plans import plan as plans
@@ -120,7 +121,7 @@ class PlanRecovery(BaseOperator, SkipMixin):
         run = context["dag_run"]
         # A dry run ends its recovery, so a cleared one needs another id.
         name = f"{run.run_id}/dry run {context['ti'].try_number}" if given.get(DRY_RUN) else run.run_id
-        plan = engine.plan(settings, of, request, engine.recovery_id(run.dag_id, name))
+        plan = judged(settings, engine.plan(settings, of, request, engine.recovery_id(run.dag_id, name)))
         self.log.info("%s", explain.as_text(plan))
         return plan
 

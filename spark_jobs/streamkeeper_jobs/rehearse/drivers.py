@@ -28,6 +28,7 @@ from streamkeeper.recover.steps.rehearse import Rehearsed
 from streamkeeper.settings import Settings
 
 OWNER = "rehearsal"
+AT_BOUNDS, ALL_READ = "at its bounds", "all input read"
 _LOOK = 0.5
 _PATIENCE = 120.0
 """Seconds for a driver to end its batch after its bounds; then it is killed."""
@@ -85,7 +86,8 @@ def run_driver(
     if held:
         holds.release(home, holds.person(OWNER))
     _check(home, code, held)
-    return _evidence(home, code, held, seconds, since)
+    ended = "killed in its batch" if code < 0 else AT_BOUNDS if held else ALL_READ
+    return evidence_of(home, flow.full_name, ended, seconds, since)
 
 
 def _check(home: FlowHome, code: int, held: bool) -> None:
@@ -109,17 +111,20 @@ def _beat(home: FlowHome) -> Heartbeat | None:
     return leases.read_heartbeat(home, lease.epoch) if lease is not None else None
 
 
-def _evidence(home: FlowHome, code: int, held: bool, seconds: float, since: float) -> DriverEvidence:
+def evidence_of(home: FlowHome, name: str, ended: str, seconds: float, since: float) -> DriverEvidence:
+    """Return what a driver did that ran for some seconds, since a moment.
+
+    :param name: the flow's full name for people; a recovery's own flow has another home.
+    """
     beat, newest = _beat(home), generations.latest(home)
     assert newest is not None, "a driver that ran well has a generation"
     start = generations.read_start(home, newest.number)
     checkpoint = Checkpoint(home.storage, start.checkpoint) if start is not None else None
     durations = _durations(checkpoint, since) if checkpoint is not None else []
-    ended = "killed in its batch" if code < 0 else "at its bounds" if held else "all input read"
     return DriverEvidence(
-        flow=home.full_name,
+        flow=name,
         ended=ended,
-        whole=not held,
+        whole=ended == ALL_READ,
         generation=newest.number,
         rows=beat.rows if beat is not None else 0,
         batches=len(durations),

@@ -8,26 +8,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.errors import RecoveryError, StreamkeeperError
-from streamkeeper.flows.files import open_home
+from streamkeeper.flows.backfill_flow import name_of
+from streamkeeper.flows.files import FlowHome, open_home
+from streamkeeper.flows.side_flow import side_home
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.recover import engine
+from streamkeeper.recover.kinds.backfill import FILL
 from streamkeeper.recover.plans.kind import Work, kind
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.plans.rehearsal import DriverEvidence, Evidence, StepTime, TableEvidence
+from streamkeeper.recover.restart.backfill_source import FillingIn
 from streamkeeper.recover.steps import rehearse as rehearsals
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.settings import Settings
 from streamkeeper_jobs.recover.steps import perform
 from streamkeeper_jobs.rehearse.copied import Copying
 from streamkeeper_jobs.rehearse.differences import compare
-from streamkeeper_jobs.rehearse.drivers import Bounds, run_driver
+from streamkeeper_jobs.rehearse.drivers import AT_BOUNDS, Bounds, evidence_of, run_driver
 from streamkeeper_jobs.spark.log import say
 
 
@@ -55,6 +59,31 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
     return {"rehearsed": asdict(evidence), "markdown": evidence.as_markdown()}
 
 
+class _Enough(Exception):
+    """A recovery's own flow has read as much as the bounds allow."""
+
+    def __init__(self, flow: str) -> None:
+        super().__init__(flow)
+        self.flow = flow
+
+
+@dataclass(frozen=True)
+class _BoundedWork(Work):
+    """Work whose flows, which run within a step, are stopped at the bounds of the rehearsal."""
+
+    bounds: Bounds
+    began: float
+
+    def progress(self, **numbers: Any) -> None:
+        super().progress(**numbers)
+        if not {"batch", "rows"} <= {*numbers}:
+            return
+        if time.monotonic() - self.began >= self.bounds.seconds or (
+            self.bounds.one_batch and numbers["rows"]
+        ):
+            raise _Enough(str(numbers.get("flow") or self.plan.known(FillingIn).flow))
+
+
 class _Rehearsal:
     """One rehearsal: the copy, and what was measured on it so far."""
 
@@ -65,6 +94,7 @@ class _Rehearsal:
         self._plan: Plan | None = None
         self._steps: list[StepTime] = []
         self._drivers: list[DriverEvidence] = []
+        self._left: tuple[str, ...] = ()
 
     def copy_all(self) -> None:
         """Copy the tables, what they are read with, and the flows that write them."""
@@ -104,17 +134,23 @@ class _Rehearsal:
         engine.propose(self._copy, plan)
         prices = {item.price for item in plan.refusals if item.price is not None}
         engine.approve(self._copy, plan.pipeline, plan.recovery_id, plan.by, accepted=prices)
-        for step in plan.steps:
+        for number, step in enumerate(plan.steps):
             self._work.check_stop()
-            began = time.monotonic()
+            began, since = time.monotonic(), time.time()
             if step == shared_steps.VERIFY_PROGRESS.name:
                 manifest = read_manifest(self._copy)
                 self._drive(
                     manifest.find(flow.flow) for flow in plan.flows if flow.next_generation is not None
                 )
-            engine.carry_out(self._copy, plan.pipeline, plan.recovery_id, step, self._in_spark)
+            try:
+                engine.carry_out(self._copy, plan.pipeline, plan.recovery_id, step, self._in_spark)
+            except _Enough as enough:
+                self._drivers.append(_read_within(self._copy, plan, step, enough.flow, since))
+                self._left = plan.steps[number + 1 :]
             self._steps.append(StepTime(step, round(time.monotonic() - began, 1)))
             self._work.progress(step=step)
+            if self._left:
+                return
 
     def evidence(self, seconds: float) -> Evidence:
         """Return what it came to."""
@@ -128,10 +164,13 @@ class _Rehearsal:
             drivers=tuple(self._drivers),
             tables=tuple(self._tables()),
             environment=self._copy.environment,
+            left=self._left,
         )
 
     def _in_spark(self, act: str, work: Work) -> dict[str, Any]:
-        return perform(self._spark, act, work)
+        bounds = Bounds.of(self._asked)
+        bounded = _BoundedWork(work.settings, work.plan, work.book, work.step, bounds, time.monotonic())
+        return perform(self._spark, act, bounded)
 
     def _drive(self, flows: Iterator[Flow]) -> None:
         bounds = Bounds.of(self._asked)
@@ -159,6 +198,17 @@ class _Rehearsal:
                 (),
             )
             yield compare(self._spark, table, self._copy.table_path(table), version, keys)
+
+
+def _read_within(copy: Settings, plan: Plan, step: str, name: str, since: float) -> DriverEvidence:
+    """Return what a recovery's own flow did for a declared one, from its step's begin to its bounds."""
+    home, seconds = open_home(copy, name), time.time() - since
+    if step != FILL:
+        return evidence_of(side_home(home, plan.recovery_id), name, AT_BOUNDS, seconds, since)
+    own = FlowHome(home.storage, home.pipeline, name_of(home.flow, plan.recovery_id))
+    reads = plan.known(FillingIn).reads
+    found = evidence_of(own, name, AT_BOUNDS, seconds, since)
+    return replace(found, total=None if reads is None else reads.rows)
 
 
 def _generations(plan: Plan) -> set[int]:

@@ -78,6 +78,8 @@ def _failure(flow: FlowPlan, short: bool = False) -> Iterator[str]:
         state = f"SQLSTATE {flow.failure['sql_state']}" if flow.failure.get("sql_state") else ""
         names = [state or code] if short else [code, *([state] if state else [])]
         yield f"The flow is parked: {flow.failure.get('meaning')} — {', '.join(names)}."
+    if flow.verdict:
+        yield f"Its declaration, looked at before: {flow.verdict}"
 
 
 def _copy(copy: CopyPlan) -> str:

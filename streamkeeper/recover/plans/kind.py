@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -19,7 +19,7 @@ from streamkeeper.flows.ledger import GIVEN_UP, Ledger
 from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
-from streamkeeper.recover.requests.form import FormField, Request
+from streamkeeper.recover.requests.form import NONE_ILL, FormField, Request
 from streamkeeper.settings import Settings
 
 KINDS: dict[str, str] = {
@@ -156,9 +156,9 @@ class Kind:
     rehearsal: StepKind | None = None
     given_up: Callable[[Work], None] | None = None
 
-    def form(self, manifest: Manifest, parked: Sequence[str] = ()) -> tuple[FormField, ...]:
+    def form(self, manifest: Manifest, ill: Mapping[str, str] = NONE_ILL) -> tuple[FormField, ...]:
         """Return the fields of the form; see :meth:`streamkeeper.recover.requests.form.Request.form`."""
-        return self.request.form(manifest, parked)
+        return self.request.form(manifest, ill)
 
     def parse(self, values: Mapping[str, Any], manifest: Manifest, by: str) -> Any:
         """Return a request from a form's values.

@@ -40,7 +40,7 @@ class FlowPlan:
     ``generation`` is the one that ends (None: the flow never had one), ``previous`` the one whose position
     and history count. ``fingerprint`` is that of the declaration for which the plan is made.
     ``next_generation`` is None for a flow that is only held meanwhile. ``failure`` are the details of its
-    park.
+    park, ``verdict`` what a look before the restart said of its declaration (empty: that it goes on).
 
     ``written_again`` are the duplicates that it writes to its table
     (:mod:`streamkeeper.recover.restart.written_again`); None if they are not counted: for a table that is
@@ -64,6 +64,7 @@ class FlowPlan:
     once: bool = False
     failure: dict[str, Any] | None = None
     written_again: Amount | None = None
+    verdict: str = ""
 
     @property
     def name(self) -> str:

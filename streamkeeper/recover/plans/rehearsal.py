@@ -35,6 +35,7 @@ class DriverEvidence:
     input that there was.
 
     ``slowest`` is the seconds of its longest batch; ``state_bytes`` are those of its checkpoint's state.
+    ``total`` is the number of rows that the real one reads, where the plan of its flow does not say so.
     """
 
     flow: str
@@ -46,6 +47,7 @@ class DriverEvidence:
     seconds: float
     slowest: float
     state_bytes: int
+    total: int | None = None
 
     def in_words(self) -> str:
         """Return it as a sentence, with what the real one will take."""
@@ -92,7 +94,8 @@ class Evidence:
 
     ``plan`` is the plan that was made and carried out on the copy; None if there was no recovery.
     ``pipelines`` is the folder with the declarations, ``environment`` the name of where it was rehearsed.
-    ``files`` and ``bytes`` are those of the copy, shared ones included.
+    ``files`` and ``bytes`` are those of the copy, shared ones included. ``left`` are the steps that were not
+    rehearsed, since one before them was stopped at its bounds.
     """
 
     plan: Plan | None
@@ -104,6 +107,7 @@ class Evidence:
     drivers: tuple[DriverEvidence, ...] = ()
     tables: tuple[TableEvidence, ...] = ()
     environment: str = ""
+    left: tuple[str, ...] = ()
 
     def in_words(self) -> Iterator[str]:
         """Yield it as sentences, without the tables."""
@@ -114,6 +118,8 @@ class Evidence:
             f" ({size_in_words(self.bytes)}), with the declarations in {self.pipelines}{where}."
         )
         yield from ((f"Steps: {steps}.",) if steps else ())
+        if self.left:
+            yield f"Not rehearsed, since the bounds were reached: {', '.join(self.left)}."
         yield from (one.in_words() for one in self.drivers)
         yield from (
             f"{one.flow}, for real: about {seconds:,.0f} s, at this rate."
@@ -125,6 +131,8 @@ class Evidence:
         """Return the seconds that a driver needs for all rows that its plan reads again; None if these were
         not counted.
         """
+        if driver.total is not None:
+            return driver.seconds * driver.total / driver.rows if driver.rows else None
         flow = self.plan.flow(driver.flow) if self.plan is not None else None
         amounts = (
             [amount for price in flow.prices for amount in (price.repeated, price.replayed)] if flow else []

@@ -49,6 +49,9 @@ MOST_DAYS = 36_500
 """The longest retention in days: dates have an end."""
 
 
+NONE_ILL: Final[Mapping[str, str]] = {}
+
+
 @dataclass(frozen=True)
 class FormField:
     """One field of a recovery's form.
@@ -59,8 +62,9 @@ class FormField:
     ``least`` and ``most``, in ``unit``.
 
     ``unattended`` fields are for schedules and the command line: a person at the form decides later, with the
-    plan in view. ``mends`` marks the flow of a recovery that ends a park: the form then has a parked flow as
-    ``suggested``. That is no default, since nothing happens to a flow that was not named.
+    plan in view. ``mends`` marks the flow of a recovery that ends a park or carries a refused change in: the
+    form then has such a flow as ``suggested``. That is no default, since nothing happens to a flow that was
+    not named. ``labels`` are what the form shows for some of the ``enum``.
     """
 
     name: str
@@ -82,6 +86,7 @@ class FormField:
     unattended: bool = False
     mends: bool = False
     suggested: str | None = None
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def required(self) -> bool:
@@ -222,10 +227,10 @@ class Request:
     run: ClassVar[tuple[FormField, ...]] = RUN
 
     @classmethod
-    def form(cls, manifest: Manifest, parked: Sequence[str] = ()) -> tuple[FormField, ...]:
+    def form(cls, manifest: Manifest, ill: Mapping[str, str] = NONE_ILL) -> tuple[FormField, ...]:
         """Return the fields of the form, in their order on the page.
 
-        :param parked: full names of parked flows, which come first.
+        :param ill: full names of flows that need a recovery, and why in a few words; they come first.
         """
         own = (
             replace(part, name=part.name or field.name)
@@ -233,7 +238,7 @@ class Request:
             for part in field.metadata.get("form", ())
         )
         ordered = sorted(own, key=lambda part: part.section == RUN[0].section)
-        return tuple(_with_names(part, manifest, parked) for part in (*ordered, *cls.run))
+        return tuple(_with_names(part, manifest, ill) for part in (*ordered, *cls.run))
 
     @classmethod
     def parse(
@@ -408,10 +413,14 @@ def _names(of: Named, manifest: Manifest) -> tuple[str, ...]:
     return tuple(pipeline.name for pipeline in manifest.pipelines)
 
 
-def _with_names(field: FormField, manifest: Manifest, parked: Sequence[str]) -> FormField:
+def _with_names(field: FormField, manifest: Manifest, ill: Mapping[str, str]) -> FormField:
     if field.names is None:
         return field
     known = _names(field.names, manifest)
-    first = tuple(name for name in known if name in parked)
+    first = tuple(name for name in ill if name in known)
     enum = (*first, *(name for name in known if name not in first))
-    return replace(field, enum=enum, suggested=first[0] if first and field.mends else None)
+    if not first or not field.mends:
+        return replace(field, enum=enum)
+    return replace(
+        field, enum=enum, suggested=first[0], labels={name: f"{name} ({ill[name]})" for name in first}
+    )

@@ -6,11 +6,17 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from streamkeeper.flows import holds
 from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import declared
-from streamkeeper.preflight import last_run
-from streamkeeper.preflight.look import look, verdicts
+from streamkeeper.preflight import change, last_run
+from streamkeeper.preflight.change import Change, ChangeState, ill
+from streamkeeper.preflight.look import judged, look, verdicts
 from streamkeeper.preflight.verdict import EXIT_CODES, Fit, Verdict, told, worst
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds.reset_checkpoint import KIND
+from streamkeeper.recover.plans import explain
+from tests.worlds.pipelines import edited
 from tests.worlds.small_world import World
 
 FLOW = "events.clean_events"
@@ -42,6 +48,46 @@ def test_what_a_driver_ran_is_written_once_and_again_when_it_runs_something_else
     last_run.keep(world.home, 1, last_run.of(flow, ("Filter",)))
     again = last_run.read(world.home, 1)
     assert again is not None and again.plan == ("Filter",)
+
+
+def test_a_plan_names_the_verdict_on_a_declaration_that_does_not_simply_go_on(world: World) -> None:
+    world.begin([], 0, 0)
+    flow = declared(world.settings).find(FLOW)
+    assert said_in_plan(world) == "", "nobody knows what the driver ran"
+    last_run.keep(world.home, 1, last_run.of(flow, ("Project",)))
+    assert said_in_plan(world) == "", "it goes on"
+    last_run.keep(world.home, 1, replace(last_run.of(flow, ("Project",)), fingerprint="another"))
+    assert said_in_plan(world).startswith("changed since it ran; streamkeeper preflight")
+    refused = Verdict(FLOW, Fit.BREAKS, ("An operator is gone.",), "reset_checkpoint", ("raw: lost nothing",))
+    change.write(world.home, Change(flow.fingerprint, ChangeState.REFUSED, refused))
+    assert said_in_plan(world) == "breaks. An operator is gone. reset_checkpoint carries the change in."
+
+
+def test_a_form_chooses_a_flow_whose_change_is_refused_and_says_so_after_those_that_are_parked(
+    world: World,
+) -> None:
+    file = world.root / "pipelines" / "events.py"
+    file.write_text(edited(file.read_text(), ("append_flow(", 'append_flow(on_change="try", ')))
+    world.begin([], 0, 0)
+    manifest = declared(world.settings)
+    assert ill(world.home.storage, manifest) == {}
+    mark = manifest.find(FLOW).fingerprint
+    change.write(world.home, Change(mark, ChangeState.REFUSED, Verdict(FLOW, Fit.BREAKS)))
+    found = ill(world.home.storage, manifest)
+    assert found == {FLOW: "change refused: breaks"}
+    field = next(field for field in KIND.form(manifest, found) if field.name == "flow")
+    assert (field.suggested, field.labels) == (FLOW, {FLOW: f"{FLOW} (change refused: breaks)"})
+    holds.put(world.home, holds.PARK, "why", "a driver")
+    assert ill(world.home.storage, manifest) == {FLOW: "parked"}
+
+
+def said_in_plan(world: World) -> str:
+    """Return what a reset's plan says of the declaration."""
+    made = engine.plan(world.settings, KIND, KIND.parse({"flow": FLOW}, declared(world.settings), "x"), "r-1")
+    [planned] = judged(world.settings, made).flows
+    text = explain.as_text(replace(made, flows=(planned,)))
+    assert (f"Its declaration, looked at before: {planned.verdict}" in text) == bool(planned.verdict)
+    return planned.verdict
 
 
 @pytest.mark.parametrize(

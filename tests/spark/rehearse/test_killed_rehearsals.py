@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,15 @@ MOMENTS = ("copied", "hold", "decide", "release")
 """When it is killed: once the first file is copied, or after a step on the copy."""
 
 
-def command(bed: Flowbed, *arguments: str) -> subprocess.Popen[str]:
+POWERLESS = ("setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner")
+"""What makes a process of root obey the permissions of files."""
+
+
+def command(bed: Flowbed, *arguments: str, powerless: bool = False) -> subprocess.Popen[str]:
     """Start the command line in a process group of its own."""
+    before = POWERLESS if powerless and os.geteuid() == 0 else ()
     return subprocess.Popen(
-        [sys.executable, "-m", "streamkeeper", *arguments],
+        [*before, sys.executable, "-m", "streamkeeper", *arguments],
         env=submit.driver(bed.settings, [bed.flow()]).environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -40,6 +46,32 @@ def command(bed: Flowbed, *arguments: str) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
+
+
+@contextmanager
+def read_only(root: Path) -> Iterator[None]:
+    """Take the right to write from all that flows keep. What a rehearsal may write is its folder, its
+    ledger, and what the command line remembers of the pipelines' files.
+    """
+    free = [
+        root / part
+        for part in ("warehouse/__rehearsals", "state/events/ledger", "state/ledger", "state/manifests")
+    ]
+    for open_one in free:
+        open_one.mkdir(parents=True, exist_ok=True)
+    kept = [
+        found
+        for part in ("state", "warehouse", "data")
+        for found in (root / part, *(root / part).rglob("*"))
+        if not {found, *found.parents} & {*free}
+    ]
+    for found in kept:
+        found.chmod(found.stat().st_mode & ~0o222)
+    try:
+        yield
+    finally:
+        for found in kept:
+            found.chmod(found.stat().st_mode | 0o200)
 
 
 def recovery_of(bed: Flowbed) -> str | None:
@@ -94,8 +126,11 @@ def test_a_command_rehearses_in_words_and_says_how_to_go_on(make_bed: Callable[.
     bed.arrive(1, 2, 3)
     assert bed.run() is Outcome.STOPPED
     asked = ("--flow", NAME, "--recovery", "full_refresh", "--minutes", "5")
-    first = command(bed, "recover", "rehearse", *asked)
-    said, _ = first.communicate(timeout=300)
+    with read_only(bed.root):
+        refused = [*POWERLESS, "touch", bed.home.storage.path("x")]
+        assert os.geteuid() or subprocess.run(refused, stderr=subprocess.DEVNULL, check=False).returncode == 1
+        first = command(bed, "recover", "rehearse", *asked, powerless=True)
+        said, _ = first.communicate(timeout=300)
     assert first.returncode == 0, said
     assert "table events: 3 rows before, 3 after, the same rows; 0 gone, 0 new" in said
     rehearsal = recovery_of(bed)

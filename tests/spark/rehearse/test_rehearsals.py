@@ -211,6 +211,22 @@ def test_a_driver_on_the_copy_reads_no_more_than_its_bounds(make_bed: Callable[.
     assert table.only_after % 2 == 0, "each batch read two files"
 
 
+def test_a_backfill_reads_no_more_than_its_bounds_and_what_it_takes_for_real_is_told(
+    make_bed: Callable[..., Flowbed],
+) -> None:
+    bed = make_bed(pipeline(view="", files=100))
+    for first in range(30):
+        bed.arrive(first)
+    assert bed.run() is Outcome.STOPPED
+    asked = {"flow": NAME, "recovery": "backfill", "request": {"read": "history"}, "files": 2}
+    evidence = rehearse(bed, planned(bed.settings, "rehearse", **asked))
+    [driver], [table] = evidence.drivers, evidence.tables
+    assert (driver.whole, driver.total, evidence.left) == (False, 30, ("verify", "unlock"))
+    assert 2 <= driver.rows < 30 and table.only_after % 2 == 0, "each batch read two files"
+    assert table.only_after >= driver.rows, evidence.as_text()
+    assert f"{NAME}, for real: about" in evidence.as_text()
+
+
 def test_a_source_whose_files_a_driver_would_take_away_is_not_rehearsed(
     make_bed: Callable[..., Flowbed],
 ) -> None:
