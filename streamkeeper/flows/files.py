@@ -81,6 +81,12 @@ class FlowHome:
         """The names that flows and pipelines have had when this was asked first."""
         return names.read(self.storage)
 
+    def beside(self, pipeline: str, flow: str) -> FlowHome:
+        """Return the home of another flow, which knows the names that this one knows."""
+        other = FlowHome(self.storage, pipeline, flow)
+        other.__dict__["names"] = self.names
+        return other
+
     @property
     def root(self) -> str:
         """The flow's folder: that of its first name."""

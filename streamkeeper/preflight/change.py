@@ -86,11 +86,12 @@ def ill(storage: Storage, manifest: Manifest) -> dict[str, str]:
     """Return the flows that need a recovery, by full name, and why in a few words: parked ones, then those
     whose change is kept out; empty if the storage cannot be read.
     """
-    flows = manifest.flows()
+    flows = tuple(manifest.flows())
+    known = FlowHome(storage, "", "")
     parked = dict.fromkeys(parked_flows(storage, [flow.full_name for flow in flows]), "parked")
 
     def kept_out(flow: Flow) -> str:
-        found = read(FlowHome(storage, flow.pipeline.name, flow.name), flow.fingerprint)
+        found = read(known.beside(flow.pipeline.name, flow.name), flow.fingerprint)
         return f"change {found.state}: {found.verdict.fit}" if found is not None and found.keeps_out else ""
 
     tried = [flow for flow in flows if is_tried(flow)]
