@@ -81,6 +81,14 @@ def flows(*, json: AsJson = False) -> None:
     show_flows(json)
 
 
+@app.command(epilog=example("metrics"))
+def metrics() -> None:
+    """Print the metrics of all flows in Prometheus' text format."""
+    from streamkeeper.cli.listing import show_metrics
+
+    show_metrics()
+
+
 @app.command(epilog=example("inspect"))
 def inspect(
     place: Annotated[

@@ -7,6 +7,7 @@ EXAMPLES: dict[str, str] = {
     "check": "check --json",
     "preflight": "preflight --pipelines branch/pipelines",
     "flows": "flows",
+    "metrics": "metrics",
     "inspect": "inspect customers.customers_incremental_flow --files",
     "backups": "backups --table customers.customers",
     "run": "run customers.customers_incremental_flow --available-now",

@@ -1,59 +1,61 @@
-"""Output of ``streamkeeper flows``."""
+"""Output of ``streamkeeper flows`` and ``streamkeeper metrics``."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from streamkeeper.cli.output import Grid, say, show
+from streamkeeper.cli.output import Grid, put, say, show
 from streamkeeper.errors import StreamkeeperError
-from streamkeeper.flows import status
-from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.status import FlowState, FlowStatus
-from streamkeeper.manifest.manifest import Flow, read_manifest
-from streamkeeper.preflight import change
+from streamkeeper.health import flows as health
+from streamkeeper.health import metrics
+from streamkeeper.health.flows import UNREADABLE, FlowHealth
+from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.settings import Settings
-from streamkeeper.storage import Storage, open_storage
+from streamkeeper.storage import open_storage
 from streamkeeper.times import describe_age
 
 
 def show_flows(as_json: bool) -> None:
-    """Print each flow's state, generation, last batch and its age.
+    """Print a row for each flow: its state, generation, last batch, and the numbers of that.
 
     Errors in pipeline files to standard error.
 
     :raises StreamkeeperError: some flow cannot be read; the others were shown.
     """
-    settings = Settings.from_environment()
-    storage, known = open_storage(settings.state), read_manifest(settings)
-    found: list[FlowStatus] = []
-    unreadable: list[str] = []
-    for flow in known.flows():
-        try:
-            found.append(_look(storage, flow))
-        except StreamkeeperError as error:
-            unreadable.append(f"{flow.full_name}: {error}")
-    heading = ["flow", "state", "generation", "batch", "age", "detail"]
+    known, rows = _rows()
+    found = [row for row in rows if row.state != UNREADABLE]
+    heading = ["flow", "state", "generation", "batch", "age", "rows/s", "batch took", "detail"]
     show([item.to_json() for item in found], as_json, Grid(heading, [_row(item) for item in found]))
     for message in known.errors.values():
         say(f"streamkeeper: {message}")
+    unreadable = [f"{row.flow}: {row.detail}" for row in rows if row.state == UNREADABLE]
     if unreadable:
         raise StreamkeeperError("\n".join(["Some flows cannot be inspected:", *unreadable]))
 
 
-def _look(storage: Storage, flow: Flow) -> FlowStatus:
-    home = FlowHome(storage, flow.pipeline.name, flow.name)
-    runs = change.to_run(home, flow)
-    seen = status.look(storage, runs)
-    kept_out = change.read(home, flow.fingerprint) if runs is not flow else None
-    if kept_out is None or seen.state is not FlowState.RUNNING:
-        return seen
-    why = "; ".join(kept_out.verdict.why) or kept_out.verdict.fit
-    return replace(seen, state=FlowState.CHANGE_REFUSED, detail=f"{kept_out.state}: {why}; {seen.detail}")
+def show_metrics() -> None:
+    """Print the metrics of all flows; a flow that cannot be read has a metric that says so."""
+    put(metrics.text(_rows()[1]).rstrip("\n"))
 
 
-def _row(item: FlowStatus) -> list[str]:
+def _rows() -> tuple[Manifest, tuple[FlowHealth, ...]]:
+    settings = Settings.from_environment()
+    known = read_manifest(settings)
+    return known, health.look_at_all(open_storage(settings.state), known)
+
+
+def _row(item: FlowHealth) -> list[str]:
     age = "–" if item.age is None else describe_age(item.age)
-    return [item.flow, item.state, _or_dash(item.generation), _or_dash(item.batch), age, item.detail]
+    rate = "–" if item.rows_per_second is None else f"{item.rows_per_second:,.0f}"
+    took = "–" if item.batch_numbers is None else f"{item.batch_numbers.seconds:.1f} s"
+    return [
+        item.flow,
+        item.state,
+        _or_dash(item.generation),
+        _or_dash(item.batch),
+        age,
+        rate,
+        took,
+        item.detail,
+    ]
 
 
 def _or_dash(value: object) -> str:

@@ -24,6 +24,8 @@
   holds/<owner>.json               the flow must not run while any is there (streamkeeper.flows.holds)
   alerts/                          what people were told of the flow, and what not yet
                                    (streamkeeper.drivers.alerts)
+  recent.json                      overwritten by the driver: numbers of its last batches
+                                   (streamkeeper.drivers.batch_numbers)
   progress.json                    overwritten by the monitor: what its last look found
                                    (streamkeeper.drivers.progress)
 {state}/{pipeline}/ledger/<recovery>/       one immutable file an event (streamkeeper.flows.ledger)
@@ -178,6 +180,11 @@ class FlowHome:
     def alert(self, name: str) -> str:
         """A file or folder of the flow's alerts."""
         return f"{self.root}/alerts/{name}"
+
+    @property
+    def recent(self) -> str:
+        """The file with the numbers of the last batches."""
+        return f"{self.root}/recent.json"
 
     @property
     def progress(self) -> str:

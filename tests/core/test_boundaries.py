@@ -23,8 +23,9 @@ OPTIONAL = {
     "streamkeeper/sources/files/listing.py": {"fsspec"},
     "streamkeeper/sources/kafka/client.py": {"confluent_kafka"},
     "streamkeeper/sources/delta/statistics.py": {"deltalake"},
+    "plugins/streamkeeper_airflow/page/app.py": {"fastapi"},
 }
-"""What a part of streamkeeper may import besides the standard library."""
+"""What a part of a room may import besides what its room may."""
 
 ONLY = {
     "streamkeeper": {"streamkeeper"},

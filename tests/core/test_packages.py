@@ -38,6 +38,7 @@ STAIRS = (
     ("streamkeeper.recover.kinds",),
     ("streamkeeper.recover",),
     ("streamkeeper.preflight",),
+    ("streamkeeper.health",),
     ("streamkeeper.cli",),
     ("streamkeeper_jobs", "streamkeeper_airflow"),
     ("streamkeeper_jobs.spark",),
@@ -52,6 +53,7 @@ STAIRS = (
     ("streamkeeper_airflow.operate",),
     ("streamkeeper_airflow.flow",),
     ("streamkeeper_airflow.recovery",),
+    ("streamkeeper_airflow.page",),
 )
 """A package may import itself and the packages of every stair above its own in this list, and no other."""
 

@@ -267,9 +267,12 @@ def _run_generation(job: Job, declared: Flow) -> None:
     query = job.sink.start(frame, generation, job.home.storage.path(start.checkpoint), trigger)
     with ended(query):
         job.watch.tell(phase="running")
-        with job.sink.own_failures():
-            follow(query, job.watch, progress.look)
-    progress.look(query)
+        try:
+            with job.sink.own_failures():
+                follow(query, job.watch, progress.look)
+            progress.look(query)
+        finally:
+            progress.keep_all()
     if job.flow.declaration.once:
         _finish(job, generation, start)
 

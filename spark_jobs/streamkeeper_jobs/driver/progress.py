@@ -1,4 +1,5 @@
-"""Progress of a running flow: in its heartbeat at every look, in the log once a batch or once a minute.
+"""Progress of a running flow: in its heartbeat at every look, in the log once a batch or once a minute, and
+the numbers of recent batches in a file every few seconds.
 
 The log gets a line at the rarer of the two.
 """
@@ -7,16 +8,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from streamkeeper.drivers.batch_numbers import KEPT, Batch, Numbers, keep, recent
+from streamkeeper.errors import StorageError
 from streamkeeper.flows.generations import Start
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.stream.executors import Executors
 
 LINE_SECONDS = 60.0
+KEEP_SECONDS = 5.0
+"""Least seconds between two writes of the numbers of recent batches; more where a heartbeat takes longer."""
 _NOT_YET = "Initializing"
 
 
@@ -26,8 +32,10 @@ class Progress:
     def __init__(self, job: Job, start: Start, operators: tuple[str, ...]) -> None:
         self._job, self._start, self._operators = job, start, operators
         self._batch: int | None = None
-        self._triggers = self._rows = self._batches = self._total = 0
+        self._triggers = self._rows = self._batches = 0
+        self._numbers, self._recent = Numbers(), list(_kept(job))
         self._said: float | None = None
+        self._kept, self._unkept = float("-inf"), False
         self._executors = Executors(job.spark, job.settings.executors_timeout)
 
     def look(self, query: StreamingQuery) -> None:
@@ -43,8 +51,8 @@ class Progress:
                 self._batch = int(done["batchId"])
                 self._batches += 1
                 self._rows += int(done["numInputRows"])
-                self._total += int(done["numInputRows"])
                 self._triggers += 1
+                self._note(Batch.of(done))
             if fresh:
                 self._cross_check()
             self._line(query)
@@ -52,7 +60,34 @@ class Progress:
             self._triggers += 1
             if self._batch is None and progress is not None:
                 self._batch = self._committed_before(int(progress["batchId"]))
-        self._job.watch.tell(batch=self._batch, triggers=self._triggers, rows=self._total)
+            self._numbers = replace(self._numbers, idle=True)
+        numbers = self._numbers
+        details = {"operators": list(self._operators), **numbers.as_details()}
+        self._job.watch.tell(
+            batch=self._batch, triggers=self._triggers, rows=numbers.totals.rows, details=details
+        )
+        self._keep()
+
+    def _note(self, batch: Batch) -> None:
+        self._numbers = Numbers(batch, self._numbers.totals.with_batch(batch))
+        self._recent = [*self._recent, batch][-KEPT:]
+        self._unkept = True
+
+    def _keep(self) -> None:
+        """Write the numbers of recent batches, unless that was done a moment ago."""
+        if time.monotonic() - self._kept >= max(KEEP_SECONDS, self._job.settings.heartbeat_interval):
+            self.keep_all()
+
+    def keep_all(self) -> None:
+        """Write the numbers of recent batches, if there are new ones."""
+        if not self._unkept:
+            return
+        self._kept = time.monotonic()
+        try:
+            keep(self._job.home, self._recent)
+        except StorageError:  # the heartbeat finds out, and says so
+            return
+        self._unkept = False
 
     def _since(self, query: StreamingQuery, newest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Return the batches since the last look: small ones may have passed between two looks."""
@@ -94,6 +129,15 @@ class Progress:
                 f" {', '.join(self._operators) or 'no state'}, but its checkpoint has"
                 f" {'some' if kept else 'none'}."
             )
+
+
+def _kept(job: Job) -> tuple[Batch, ...]:
+    """Return the batches that earlier drivers kept; none from a damaged file, which this one replaces."""
+    try:
+        return recent(job.home)
+    except StorageError as error:
+        say(f"Numbers of earlier batches are lost: {error}")
+        return ()
 
 
 def _ran(progress: Mapping[str, Any]) -> bool:

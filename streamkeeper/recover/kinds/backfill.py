@@ -22,7 +22,7 @@ from streamkeeper.recover.plans.kind import Kind, StepKind, Work
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.restart import backfill_cost
-from streamkeeper.recover.restart.backfill_source import Backup, Filled, FillingIn, raw_source
+from streamkeeper.recover.restart.backfill_source import FILL, Backup, Filled, FillingIn, raw_source
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps.shared import LOCK, release_all
 from streamkeeper.settings import Settings
@@ -33,7 +33,7 @@ from streamkeeper.tables.backups import TARGET, TOMBSTONES
 from streamkeeper.times import now
 
 RECOVERY = "backfill"
-FILL, VERIFY, UNLOCK = "fill", "verify", "unlock"
+VERIFY, UNLOCK = "verify", "unlock"
 
 
 _DEDUPE = frozenset({"dedupe", "dedupeWithinWatermark"})

@@ -24,7 +24,7 @@ from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.requests.backup_table import BackupRequest
 from streamkeeper.recover.requests.full_refresh import SOURCES, RefreshRequest, WithBackupRequest, filler
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
-from streamkeeper.recover.restart.backfill_source import Backup, FillingIn
+from streamkeeper.recover.restart.backfill_source import FILL, Backup, FillingIn
 from streamkeeper.recover.restart.flow_now import flow_home, look_at
 from streamkeeper.recover.steps import rehearse
 from streamkeeper.recover.steps import shared as shared_steps
@@ -156,7 +156,7 @@ KIND = Kind(
         full_refresh.KIND.step("empty_tables"),
         shared_steps.DECIDE,
         StepKind(
-            backfill.FILL,
+            FILL,
             "if the table is filled from the backup: fill its rows in, chunk by chunk",
             "spark",
             "streamkeeper_jobs.recover.backfill:fill_step",

@@ -26,6 +26,9 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.sources.starts import starts_of
 
+FILL = "fill"
+"""Name of the step that drives the flow of a backfill."""
+
 
 @dataclass(frozen=True)
 class FillingIn:

@@ -99,7 +99,8 @@ def test_a_pipeline_that_prints_does_not_spoil_the_json(command: Command, world:
 def test_flows_shows_state_generation_batch_and_age(command: Command, stands: World) -> None:
     text = command("flows")
     heading, line = text.stdout.splitlines()
-    assert heading.split() == ["flow", "state", "generation", "batch", "age", "detail"]
+    numbers = ["state", "generation", "batch", "age", "rows/s", "batch", "took"]
+    assert heading.split() == ["flow", *numbers, "detail"]
     assert line.split()[:4] == [FLOW, "declared", "1", "2"]
     (value,) = json.loads(command("flows", "--json").stdout)
     assert (value["flow"], value["generation"], value["batch"]) == (FLOW, 1, 2)

@@ -1,0 +1,169 @@
+"""The application behind the page *Streams*: it only reads, and only what a person may see."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep, get_user
+from airflow.configuration import conf
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException
+from fastapi.responses import PlainTextResponse
+from fastapi.staticfiles import StaticFiles
+
+from streamkeeper.errors import StreamkeeperError
+from streamkeeper.health import flows as health
+from streamkeeper.health import metrics
+from streamkeeper.health.flows import FlowHealth
+from streamkeeper.manifest.manifest import Manifest, read_manifest
+from streamkeeper.recover.plans.kind import KINDS
+from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
+from streamkeeper_airflow.page import details
+
+T = TypeVar("T")
+TOKEN = "STREAMKEEPER_METRICS_TOKEN"
+"""Variable with the token that a scraper sends; where it is not set, there are no metrics."""
+Looked = tuple[Manifest, tuple[FlowHealth, ...]]
+KEPT_SECONDS = 3.0
+"""Seconds for which one look serves all who ask."""
+STARTS = (
+    "reset_checkpoint",
+    "full_refresh",
+    "backup_table",
+    "rewind",
+    "backfill",
+    "hold_flows",
+    "release_flows",
+)
+"""DAGs that the page offers to whoever may trigger them."""
+
+
+def script_url(prefix: str) -> str:
+    """Return where the script is served, below the path of the API server."""
+    base = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
+    return f"{base}{prefix}/static/streams.js"
+
+
+class Kept:
+    """The newest look at all flows, which is taken anew when somebody asks and it is older than some seconds.
+
+    :param look: returns manifest and rows.
+    """
+
+    def __init__(self, look: Callable[[], Looked]) -> None:
+        self._look, self._lock = look, threading.Lock()
+        self._at = float("-inf")
+        self._found: Looked | None = None
+
+    def rows(self) -> Looked:
+        """Return the look; whoever asks while one is taken waits for it.
+
+        :raises StreamkeeperError: the state folder or the pipelines cannot be read at all.
+        """
+        with self._lock:
+            if self._found is None or time.monotonic() - self._at > KEPT_SECONDS:
+                self._found = self._look()
+                self._at = time.monotonic()
+            return self._found
+
+
+def _look() -> Looked:
+    settings = Settings.from_environment()
+    manifest = read_manifest(settings)
+    return manifest, health.look_at_all(open_storage(settings.state), manifest)
+
+
+def create_app(look: Callable[[], Looked] = _look) -> FastAPI:
+    """Return the application. All routes but the metrics and the script need a login."""
+    app = FastAPI(title="Streamkeeper", docs_url=None, redoc_url=None, openapi_url=None)
+    kept = Kept(look)
+    app.include_router(_router(kept), prefix="/api")
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    def of_all(authorization: Annotated[str, Header()] = "") -> PlainTextResponse:
+        _check_token(authorization)
+        return PlainTextResponse(metrics.text(_read(kept)[1]), media_type=metrics.CONTENT_TYPE)
+
+    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
+    return app
+
+
+def _router(kept: Kept) -> APIRouter:
+    router = APIRouter(dependencies=[Depends(get_user)])
+
+    @router.get("/flows")
+    def flows(user: GetUserDep) -> dict[str, Any]:
+        manifest, rows = _read(kept)
+        seen = tuple(row for row in rows if _may(user, row.dag_id))
+        return {
+            "at": time.time(),
+            "counts": dict(health.counts(seen)),
+            "flows": [row.to_json() for row in seen],
+            "errors": manifest.errors,
+            "may": _may_start(user),
+        }
+
+    @router.get("/dags/{dag_id}")
+    def dag(dag_id: str, user: GetUserDep) -> dict[str, Any]:
+        _check_may_read(user, dag_id)
+        manifest, rows = _read(kept)
+        row = next((row for row in rows if row.dag_id == dag_id), None)
+        if row is None:
+            return {"recovery": dag_id in KINDS}
+        return {**_told(details.of_flow, manifest.find(row.flow), row), "may": _may_start(user)}
+
+    @router.get("/dags/{dag_id}/runs/{run_id:path}")
+    def run(dag_id: str, run_id: str, user: GetUserDep) -> dict[str, Any]:
+        _check_may_read(user, dag_id)
+        return _told(details.of_recovery, dag_id, run_id)
+
+    return router
+
+
+def _read(kept: Kept) -> Looked:
+    return _told(kept.rows)
+
+
+def _told(read: Callable[..., T], *arguments: Any) -> T:
+    """Return what a function reads; what it cannot read is an answer that says why."""
+    try:
+        return read(*arguments)
+    except StreamkeeperError as error:
+        raise HTTPException(503, str(error)) from error
+
+
+def _may(user: Any, dag_id: str) -> bool:
+    return get_auth_manager().is_authorized_dag(method="GET", details=DagDetails(id=dag_id), user=user)
+
+
+def _check_may_read(user: Any, dag_id: str) -> None:
+    if not _may(user, dag_id):
+        raise HTTPException(403, f"You may not read the DAG {dag_id}.")
+
+
+def _may_start(user: Any) -> list[str]:
+    manager = get_auth_manager()
+    return [
+        dag
+        for dag in STARTS
+        if manager.is_authorized_dag(
+            method="POST", access_entity=DagAccessEntity.RUN, details=DagDetails(id=dag), user=user
+        )
+    ]
+
+
+def _check_token(authorization: str) -> None:
+    token = os.environ.get(TOKEN, "")
+    if not token:
+        raise HTTPException(404, f"There are no metrics: {TOKEN} is not set for the API server.")
+    if not hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode()):
+        raise HTTPException(401, "The metrics need the header Authorization: Bearer, with the token.")

@@ -1,0 +1,133 @@
+"""Numbers of the batches of a driver: those of the last one in its heartbeat, those of recent ones in a file.
+
+They are Spark's own (``StreamingQueryProgress``), so that nobody who looks at a flow needs its driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+
+from streamkeeper.errors import StorageError
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Heartbeat
+from streamkeeper.json_values import read_as
+from streamkeeper.storage import read_json, to_json
+
+KEPT = 60
+"""Recent batches that are kept: some 15 kB."""
+BATCH, TOTALS, IDLE = "batch", "totals", "idle"
+"""Names of the numbers in the details of a heartbeat."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Numbers of one batch.
+
+    ``at`` is when it began, and ``watermark`` the watermark that it had, both in seconds since 1970;
+    ``seconds`` is how long it took, ``phases`` how long each of its parts, by Spark's names. ``rows_out`` is
+    None where the sink does not tell. ``state_rows`` and ``state_bytes`` are those of all stateful operators
+    after it, ``late`` the rows that they dropped as later than the watermark.
+    """
+
+    number: int
+    at: float
+    seconds: float
+    rows: int
+    rows_out: int | None = None
+    state_rows: int = 0
+    state_bytes: int = 0
+    late: int = 0
+    watermark: float | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, progress: Mapping[str, Any]) -> Batch:
+        """Return the numbers of a batch from Spark's ``StreamingQueryProgress``, as its JSON names them."""
+        phases = {name: ms / 1000 for name, ms in progress["durationMs"].items()}
+        operators = progress["stateOperators"]
+        out = progress["sink"]["numOutputRows"]
+        return cls(
+            number=int(progress["batchId"]),
+            at=_seconds(progress["timestamp"]) or 0.0,
+            seconds=phases.pop("triggerExecution", progress["batchDuration"] / 1000),
+            rows=int(progress["numInputRows"]),
+            rows_out=None if out is None or out < 0 else int(out),
+            state_rows=sum(int(one["numRowsTotal"]) for one in operators),
+            state_bytes=sum(int(one["memoryUsedBytes"]) for one in operators),
+            late=sum(int(one["numRowsDroppedByWatermark"]) for one in operators),
+            watermark=_seconds((progress["eventTime"] or {}).get("watermark")),
+            phases=phases,
+        )
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over the batches of the present driver; ``seconds`` are those of its batches, not its age."""
+
+    batches: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    late: int = 0
+
+    def with_batch(self, batch: Batch) -> Totals:
+        """Return the sums with one more batch."""
+        return Totals(
+            self.batches + 1, self.rows + batch.rows, self.seconds + batch.seconds, self.late + batch.late
+        )
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What a heartbeat tells of batches; ``idle`` is whether the last trigger found nothing to read."""
+
+    batch: Batch | None = None
+    totals: Totals = Totals()
+    idle: bool = False
+
+    def as_details(self) -> dict[str, Any]:
+        """Return the numbers as details of a heartbeat."""
+        batch = None if self.batch is None else asdict(self.batch)
+        return {BATCH: batch, TOTALS: asdict(self.totals), IDLE: self.idle}
+
+
+def told_by(beat: Heartbeat | None) -> Numbers:
+    """Return the numbers of a heartbeat; those of a driver of an earlier release are not there."""
+    details = {} if beat is None else beat.details
+    batch = details.get(BATCH)
+    return Numbers(
+        None if batch is None else read_as(Batch, batch),
+        read_as(Totals, details.get(TOTALS) or {}),
+        bool(details.get(IDLE)),
+    )
+
+
+def keep(home: FlowHome, batches: Sequence[Batch]) -> None:
+    """Write the newest of some batches over those that are kept."""
+    home.storage.overwrite(home.recent, to_json({"batches": [asdict(batch) for batch in batches[-KEPT:]]}))
+
+
+def recent(home: FlowHome) -> tuple[Batch, ...]:
+    """Return recent batches, oldest first; empty if none was kept.
+
+    :raises StorageError: the file is damaged.
+    """
+    found = read_json(home.storage, home.recent)
+    try:
+        return tuple(read_as(Batch, one) for one in (found or {"batches": ()})["batches"])
+    except (TypeError, ValueError, KeyError) as error:
+        path = home.storage.path(home.recent)
+        raise StorageError(
+            f"{path} has no numbers of batches: {error!r}. Remove it: a driver writes it again."
+        ) from error
+
+
+def _seconds(moment: str | None) -> float | None:
+    """Return a moment of Spark's, such as ``2026-01-01T00:00:00.000Z``, in seconds since 1970.
+
+    Spark tells the beginning of time where there is no watermark yet: None.
+    """
+    found = datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp() if moment else 0.0
+    return found or None

@@ -1,0 +1,165 @@
+"""One row a flow: its state in a word that a person uses, since when, and its numbers."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from streamkeeper.drivers.batch_numbers import Batch, Numbers, Totals, told_by
+from streamkeeper.errors import StreamkeeperError
+from streamkeeper.flows import generations, holds, leases, status
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.holds import AT_ONCE
+from streamkeeper.flows.status import FlowState, FlowStatus
+from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.preflight import change
+from streamkeeper.storage import Storage, read_json
+
+IDLE, CATCHING_UP, RETRYING, UNREADABLE = "idle", "catching up", "retrying", "unreadable"
+"""States beyond those of :class:`streamkeeper.flows.status.FlowState`.
+
+*Idle* runs and found nothing to read, *catching up* takes longer for a batch than its trigger allows,
+*retrying* has no driver now, and a task that starts one.
+"""
+STATES = (*map(str, FlowState), IDLE, CATCHING_UP, RETRYING, UNREADABLE)
+SUPERVISED_SECONDS = 300.0
+"""Age of a supervisor's last beat up to which it is taken to be there. For people: clocks are compared."""
+_TRIGGER = re.compile(r"(\d+(?:\.\d+)?)\s*(milli|s|m|h|d)?\w*")
+_UNITS = {"milli": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
+
+
+@dataclass(frozen=True)
+class FlowHealth:
+    """How a flow does.
+
+    ``since`` is when it came into its state, ``age`` the seconds since its last commit. ``batch_numbers`` are
+    those of the last batch of its present or last driver, ``totals`` that driver's. ``waiting_since`` is
+    when the monitor first found input that waits, in seconds since 1970; None if it found none.
+    ``last_recovery`` is why its generation began, empty for the first.
+    """
+
+    flow: str
+    pipeline: str
+    table: str
+    dag_id: str
+    trigger: str
+    state: str
+    detail: str
+    since: str | None = None
+    generation: int | None = None
+    batch: int | None = None
+    age: float | None = None
+    epoch: int | None = None
+    batch_numbers: Batch | None = None
+    totals: Totals = field(default_factory=Totals)
+    waiting_since: float | None = None
+    last_recovery: str = ""
+
+    @property
+    def rows_per_second(self) -> float | None:
+        """Rows that the last batch read for each second that it took; None if there was none."""
+        last = self.batch_numbers
+        return None if last is None or not last.seconds else last.rows / last.seconds
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as a JSON object."""
+        return {**asdict(self), "rows_per_second": self.rows_per_second}
+
+
+def look_at_all(storage: Storage, manifest: Manifest) -> tuple[FlowHealth, ...]:
+    """Return a row for each declared flow, however broken, in the order of the manifest."""
+    known = FlowHome(storage, "", "")
+
+    def row(flow: Flow) -> FlowHealth:
+        try:
+            return look(known.beside(flow.pipeline.name, flow.name), flow)
+        except StreamkeeperError as error:
+            return unreadable(flow, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever is wrong in one flow, the others are shown
+            return unreadable(flow, f"{type(error).__name__}: {error}")
+
+    flows = tuple(manifest.flows())
+    slices = [flows[at::AT_ONCE] for at in range(AT_ONCE)]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        looked = pool.map(lambda some: [row(flow) for flow in some], slices)
+        found = {one.flow: one for some in looked for one in some}
+    return tuple(found[flow.full_name] for flow in flows)
+
+
+def unreadable(flow: Flow, why: str) -> FlowHealth:
+    """Return the row of a flow that cannot be read."""
+    return _row(flow, UNREADABLE, why)
+
+
+def look(home: FlowHome, flow: Flow) -> FlowHealth:
+    """Return the row of one flow.
+
+    :raises StreamkeeperError: a file of it cannot be read.
+    """
+    seen = refused_or(home, flow)
+    lease = leases.current(home)
+    numbers = told_by(leases.read_heartbeat(home, lease.epoch) if lease is not None else None)
+    newest = generations.latest(home)
+    recovered = newest is not None and newest.previous is not None
+    return replace(
+        _row(flow, _in_a_word(home, flow, seen, numbers), seen.detail),
+        since=next((hold.at for hold in holds.all_of(home)), lease.at if lease is not None else None),
+        generation=seen.generation,
+        batch=seen.batch,
+        age=seen.age,
+        epoch=seen.epoch,
+        batch_numbers=numbers.batch,
+        totals=numbers.totals,
+        waiting_since=(read_json(home.storage, home.progress) or {}).get("since"),
+        last_recovery=f"{newest.why}, by {newest.by}, {newest.at}" if newest and recovered else "",
+    )
+
+
+def refused_or(home: FlowHome, flow: Flow) -> FlowStatus:
+    """Return a flow's status as it runs: with the code that it had, where a change of it is refused."""
+    runs = change.to_run(home, flow)
+    seen = status.look(home.storage, runs)
+    kept_out = change.read(home, flow.fingerprint) if runs is not flow else None
+    if kept_out is None or seen.state is not FlowState.RUNNING:
+        return seen
+    why = "; ".join(kept_out.verdict.why) or kept_out.verdict.fit
+    return replace(seen, state=FlowState.CHANGE_REFUSED, detail=f"{kept_out.state}: {why}; {seen.detail}")
+
+
+def counts(rows: tuple[FlowHealth, ...]) -> Iterator[tuple[str, int]]:
+    """Yield each state that a flow is in, and how many are."""
+    for state in STATES:
+        number = sum(row.state == state for row in rows)
+        if number:
+            yield state, number
+
+
+def trigger_seconds(trigger: str) -> float:
+    """Return the seconds of a trigger such as ``10 seconds`` or ``500 milliseconds``."""
+    found = _TRIGGER.match(trigger.strip())
+    return float(found[1]) * _UNITS[found[2]] if found else 0.0
+
+
+def _row(flow: Flow, state: str, detail: str) -> FlowHealth:
+    declared = flow.declaration
+    return FlowHealth(
+        flow.full_name, flow.pipeline.name, declared.target, flow.dag_id, declared.trigger, state, detail
+    )
+
+
+def _in_a_word(home: FlowHome, flow: Flow, seen: FlowStatus, numbers: Numbers) -> str:
+    last = numbers.batch
+    if seen.state is FlowState.RUNNING and numbers.idle:
+        return IDLE
+    if seen.state is FlowState.RUNNING and last is not None:
+        late = last.rows > 0 and last.seconds > trigger_seconds(flow.declaration.trigger) > 0
+        return CATCHING_UP if late else seen.state
+    if seen.state is FlowState.DOWN:
+        beaten = home.storage.modified(home.supervisor)
+        there = beaten is not None and time.time() - beaten < SUPERVISED_SECONDS
+        return RETRYING if there else seen.state
+    return seen.state

@@ -1,0 +1,155 @@
+"""How each flow does: states in a person's words, numbers of batches, metrics; broken flows are rows."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from streamkeeper.drivers import batch_numbers, supervision
+from streamkeeper.drivers.batch_numbers import KEPT, Batch, Numbers, Totals, told_by
+from streamkeeper.errors import StorageError
+from streamkeeper.flows import holds, leases
+from streamkeeper.flows.leases import Heartbeat, Lease, Process
+from streamkeeper.health import flows as health
+from streamkeeper.health import metrics
+from streamkeeper.health.flows import FlowHealth
+from streamkeeper.manifest.manifest import declared
+from streamkeeper.storage import to_json
+from tests.worlds.small_world import EVENTS, World
+
+FLOW = "events.clean_events"
+HERE = Process.current()
+GONE = replace(HERE, started=HERE.started - 1)
+PROGRESS: dict[str, Any] = {
+    "batchId": 7,
+    "timestamp": "2026-01-01T00:00:10.500Z",
+    "batchDuration": 2500,
+    "numInputRows": 1000,
+    "durationMs": {"triggerExecution": 2500, "addBatch": 2000, "walCommit": 100},
+    "stateOperators": [
+        {"numRowsTotal": 40, "memoryUsedBytes": 4096, "numRowsDroppedByWatermark": 3},
+        {"numRowsTotal": 2, "memoryUsedBytes": 1024, "numRowsDroppedByWatermark": 0},
+    ],
+    "eventTime": {"watermark": "2026-01-01T00:00:00.000Z"},
+    "sink": {"numOutputRows": -1},
+}
+"""A progress of Spark 4.2 with two stateful operators, in the part that is read."""
+SLOW = Batch(3, 0.0, 30.0, 600)
+
+
+def drive(world: World, process: Process, numbers: Numbers) -> None:
+    """Let a driver have taken the lease and told its numbers."""
+    world.begin([], 0, 0)
+    world.home.storage.create(
+        world.home.lease(1), to_json(asdict(Lease(1, process, 1, "2026-01-01T00:00:00+00:00")))
+    )
+    leases.beat(world.home, Heartbeat(1, 1, "running", 1, "then", details=numbers.as_details()))
+
+
+def rows(world: World) -> tuple[FlowHealth, ...]:
+    return health.look_at_all(world.home.storage, declared(world.settings))
+
+
+def test_the_numbers_of_a_batch_are_those_of_spark_in_seconds_and_bytes() -> None:
+    assert Batch.of(PROGRESS) == Batch(
+        number=7,
+        at=1767225610.5,
+        seconds=2.5,
+        rows=1000,
+        rows_out=None,
+        state_rows=42,
+        state_bytes=5120,
+        late=3,
+        watermark=1767225600.0,
+        phases={"addBatch": 2.0, "walCommit": 0.1},
+    )
+    bare = {**PROGRESS, "stateOperators": [], "eventTime": {}, "sink": {"numOutputRows": 5}}
+    found = Batch.of(bare)
+    assert (found.rows_out, found.state_rows, found.watermark) == (5, 0, None)
+
+
+def test_a_heartbeat_carries_numbers_and_an_older_one_has_none() -> None:
+    told = Numbers(Batch.of(PROGRESS), Totals().with_batch(Batch.of(PROGRESS)), True)
+    beat = Heartbeat(1, 1, "running", 1, "then", details=told.as_details())
+    assert told_by(beat) == told
+    assert told_by(replace(beat, details={"operators": []})) == Numbers() == told_by(None)
+
+
+def test_recent_batches_are_bounded_and_a_torn_file_is_an_error_that_names_it(world: World) -> None:
+    assert batch_numbers.recent(world.home) == ()
+    batch_numbers.keep(world.home, [replace(SLOW, number=number) for number in range(KEPT + 5)])
+    assert [one.number for one in batch_numbers.recent(world.home)] == list(range(5, KEPT + 5))
+    assert (world.home.storage.size(world.home.recent) or 0) < 20_000
+    world.home.storage.overwrite(world.home.recent, b'{"batches": [{"number"')
+    with pytest.raises(StorageError, match=r"recent\.json"):
+        batch_numbers.recent(world.home)
+
+
+@pytest.mark.parametrize(
+    ("process", "numbers", "supervised", "state"),
+    [
+        (HERE, Numbers(replace(SLOW, seconds=1.0)), True, "running"),
+        (HERE, Numbers(replace(SLOW, seconds=1.0), idle=True), True, "idle"),
+        (HERE, Numbers(SLOW), True, "catching up"),
+        (HERE, Numbers(replace(SLOW, rows=0)), True, "running"),
+        (GONE, Numbers(SLOW), True, "retrying"),
+        (GONE, Numbers(SLOW), False, "down"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_state_is_a_word_that_a_person_uses(
+    world: World, process: Process, numbers: Numbers, supervised: bool, state: str
+) -> None:
+    drive(world, process, numbers)
+    if supervised:
+        supervision.beat(world.home, 1, "a task")
+    [row] = rows(world)
+    assert (row.state, row.batch_numbers) == (state, numbers.batch)
+    assert row.since == "2026-01-01T00:00:00+00:00"
+
+
+def test_a_flow_that_cannot_be_read_is_a_row_that_says_so_beside_the_others(world: World) -> None:
+    world.declare(EVENTS.replace("events", "orders"), "orders.py")
+    drive(world, HERE, Numbers())
+    world.home.storage.overwrite(world.home.hold(holds.PARK), b"{")
+    found = {row.flow: row for row in rows(world)}
+    assert found[FLOW].state == "unreadable" and "holds/park.json" in found[FLOW].detail
+    assert found["orders.clean_orders"].state == "declared"
+    assert dict(health.counts(tuple(found.values()))) == {"declared": 1, "unreadable": 1}
+
+
+def samples(text: str) -> dict[str, dict[str, float]]:
+    """Return the samples of metrics, checked line by line: name, then labels, then value."""
+    found: dict[str, dict[str, float]] = {}
+    typed: set[str] = set()
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert kind in ("counter", "gauge") and (kind == "counter") == name.endswith("_total"), line
+            typed.add(name)
+        elif not line.startswith("# HELP "):
+            match = re.fullmatch(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\})? (\S+)', line)
+            assert match is not None and match[1] in typed, line
+            found.setdefault(match[1], {})[match[2] or ""] = float(match[3])
+    return found
+
+
+def test_metrics_are_those_of_the_rows_in_base_units_with_all_digits(world: World) -> None:
+    batch = Batch.of(PROGRESS)
+    drive(world, HERE, Numbers(batch, Totals(4, 4000, 9.25, 3)))
+    text = metrics.text((*rows(world), FlowHealth('a."b', "a", "t", "d", "1 second", "unreadable", "torn")))
+    found = samples(text)
+    labels = 'pipeline="events",flow="clean_events"'
+    assert found["streamkeeper_flow_input_rows_total"] == {labels: 4000}
+    assert found["streamkeeper_flow_batch_seconds_total"] == {labels: 9.25}
+    assert found["streamkeeper_flow_state_memory_bytes"] == {labels: 5120}
+    assert f"streamkeeper_flow_watermark_timestamp_seconds{{{labels}}} 1767225600\n" in text
+    assert found["streamkeeper_flow_state"][f'{labels},state="running"'] == 1
+    assert sum(found["streamkeeper_flow_state"].values()) == 2, "one state a flow"
+    assert found["streamkeeper_flow_unreadable"] == {labels: 0, 'pipeline="a",flow="\\"b"': 1}
+    assert "streamkeeper_flow_input_waiting_since_timestamp_seconds" not in found, "nothing waits"
+    assert abs(found["streamkeeper_last_look_timestamp_seconds"][""] - time.time()) < 60
