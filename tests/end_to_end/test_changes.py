@@ -181,7 +181,8 @@ def test_a_person_reads_the_refusal_rehearses_the_reset_and_says_go(world: World
     mine, original = world.pipeline_file.read_text(), declared(NAME)
     if "on_change" not in mine:
         mine = edited(mine, (f'target="{NAME}",', f'target="{NAME}", on_change="try",'))
-    deploy(world, mine, "what it has")
+    # A driver has the policy that it began with, so that it begins anew here.
+    deploy(world, re.sub(r'PerTrigger": [0-9]+', 'PerTrigger": 18', mine), "what it has")
     before = world.look()
     # The state has what the flow's operators keep: one that goes, or one that comes, breaks it alike.
     changed = edited(original, (f'target="{NAME}",', f'target="{NAME}", on_change="try",'))
