@@ -111,6 +111,11 @@ class Person:
         text = "const text = document.body.innerText; "
         return str(self._wait(f"{text} return text.includes({json.dumps(words)}) && text", repr(words)))
 
+    def reads(self, selector: str, words: str) -> None:
+        """Wait until an element has words in it."""
+        text = f"const [one] = all({json.dumps(selector)}); return one && one.innerText.includes("
+        self._wait(f"{text}{json.dumps(words)})", f"{words!r} in {selector}")
+
     def picture(self, name: str) -> Path:
         """Save what is on the screen as ``<name>.png``."""
         if name != MISSED:

@@ -59,8 +59,8 @@ class Kept:
     :param look: returns manifest and rows.
     """
 
-    def __init__(self, look: Callable[[], Looked]) -> None:
-        self._look, self._lock = look, threading.Lock()
+    def __init__(self, look: Callable[[], Looked], seconds: float) -> None:
+        self._look, self._seconds, self._lock = look, seconds, threading.Lock()
         self._at = float("-inf")
         self._found: Looked | None = None
 
@@ -70,7 +70,7 @@ class Kept:
         :raises StreamkeeperError: the state folder or the pipelines cannot be read at all.
         """
         with self._lock:
-            if self._found is None or time.monotonic() - self._at > KEPT_SECONDS:
+            if self._found is None or time.monotonic() - self._at > self._seconds:
                 self._found = self._look()
                 self._at = time.monotonic()
             return self._found
@@ -85,7 +85,7 @@ def _look() -> Looked:
 def create_app(look: Callable[[], Looked] = _look) -> FastAPI:
     """Return the application. All routes but the metrics and the script need a login."""
     app = FastAPI(title="Streamkeeper", docs_url=None, redoc_url=None, openapi_url=None)
-    kept = Kept(look)
+    kept = Kept(look, KEPT_SECONDS)
     app.include_router(_router(kept), prefix="/api")
 
     @app.get("/metrics", response_class=PlainTextResponse)

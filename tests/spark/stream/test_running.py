@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from streamkeeper_jobs.driver import driver
 from streamkeeper_jobs.stream.query import StillRunning
 
+from streamkeeper.drivers import batch_numbers
 from streamkeeper.errors import StorageError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
@@ -39,6 +41,24 @@ def test_the_table_equals_the_oracle_after_a_normal_run_and_the_next(
     assert bed.run() is Outcome.STOPPED
     bed.holds(first_per(bed.events, ["event_id"]))
     assert "partitions" not in capsys.readouterr().out
+
+
+def test_the_numbers_of_batches_are_those_of_what_arrived_and_outlive_the_driver(bed: Flowbed) -> None:
+    bed.arrive(1, 2, 3)
+    bed.arrive(3, 4)
+    assert bed.run() is Outcome.STOPPED
+    first = batch_numbers.recent(bed.home)
+    assert (sum(one.rows for one in first), first[-1].state_rows) == (5, 4)
+    bed.arrive(1, 6)
+    assert bed.run() is Outcome.STOPPED
+    found = batch_numbers.recent(bed.home)
+    told = batch_numbers.told_by(heartbeat(bed))
+    assert found[: len(first)] == first
+    assert (sum(one.rows for one in found), found[-1].state_rows, told.batch) == (7, 5, found[-1])
+    assert (told.totals.rows, told.totals.batches) == (2, len(found) - len(first))
+    assert all(one.seconds >= one.phases["addBatch"] > 0 for one in found)
+    assert [one.number for one in found] == list(range(len(found)))
+    assert all(earlier.at + earlier.seconds <= later.at + 0.001 for earlier, later in pairwise(found))
 
 
 def test_removing_the_deduplication_parks_the_flow_and_a_reset_goes_on_exactly(bed: Flowbed) -> None:
