@@ -20,6 +20,7 @@ from streamkeeper.preflight.verdict import Fit, Verdict
 from streamkeeper.settings import Settings
 from streamkeeper_jobs.driver.driver import DriverRequest
 from streamkeeper_jobs.preflight.try_flow import try_flow
+from streamkeeper_jobs.preflight.warm_up import warm_up
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.session import open_session
 
@@ -70,6 +71,8 @@ def tried(asked: DriverRequest, take_over: bool) -> bool:
     found = _trial(asked, asked.flow)
     if found is not None:
         say(found.in_words())
+        if take_over and not found.keeps_out:
+            warm_up(open_session(asked.settings, asked.flow), asked.settings, asked.home, asked.flow)
         change.write(asked.home, found)
         if found.keeps_out:
             return False

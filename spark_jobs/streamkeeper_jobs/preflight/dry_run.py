@@ -38,7 +38,7 @@ from streamkeeper_jobs.stream.query import run_muted
 from streamkeeper_jobs.stream.readers import infer_schema
 from streamkeeper_jobs.stream.watch import Order
 
-_QUERY_ID = "00000000-0000-0000-0000-000000000000"
+QUERY_ID = "00000000-0000-0000-0000-000000000000"
 """The id of a query without output."""
 
 
@@ -90,7 +90,7 @@ def rehearse(
     :raises CheckpointError: the checkpoint lacks what the batch needs.
     """
     flow, storage = rehearsal.flow, rehearsal.storage
-    session = _session_of(spark, flow)
+    session = session_of(spark, flow)
     try:
         known = _schemas(session, flow, schemas or {})
         frame = flow_frame(session, flow, known, checkpoint=storage.path(rehearsal.folder))
@@ -105,7 +105,7 @@ def rehearse(
     return frame
 
 
-def _session_of(spark: SparkSession, flow: Flow) -> SparkSession:
+def session_of(spark: SparkSession, flow: Flow) -> SparkSession:
     """Return a session with those of the flow's declared settings that can be set in a session."""
     session = spark.newSession()
     for name, value in flow.declaration.spark_conf.items():
@@ -211,7 +211,7 @@ def _run(spark: SparkSession, frame: DataFrame, rehearsal: Rehearsal, batch: int
     Replay its batch without output if only the table has it; then run an empty one.
     """
     storage, folder, name = rehearsal.storage, rehearsal.folder, f"{rehearsal.flow.full_name} (rehearsed)"
-    copied = copy_checkpoint(rehearsal.checkpoint, batch, folder, _QUERY_ID, rehearsal.check_stop, storage)
+    copied = copy_checkpoint(rehearsal.checkpoint, batch, folder, QUERY_ID, rehearsal.check_stop, storage)
     copy = Checkpoint(storage, folder)
     pin_state_partitions(spark, copy)
     partitions = str(spark.conf.get(PARTITIONS))

@@ -1,0 +1,71 @@
+"""One batch with rows, for nothing: the process that takes over has done each thing once before it counts.
+
+The first batch of a JVM takes five times as long as the next: classes are loaded, code is generated, nothing
+is compiled yet. So the driver that waits reads a file, or a record, as its first batch will, from a copy of
+the newest state and into a table that is removed.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.checkpoint.log_entries import PARTITIONS
+from streamkeeper.errors import StreamkeeperError
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.position import last_begun
+from streamkeeper.manifest.environment import opened_flow
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.settings import Settings
+from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
+from streamkeeper_jobs.preflight.dry_run import QUERY_ID, session_of
+from streamkeeper_jobs.spark.log import say
+from streamkeeper_jobs.spark.session import spark_url
+from streamkeeper_jobs.stream.batch_header import pin_state_partitions
+from streamkeeper_jobs.stream.data_frame import flow_frame
+from streamkeeper_jobs.stream.in_flight import pin_partitions
+from streamkeeper_jobs.stream.query import ended, last_batch, writer_of
+
+SECONDS = 120.0
+"""Longest time that is spent on it: a flow that is slow anyway gains little."""
+
+
+def warm_up(spark: SparkSession, settings: Settings, home: FlowHome, flow: Flow) -> None:
+    """Run a batch of a flow for nothing, if its sources have anything new; say so where that fails.
+
+    A flow whose source removes what it has read is left alone.
+    """
+    opened = opened_flow(flow, replace(settings, read_at_most=1))
+    sources = opened.pipeline.sources_of(opened.declaration)
+    if any(source.option("cleanSource").lower() not in ("", "off") for source in sources):
+        return
+    try:
+        _run(session_of(spark, flow), home, opened)
+    except (PySparkException, StreamkeeperError) as error:
+        say(f"{home.full_name} begins cold, since its batch for nothing failed: {error}")
+    finally:
+        home.storage.remove(home.trial)
+
+
+def _run(spark: SparkSession, home: FlowHome, flow: Flow) -> None:
+    begun = last_begun(home)
+    checkpoint = Checkpoint(home.storage, begun[1].checkpoint) if begun else None
+    last = checkpoint.last_commit() if checkpoint is not None else None
+    if begun is None or checkpoint is None or last is None:
+        return
+    copy_checkpoint(checkpoint, last, home.trial, QUERY_ID, lambda: None, home.storage)
+    pin_state_partitions(spark, Checkpoint(home.storage, home.trial))
+    pin_partitions(home.storage, home.trial, str(spark.conf.get(PARTITIONS)))
+    path = home.storage.path(home.trial)
+    frame = flow_frame(spark, flow, begun[1].schemas, checkpoint=path)
+    writer = writer_of(frame, f"{home.full_name} (for nothing)", path, None).format("delta")
+    until = time.monotonic() + SECONDS
+    query = writer.start(spark_url(f"{path}/table"))
+    with ended(query):
+        while not query.awaitTermination(0.1) and last_batch(query) is None:  # type: ignore[arg-type]
+            if time.monotonic() > until:
+                return
