@@ -6,12 +6,16 @@ The log gets a line at the rarer of the two.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from streamkeeper.drivers.expectations import Counts, Shares
+from streamkeeper.errors import StorageError
 from streamkeeper.flows.generations import Start
+from streamkeeper_jobs.sinks.expectations import counts_of
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.stream.executors import Executors
@@ -29,6 +33,8 @@ class Progress:
         self._triggers = self._rows = self._batches = self._total = 0
         self._said: float | None = None
         self._executors = Executors(job.spark, job.settings.executors_timeout)
+        self._shares = Shares(job.home, job.flow.declaration.expectations, start.number)
+        self._record(self._shares.end_undeclared)
 
     def look(self, query: StreamingQuery) -> None:
         """Record what the query has done since the last look.
@@ -45,6 +51,7 @@ class Progress:
                 self._rows += int(done["numInputRows"])
                 self._total += int(done["numInputRows"])
                 self._triggers += 1
+                self._count(self._batch, counts_of(self._job.flow.declaration, done))
             if fresh:
                 self._cross_check()
             self._line(query)
@@ -53,6 +60,20 @@ class Progress:
             if self._batch is None and progress is not None:
                 self._batch = self._committed_before(int(progress["batchId"]))
         self._job.watch.tell(batch=self._batch, triggers=self._triggers, rows=self._total)
+
+    def _count(self, batch: int, counts: Counts) -> None:
+        """Tell how many rows of a batch met each expectation."""
+        if counts:
+            details = self._job.watch.heartbeat.details
+            self._job.watch.tell(details={**details, "expectations": counts})
+            self._record(partial(self._shares.add, batch, counts))
+
+    def _record(self, record: Callable[[], None]) -> None:
+        """Record alerts, or say why not: a batch is no worse for it, and the next one tries again."""
+        try:
+            record()
+        except StorageError as error:
+            say(f"An alert about an expectation could not be recorded: {error}")
 
     def _since(self, query: StreamingQuery, newest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Return the batches since the last look: small ones may have passed between two looks."""
