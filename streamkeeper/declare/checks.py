@@ -10,7 +10,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from streamkeeper.declare.model import ASK, OUR_FOLDERS, PARK, RESTART, RETRY, TRY, Where, check_name
+from streamkeeper.declare.model import (
+    ASK,
+    DROP,
+    OUR_FOLDERS,
+    PARK,
+    RESTART,
+    RETRY,
+    TRY,
+    Expectation,
+    Where,
+    check_name,
+)
 from streamkeeper.declare.registry import Registry, listed
 from streamkeeper.errors import DeclarationError
 from streamkeeper.redaction import is_secret
@@ -127,6 +138,54 @@ def duration(what: str, value: object, where: Where) -> float | None:
             f"{where}: {what} is {value!r}. Allowed is a number and a unit, such as '30 minutes', or None."
         )
     return int(found[1]) * _SECONDS[found[2]]
+
+
+def expectations_of(
+    conditions: object,
+    action: str,
+    where: Where,
+    quarantine: object = None,
+    alert: tuple[object, object] = (None, 1),
+) -> tuple[Expectation, ...]:
+    """Return the expectations of a dict of names and conditions. Whether a condition parses, only Spark
+    knows.
+
+    :param alert: the share of failed rows to alert above, or None, and the batches that it is taken over.
+    """
+    alert_above, alert_window = alert
+    if not isinstance(conditions, Mapping) or not conditions:
+        raise DeclarationError(
+            f"{where}: the expectations are {conditions!r}. Give a dict of names and conditions, such as"
+            " {'valid id': 'id IS NOT NULL'}."
+        )
+    for name, condition in conditions.items():
+        for what, value in (("name", name), ("condition", condition)):
+            if not isinstance(value, str) or not value.strip():
+                raise DeclarationError(
+                    f"{where}: the expectation {name!r} has the {what} {value!r}. Give a text; a condition is"
+                    " one in SQL, such as 'id IS NOT NULL'."
+                )
+    if quarantine is not None and (action != DROP or not isinstance(quarantine, str)):
+        raise DeclarationError(
+            f"{where}: the expectations have the quarantine {quarantine!r}. Allowed is the name of a table,"
+            " and only where rows are dropped (expect_or_drop, expect_all_or_drop)."
+        )
+    share = isinstance(alert_above, int | float) and not isinstance(alert_above, bool)
+    if alert_above is not None and not (share and 0 <= float(str(alert_above)) < 1):
+        raise DeclarationError(
+            f"{where}: the expectations have alert_above {alert_above!r}. Allowed is a share of the rows of"
+            " at least 0 and below 1, such as 0.05, or None."
+        )
+    if isinstance(alert_window, bool) or not isinstance(alert_window, int) or not 1 <= alert_window <= 1000:
+        raise DeclarationError(
+            f"{where}: the expectations have alert_window {alert_window!r}. Allowed is a number of batches"
+            " from 1 to 1000."
+        )
+    above = None if alert_above is None else float(str(alert_above))
+    return tuple(
+        Expectation(name, condition, action, where, quarantine, above, alert_window)
+        for name, condition in conditions.items()
+    )
 
 
 def check_text(what: str, value: object, where: Where) -> None:

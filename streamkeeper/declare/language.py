@@ -25,6 +25,7 @@ from streamkeeper.declare.checks import (
     check_text,
     check_variables,
     duration,
+    expectations_of,
     filled_path,
     how_often,
     inputs_of,
@@ -33,12 +34,16 @@ from streamkeeper.declare.checks import (
     spark_conf_of,
 )
 from streamkeeper.declare.model import (
+    DROP,
+    FAIL,
     FORMATS,
     PARK,
     REHEARSABLE,
     RESTART,
+    WARN,
     AppendFlow,
     AutoCdcFlow,
+    Expectation,
     Notifier,
     Schedule,
     Source,
@@ -61,6 +66,12 @@ __all__ = [
     "create_auto_cdc_flow",
     "create_source",
     "create_streaming_table",
+    "expect",
+    "expect_all",
+    "expect_all_or_drop",
+    "expect_all_or_fail",
+    "expect_or_drop",
+    "expect_or_fail",
     "notifier",
     "only_where_set",
     "schedule",
@@ -242,11 +253,23 @@ def create_streaming_table(
     comment: str | None = None,
     table_properties: Mapping[str, object] | None = None,
     partition_cols: Sequence[str] = (),
+    expect_all: Mapping[str, str] | None = None,
+    expect_all_or_drop: Mapping[str, str] | None = None,
+    expect_all_or_fail: Mapping[str, str] | None = None,
+    quarantine: str | None = None,
+    alert_above: float | None = None,
+    alert_window: int = 1,
 ) -> None:
     """Declare the Delta table that flows write to; ``schema.table`` puts it in a folder of the schema's name.
 
     :param table_properties: Delta table properties, set when the table is created.
     :param partition_cols: columns that the table is partitioned by when it is created.
+    :param expect_all: expectations of the rows of each flow that writes the table, as for
+        :func:`expect_all`; of an AUTO CDC flow, before its changes are applied. So are ``expect_all_or_drop``
+        and ``expect_all_or_fail``.
+    :param quarantine: as for :func:`expect_or_drop`, for rows that ``expect_all_or_drop`` drops.
+    :param alert_above: as for :func:`expect`, for each of ``expect_all`` and ``expect_all_or_drop``; so is
+        ``alert_window``.
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
@@ -265,7 +288,119 @@ def create_streaming_table(
             f"{where}: the table {name} sets {forgetful[0]}, by which Delta forgets which batches it has. A"
             " flow that was stopped for longer would write its last batch twice. Leave it out."
         )
+    if quarantine is not None and expect_all_or_drop is None:
+        raise DeclarationError(
+            f"{where}: the table {name} has the quarantine {quarantine!r} and no expect_all_or_drop. Nothing"
+            " would be put there: leave it out."
+        )
+    found = [
+        *_expected(expect_all, WARN, where, None, (alert_above, alert_window)),
+        *_expected(expect_all_or_drop, DROP, where, quarantine, (alert_above, alert_window)),
+        *_expected(expect_all_or_fail, FAIL, where),
+    ]
+    registry.expected_of_tables[name] = tuple(found)
     registry.tables[name] = Table(name, comment, properties, tuple(partition_cols), where)
+
+
+def _expected(
+    conditions: Mapping[str, str] | None,
+    action: str,
+    where: Where,
+    quarantine: str | None = None,
+    alert: tuple[object, object] = (None, 1),
+) -> tuple[Expectation, ...]:
+    if conditions is None:
+        return ()
+    return expectations_of(conditions, action, where, quarantine, alert)
+
+
+def _expects(found: tuple[Expectation, ...], where: Where) -> Callable[[Function], Function]:
+    def declare(function: Function) -> Function:
+        current(where).expected_of_functions += [(function, item) for item in found]
+        return function
+
+    return declare
+
+
+@known_parameters
+def expect(
+    name: str, condition: str, *, alert_above: float | None = None, alert_window: int = 1
+) -> Callable[[Function], Function]:
+    """Expect a condition of each row of an append flow; rows that fail it are counted and written.
+
+    Stands above the flow's function, as all expectations do, before or after ``append_flow``.
+
+    :param name: unique among the flow's expectations; it is in alerts and counts.
+    :param condition: in SQL, over the columns that the function returns. A row for which it is null fails.
+    :param alert_above: the share of failed rows, such as 0.05, above which an alert is sent.
+    :param alert_window: the number of last batches that the share is taken over.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    where = caller()
+    items = expectations_of({name: condition}, WARN, where, None, (alert_above, alert_window))
+    return _expects(items, where)
+
+
+@known_parameters
+def expect_or_drop(
+    name: str,
+    condition: str,
+    *,
+    quarantine: str | None = None,
+    alert_above: float | None = None,
+    alert_window: int = 1,
+) -> Callable[[Function], Function]:
+    """Expect a condition, as :func:`expect` does; rows that fail it are not written.
+
+    :param quarantine: a table declared with :func:`create_streaming_table`, which no flow writes. It gets
+        each dropped row once, as JSON, with the names of the expectations that it failed.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    where = caller()
+    items = expectations_of({name: condition}, DROP, where, quarantine, (alert_above, alert_window))
+    return _expects(items, where)
+
+
+@known_parameters
+def expect_or_fail(name: str, condition: str) -> Callable[[Function], Function]:
+    """Expect a condition, as :func:`expect` does; a batch with a row that fails it is not written, and parks
+    the flow.
+
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    where = caller()
+    return _expects(expectations_of({name: condition}, FAIL, where), where)
+
+
+@known_parameters
+def expect_all(
+    expectations: Mapping[str, str], *, alert_above: float | None = None, alert_window: int = 1
+) -> Callable[[Function], Function]:
+    """Expect several conditions, by name, each as :func:`expect` does."""
+    where = caller()
+    return _expects(expectations_of(expectations, WARN, where, None, (alert_above, alert_window)), where)
+
+
+@known_parameters
+def expect_all_or_drop(
+    expectations: Mapping[str, str],
+    *,
+    quarantine: str | None = None,
+    alert_above: float | None = None,
+    alert_window: int = 1,
+) -> Callable[[Function], Function]:
+    """Expect several conditions, by name, each as :func:`expect_or_drop` does."""
+    where = caller()
+    return _expects(
+        expectations_of(expectations, DROP, where, quarantine, (alert_above, alert_window)), where
+    )
+
+
+@known_parameters
+def expect_all_or_fail(expectations: Mapping[str, str]) -> Callable[[Function], Function]:
+    """Expect several conditions, by name, each as :func:`expect_or_fail` does."""
+    where = caller()
+    return _expects(expectations_of(expectations, FAIL, where), where)
 
 
 @known_parameters

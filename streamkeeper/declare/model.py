@@ -155,6 +155,27 @@ PARK, RETRY = "park", "retry"
 RESTART, TRY, ASK = "restart", "try", "ask"
 """Allowed values of a flow's ``on_change``."""
 
+WARN, DROP, FAIL = "warn", "drop", "fail"
+"""What becomes of a row that fails an expectation: it is written, it is dropped, or its batch is refused."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """Condition in SQL that the rows of a flow are expected to meet; a row for which it is null fails it.
+
+    ``quarantine`` is the table for rows that this expectation drops. ``alert_above`` is the share of failed
+    rows, from 0 to 1, above which an alert is sent; it is taken over the last ``alert_window`` batches.
+    """
+
+    name: str
+    condition: str
+    action: str
+    where: Where
+    quarantine: str | None = None
+    alert_above: float | None = None
+    alert_window: int = 1
+
+
 APPEND, AUTO_CDC = "append", "auto_cdc"
 """Values of a flow's ``kind`` in JSON. A flow without a kind appends: older JSON had no other."""
 
@@ -179,6 +200,7 @@ class AppendFlow:
     once: bool = False
     on_change: str = RESTART
     function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
+    expectations: tuple[Expectation, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -197,6 +219,7 @@ class AutoCdcFlow:
     on_failure: str = PARK
     once: bool = False
     on_change: str = RESTART
+    expectations: tuple[Expectation, ...] = ()
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -205,6 +228,11 @@ class AutoCdcFlow:
 
 
 AnyFlow = AppendFlow | AutoCdcFlow
+
+
+def quarantine_of(flow: AnyFlow) -> str | None:
+    """Return the name of the table for rows that a flow's expectations drop; None if they go nowhere."""
+    return next((item.quarantine for item in flow.expectations if item.quarantine is not None), None)
 
 
 @dataclass(frozen=True)
@@ -370,6 +398,9 @@ def _plain(value: Any) -> Any:
 
 def _flow_from_json(value: JsonObject) -> AnyFlow:
     plain = dict(value)
+    plain["expectations"] = [
+        Expectation(**{**item, "where": Where(**item["where"])}) for item in value.get("expectations", ())
+    ]
     kind = plain.pop("kind", APPEND)
     if kind == APPEND:
         append: AppendFlow = _restore(AppendFlow, plain)

@@ -39,10 +39,6 @@ _READ = (
     "a function gets its rows as arguments. Declare a source with dp.create_source, and name it in"
     " sources=[…]"
 )
-_EXPECT = (
-    "expectations are not supported yet. Filter in the function of the flow, and append refused rows to a"
-    " table by another flow"
-)
 _CDC = "declare it with dp.create_auto_cdc_flow"
 _SNAPSHOTS = (
     "snapshots are not compared yet. Allowed are changes, row by row: dp.create_auto_cdc_flow, also for a"
@@ -62,17 +58,6 @@ NAMES: dict[str, str] = {
     "apply_changes": _CDC,
     "create_auto_cdc_from_snapshot_flow": _SNAPSHOTS,
     "apply_changes_from_snapshot": _SNAPSHOTS,
-    **dict.fromkeys(
-        (
-            "expect",
-            "expect_or_drop",
-            "expect_or_fail",
-            "expect_all",
-            "expect_all_or_drop",
-            "expect_all_or_fail",
-        ),
-        _EXPECT,
-    ),
 }
 """Names that a pipeline file may try, each with its alternative."""
 

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from streamkeeper.declare.fingerprint import hash_of, without_decorators
 from streamkeeper.declare.model import (
     DEFAULT_NO_PROGRESS,
     AnyFlow,
+    AppendFlow,
+    Expectation,
     Notifier,
     Pipeline,
     Schedule,
@@ -25,6 +27,7 @@ from streamkeeper.declare.model import (
     Table,
     View,
     Where,
+    quarantine_of,
 )
 from streamkeeper.declare.shared_driver import check_shareable
 from streamkeeper.declare.source_options import check_no_echo
@@ -32,6 +35,15 @@ from streamkeeper.errors import DeclarationError
 
 DECORATORS = ("append_flow", "temporary_view")
 """Decorators of functions that are part of a flow."""
+EXPECTATIONS = (
+    "expect",
+    "expect_or_drop",
+    "expect_or_fail",
+    "expect_all",
+    "expect_all_or_drop",
+    "expect_all_or_fail",
+)
+"""Decorators of a flow's function that leave what it does unchanged."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +68,15 @@ class Registry:
         self.flows: dict[str, AnyFlow] = {}
         self.schedules: dict[str, Schedule] = {}
         self.options: Options | None = None
+        self.expected_of_tables: dict[str, tuple[Expectation, ...]] = {}
+        self.expected_of_functions: list[tuple[Callable[..., Any], Expectation]] = []
 
     def finish(self, shared: str) -> Pipeline:
         """Check the whole file, and return its pipeline.
 
         :raises DeclarationError: a name is not declared, views read one another in a circle, a flow has no
             target table, no flow is declared, flows of one table do not agree, a flow reads the table that it
-            writes, or flows cannot share a driver.
+            writes, flows cannot share a driver, or expectations stand where no flow is.
         """
         readers: list[View | AnyFlow] = [*self.views.values(), *self.flows.values()]
         for reader in readers:
@@ -88,6 +102,7 @@ class Registry:
                 " pipelines folder."
             )
         check_tables(tuple(self.flows.values()))
+        self._add_expectations()
         options = self.options or Options()
         if options.shared_driver:
             check_shareable(tuple(self.flows.values()))
@@ -107,6 +122,58 @@ class Registry:
         )
         check_no_echo(pipeline)
         return pipeline
+
+    def _add_expectations(self) -> None:
+        """Give each flow the expectations of its table and of its function, in the order of the file."""
+        functions = {id(flow.function) for flow in self.flows.values() if isinstance(flow, AppendFlow)}
+        for function, item in self.expected_of_functions:
+            if id(function) not in functions:
+                raise DeclarationError(
+                    f"{item.where}: the expectation {item.name!r} stands above a function that is no append"
+                    " flow. Put it above the function of a flow (dp.append_flow), or give it to a table:"
+                    " dp.create_streaming_table(…, expect_all={…})."
+                )
+        for name, flow in self.flows.items():
+            own = [
+                item
+                for function, item in self.expected_of_functions
+                if isinstance(flow, AppendFlow) and function is flow.function
+            ]
+            own.sort(key=lambda item: item.where.line)
+            found = (*self.expected_of_tables.get(flow.target, ()), *own)
+            if found:
+                self.flows[name] = replace(flow, expectations=found)
+                self._check_expectations(self.flows[name])
+
+    def _check_expectations(self, flow: AnyFlow) -> None:
+        first: dict[str, Expectation] = {}
+        table = quarantine_of(flow)
+        for item in flow.expectations:
+            other = first.setdefault(item.name, item)
+            if other is not item:
+                raise DeclarationError(
+                    f"{item.where}: the flow {flow.name} has two expectations {item.name!r}; the other is at"
+                    f" {other.where}. Rename one of the two."
+                )
+            if item.quarantine not in (None, table):
+                raise DeclarationError(
+                    f"{item.where}: the flow {flow.name} has the quarantine tables {table} and"
+                    f" {item.quarantine}. Rows that a flow drops go to one table: name the same."
+                )
+        if table is None:
+            return
+        where = next(item.where for item in flow.expectations if item.quarantine is not None)
+        if table not in self.tables:
+            raise DeclarationError(
+                f"{where}: the quarantine table {table!r} is not declared in this file. Declared are"
+                f" {listed(self.tables)}. Add dp.create_streaming_table({table!r})."
+            )
+        writer = next((other for other in self.flows.values() if other.target == table), None)
+        if writer is not None:
+            raise DeclarationError(
+                f"{where}: the quarantine table {table} is the target of the flow {writer.name}"
+                f" ({writer.where}). It has columns of its own: name a table that no flow writes."
+            )
 
     def _check_circle(self, view: View, path: tuple[str, ...]) -> None:
         if view.name in path:
@@ -162,7 +229,7 @@ def code_hash(function: Callable[..., Any], *, named: bool = True) -> str:
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            without_decorators(node, DECORATORS.__contains__)
+            without_decorators(node, (*DECORATORS, *EXPECTATIONS).__contains__)
             node.name = node.name if named else ""
     return hash_of(tree)
 

@@ -50,6 +50,8 @@ class AlertKind(Enum):
     SETTINGS = "settings"
     CHANGE_REFUSED = "change-refused"
     CHANGE_WAITS = "change-waits"
+    EXPECTATION = "expectation"
+    EXPECTATION_MET = "expectation-met"
 
 
 TROUBLES = (AlertKind.PARKED, AlertKind.CRASH_LOOP, AlertKind.NO_PROGRESS)
@@ -66,6 +68,8 @@ _SUBJECTS = {
     AlertKind.SETTINGS: "has settings that cannot work",
     AlertKind.CHANGE_REFUSED: "runs on without a change that does not fit",
     AlertKind.CHANGE_WAITS: "runs on without a change that fits and waits for a person",
+    AlertKind.EXPECTATION: "has more rows that fail an expectation than it allows",
+    AlertKind.EXPECTATION_MET: "meets an expectation again",
 }
 
 
@@ -142,7 +146,7 @@ def record(home: FlowHome, alert: Alert) -> bool:
     content = to_json({**asdict(alert), "kind": alert.kind.value})
     # Pending first: if this process ends in between, the alert is not lost.
     home.storage.create(home.alert(f"pending/{alert.name}"), content)
-    if alert.kind in TROUBLES:
+    if alert.kind in (*TROUBLES, AlertKind.EXPECTATION):
         home.storage.create(home.alert(f"open/{alert.name}"), content)
     return home.storage.create(home.alert(alert.name), content)
 

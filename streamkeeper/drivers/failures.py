@@ -72,6 +72,9 @@ class Failure:
         return f"{self.condition} (SQLSTATE {self.sql_state})" if self.sql_state else self.condition
 
 
+EXPECTATION_FAILED = "The expectation"
+"""First words of the error that a row raises which fails an ``expect_or_fail``."""
+
 _RESET = "reset_checkpoint"
 _R, _C, _S, _T = (
     FailureClass.NEEDS_RECOVERY,
@@ -236,6 +239,12 @@ RULES: tuple[Rule, ...] = (
     Rule("DELTA_SCHEMA_CHANGED", None, _S, "the schema of the Delta source changed"),
     Rule("DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS", None, _S, "the schema of the Delta source changed"),
     Rule("DELTA_SCHEMA_CHANGED_WITH_VERSION", None, _S, "the schema of the Delta source changed"),
+    Rule(
+        "USER_RAISED_EXCEPTION",
+        rf"{EXPECTATION_FAILED} .* fails for the row ",
+        _C,
+        "a row fails an expectation that each row must meet, and nothing of its batch was written",
+    ),
     Rule(
         "INVALID_LOG_VERSION.MAX_SUPPORTED_VERSION",
         None,

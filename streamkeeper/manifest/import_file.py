@@ -105,6 +105,10 @@ def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
         del parts["flow"]["on_failure"]
     if not flow.once:
         del parts["flow"]["once"]
+    if not flow.expectations:
+        del parts["flow"]["expectations"]
+    for item in parts["flow"].get("expectations", ()):
+        del item["where"]
     if isinstance(flow, AppendFlow):
         del parts["flow"]["kind"]
     for part in parts["inputs"]:

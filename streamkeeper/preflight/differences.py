@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from streamkeeper.checkpoint.log_entries import PARTITIONS
-from streamkeeper.declare.model import AutoCdcFlow, Source, View
+from streamkeeper.declare.model import AutoCdcFlow, Expectation, Source, View
 from streamkeeper.declare.source_options import TOPICS
 from streamkeeper.manifest.manifest import Flow
 
@@ -58,10 +58,20 @@ def _of_flow(before: Flow, now: Flow) -> Iterator[str]:
         kinds = ["applied changes" if isinstance(one, AutoCdcFlow) else "appended rows" for one in (old, new)]
         yield f"The flow {kinds[0]}, and is of the other kind now: one table would hold rows of both."
         return
-    yield from _of_fields("The flow", old, new, (*_SAME_ROWS, "spec"))
+    yield from _of_fields("The flow", old, new, (*_SAME_ROWS, "spec", "expectations"))
+    had, has = ([_checked(item) for item in flow.expectations] for flow in (old, new))
+    names = [item[0] for item in (*had, *has) if (item in had) != (item in has)]
+    if names:
+        changed = ", ".join(repr(name) for name in dict.fromkeys(names))
+        yield f"The flow has other expectations ({changed}): rows so far were checked by the old ones."
     if isinstance(old, AutoCdcFlow) and isinstance(new, AutoCdcFlow):
         for said in _of_fields("The flow", old.spec, new.spec, ()):
             yield f"{said} What was applied stays as it was applied."
+
+
+def _checked(item: Expectation) -> tuple[str, str, str, str | None]:
+    """Return what of an expectation decides about rows."""
+    return item.name, item.condition, item.action, item.quarantine
 
 
 def _of_settings(before: Mapping[str, str], now: Mapping[str, str], pinned: Collection[str]) -> Iterator[str]:

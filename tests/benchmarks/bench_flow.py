@@ -4,6 +4,9 @@ tests/benchmarks/bench_flow.py``.
 The two take turns over the same files. Throughput is rows between the first and the last commit; the time to
 the first batch runs from spark-submit to the first commit that has data. Aims: ≥0.97 of the throughput, ≤1.10
 of the time.
+
+Then the flow with expectations against itself without: the time between the first and the last commit. Aim:
+≤1.01 for ten that count; none for a quarantine of one row in ten, which is a second table.
 """
 
 from __future__ import annotations
@@ -19,6 +22,17 @@ from tests.benchmarks.sides.flows_side_by_side import Bench, commits_with_data, 
 
 FILES, ROWS, PER_TRIGGER = 60, 20_000, 4
 ROUNDS = rounds()
+CONDITIONS = (
+    "event_id IS NOT NULL", "length(event_id) = 13", "event_id LIKE 'e%'", "user_id >= 0", "user_id < 997",
+    "kind = 'view'", "kind IN ('view', 'click')", "amount BETWEEN 0 AND 25", "amount < 24",
+    "event_time >= '2026-01-01'",
+)  # fmt: skip
+COUNTED = f"@dp.expect_all({ {f'c{number}': one for number, one in enumerate(CONDITIONS)} })\n"
+ASIDE = '@dp.expect_or_drop("tenth", "user_id % 10 != 0", quarantine="refused")\n'
+EXPECTED = (
+    ("ten expectations", COUNTED, "≤1.01"),
+    ("ten expectations and a quarantine", COUNTED + ASIDE, "-"),
+)
 
 
 def main() -> None:
@@ -46,6 +60,26 @@ def main() -> None:
                     firsts[side].append(commits[0] - started)
         print_ratio(f"{view}: throughput", *rates, "rows/s", "≥0.97")
         print_ratio(f"{view}: spark-submit to the first batch", *firsts, "s", "≤1.10")
+    for name, expect, aim in EXPECTED:
+        print_ratio(name, *_with_and_without(expect), "s", aim)
+
+
+def _with_and_without(expect: str) -> tuple[list[float], list[float]]:
+    """Measure the flow with expectations and without, by turns; return the seconds of each."""
+    seconds: tuple[list[float], list[float]] = ([], [])
+    with tempfile.TemporaryDirectory() as scratch:
+        write_files(Path(scratch) / "data" / "events", 0, FILES, ROWS)
+        for number in range(ROUNDS):
+            for side in (0, 1) if number % 2 else (1, 0):
+                root = Path(scratch) / f"round-{number}-{side}"
+                root.mkdir()
+                (root / "data").symlink_to(Path(scratch) / "data")
+                bench = Bench(root, PER_TRIGGER)
+                bench.declare("plain", "" if side else expect)
+                bench.run_flow()
+                commits = commits_with_data(bench.table)
+                seconds[side].append(commits[-1] - commits[0])
+    return seconds
 
 
 if __name__ == "__main__":

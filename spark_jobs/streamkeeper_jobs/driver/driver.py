@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.damage import ERROR
-from streamkeeper.declare.model import NAME, RETRY, Pipeline
+from streamkeeper.declare.model import NAME, RETRY, Pipeline, quarantine_of
 from streamkeeper.drivers import clusters, failures, supervision
 from streamkeeper.drivers.failures import Cause, Failure, FailureClass
 from streamkeeper.drivers.submit import LOG_VARIABLE, SUPERVISED_VARIABLE
@@ -214,6 +214,9 @@ def _drive(
     try:
         watch.obey()
         owners.ensure(asked.settings, home, flow.declaration.target, flow.declaration.where)
+        aside = quarantine_of(flow.declaration)
+        if aside is not None:
+            owners.ensure(asked.settings, home, aside, flow.declaration.where)
         with_sources = opened_flow(flow, asked.settings)
         spark = session(flow)
         check_conditional_writes(spark, asked.settings.state, asked.settings.warehouse)

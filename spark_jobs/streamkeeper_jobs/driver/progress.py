@@ -7,15 +7,18 @@ The log gets a line at the rarer of the two.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from streamkeeper.drivers.batch_numbers import KEPT, Batch, Numbers, keep, recent
+from streamkeeper.drivers.expectations import Shares
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.generations import Start
+from streamkeeper_jobs.sinks.expectations import counts_of
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.stream.executors import Executors
@@ -37,6 +40,8 @@ class Progress:
         self._said: float | None = None
         self._kept, self._unkept = float("-inf"), False
         self._executors = Executors(job.spark, job.settings.executors_timeout)
+        self._shares = Shares(job.home, job.flow.declaration.expectations, start.number)
+        self._record(self._shares.end_undeclared)
 
     def look(self, query: StreamingQuery) -> None:
         """Record what the query has done since the last look.
@@ -52,7 +57,10 @@ class Progress:
                 self._batches += 1
                 self._rows += int(done["numInputRows"])
                 self._triggers += 1
-                self._note(Batch.of(done))
+                counts = counts_of(self._job.flow.declaration, done)
+                self._note(replace(Batch.of(done), expectations=counts))
+                if counts:
+                    self._record(partial(self._shares.add, self._batch, counts))
             if fresh:
                 self._cross_check()
             self._line(query)
@@ -88,6 +96,13 @@ class Progress:
         except StorageError:  # the heartbeat finds out, and says so
             return
         self._unkept = False
+
+    def _record(self, record: Callable[[], None]) -> None:
+        """Record alerts, or say why not: a batch is no worse for it, and the next one tries again."""
+        try:
+            record()
+        except StorageError as error:
+            say(f"An alert about an expectation could not be recorded: {error}")
 
     def _since(self, query: StreamingQuery, newest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Return the batches since the last look: small ones may have passed between two looks."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from streamkeeper.amounts import REPEATS
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.declare.model import AutoCdcFlow
+from streamkeeper.declare.model import AutoCdcFlow, quarantine_of
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.log import Transactions
 from streamkeeper.errors import RecoveryError, RequestError
@@ -15,6 +15,8 @@ from streamkeeper.flows import adopted_checkpoint, generations, past_positions
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, BATCH, EARLIEST, OFFSETS, Generation, Start
 from streamkeeper.flows.position import CommittedPosition
+from streamkeeper.preflight import last_run
+from streamkeeper_jobs.sinks.expectations import seal_quarantine
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.delta_table import last_written, seal
 
@@ -46,7 +48,21 @@ def seal_earlier(job: Job, generation: Generation) -> Sealed:
         app_id = _query_id(job.home, number)
         found = delta_log.last_transaction(job.table_path, app_id)
         last[number] = found.version if found.sealed and found.complete else _seal(job, app_id)
+        _seal_quarantine(job, number, app_id, last[number])
     return Sealed(last, tuple(earlier))
+
+
+def _seal_quarantine(job: Job, number: int, app_id: str, last: int | None) -> None:
+    """Seal a generation in the quarantine table that its last driver wrote, and in the present one."""
+    ran = last_run.read(job.home, number)
+    then = None
+    if ran is not None and ran.pipeline:
+        then = quarantine_of(ran.flow(job.flow.name).declaration)
+    begun = generations.read_start(job.home, number)
+    committed = None if begun is None else Checkpoint(job.home.storage, begun.checkpoint).last_commit()
+    upto = max((batch for batch in (last, committed) if batch is not None), default=None)
+    for table in {then, quarantine_of(job.flow.declaration)} - {None}:
+        seal_quarantine(job, str(table), number, app_id, upto)
 
 
 def not_sealed(home: FlowHome, before: int, previous: int | None) -> list[int]:

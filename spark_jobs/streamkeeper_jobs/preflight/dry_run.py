@@ -27,6 +27,7 @@ from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage
 from streamkeeper_jobs.cdc import check_target
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
+from streamkeeper_jobs.sinks.expectations import check as check_expectations
 from streamkeeper_jobs.spark.exceptions import causes_of
 from streamkeeper_jobs.spark.jvm import Classes, classes
 from streamkeeper_jobs.spark.session import spark_url
@@ -94,6 +95,7 @@ def rehearse(
     try:
         known = _schemas(session, flow, schemas or {})
         frame = flow_frame(session, flow, known, checkpoint=storage.path(rehearsal.folder))
+        check_expectations(frame, flow.declaration)
         check_appends(frame)
         _check_table(session, settings, flow, frame)
         if rehearsal.batch is not None:

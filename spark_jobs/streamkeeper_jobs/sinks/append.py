@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from streamkeeper.declare.model import quarantine_of
 from streamkeeper.delta import log as delta_log
 from streamkeeper.flows.generations import ADOPTED, Generation
+from streamkeeper_jobs.sinks.expectations import OwnFailures, Quarantine, check, expected
 from streamkeeper_jobs.spark.delta_table import ensure_table
+from streamkeeper_jobs.spark.jvm import classes, scala_seq
 from streamkeeper_jobs.spark.session import spark_url
 from streamkeeper_jobs.spark.stateful_operators import check_appends
 from streamkeeper_jobs.stream.query import writer_of
@@ -23,12 +27,15 @@ class AppendSink:
     """Sink of an append flow.
 
     Delta itself commits (query id, batch id) with each batch, and refuses columns that the table lacks.
+    Where rows are set aside, the same sink gets the others of each batch.
     """
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._own = OwnFailures()
 
     def check(self, frame: DataFrame) -> None:
+        check(frame, self._job.flow.declaration)
         check_appends(frame)
 
     def make(self, frame: DataFrame, generation: Generation) -> None:
@@ -43,12 +50,40 @@ class AppendSink:
         self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None
     ) -> StreamingQuery:
         path, partition_cols = self._job.table_path, self._job.table.partition_cols
-        writer = writer_of(frame, self._job.flow.full_name, checkpoint, trigger).format("delta")
-        if partition_cols and not delta_log.exists(
-            path
-        ):  # the first batch creates it; an existing table has its own
-            writer = writer.partitionBy(*partition_cols)
-        return writer.start(spark_url(path))
+        flow = self._job.flow.declaration
+        writer = writer_of(expected(frame, flow), self._job.flow.full_name, checkpoint, trigger)
+        # the first batch creates it; an existing table has its own
+        by = [] if delta_log.exists(path) else list(partition_cols)
+        if quarantine_of(flow) is not None:
+            return self._beside_quarantine(writer, generation, spark_url(path), by)
+        writer = writer.format("delta")
+        return (writer.partitionBy(*by) if by else writer).start(spark_url(path))
+
+    def _beside_quarantine(
+        self, writer: DataStreamWriter, generation: Generation, url: str, by: list[str]
+    ) -> StreamingQuery:
+        quarantine = Quarantine(self._job, generation)
+        quarantine.make()
+
+        def append(batch: DataFrame, number: int) -> None:
+            with quarantine.passing(batch, number) as rows:
+                _delta_sink(batch.sparkSession, url, by).addBatch(number, rows._jdf)
+
+        return writer.foreachBatch(self._own.kept(append)).start()
 
     def own_failures(self) -> AbstractContextManager[None]:
-        return nullcontext()
+        return self._own.raised()
+
+
+def _delta_sink(spark: SparkSession, url: str, partition_cols: list[str]) -> Any:
+    """Return Delta's own streaming sink, made as Spark makes it; it takes the query's id from its thread."""
+    java = classes(spark)
+    options = java("java.util.HashMap")()
+    options.put("path", url)
+    plain = java("org.apache.spark.api.python.PythonUtils").toScalaMap(options)
+    return java("org.apache.spark.sql.delta.sources.DeltaDataSource")().createSink(
+        spark._jsparkSession.sqlContext(),
+        plain,
+        scala_seq(java, partition_cols),
+        java("org.apache.spark.sql.streaming.OutputMode").Append(),
+    )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -14,6 +13,7 @@ from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.errors import DeclarationError
 from streamkeeper.flows.generations import Generation
 from streamkeeper_jobs.cdc import Step, apply_changes, check_spec, prepare
+from streamkeeper_jobs.sinks.expectations import OwnFailures, Quarantine, check, expected
 from streamkeeper_jobs.sinks.writers_turn import writers_turn
 from streamkeeper_jobs.spark.stateful_operators import check_appends
 from streamkeeper_jobs.stream.query import writer_of
@@ -31,9 +31,10 @@ class CdcSink:
 
     def __init__(self, job: Job, flow: AutoCdcFlow) -> None:
         self._job, self._flow = job, flow
-        self._failed: Exception | None = None
+        self._own = OwnFailures()
 
     def check(self, frame: DataFrame) -> None:
+        check(frame, self._flow)
         with self._placed():
             check_spec(frame.schema, self._flow.spec)
         check_appends(frame)
@@ -65,30 +66,20 @@ class CdcSink:
         self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None
     ) -> StreamingQuery:
         turn = writers_turn(self._job, generation)
+        quarantine = Quarantine(self._job, generation)
+        quarantine.make()
 
         def apply(batch: DataFrame, number: int) -> None:
-            try:
+            with quarantine.passing(batch, number) as rows:
                 apply_changes(
-                    batch, self._flow.spec, self._job.table_path, Step(generation.query_id, number), turn
+                    rows, self._flow.spec, self._job.table_path, Step(generation.query_id, number), turn
                 )
-            except Exception as error:
-                self._failed = error
-                raise
 
-        return writer_of(frame, self._job.flow.full_name, checkpoint, trigger).foreachBatch(apply).start()
+        writer = writer_of(expected(frame, self._flow), self._job.flow.full_name, checkpoint, trigger)
+        return writer.foreachBatch(self._own.kept(apply)).start()
 
-    @contextmanager
-    def own_failures(self) -> Iterator[None]:
-        """Raise what failed in a batch as it was raised.
-
-        Spark keeps only its text, but a failure is classified by class and causes.
-        """
-        try:
-            yield
-        except StreamingQueryException as error:
-            if self._failed is None:
-                raise
-            raise self._failed from error
+    def own_failures(self) -> AbstractContextManager[None]:
+        return self._own.raised()
 
     @contextmanager
     def _placed(self) -> Iterator[None]:

@@ -154,8 +154,8 @@ def _from_source(flow: Flow, request: BackfillRequest, filters: Filters) -> Flow
 
 
 def _from_backup(flow: Flow, request: BackfillRequest, filters: Filters, backup: Backup) -> Flow:
-    """Read a backup's rows, past the views: they are rows of the target."""
-    declared = flow.declaration
+    """Read a backup's rows, past views and expectations: they are rows of the target."""
+    declared = replace(flow.declaration, expectations=())
     options = {"maxFilesPerTrigger": str(request.chunk or CHUNK_FILES)}
     paths = {"backup__rows": backup.target, "backup__tombstones": backup.tombstones}
     sources = tuple(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from streamkeeper import amounts
 from streamkeeper.amounts import NONE, REPEATS, Amount, SourcePrice
+from streamkeeper.declare.model import quarantine_of
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.generations import BATCH, COPIED, EARLIEST, REBUILT, InitialState, Restart, StartAt
@@ -172,7 +173,7 @@ def next_plan(
         stateful=present.stateful,
         operators_before=present.operators,
         prices=prices,
-        notes=notes,
+        notes=(*notes, *_quarantine_notes(flow)),
         keeps_schemas=keeps_schemas,
         once=flow.declaration.once,
         failure=present.failure,
@@ -203,6 +204,15 @@ def plan_next(
     return planned, tuple(
         replace(item, flow=flow.full_name) for item in refused if not (free and item.price == REPEATS)
     )
+
+
+def _quarantine_notes(flow: Flow) -> Iterator[str]:
+    table = quarantine_of(flow.declaration)
+    if table is not None:
+        yield (
+            f"The quarantine {table} is kept: rows that are read again and dropped again are set aside again,"
+            " under the new generation's number."
+        )
 
 
 def _read_again(price: SourcePrice, restored: bool) -> SourcePrice:

@@ -29,8 +29,9 @@ dp.create_source(
 )
 
 dp.create_streaming_table("events")
+dp.create_streaming_table("refused")
 
-@dp.append_flow(name="clean_events", target="events", sources=["events_raw"])
+{expect}@dp.append_flow(name="clean_events", target="events", sources=["events_raw"])
 def clean_events(events):
     return events{view}
 """
@@ -63,11 +64,11 @@ class Bench:
         """The table that the bare query writes."""
         return self.root / "bare" / "events"
 
-    def declare(self, view: str) -> None:
-        """Write the pipeline file with one of :data:`VIEWS`."""
+    def declare(self, view: str, expect: str = "") -> None:
+        """Write the pipeline file with one of :data:`VIEWS`, and with decorators that expect something."""
         self.settings.pipelines.mkdir(parents=True, exist_ok=True)
         (self.settings.pipelines / "events.py").write_text(
-            PIPELINE.format(files=self.files_per_trigger, view=VIEWS[view])
+            PIPELINE.format(files=self.files_per_trigger, view=VIEWS[view], expect=expect)
         )
 
     def flow(self) -> Flow:

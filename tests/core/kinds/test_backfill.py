@@ -27,7 +27,7 @@ from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.recover.requests.backfill import BackfillRequest
 from streamkeeper.recover.requests.full_refresh import WithBackupRequest
-from streamkeeper.recover.restart.backfill_source import Filters, derive, raw_source, spec_of_backup
+from streamkeeper.recover.restart.backfill_source import Backup, Filters, derive, raw_source, spec_of_backup
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import recovery_lock
 from tests.worlds.small_world import CHANGES, World
@@ -250,6 +250,17 @@ def test_the_derived_flow_has_a_home_of_its_own_and_the_semantics_of_the_other(k
     assert view is not None
     assert view.function is marks.only
     assert derived.pipeline.sources_of(derived.declaration)[0].name == view.sources[0]
+
+
+def test_expectations_hold_for_rows_of_a_source_and_not_for_those_of_a_backup(keyed: World) -> None:
+    keyed.declare((CHANGES % "").replace('table("events"', 'table("events", expect_all={"few": "n < 9"}'))
+    flow = read_manifest(keyed.settings).find(FLOW)
+    marks = Filters(lambda frame: "only", lambda frame: "none", lambda rows, deaths: "changes")
+    again = derive(flow, asked(keyed), "backfill-1-0123abcd", marks)
+    assert [item.name for item in again.declaration.expectations] == ["few"]
+    request = BackfillRequest(FLOW, "backup", "events_raw")
+    filled = derive(flow, request, "backfill-1-0123abcd", marks, Backup("/backups/1"))
+    assert filled.declaration.expectations == ()
 
 
 def test_a_backups_changes_may_have_the_sequences_that_a_literal_wrote_beside_several_columns(

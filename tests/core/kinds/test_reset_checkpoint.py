@@ -73,6 +73,13 @@ def test_from_the_beginning_repeats_what_was_read_and_is_refused_until_accepted(
     assert refused(plan(stands, "earliest", accept=(LOSS,))) == [REPEATS]
 
 
+def test_a_plan_says_what_becomes_of_a_quarantine(stands: World) -> None:
+    expect = '@dp.expect_or_drop("short", "length(event_id) < 9", quarantine="refused")\n@dp.append_flow'
+    stands.declare(EVENTS.replace("@dp.append_flow", f'dp.create_streaming_table("refused")\n{expect}'))
+    notes = plan(stands, "earliest").flows[0].notes
+    assert any("The quarantine refused is kept: rows that are read again" in note for note in notes)
+
+
 @pytest.fixture
 def keyed(world: World) -> World:
     """The same, where the flow keeps its table by key."""

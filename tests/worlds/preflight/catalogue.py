@@ -331,6 +331,30 @@ FILTERS = (
     filtered("moved before dropDuplicates", pipeline(view=f'{DEDUPE}.where("n > 2")'),
              pipeline(view=f'.where("n > 2"){DEDUPE}'), NOTED, "Filter"),
 )  # fmt: skip
+expected = of("expectations")
+EXPECTING = PLAIN.replace("@dp.append_flow", "@dp.{expect}\n@dp.append_flow")
+
+
+def expecting(expect: str) -> str:
+    """Return a flow without state that expects this of its rows."""
+    return EXPECTING.replace("{expect}", expect) + 'dp.create_streaming_table("aside")\n'
+
+
+ODD = 'expect_or_drop("odd", "n % 2 = 1")'
+EXPECTATIONS = (
+    expected("added, which counts", PLAIN, expecting('expect("odd", "n % 2 = 1")'), NOTED,
+             "other expectations ('odd')", same=True),
+    expected("added, which drops", PLAIN, expecting(ODD), NOTED, "other expectations ('odd')",
+             shows=lacks(n=40)),
+    expected("removed", expecting(ODD), PLAIN, NOTED, "other expectations ('odd')", shows=has(n=40)),
+    expected("its condition", expecting(ODD), expecting(ODD.replace("= 1", "= 0")), NOTED,
+             "other expectations ('odd')", shows=lacks(n=41)),
+    expected("`quarantine` added", expecting(ODD), expecting(ODD[:-1] + ', quarantine="aside")'), NOTED,
+             "other expectations ('odd')", but="and sets aside", same=True),
+    expected("`alert_above` added", expecting(ODD), expecting(ODD[:-1] + ", alert_above=0.1)"), SAME),
+    expected("a condition that does not parse", PLAIN, expecting('expect("odd", "n >")'), BREAKS,
+             "which Spark refuses"),
+)  # fmt: skip
 distinct = of("dropping duplicates")
 DUPLICATES = (
     distinct("removed", DISTINCT, PLAIN, BREAKS, "was removed or replaced"),
@@ -524,7 +548,8 @@ CDC = (
 
 CATALOGUE: tuple[Change, ...] = (
     DUPLICATES[0], FILTERS[0], SOURCES[0],
-    *SOURCES[1:], *TABLES, *PROJECTIONS, *FILTERS[1:], *DUPLICATES[1:], *AGGREGATIONS, *JOINS, *STATES, *CDC,
+    *SOURCES[1:], *TABLES, *PROJECTIONS, *FILTERS[1:], *EXPECTATIONS, *DUPLICATES[1:], *AGGREGATIONS,
+    *JOINS, *STATES, *CDC,
     *CODE, *SETTINGS,
 )  # fmt: skip
 """All changes; the first three are tried by ``make test``."""
