@@ -29,7 +29,8 @@ class Batch:
     ``at`` is when it began, and ``watermark`` the watermark that it had, both in seconds since 1970;
     ``seconds`` is how long it took, ``phases`` how long each of its parts, by Spark's names. ``rows_out`` is
     None where the sink does not tell. ``state_rows`` and ``state_bytes`` are those of all stateful operators
-    after it, ``late`` the rows that they dropped as later than the watermark. ``expectations`` are the rows that passed and that failed, by name.
+    after it, ``late`` the rows that they dropped as later than the watermark. ``expectations`` are the rows
+    that passed and that failed, by name.
     """
 
     number: int
