@@ -53,7 +53,7 @@ def test_the_form_has_the_parked_flow_chosen_and_triggers_what_is_right(
     person.visit(f"/dags/{RESET}")
     person.click("[data-testid=trigger-dag-button]")
     person.read("Start of the new checkpoint")
-    assert person.chosen("flow") == FLOW
+    assert person.chosen("flow") == f"{FLOW} (parked)"
     assert person.enabled("[data-testid=trigger-dag-submit]"), "nothing more must be said"
     person.picture("form")
     for section, titles in {
