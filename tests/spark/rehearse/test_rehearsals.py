@@ -125,6 +125,7 @@ def test_a_rehearsal_comes_to_what_the_recovery_then_does_and_changes_nothing(
     assert found == (len(bed.rows()), checksum_of(bed)), evidence.as_text()
 
 
+@pytest.mark.long
 def test_a_flow_runs_on_while_it_is_copied_and_the_copy_goes_on_exactly_after_it(
     make_bed: Callable[..., Flowbed],
 ) -> None:
@@ -198,6 +199,7 @@ def test_a_rehearsal_that_is_named_counts_until_what_it_rehearsed_is_another(bed
     assert worse.startswith("The rehearsal r1 was of something else: source events_raw: repeated went from")
 
 
+@pytest.mark.long
 def test_a_driver_on_the_copy_reads_no_more_than_its_bounds(make_bed: Callable[..., Flowbed]) -> None:
     bed = make_bed(pipeline(view="", files=100))
     bed.arrive(0)
@@ -284,6 +286,7 @@ def test_a_table_by_key_is_rehearsed_with_what_it_remembers_and_all_its_flows(
     }
 
 
+@pytest.mark.long
 def test_a_reset_of_a_damaged_checkpoint_is_rehearsed_with_the_damage(bed: Flowbed) -> None:
     bed.arrive(1, 2)
     bed.arrive(2, 3)

@@ -173,6 +173,7 @@ def test_a_batch_killed_between_its_two_commits_is_in_each_table_once(
     bed.holds([event(number) for number in (1, 3, 5, 7)])
 
 
+@pytest.mark.long
 def test_a_repeated_batch_is_set_aside_anew_if_its_expectations_changed_meanwhile(
     bed: Flowbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
