@@ -156,7 +156,7 @@ def test_what_is_dropped_is_set_aside_with_its_reasons(
     [(sink.Quarantine, "_set_aside", True), (append_sink, "_delta_sink", False)],
     ids=["after the quarantine's commit", "before the target's"],
 )
-def test_a_batch_killed_between_its_two_commits_is_in_each_table_once(
+def test_a_batch_cut_off_between_its_two_commits_is_in_each_table_once(
     bed: Flowbed, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, after: bool
 ) -> None:
     bed.declare(declared(QUARANTINED, query='.dropDuplicates(["event_id"])'))
