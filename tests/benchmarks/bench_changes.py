@@ -1,5 +1,6 @@
 """A good deploy: the time from the last old to the first new commit, and the longest time without a commit
-around it, while a changed declaration takes over, against a bare restart of the job; and the time of a verdict: ``python tests/benchmarks/bench_changes.py``.
+around it, while a changed declaration takes over, against a bare restart of the job; and the time of a
+verdict: ``python tests/benchmarks/bench_changes.py``.
 
 A file comes every ``EVERY`` seconds. ``on_change="try"``: the process that tried the change takes over where
 the driver that runs ends its batch. ``"restart"``: the driver ends, and the next one is started at once.
@@ -77,8 +78,8 @@ def change(bench: Bench, how: str, added: str) -> None:
 
 
 def gap(scratch: Path, how: str) -> tuple[float, float]:
-    """Return the time from the last commit of the old driver to the first of the new one, and the longest time
-    between two commits around a change that fits: on few cores, the trial slows the driver that goes on.
+    """Return the time from the last old commit to the first new one, around a change that fits, and the
+    longest between any two: on few cores, the trial slows the driver that goes on.
     """
     bench = Bench(scratch, 100)
     change(bench, how, "")
