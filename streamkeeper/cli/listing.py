@@ -7,9 +7,7 @@ from streamkeeper.errors import StreamkeeperError
 from streamkeeper.health import flows as health
 from streamkeeper.health import metrics
 from streamkeeper.health.flows import UNREADABLE, FlowHealth
-from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
 from streamkeeper.times import describe_age
 
 
@@ -20,7 +18,7 @@ def show_flows(as_json: bool) -> None:
 
     :raises StreamkeeperError: some flow cannot be read; the others were shown.
     """
-    known, rows = _rows()
+    known, rows = health.look_now(Settings.from_environment())
     found = [row for row in rows if row.state != UNREADABLE]
     heading = ["flow", "state", "generation", "batch", "age", "rows/s", "batch took", "detail"]
     show([item.to_json() for item in found], as_json, Grid(heading, [_row(item) for item in found]))
@@ -33,13 +31,7 @@ def show_flows(as_json: bool) -> None:
 
 def show_metrics() -> None:
     """Print the metrics of all flows; a flow that cannot be read has a metric that says so."""
-    put(metrics.text(_rows()[1]).rstrip("\n"))
-
-
-def _rows() -> tuple[Manifest, tuple[FlowHealth, ...]]:
-    settings = Settings.from_environment()
-    known = read_manifest(settings)
-    return known, health.look_at_all(open_storage(settings.state), known)
+    put(metrics.text(health.look_now(Settings.from_environment())[1]).rstrip("\n"))
 
 
 def _row(item: FlowHealth) -> list[str]:

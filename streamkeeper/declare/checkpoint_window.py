@@ -27,7 +27,7 @@ def batches_to_retain(window: float, trigger: str) -> int:
     :param window: seconds.
     :param trigger: as declared, such as ``10 seconds``.
     """
-    return min(MOST, max(LEAST, math.ceil(window / _seconds(trigger))))
+    return min(MOST, max(LEAST, math.ceil(window / trigger_seconds(trigger))))
 
 
 def reach(conf: Mapping[str, str], trigger: str) -> float:
@@ -35,10 +35,11 @@ def reach(conf: Mapping[str, str], trigger: str) -> float:
     no such setting.
     """
     kept = conf.get(RETAIN, "")
-    return int(kept) * _seconds(trigger) if kept.isdigit() else 0.0
+    return int(kept) * trigger_seconds(trigger) if kept.isdigit() else 0.0
 
 
-def _seconds(trigger: str) -> float:
+def trigger_seconds(trigger: str) -> float:
+    """Return the seconds of a declared trigger, such as ``10 seconds``."""
     found = _TRIGGER.fullmatch(trigger)
     assert found is not None, f"the trigger {trigger!r} was checked when the flow was declared"
     return int(found[1]) * _SECONDS[found[2]]

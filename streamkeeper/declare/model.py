@@ -115,6 +115,11 @@ class Source:
         return next((value for key, value in self.options.items() if key.lower() == name.lower()), default)
 
     @property
+    def takes_files(self) -> bool:
+        """Whether a query removes or moves the files that it has read (``cleanSource``)."""
+        return self.option("cleanSource").strip().lower() not in ("", "off")
+
+    @property
     def reads_files(self) -> bool:
         """Whether positions in this source are sets of files."""
         return self.kind.files

@@ -9,21 +9,17 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from typing import Any
 
 from streamkeeper.errors import RequestError, StorageError, check_reason
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import FlowHome, of_each
 from streamkeeper.storage import Storage, read_json, to_json
 from streamkeeper.times import now
 
 PARK = "park"
 PERSON = "person-"
 """Prefix of the owners of persons' holds."""
-AT_ONCE = 16
-"""Flows checked together: each check of an object store is a round trip."""
 _OWNER = re.compile(r"park|(person|recovery)-[A-Za-z0-9][A-Za-z0-9_.+-]{0,150}")
 
 
@@ -96,21 +92,11 @@ def parked(home: FlowHome) -> Hold | None:
 
 def parked_flows(storage: Storage, names: Sequence[str]) -> tuple[str, ...]:
     """Return the parked flows among some, all by full name; empty if the storage cannot be read."""
-
-    known = FlowHome(storage, "", "")
-
-    def parked_among(some: Sequence[str]) -> list[str]:
-        homes = ((name, known.beside(*name.split(".", 1))) for name in some)
-        return [name for name, home in homes if PARK in home.owners()]
-
     try:
-        with ThreadPoolExecutor(AT_ONCE) as pool:  # a task for each name costs more than a local look
-            found = set(
-                chain.from_iterable(pool.map(parked_among, (names[at::AT_ONCE] for at in range(AT_ONCE))))
-            )
+        parked = of_each(storage, names, lambda home: PARK in home.owners())
     except StorageError:
         return ()
-    return tuple(name for name in names if name in found)
+    return tuple(name for name, found in zip(names, parked, strict=True) if found)
 
 
 def _read(home: FlowHome, owner: str) -> Hold | None:

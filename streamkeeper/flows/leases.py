@@ -231,6 +231,15 @@ def read_heartbeat(home: FlowHome, epoch: int) -> Heartbeat | None:
         ) from error
 
 
+def present_heartbeat(home: FlowHome) -> Heartbeat | None:
+    """Read the last heartbeat of the driver whose lease holds; None if there is none.
+
+    :raises StorageError: the file is damaged.
+    """
+    lease = current(home)
+    return None if lease is None else read_heartbeat(home, lease.epoch)
+
+
 def acquire(
     home: FlowHome,
     generation: int,

@@ -7,12 +7,15 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.generations import Generation
+from streamkeeper.flows.holds import Hold
 from streamkeeper.flows.leases import Heartbeat, Lease, Life
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.manifest import Flow
@@ -64,12 +67,43 @@ class FlowStatus:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What is kept of a flow: each file is read once, when it is asked for first."""
+
+    home: FlowHome
+
+    @cached_property
+    def newest(self) -> Generation | None:
+        """The newest generation that is decided."""
+        return generations.latest(self.home)
+
+    @cached_property
+    def lease(self) -> Lease | None:
+        """The lease that holds."""
+        return leases.current(self.home)
+
+    @cached_property
+    def beat(self) -> Heartbeat | None:
+        """The last heartbeat of that lease's driver."""
+        return None if self.lease is None else leases.read_heartbeat(self.home, self.lease.epoch)
+
+    @cached_property
+    def holds(self) -> list[Hold]:
+        """All holds, by owner."""
+        return holds.all_of(self.home)
+
+
 def look(storage: Storage, flow: Flow) -> FlowStatus:
     """Return the status of one flow."""
-    home = FlowHome(storage, flow.pipeline.name, flow.name)
-    newest, begun, lease = generations.latest(home), last_begun(home), leases.current(home)
-    batch, age = _last_batch(storage, begun[1].checkpoint) if begun else (None, None)
-    state, detail = _state(home, flow)
+    return look_at(Kept(FlowHome(storage, flow.pipeline.name, flow.name)), flow)
+
+
+def look_at(kept: Kept, flow: Flow) -> FlowStatus:
+    """Return the status of one flow, from what is kept of it."""
+    begun, newest, lease = last_begun(kept.home), kept.newest, kept.lease
+    batch, age = _last_batch(kept.home.storage, begun[1].checkpoint) if begun else (None, None)
+    state, detail = _state(kept, flow)
     return FlowStatus(
         flow.full_name,
         state,
@@ -89,9 +123,8 @@ def _last_batch(storage: Storage, folder: str) -> tuple[int | None, float | None
     return batch, max(0.0, time.time() - written) if written is not None else None
 
 
-def _state(home: FlowHome, flow: Flow) -> tuple[FlowState, str]:
-    found = holds.all_of(home)
-    lease = leases.current(home)
+def _state(kept: Kept, flow: Flow) -> tuple[FlowState, str]:
+    home, found, lease = kept.home, kept.holds, kept.lease
     life = leases.life(home, lease) if lease else None
     there = life in (Life.ALIVE, Life.UNKNOWN)
     if found:
@@ -114,7 +147,7 @@ def _state(home: FlowHome, flow: Flow) -> tuple[FlowState, str]:
         stopped = leases.why_left(home, lease) == Outcome.STOPPED.name.lower()
         how = "ended normally" if stopped else life.value if life else "is gone"
         return FlowState.STOPPED if stopped else FlowState.DOWN, f"its driver {how}: {leases.describe(lease)}"
-    beat = leases.read_heartbeat(home, lease.epoch)
+    beat = kept.beat
     state = FlowState.RUNNING if beat and beat.phase == "running" else FlowState.STARTING
     told = progress_in(beat)
     detail = f"{leases.describe(lease)}; {told}" if told else leases.describe(lease)
@@ -143,8 +176,7 @@ def rebuild_progress(home: FlowHome, first: int = 0) -> str | None:
 
     :param first: the lowest generation that counts.
     """
-    lease = leases.current(home)
-    return progress_in(leases.read_heartbeat(home, lease.epoch) if lease is not None else None, first)
+    return progress_in(leases.present_heartbeat(home), first)
 
 
 def progress_in(beat: Heartbeat | None, first: int = 0) -> str | None:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from streamkeeper.declare.checkpoint_window import trigger_seconds
 from streamkeeper.drivers.batch_numbers import Batch, Numbers, Totals, told_by
 from streamkeeper.errors import StreamkeeperError
-from streamkeeper.flows import generations, holds, leases, status
-from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.holds import AT_ONCE
-from streamkeeper.flows.status import FlowState, FlowStatus
-from streamkeeper.manifest.manifest import Flow, Manifest
+from streamkeeper.flows import status
+from streamkeeper.flows.files import FlowHome, of_each
+from streamkeeper.flows.status import FlowState, FlowStatus, Kept
+from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.preflight import change
-from streamkeeper.storage import Storage, read_json
+from streamkeeper.settings import Settings
+from streamkeeper.storage import Storage, open_storage, read_json
 
 IDLE, CATCHING_UP, RETRYING, UNREADABLE = "idle", "catching up", "retrying", "unreadable"
 """States beyond those of :class:`streamkeeper.flows.status.FlowState`.
@@ -28,8 +27,6 @@ IDLE, CATCHING_UP, RETRYING, UNREADABLE = "idle", "catching up", "retrying", "un
 STATES = (*map(str, FlowState), IDLE, CATCHING_UP, RETRYING, UNREADABLE)
 SUPERVISED_SECONDS = 300.0
 """Age of a supervisor's last beat up to which it is taken to be there. For people: clocks are compared."""
-_TRIGGER = re.compile(r"(\d+(?:\.\d+)?)\s*(milli|s|m|h|d)?\w*")
-_UNITS = {"milli": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 
 
 @dataclass(frozen=True)
@@ -70,24 +67,33 @@ class FlowHealth:
         return {**asdict(self), "rows_per_second": self.rows_per_second}
 
 
+Looked = tuple[Manifest, tuple[FlowHealth, ...]]
+"""One look: what is declared, and a row for each flow."""
+
+
+def look_now(settings: Settings) -> Looked:
+    """Return what is declared, and a row for each flow, however broken, in that order.
+
+    :raises StreamkeeperError: the pipelines or the state folder cannot be read at all.
+    """
+    manifest = read_manifest(settings)
+    return manifest, look_at_all(open_storage(settings.state), manifest)
+
+
 def look_at_all(storage: Storage, manifest: Manifest) -> tuple[FlowHealth, ...]:
     """Return a row for each declared flow, however broken, in the order of the manifest."""
-    known = FlowHome(storage, "", "")
+    flows = {flow.full_name: flow for flow in manifest.flows()}
 
-    def row(flow: Flow) -> FlowHealth:
+    def row(home: FlowHome) -> FlowHealth:
+        flow = flows[home.full_name]
         try:
-            return look(known.beside(flow.pipeline.name, flow.name), flow)
+            return look(home, flow)
         except StreamkeeperError as error:
             return unreadable(flow, str(error))
         except Exception as error:  # noqa: BLE001 - whatever is wrong in one flow, the others are shown
             return unreadable(flow, f"{type(error).__name__}: {error}")
 
-    flows = tuple(manifest.flows())
-    slices = [flows[at::AT_ONCE] for at in range(AT_ONCE)]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        looked = pool.map(lambda some: [row(flow) for flow in some], slices)
-        found = {one.flow: one for some in looked for one in some}
-    return tuple(found[flow.full_name] for flow in flows)
+    return tuple(of_each(storage, list(flows), row))
 
 
 def unreadable(flow: Flow, why: str) -> FlowHealth:
@@ -100,14 +106,12 @@ def look(home: FlowHome, flow: Flow) -> FlowHealth:
 
     :raises StreamkeeperError: a file of it cannot be read.
     """
-    seen = refused_or(home, flow)
-    lease = leases.current(home)
-    numbers = told_by(leases.read_heartbeat(home, lease.epoch) if lease is not None else None)
-    newest = generations.latest(home)
+    kept = Kept(home)
+    seen, newest, lease, numbers = refused_or(kept, flow), kept.newest, kept.lease, told_by(kept.beat)
     recovered = newest is not None and newest.previous is not None
     return replace(
         _row(flow, _in_a_word(home, flow, seen, numbers), seen.detail),
-        since=next((hold.at for hold in holds.all_of(home)), lease.at if lease is not None else None),
+        since=next((hold.at for hold in kept.holds), lease.at if lease is not None else None),
         generation=seen.generation,
         batch=seen.batch,
         age=seen.age,
@@ -119,11 +123,11 @@ def look(home: FlowHome, flow: Flow) -> FlowHealth:
     )
 
 
-def refused_or(home: FlowHome, flow: Flow) -> FlowStatus:
+def refused_or(kept: Kept, flow: Flow) -> FlowStatus:
     """Return a flow's status as it runs: with the code that it had, where a change of it is refused."""
-    runs = change.to_run(home, flow)
-    seen = status.look(home.storage, runs)
-    kept_out = change.read(home, flow.fingerprint) if runs is not flow else None
+    runs = change.to_run(kept.home, flow)
+    seen = status.look_at(kept, runs)
+    kept_out = change.read(kept.home, flow.fingerprint) if runs is not flow else None
     if kept_out is None or seen.state is not FlowState.RUNNING:
         return seen
     why = "; ".join(kept_out.verdict.why) or kept_out.verdict.fit
@@ -138,12 +142,6 @@ def counts(rows: tuple[FlowHealth, ...]) -> Iterator[tuple[str, int]]:
             yield state, number
 
 
-def trigger_seconds(trigger: str) -> float:
-    """Return the seconds of a trigger such as ``10 seconds`` or ``500 milliseconds``."""
-    found = _TRIGGER.match(trigger.strip())
-    return float(found[1]) * _UNITS[found[2]] if found else 0.0
-
-
 def _row(flow: Flow, state: str, detail: str) -> FlowHealth:
     declared = flow.declaration
     return FlowHealth(
@@ -156,7 +154,7 @@ def _in_a_word(home: FlowHome, flow: Flow, seen: FlowStatus, numbers: Numbers) -
     if seen.state is FlowState.RUNNING and numbers.idle:
         return IDLE
     if seen.state is FlowState.RUNNING and last is not None:
-        late = last.rows > 0 and last.seconds > trigger_seconds(flow.declaration.trigger) > 0
+        late = last.rows > 0 and last.seconds > trigger_seconds(flow.declaration.trigger)
         return CATCHING_UP if late else seen.state
     if seen.state is FlowState.DOWN:
         beaten = home.storage.modified(home.supervisor)

@@ -6,14 +6,13 @@ once a newer generation has begun, or the files have changed again.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from streamkeeper.declare.model import RESTART
 from streamkeeper.errors import StorageError
-from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.holds import AT_ONCE, parked_flows
+from streamkeeper.flows.files import FlowHome, of_each
+from streamkeeper.flows.holds import parked_flows
 from streamkeeper.flows.position import last_begun
 from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import Flow, Manifest
@@ -86,22 +85,19 @@ def ill(storage: Storage, manifest: Manifest) -> dict[str, str]:
     """Return the flows that need a recovery, by full name, and why in a few words: parked ones, then those
     whose change is kept out; empty if the storage cannot be read.
     """
-    flows = tuple(manifest.flows())
-    known = FlowHome(storage, "", "")
-    parked = dict.fromkeys(parked_flows(storage, [flow.full_name for flow in flows]), "parked")
+    flows = {flow.full_name: flow for flow in manifest.flows()}
+    parked = dict.fromkeys(parked_flows(storage, list(flows)), "parked")
 
-    def kept_out(flow: Flow) -> str:
-        found = read(known.beside(flow.pipeline.name, flow.name), flow.fingerprint)
+    def kept_out(home: FlowHome) -> str:
+        found = read(home, flows[home.full_name].fingerprint)
         return f"change {found.state}: {found.verdict.fit}" if found is not None and found.keeps_out else ""
 
-    tried = [flow for flow in flows if is_tried(flow)]
+    tried = [name for name, flow in flows.items() if name not in parked and is_tried(flow)]
     try:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            said = zip(tried, pool.map(kept_out, tried), strict=True)
-            refused = {flow.full_name: why for flow, why in said if why}
-            return {**parked, **{name: why for name, why in refused.items() if name not in parked}}
+        refused = zip(tried, of_each(storage, tried, kept_out), strict=True)
     except StorageError:
         return parked
+    return {**parked, **{name: why for name, why in refused if why}}
 
 
 def write(home: FlowHome, change: Change) -> None:

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from streamkeeper.drivers import submit
 from tests.benchmarks.bench_rebuild import begin, steps
-from tests.benchmarks.ratios import enter_environment
+from tests.benchmarks.ratios import enter_environment, meanwhile
 from tests.benchmarks.sides.flows_side_by_side import PIPELINE, Bench, write_files
 
 FILES, ROWS, PER_TRIGGER = int(os.environ.get("FILES", "40")), 20_000, 4
@@ -73,14 +73,12 @@ def poll(table: Path, at: float, version: int | None = None) -> Seen:
     return Seen(at, found.version(), int(values["rows"]), int(values["ids"]), float(values["amount"] or 0))
 
 
-@contextmanager
-def running(bench: Bench) -> Iterator[None]:
+def running(bench: Bench) -> AbstractContextManager[None]:
     """Let the flow's driver run as its DAG would keep it: started again when it has ended, as after a
     hold.
     """
-    over = threading.Event()
 
-    def keep() -> None:
+    def keep(over: threading.Event) -> None:
         environment = {**os.environ, **submit.environment(bench.settings)}
         while not over.is_set():
             command = submit.driver(bench.settings, [bench.flow()]).command()
@@ -94,32 +92,21 @@ def running(bench: Bench) -> Iterator[None]:
                 process.wait()
             over.wait(1.0)
 
-    thread = threading.Thread(target=keep)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return meanwhile(keep)
 
 
 @contextmanager
 def arriving(bench: Bench) -> Iterator[list[int]]:
     """Let a file arrive every now and then; give the numbers of those that have."""
-    over, numbers = threading.Event(), list(range(FILES))
+    numbers = list(range(FILES))
 
-    def arrive() -> None:
+    def arrive(over: threading.Event) -> None:
         while not over.wait(EVERY):
             write_files(bench.settings_data, len(numbers), 1, ROWS)
             numbers.append(len(numbers))
 
-    thread = threading.Thread(target=arrive)
-    thread.start()
-    try:
+    with meanwhile(arrive):
         yield numbers
-    finally:
-        over.set()
-        thread.join()
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from streamkeeper.drivers import submit, supervision
 from streamkeeper.flows import holds
 from streamkeeper.flows.files import open_home
-from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds
+from tests.benchmarks.ratios import HEADER, enter_environment, meanwhile, print_ratio, rounds
 from tests.benchmarks.sides.flows_side_by_side import NAME, Bench, commits_with_data, write_files
 from tests.worlds.flow_world import running_driver
 from tools.waiting import wait_until
@@ -37,25 +36,18 @@ EVERY, ROWS, LIMIT = 0.5, 500, 300.0
 ROUNDS = rounds(3)
 
 
-@contextmanager
-def files_come(bench: Bench) -> Iterator[None]:
+def files_come(bench: Bench) -> AbstractContextManager[None]:
     """Let a file come every :data:`EVERY` seconds, and the supervisor beat, while the block runs."""
-    over, home = threading.Event(), open_home(bench.settings, NAME)
+    home = open_home(bench.settings, NAME)
 
-    def come() -> None:
+    def come(over: threading.Event) -> None:
         number = 1
         while not over.wait(EVERY):
             write_files(bench.root / "data" / "events", number, 1, ROWS)
             supervision.beat(home, number, "bench")
             number += 1
 
-    thread = threading.Thread(target=come)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return meanwhile(come)
 
 
 def commits_after(bench: Bench, moment: float, number: int) -> list[float]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tools.jars import JarsError, jar_paths
@@ -42,6 +44,19 @@ def enter_environment() -> None:
             "\n".join(["error: this benchmark cannot run here:", *(f"- {item}" for item in wrong), needed])
         )
     os.environ["PATH"] = os.pathsep.join([str(beside), os.environ.get("PATH", os.defpath)])
+
+
+@contextmanager
+def meanwhile(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Let a function run in a thread while the block does; its event is set when the block is over."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,))
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def print_ratio(what: str, ours: Sequence[float], bare: Sequence[float], unit: str, aim: str) -> None:

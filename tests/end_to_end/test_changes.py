@@ -99,7 +99,7 @@ def test_good_and_bad_changes_at_random_moments_with_kills_never_stop_the_flow_a
     seed = next_seed()
     print(f"STREAMKEEPER_SEED={seed}")
     random = Random(seed)
-    text = edited(declared(NAME), (f'target="{NAME}",', f'target="{NAME}", on_change="try",'))
+    text = trying(declared(NAME))
     deploy(world, text, "the first")
     for number in range(DEPLOYS):
         good = random.random() < 0.5
@@ -129,6 +129,11 @@ def test_good_and_bad_changes_at_random_moments_with_kills_never_stop_the_flow_a
     deploy(world, declared(NAME), "its own")
 
 
+def trying(text: str) -> str:
+    """Return the pipeline with its changes tried."""
+    return edited(text, (f'target="{NAME}",', f'target="{NAME}", on_change="try",'))
+
+
 def deploy(world: World, text: str, which: str) -> None:
     """Deploy a change that fits, and wait until the flow runs with it."""
     world.declare(NAME, text)
@@ -143,18 +148,18 @@ def deploy(world: World, text: str, which: str) -> None:
 
 def test_a_change_that_fits_takes_over_and_one_that_breaks_is_refused_until_a_reset(world: World) -> None:
     world.await_flow("running", batch=1)
-    text = world.pipeline_file.read_text().replace(f'target="{NAME}",', f'target="{NAME}", on_change="try",')
+    text = trying(world.pipeline_file.read_text())
     first = world.look().epoch or 0
     world.declare(NAME, text.replace('"maxFilesPerTrigger": 20', '"maxFilesPerTrigger": 19'))
-    trying = runs_after(world, first)
+    tried = runs_after(world, first)
     run = str(world.api.runs(DAG, limit=1)[0]["dag_run_id"])
 
     fits = world.pipeline_file.read_text().replace(
         "event_id IS NOT NULL", "event_id IS NOT NULL AND user_id > -1"
     )
     world.declare(NAME, fits)
-    taken = runs_after(world, trying.epoch or 0, trying.batch or 0)
-    assert (taken.generation, taken.epoch) == (1, (trying.epoch or 0) + 1)
+    taken = runs_after(world, tried.epoch or 0, tried.batch or 0)
+    assert (taken.generation, taken.epoch) == (1, (tried.epoch or 0) + 1)
     assert became(world, ChangeState.READY).verdict.tried
 
     world.declare(NAME, without_deduplication(world))
@@ -183,13 +188,13 @@ def refused(world: World) -> FlowStatus:
     """Deploy a change that breaks, once the flow runs and tries its changes; return where it stood before."""
     mine, original = world.pipeline_file.read_text(), declared(NAME)
     if "on_change" not in mine:
-        mine = edited(mine, (f'target="{NAME}",', f'target="{NAME}", on_change="try",'))
+        mine = trying(mine)
     limit = 18 if 'PerTrigger": 20' in mine else 20
     # A driver has the policy that it began with, so that it begins anew here.
     deploy(world, re.sub(r'PerTrigger": [0-9]+', f'PerTrigger": {limit}', mine), "what it has")
     before = world.look()
     # The state has what the flow's operators keep: one that goes, or one that comes, breaks it alike.
-    changed = edited(original, (f'target="{NAME}",', f'target="{NAME}", on_change="try",'))
+    changed = trying(original)
     world.declare(NAME, without_deduplication(world) if "dropDuplicates" in mine else changed)
     assert became(world, ChangeState.REFUSED).verdict.fit is Fit.BREAKS
     return before

@@ -107,8 +107,7 @@ class Successor:
             self._seen, self._open = seen, True
         if not self._open:
             return None
-        lease = leases.current(self._home)
-        beat = leases.read_heartbeat(self._home, lease.epoch) if lease else None
+        beat = leases.present_heartbeat(self._home)
         if beat is None or beat.phase != "running":
             return None  # what it runs is not written down yet
         ran, flow = change.kept(self._home), self._declared()

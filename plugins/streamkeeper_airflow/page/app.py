@@ -22,17 +22,14 @@ from fastapi.staticfiles import StaticFiles
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.health import flows as health
 from streamkeeper.health import metrics
-from streamkeeper.health.flows import FlowHealth
-from streamkeeper.manifest.manifest import Manifest, read_manifest
+from streamkeeper.health.flows import Looked
 from streamkeeper.recover.plans.kind import KINDS
 from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
 from streamkeeper_airflow.page import details
 
 T = TypeVar("T")
 TOKEN = "STREAMKEEPER_METRICS_TOKEN"
 """Variable with the token that a scraper sends; where it is not set, there are no metrics."""
-Looked = tuple[Manifest, tuple[FlowHealth, ...]]
 KEPT_SECONDS = 3.0
 """Seconds for which one look serves all who ask."""
 STARTS = (
@@ -77,9 +74,7 @@ class Kept:
 
 
 def _look() -> Looked:
-    settings = Settings.from_environment()
-    manifest = read_manifest(settings)
-    return manifest, health.look_at_all(open_storage(settings.state), manifest)
+    return health.look_now(Settings.from_environment())
 
 
 def create_app(look: Callable[[], Looked] = _look) -> FastAPI:

@@ -23,6 +23,7 @@ from streamkeeper.storage import open_storage
 GENERATIONS = 20
 """Newest generations that are shown."""
 _HOW = ("done", "failed", "started")
+"""Events that tell of a step how far it is, the last first."""
 
 
 def of_flow(flow: Flow, row: FlowHealth) -> dict[str, Any]:
@@ -46,10 +47,7 @@ def of_flow(flow: Flow, row: FlowHealth) -> dict[str, Any]:
             for number in numbers
             if (one := generations.read(home, number)) is not None
         ],
-        "holds": [
-            {"owner": hold.owner, "reason": hold.reason, "by": hold.by, "at": hold.at}
-            for hold in holds.all_of(home)
-        ],
+        "holds": [_only(hold, "owner", "reason", "by", "at") for hold in holds.all_of(home)],
         "verdict": None if changed is None else changed.in_words(),
         "sources": _sources(home),
     }
@@ -89,12 +87,7 @@ def of_recovery(dag_id: str, run_id: str) -> dict[str, Any]:
         "plan": explain.as_text(plan),
         "prices": _prices(plan),
         "steps": [
-            {
-                "name": step,
-                "state": next(
-                    (how for how in ("done", "failed", "started") if f"{step}.{how}" in named), "to come"
-                ),
-            }
+            {"name": step, "state": next((how for how in _HOW if f"{step}.{how}" in named), "to come")}
             for step in plan.steps
         ],
         "events": [{"at": event.at, "event": event.event} for event in events],

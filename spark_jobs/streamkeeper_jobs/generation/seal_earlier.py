@@ -58,10 +58,13 @@ def _seal_quarantine(job: Job, number: int, app_id: str, last: int | None) -> No
     then = None
     if ran is not None and ran.pipeline:
         then = quarantine_of(ran.flow(job.flow.name).declaration)
+    tables = {then, quarantine_of(job.flow.declaration)} - {None}
+    if not tables:
+        return
     begun = generations.read_start(job.home, number)
     committed = None if begun is None else Checkpoint(job.home.storage, begun.checkpoint).last_commit()
     upto = max((batch for batch in (last, committed) if batch is not None), default=None)
-    for table in {then, quarantine_of(job.flow.declaration)} - {None}:
+    for table in tables:
         seal_quarantine(job, str(table), number, app_id, upto)
 
 

@@ -14,7 +14,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.checkpoint.log_entries import PARTITIONS
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.position import last_begun
@@ -27,7 +26,6 @@ from streamkeeper_jobs.spark.log import say
 from streamkeeper_jobs.spark.session import spark_url
 from streamkeeper_jobs.stream.batch_header import pin_state_partitions
 from streamkeeper_jobs.stream.data_frame import flow_frame
-from streamkeeper_jobs.stream.in_flight import pin_partitions
 from streamkeeper_jobs.stream.query import ended, last_batch, writer_of
 
 SECONDS = 120.0
@@ -40,8 +38,7 @@ def warm_up(spark: SparkSession, settings: Settings, home: FlowHome, flow: Flow)
     A flow whose source removes what it has read is left alone.
     """
     opened = opened_flow(flow, replace(settings, read_at_most=1))
-    sources = opened.pipeline.sources_of(opened.declaration)
-    if any(source.option("cleanSource").lower() not in ("", "off") for source in sources):
+    if any(source.takes_files for source in opened.pipeline.sources_of(opened.declaration)):
         return
     try:
         _run(session_of(spark, flow), home, opened)
@@ -59,7 +56,6 @@ def _run(spark: SparkSession, home: FlowHome, flow: Flow) -> None:
         return
     copy_checkpoint(checkpoint, last, home.trial, QUERY_ID, lambda: None, home.storage)
     pin_state_partitions(spark, Checkpoint(home.storage, home.trial))
-    pin_partitions(home.storage, home.trial, str(spark.conf.get(PARTITIONS)))
     path = home.storage.path(home.trial)
     frame = flow_frame(spark, flow, begun[1].schemas, checkpoint=path)
     writer = writer_of(frame, f"{home.full_name} (for nothing)", path, None).format("delta")

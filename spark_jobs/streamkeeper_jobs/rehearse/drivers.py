@@ -21,7 +21,6 @@ from streamkeeper.errors import RecoveryError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome, open_home
-from streamkeeper.flows.leases import Heartbeat
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover.plans.rehearsal import DriverEvidence
 from streamkeeper.recover.steps.rehearse import Rehearsed
@@ -102,13 +101,8 @@ def _check(home: FlowHome, code: int, held: bool) -> None:
 
 
 def _has_read(home: FlowHome) -> bool:
-    beat = _beat(home)
+    beat = leases.present_heartbeat(home)
     return beat is not None and beat.phase == "running" and beat.rows > 0 and beat.batch is not None
-
-
-def _beat(home: FlowHome) -> Heartbeat | None:
-    lease = leases.current(home)
-    return leases.read_heartbeat(home, lease.epoch) if lease is not None else None
 
 
 def evidence_of(home: FlowHome, name: str, ended: str, seconds: float, since: float) -> DriverEvidence:
@@ -116,7 +110,7 @@ def evidence_of(home: FlowHome, name: str, ended: str, seconds: float, since: fl
 
     :param name: the flow's full name for people; a recovery's own flow has another home.
     """
-    beat, newest = _beat(home), generations.latest(home)
+    beat, newest = leases.present_heartbeat(home), generations.latest(home)
     assert newest is not None, "a driver that ran well has a generation"
     start = generations.read_start(home, newest.number)
     checkpoint = Checkpoint(home.storage, start.checkpoint) if start is not None else None

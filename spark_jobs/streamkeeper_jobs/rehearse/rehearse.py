@@ -223,10 +223,9 @@ def _check_sources(flows: Iterator[Flow]) -> None:
     """
     for flow in flows:
         for source in flow.pipeline.sources_of(flow.declaration):
-            cleaned = source.option("cleanSource")
-            if cleaned.lower() not in ("", "off"):
+            if source.takes_files:
                 raise RecoveryError(
-                    f"The source {source.name} of {flow.full_name} has cleanSource {cleaned}: a driver on a"
-                    " copy would take away files that the flow needs. Declare it off in a folder of its own,"
-                    " and rehearse that (pipelines)."
+                    f"The source {source.name} of {flow.full_name} has cleanSource"
+                    f" {source.option('cleanSource')}: a driver on a copy would take away files that the flow"
+                    " needs. Declare it off in a folder of its own, and rehearse that (pipelines)."
                 )

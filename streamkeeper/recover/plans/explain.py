@@ -111,26 +111,26 @@ def _height(line: str) -> int:
 
 def _markdown(plan: Plan) -> Iterator[str]:
     """Yield the plan in short, costs first."""
-    yield f"### {_plain(headline(plan))}"
+    yield f"### {plain(headline(plan))}"
     yield ""
-    yield from (f"- **Costs:** {_plain(_ACCEPT.sub('', refusal.message))}" for refusal in plan.refusals)
-    yield from (f"{_NOTE}- {_plain(note)}" for note in plan.notes)
+    yield from (f"- **Costs:** {plain(_ACCEPT.sub('', refusal.message))}" for refusal in plan.refusals)
+    yield from (f"{_NOTE}- {plain(note)}" for note in plan.notes)
     for flow in plan.flows:
         yield from _flow_markdown(flow, several=len(plan.flows) > 1)
-    yield from (f"- Copied: {_plain(_copy(copy))}" for copy in plan.copies)
-    yield from (f"- {_plain(advice)}" for advice in plan.ways[:1])
+    yield from (f"- Copied: {plain(_copy(copy))}" for copy in plan.copies)
+    yield from (f"- {plain(advice)}" for advice in plan.ways[:1])
     yield ""
-    why = _literal(plan.reason) if plan.reason else "none given"
-    yield f"Recovery `{plan.recovery_id}`, asked by {_literal(plan.by)}. Reason: {why}."
+    why = literal(plan.reason) if plan.reason else "none given"
+    yield f"Recovery `{plan.recovery_id}`, asked by {literal(plan.by)}. Reason: {why}."
 
 
 def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
     if several:
         yield ""
-        yield f"**{flow.flow}**: {_plain(_becomes(flow))}"
+        yield f"**{flow.flow}**: {plain(_becomes(flow))}"
         yield ""
-    yield from (f"- {_plain(line)}" for line in _failure(flow, short=True))
-    yield from (f"{_NOTE}- {_plain(line)}" for line in flow.notes)
+    yield from (f"- {plain(line)}" for line in _failure(flow, short=True))
+    yield from (f"{_NOTE}- {plain(line)}" for line in flow.notes)
     if flow.written_again is not None and not flow.written_again.nothing:
         yield (f"- Written again to the table {flow.target}, by its log: {in_words(flow.written_again)}.")
     replayed = any(not price.replayed.nothing for price in flow.prices)
@@ -143,10 +143,10 @@ def _flow_markdown(flow: FlowPlan, several: bool) -> Iterator[str]:
     for price in flow.prices:
         amounts = (price.lost, price.repeated, *((price.replayed,) if replayed else ()))
         cells = (price.source, price.now, price.then, *map(in_words, amounts))
-        yield f"| {' | '.join(map(_plain, cells))} |"
+        yield f"| {' | '.join(map(plain, cells))} |"
     yield ""
     for price in flow.prices:
-        yield from (f"{_NOTE}- {_plain(f'{price.source}: {note}')}" for note in price.notes)
+        yield from (f"{_NOTE}- {plain(f'{price.source}: {note}')}" for note in price.notes)
 
 
 _ACCEPT = re.compile(r" To continue(?: anyway)?, accept `[a-z-]+`\.$")
@@ -156,7 +156,7 @@ _CODE = re.compile(r"((?<!`)`[^`\n]+`(?!`))")
 _MARKS = re.compile(r"([\\`*\[\]<|~]|^[#>]|\b_(?!\w)|(?<!\w)_)")
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Return a text escaped as Markdown: a user's text makes no link, image, table or heading.
 
     Code in backticks is kept.
@@ -165,7 +165,7 @@ def _plain(text: str) -> str:
     return "".join(part if number % 2 else _MARKS.sub(r"\\\1", part) for number, part in enumerate(parts))
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     """Return a user's text as code, in which not even an address becomes a link."""
     return f"`{' '.join(text.replace('`', chr(39)).split())}`"
 

@@ -16,6 +16,7 @@ from streamkeeper.flows import ledger
 from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.recover.plans import plan as plans
+from streamkeeper.recover.plans.explain import literal, plain
 from streamkeeper.recover.plans.plan import Plan, Refusal
 from streamkeeper.recover.requests.rehearsal import Rehearsable
 from streamkeeper.settings import Settings
@@ -165,28 +166,20 @@ class Evidence:
     def _markdown(self) -> Iterator[str]:
         yield "### Rehearsal"
         yield ""
-        yield from (f"- {_plain(line)}" for line in self.in_words())
+        yield from (f"- {plain(line)}" for line in self.in_words())
         yield ""
         yield "| table | rows before | rows after | gone | new | checksum before | after |"
         yield "|---|---|---|---|---|---|---|"
         for one in self.tables:
             yield (
-                f"| {_plain(one.table)} | {one.rows:,} | {one.rows_after:,} | {one.only_before:,} |"
+                f"| {plain(one.table)} | {one.rows:,} | {one.rows_after:,} | {one.only_before:,} |"
                 f" {one.only_after:,} | {one.checksum} | {one.checksum_after} |"
             )
         for one in self.tables:
             yield ""
-            yield from (f"- only before: {_code(row)}" for row in one.gone)
-            yield from (f"- only after: {_code(row)}" for row in one.new)
-            yield from (f"- column of one of the two: {_code(name)}" for name in one.columns)
-
-
-def _plain(text: str) -> str:
-    return "".join(f"\\{letter}" if letter in "\\`*_[]<>|~#" else letter for letter in text)
-
-
-def _code(text: str) -> str:
-    return f"`{' '.join(text.replace('`', chr(39)).split())}`"
+            yield from (f"- only before: {literal(row)}" for row in one.gone)
+            yield from (f"- only after: {literal(row)}" for row in one.new)
+            yield from (f"- column of one of the two: {literal(name)}" for name in one.columns)
 
 
 def read(found: dict[str, Any]) -> Evidence:

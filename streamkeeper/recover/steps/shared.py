@@ -328,8 +328,7 @@ def _progress(home: FlowHome, flow: FlowPlan) -> dict[str, Any] | None:
         )
     if generations.finished(home) == number:
         return {"done": True, "note": "the flow runs once and has read all its input"}
-    lease = leases.current(home)
-    beat = leases.read_heartbeat(home, lease.epoch) if lease else None
+    beat = leases.present_heartbeat(home)
     start = generations.read_start(home, number)
     if start is not None and beat is not None and beat.generation == number and beat.triggers > 0:
         numbers = {"batch": beat.batch, "triggers": beat.triggers, "epoch": beat.epoch}

@@ -32,7 +32,7 @@ function useLook(path) {
     const timer = setInterval(() => { if (!document.hidden) look(); }, EVERY);
     return () => clearInterval(timer);
   }, [look]);
-  return { ...seen, look };
+  return seen;
 }
 
 const dash = "–";
