@@ -9,6 +9,7 @@ from typing import Any
 
 from streamkeeper.declare.checkpoint_window import trigger_seconds
 from streamkeeper.drivers.batch_numbers import Batch, Numbers, Totals, told_by
+from streamkeeper.drivers.behind import Behind
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows import status
 from streamkeeper.flows.files import FlowHome, of_each
@@ -36,7 +37,8 @@ class FlowHealth:
     ``since`` is when it came into its state, ``age`` the seconds since its last commit. ``batch_numbers`` are
     those of the last batch of its present or last driver, ``totals`` that driver's. ``waiting_since`` is
     when the monitor first found input that waits, in seconds since 1970; None if it found none.
-    ``last_recovery`` is why its generation began, empty for the first.
+    ``last_recovery`` is why its generation began, empty for the first. ``lag`` is how far it is behind, as the
+    monitor measured it; None if it never did.
     """
 
     flow: str
@@ -55,6 +57,7 @@ class FlowHealth:
     totals: Totals = field(default_factory=Totals)
     waiting_since: float | None = None
     last_recovery: str = ""
+    lag: Behind | None = None
 
     @property
     def rows_per_second(self) -> float | None:

@@ -170,6 +170,20 @@ class Move:
 
 
 @dataclass(frozen=True)
+class Lag:
+    """What of a source waits, that no committed batch has read; each None where it is unknown.
+
+    ``seconds`` is the age of the oldest input that waits. All that is known is 0 where nothing waits.
+    """
+
+    records: int | None = None
+    files: int | None = None
+    bytes: int | None = None
+    versions: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
 class Waiting:
     """Whether there is pending input, described in ``said``. Input that could not be checked is described,
     too, but does not count.
