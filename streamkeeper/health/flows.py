@@ -37,8 +37,8 @@ class FlowHealth:
     ``since`` is when it came into its state, ``age`` the seconds since its last commit. ``batch_numbers`` are
     those of the last batch of its present or last driver, ``totals`` that driver's. ``waiting_since`` is
     when the monitor first found input that waits, in seconds since 1970; None if it found none.
-    ``last_recovery`` is why its generation began, empty for the first. ``lag`` is how far it is behind, as the
-    monitor measured it; None if it never did.
+    ``last_recovery`` is why its generation began, empty for the first. ``lag`` is how far it is behind, as
+    the monitor measured it; None if it never did.
     """
 
     flow: str
