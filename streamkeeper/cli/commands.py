@@ -139,6 +139,21 @@ def preflight(
         raise typer.Exit(code)
 
 
+@app.command(epilog=example("advise"))
+def advise(
+    flow: Annotated[str, typer.Argument(help="A flow, as PIPELINE.FLOW.", metavar="FLOW")],
+    *,
+    json: AsJson = False,
+) -> None:
+    """Tell what to declare otherwise, from the numbers of a flow's recent batches, its state and its table.
+
+    Nothing is changed, and no JVM is started.
+    """
+    from streamkeeper.cli.listing import show_advice
+
+    show_advice(flow, json)
+
+
 @app.command("backups", epilog=example("backups"))
 def list_backups(
     table: Annotated[
