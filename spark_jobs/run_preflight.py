@@ -3,7 +3,7 @@
 Each is tried on a copy of its newest state; with ``--analyze``, planned on sources without rows instead.
 Prints a line ``VERDICT {…}`` for each flow (streamkeeper.preflight.verdict). With ``--sample ROWS [--of
 NAME]`` it prints a line ``SAMPLE {…}`` with rows of the flow, of a view or of a source instead
-(streamkeeper.preflight.look). Settings come from the environment. Exit code 0; 2 for wrong usage.
+(its shape: streamkeeper.preflight.look.sampled). Settings come from the environment. Exit code 0; 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from streamkeeper_jobs.preflight.try_flow import try_flow
 from streamkeeper.errors import DeclarationError, RequestError, SettingsError, UsageError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.manifest.import_file import load_pipeline
-from streamkeeper.preflight.look import SAMPLE
-from streamkeeper.preflight.verdict import told
+from streamkeeper.preflight.verdict import SAMPLE, told
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 

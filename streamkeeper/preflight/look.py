@@ -21,15 +21,12 @@ from streamkeeper.preflight import last_run
 from streamkeeper.preflight.change import read as read_change
 from streamkeeper.preflight.price import priced
 from streamkeeper.preflight.standing import standing
-from streamkeeper.preflight.verdict import UNCHANGED, VERDICT, Fit, Verdict
+from streamkeeper.preflight.verdict import SAMPLE, UNCHANGED, VERDICT, Fit, Verdict
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 from streamkeeper.sources.formats import format_of
 from streamkeeper.storage import open_storage
 from streamkeeper.user_environment import environment
-
-SAMPLE = "SAMPLE "
-"""How the line begins that an application prints with rows of a flow."""
 
 
 def verdicts(
