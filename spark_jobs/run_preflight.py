@@ -3,7 +3,8 @@
 Each is tried on a copy of its newest state; with ``--analyze``, planned on sources without rows instead.
 Prints a line ``VERDICT {…}`` for each flow (streamkeeper.preflight.verdict). With ``--sample ROWS [--of
 NAME]`` it prints a line ``SAMPLE {…}`` with rows of the flow, of a view or of a source instead
-(its shape: streamkeeper.preflight.look.sampled). Settings come from the environment. Exit code 0; 2 for wrong usage.
+(its shape: streamkeeper.preflight.look.sampled). Settings come from the environment. Exit code 0; 2 for
+wrong usage.
 """
 
 from __future__ import annotations
