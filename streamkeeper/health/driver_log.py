@@ -1,4 +1,4 @@
-"""Copies a driver's output into the task's log, up to a limit: of a file, or of its cluster's pages."""
+"""The output of a driver, in a file or on its cluster's pages: its last lines, and the new ones as they come."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from streamkeeper.drivers import clusters
-from streamkeeper.flows.leases import ClusterDriver
+from streamkeeper.flows.leases import ClusterDriver, Lease
+from streamkeeper.redaction import redact_text
 
 CHUNK = 256 * 1024
 """Bytes of one read."""
@@ -68,6 +69,20 @@ class ClusterLog:
             return clusters.output(self._driver, start, CHUNK)
         except (OSError, ValueError):
             return b""
+
+
+def output_of(lease: Lease) -> Output | None:
+    """Return the output of the driver that has a lease; None if nobody recorded where it is."""
+    if lease.cluster is not None:
+        return ClusterLog(lease.cluster)
+    return None if lease.log is None else LogFile(Path(lease.log))
+
+
+def last_lines(output: Output, number: int) -> list[str]:
+    """Return the last lines of an output, of its last 256 KiB at most, without secrets."""
+    start = max(0, output.size() - CHUNK)
+    lines = output.read(start).decode(errors="replace").splitlines()
+    return [redact_text(line) for line in lines[1 if start else 0 :][-number:]]
 
 
 class LogTail:
