@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from streamkeeper.declare.checkpoint_window import trigger_seconds
+from streamkeeper.drivers import behind
 from streamkeeper.drivers.batch_numbers import Batch, Numbers, Totals, told_by
 from streamkeeper.drivers.behind import Behind
 from streamkeeper.errors import StreamkeeperError
@@ -38,7 +39,7 @@ class FlowHealth:
     those of the last batch of its present or last driver, ``totals`` that driver's. ``waiting_since`` is
     when the monitor first found input that waits, in seconds since 1970; None if it found none.
     ``last_recovery`` is why its generation began, empty for the first. ``lag`` is how far it is behind, as
-    the monitor measured it; None if it never did.
+    the monitor measured it; None if it never did, or the flow is done.
     """
 
     flow: str
@@ -67,7 +68,8 @@ class FlowHealth:
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as a JSON object."""
-        return {**asdict(self), "rows_per_second": self.rows_per_second}
+        lag = None if self.lag is None else self.lag.to_json()
+        return {**asdict(self), "rows_per_second": self.rows_per_second, "lag": lag}
 
 
 Looked = tuple[Manifest, tuple[FlowHealth, ...]]
@@ -123,6 +125,7 @@ def look(home: FlowHome, flow: Flow) -> FlowHealth:
         totals=numbers.totals,
         waiting_since=(read_json(home.storage, home.progress) or {}).get("since"),
         last_recovery=f"{newest.why}, by {newest.by}, {newest.at}" if newest and recovered else "",
+        lag=None if seen.state is FlowState.DONE else behind.read(home),
     )
 
 
