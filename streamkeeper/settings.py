@@ -337,7 +337,8 @@ def _page(name: str, env: Mapping[str, str]) -> str:
     text = env.get(name, "")
     if text and not text.startswith(("http://", "https://")):
         raise SettingsError(
-            f"{name} is {text!r}; it must be an address such as http://history:18080. Correct it, or unset it."
+            f"{name} is {text!r}; it must be an address such as http://history:18080. Correct it, or"
+            " unset it."
         )
     return text.rstrip("/")
 

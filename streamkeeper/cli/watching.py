@@ -122,7 +122,10 @@ def _in_words(value: dict[str, Any]) -> Iterator[str]:
     yield from _part("Table", [f"{table['name']} ({table['path']}): {size}"])
     yield from _part(
         "Backups",
-        [f"{one['id']}, {one['at']}: version {one['version']}, {one['rows']:,} rows" for one in value["backups"]],
+        [
+            f"{one['id']}, {one['at']}: version {one['version']}, {one['rows']:,} rows"
+            for one in value["backups"]
+        ],
     )
     declared = value["declaration"]
     settings = [f"{name} = {text}" for name, text in declared["flow"]["spark_conf"].items()]

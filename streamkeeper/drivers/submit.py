@@ -283,11 +283,10 @@ def _event_log(folder: str) -> dict[str, str]:
     """Return settings of Spark's event log, in files of a bounded size: a driver may run for months."""
     if not folder:
         return {}
+    place = f"s3a://{folder.removeprefix('s3://')}" if folder.startswith("s3://") else folder
     return {
         "spark.eventLog.enabled": "true",
-        "spark.eventLog.dir": "s3a://" + folder.removeprefix("s3://")
-        if folder.startswith("s3://")
-        else folder,
+        "spark.eventLog.dir": place,
         "spark.eventLog.rolling.enabled": "true",
         "spark.eventLog.rolling.maxFileSize": "32m",
     }

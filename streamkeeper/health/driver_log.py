@@ -1,4 +1,4 @@
-"""The output of a driver, in a file or on its cluster's pages: its last lines, and the new ones as they come."""
+"""The output of a driver, in a file or on its cluster's pages: its last lines, and new ones as they come."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ class Output(Protocol):
 
     where: str
 
+    def there(self) -> bool:
+        """Return whether it can be read from here."""
+        ...
+
     def size(self) -> int:
         """Return how many bytes there are."""
         ...
@@ -36,6 +40,9 @@ class LogFile:
 
     def __init__(self, file: Path) -> None:
         self._file, self.where = file, str(file)
+
+    def there(self) -> bool:
+        return self._file.exists()
 
     def size(self) -> int:
         return self._file.stat().st_size if self._file.exists() else 0
@@ -54,6 +61,12 @@ class ClusterLog:
     def __init__(self, driver: ClusterDriver) -> None:
         self._driver, self.where = driver, f"{driver.page} ({driver.id})"
         self._asked = float("-inf")
+
+    def there(self) -> bool:
+        try:
+            return clusters.output_size(self._driver) >= 0
+        except (OSError, ValueError):
+            return False
 
     def size(self) -> int:
         try:

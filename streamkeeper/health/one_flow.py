@@ -84,7 +84,7 @@ def _generation(settings: Settings, home: FlowHome, one: Generation) -> dict[str
 
 
 def _prices(settings: Settings, home: FlowHome, one: Generation) -> list[dict[str, str]]:
-    """Return what the plan of a generation's recovery said; empty where there was none, or it is cleaned up."""
+    """Return what the plan of a generation's recovery said; empty where there was none, or it is gone."""
     if one.recovery is None:
         return []
     try:
