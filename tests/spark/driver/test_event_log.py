@@ -1,4 +1,4 @@
-"""Spark's own UI and event log of a driver: linked while it runs, and kept for a history server after a kill."""
+"""Spark's own UI and event log of a driver: linked while it runs, kept for a history server after a kill."""
 
 from __future__ import annotations
 
