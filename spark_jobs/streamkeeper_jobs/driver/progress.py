@@ -77,7 +77,7 @@ class Progress:
         self._keep()
 
     def _note(self, batch: Batch) -> None:
-        self._numbers = Numbers(batch, self._numbers.totals.with_batch(batch))
+        self._numbers = Numbers(batch, self._numbers.totals.plus(batch.as_totals()))
         self._recent = [*self._recent, batch][-KEPT:]
         self._unkept = True
 
