@@ -80,8 +80,6 @@ class Kind(StrEnum):
     STEP_BEGAN = "step-began"
     STEP_DONE = "step-done"
     STEP_FAILED = "step-failed"
-    RECOVERY_NOTED = "recovery-noted"
-    """A driver noted something in the ledger of the recovery that made its generation."""
     RECOVERY_FINISHED = "recovery-finished"
     RECOVERY_GIVEN_UP = "recovery-given-up"
     UNREADABLE = "unreadable"
@@ -162,24 +160,17 @@ def note(
     :param occasion: identifies what happened among the events of this kind and flow.
     :param at: when, in seconds since 1970; now by default.
     """
-    with _harmless(kind, home.full_name):
+    with harmless(kind, home.full_name):
         moment = time.time() if at is None else at
         event = Event("", moment, kind, (home.full_name,), text, by, generation, epoch)
         write(home.storage, home.names.folder(home.pipeline), event, occasion)
 
 
-def note_recovery(storage: Storage, folder: str, event: Event, occasion: object) -> None:
-    """Write an event of a recovery as :func:`note` does.
-
-    :param folder: that of its pipeline: the first name.
-    """
-    with _harmless(event.kind, event.recovery or folder):
-        write(storage, folder, event, occasion)
-
-
 def write(storage: Storage, folder: str, event: Event, occasion: object) -> bool:
     """Write an event; return False if its occasion is among the new events already.
 
+    :param folder: that of the pipeline: its first name.
+    :param event: its id is made from its kind, flows, recovery and occasion.
     :raises StorageError: it cannot be written.
     """
     said = redact_text(event.text)
@@ -187,14 +178,15 @@ def write(storage: Storage, folder: str, event: Event, occasion: object) -> bool
     whole = replace(
         event,
         id=f"{event.kind}-{found[:20]}",
-        at=round(event.at, 3),
+        at=round(event.at, 6),
         text=said if len(said) <= LONGEST else f"{said[:LONGEST]}…",
     )
     return storage.create(f"{_folder(folder)}/new/{whole.id}.json", _as_bytes(asdict(whole)))
 
 
 @contextmanager
-def _harmless(kind: str, of: str) -> Iterator[None]:
+def harmless(kind: str, of: str) -> Iterator[None]:
+    """Log whatever goes wrong in the ``with`` block, which writes an event."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - no flow and no recovery ends because its log cannot be written

@@ -18,6 +18,8 @@ from streamkeeper.drivers.batch_numbers import KEPT, Batch, Numbers, keep, recen
 from streamkeeper.drivers.expectations import Shares
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.generations import Start
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from streamkeeper_jobs.sinks.expectations import counts_of
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.log import say
@@ -58,7 +60,10 @@ class Progress:
                 self._rows += int(done["numInputRows"])
                 self._triggers += 1
                 counts = counts_of(self._job.flow.declaration, done)
-                self._note(replace(Batch.of(done), expectations=counts))
+                batch = replace(Batch.of(done), expectations=counts)
+                self._note(batch)
+                if self._numbers.totals.batches == 1:
+                    self._tell_first(batch)
                 if counts:
                     self._record(partial(self._shares.add, self._batch, counts))
             if fresh:
@@ -80,6 +85,12 @@ class Progress:
         self._numbers = Numbers(batch, self._numbers.totals.plus(batch.as_totals()))
         self._recent = [*self._recent, batch][-KEPT:]
         self._unkept = True
+
+    def _tell_first(self, batch: Batch) -> None:
+        """Note the first batch of this driver among the events of the pipeline."""
+        epoch, number = self._job.lease.epoch, self._start.number
+        text = f"first batch of epoch {epoch}: batch {batch.number} of generation {number}, {batch.rows} rows"
+        events.note(self._job.home, Kind.COMMITTED, text, epoch, by="driver", generation=number, epoch=epoch)
 
     def _keep(self) -> None:
         """Write the numbers of recent batches, unless that was done a moment ago."""

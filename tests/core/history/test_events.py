@@ -81,7 +81,7 @@ def test_an_event_is_noted_once_and_read_as_it_was(home: FlowHome, storage: Rest
     for _ in range(2):
         events.note(home, Kind.STARTED, "pid 7", "7", by="driver", at=12.3456, generation=2, epoch=7)
     (found,) = events.read(storage, "sales")
-    assert found == Event(found.id, 12.346, "started", ("sales.orders",), "pid 7", "driver", 2, 7)
+    assert found == Event(found.id, 12.3456, "started", ("sales.orders",), "pid 7", "driver", 2, 7)
     assert str(found) == "1970-01-01 00:00:12  sales.orders  started: pid 7 (by driver)"
 
 
