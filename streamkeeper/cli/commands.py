@@ -216,7 +216,8 @@ def rename(
     )
 
 
-from streamkeeper.cli import recovering, running  # noqa: E402
+from streamkeeper.cli import past, recovering, running  # noqa: E402
 
 recovering.register(app)
 running.register(app)
+past.register(app)

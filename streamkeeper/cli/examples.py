@@ -8,6 +8,8 @@ EXAMPLES: dict[str, str] = {
     "preflight": "preflight --pipelines branch/pipelines",
     "flows": "flows",
     "metrics": "metrics",
+    "events": "events customers --since 2h --follow",
+    "history": "history customers.customers_incremental_flow --hours --since 7d",
     "inspect": "inspect customers.customers_incremental_flow --files",
     "advise": "advise customers.customers_incremental_flow",
     "backups": "backups --table customers.customers",
