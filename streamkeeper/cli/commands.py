@@ -208,8 +208,9 @@ def rename(
     )
 
 
-from streamkeeper.cli import recovering, running, watching  # noqa: E402
+from streamkeeper.cli import past, recovering, running, watching  # noqa: E402
 
 watching.register(app)
 recovering.register(app)
 running.register(app)
+past.register(app)

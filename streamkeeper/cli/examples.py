@@ -11,6 +11,8 @@ EXAMPLES: dict[str, str] = {
     "flow": "flow customers.customers_incremental_flow",
     "logs": "logs customers.customers_incremental_flow --follow",
     "metrics": "metrics",
+    "events": "events customers --since 2h --follow",
+    "history": "history customers.customers_incremental_flow --hours --since 7d",
     "inspect": "inspect customers.customers_incremental_flow --files",
     "advise": "advise customers.customers_incremental_flow",
     "backups": "backups --table customers.customers",
