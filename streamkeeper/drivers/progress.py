@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.drivers.alerts import Alert, AlertKind
+from streamkeeper.drivers.alerts import TROUBLES, Alert
 from streamkeeper.drivers.pending_input import what_waits
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, leases, status
@@ -208,7 +208,7 @@ def position(home: FlowHome) -> Position:
 
 def is_over(trouble: Alert, present: Position) -> bool:
     """Return whether a trouble is over because the flow committed a batch since its alert."""
-    if trouble.kind is AlertKind.EXPECTATION or present.generation is None or present.batch is None:
+    if trouble.kind not in TROUBLES or present.generation is None or present.batch is None:
         return False
     if trouble.generation is None or present.generation > trouble.generation:
         return True
