@@ -40,7 +40,7 @@ _STILL = 90.0
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is to be said of one kind of trouble: that it is there, or (``there`` is False) that it is over."""
+    """What is to be said of one kind of trouble: that it is ``there``, or (False) that it is over."""
 
     kind: AlertKind
     there: bool
