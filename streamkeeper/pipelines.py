@@ -5,29 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamkeeper.declare import language
-from streamkeeper.declare.language import (
-    append_flow,
-    configure_pipeline,
-    create_auto_cdc_flow,
-    create_source,
-    create_streaming_table,
-    notifier,
-    only_where_set,
-    schedule,
-    temporary_view,
-)
-
-__all__ = [
-    "append_flow",
-    "configure_pipeline",
-    "create_auto_cdc_flow",
-    "create_source",
-    "create_streaming_table",
-    "notifier",
-    "only_where_set",
-    "schedule",
-    "temporary_view",
-]
+from streamkeeper.declare.language import *  # noqa: F403
 
 
 def __getattr__(name: str) -> Any:

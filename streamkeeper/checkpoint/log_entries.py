@@ -20,6 +20,12 @@ NONE = "-"
 PARTITIONS = "spark.sql.shuffle.partitions"
 """Setting that v1 of the offset log pins and v2 does not."""
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+"""Setting of the class of the state store."""
+CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+"""Setting by which RocksDB writes what a batch changed instead of a snapshot."""
+WATERMARK_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
+"""Setting of which of several watermarks rules: the slowest (``min``) or the fastest (``max``)."""
 
 
 @dataclass(frozen=True)

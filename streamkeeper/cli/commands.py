@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from streamkeeper import __version__
 from streamkeeper.cli.examples import example
 from streamkeeper.cli.output import put, show
 from streamkeeper.settings import Settings, of_environment
+
+if TYPE_CHECKING:
+    from streamkeeper.preflight.verdict import Verdict
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -50,11 +53,22 @@ def _main(
 
 
 @app.command(epilog=example("check"))
-def check(*, json: AsJson = False) -> None:
-    """Import every pipeline file, report what is wrong with it, and write the manifest."""
-    from streamkeeper.manifest.manifest import make_manifest
+def check(
+    *,
+    analyze: Annotated[
+        bool, typer.Option("--analyze", help="Also let Spark plan every query, on sources without rows.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Import every pipeline file, report what is wrong with it, and write the manifest.
 
-    written = make_manifest(Settings.from_environment())
+    With --analyze exit code 1 also says that Spark refuses a query, and 4 that it cannot be told of one.
+    """
+    from streamkeeper.manifest.manifest import make_manifest
+    from streamkeeper.preflight.verdict import EXIT_CODES, worst
+
+    settings = Settings.from_environment()
+    written = make_manifest(settings)
     found = list(written.flows())
     value = {
         "manifest": written.key,
@@ -68,9 +82,17 @@ def check(*, json: AsJson = False) -> None:
     lines = [f"{flow.full_name} → {flow.declaration.target}  {flow.fingerprint}" for flow in found]
     lines += [f"left out: {message}" for message in written.left_out.values()]
     lines += [f"error: {message}" for message in written.errors.values()]
+    planned: tuple[Verdict, ...] = ()
+    if analyze:
+        from streamkeeper.preflight import look
+
+        planned = tuple(look.tried(settings, found, "--analyze")) if found else ()
+        value["analyzed"] = [asdict(verdict) for verdict in planned]
+        lines += [verdict.in_words() for verdict in planned]
     show(value, json, "\n".join(lines or ["No pipeline is declared."]))
-    if written.errors:
-        raise typer.Exit(1)
+    code = 1 if written.errors else EXIT_CODES[worst(planned)]
+    if code:
+        raise typer.Exit(code)
 
 
 @app.command(epilog=example("flows"))
@@ -137,6 +159,21 @@ def preflight(
     code = EXIT_CODES[worst(found)]
     if code:
         raise typer.Exit(code)
+
+
+@app.command(epilog=example("advise"))
+def advise(
+    flow: Annotated[str, typer.Argument(help="A flow, as PIPELINE.FLOW.", metavar="FLOW")],
+    *,
+    json: AsJson = False,
+) -> None:
+    """Tell what to declare otherwise, from the numbers of a flow's recent batches, its state and its table.
+
+    Nothing is changed, and no JVM is started.
+    """
+    from streamkeeper.cli.listing import show_advice
+
+    show_advice(flow, json)
 
 
 @app.command("backups", epilog=example("backups"))

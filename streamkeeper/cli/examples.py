@@ -9,6 +9,7 @@ EXAMPLES: dict[str, str] = {
     "flows": "flows",
     "metrics": "metrics",
     "inspect": "inspect customers.customers_incremental_flow --files",
+    "advise": "advise customers.customers_incremental_flow",
     "backups": "backups --table customers.customers",
     "run": "run customers.customers_incremental_flow --available-now",
     "hold": 'hold customers.customers_incremental_flow --wait --reason "the disk is changed"',

@@ -1,12 +1,20 @@
-"""Output of ``streamkeeper flows`` and ``streamkeeper metrics``."""
+"""Output of ``streamkeeper flows``, ``advise`` and ``metrics``."""
 
 from __future__ import annotations
 
 from streamkeeper.cli.output import Grid, put, say, show
-from streamkeeper.errors import StreamkeeperError
+from streamkeeper.delta import log as delta_log
+from streamkeeper.delta.summary import newest_summary
+from streamkeeper.drivers.batch_numbers import machinery, recent, told_by
+from streamkeeper.errors import RequestError, StreamkeeperError
+from streamkeeper.flows.files import open_home
+from streamkeeper.flows.status import Kept
+from streamkeeper.health import advise as advice
 from streamkeeper.health import flows as health
 from streamkeeper.health import metrics
+from streamkeeper.health.advise import Evidence
 from streamkeeper.health.flows import UNREADABLE, FlowHealth
+from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
 from streamkeeper.times import describe_age
 
@@ -32,6 +40,31 @@ def show_flows(as_json: bool) -> None:
 def show_metrics() -> None:
     """Print the metrics of all flows; a flow that cannot be read has a metric that says so."""
     put(metrics.text(health.look_now(Settings.from_environment())[1]).rstrip("\n"))
+
+
+def show_advice(name: str, as_json: bool) -> None:
+    """Print what to declare otherwise in a flow, with the figures that it comes from.
+
+    :raises RequestError: there is no such flow, or it never ran a batch.
+    """
+    settings = Settings.from_environment()
+    flow = read_manifest(settings).find(name)
+    home = open_home(settings, flow.full_name)
+    batches, told = recent(home), Kept(home).beat
+    if not batches:
+        raise RequestError(f"{flow.full_name} has no recent batch to judge. Start it, and ask again.")
+    target = settings.table_path(flow.declaration.target)
+    evidence = Evidence(
+        flow.declaration,
+        batches,
+        machinery(home),
+        polls=0 if told is None else told.triggers,
+        ran=told_by(told).totals.batches,
+        table=newest_summary(target) if delta_log.exists(target) else None,
+    )
+    found, missing = advice.advise(evidence), tuple(advice.unknown(evidence))
+    text = advice.in_words(flow.full_name, found, missing)
+    show(advice.to_json(flow.full_name, found, missing), as_json, text)
 
 
 def _row(item: FlowHealth) -> list[str]:

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamkeeper.cli.examples import example
-from streamkeeper.cli.output import say, show
+from streamkeeper.cli.output import Grid, say, show
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 
@@ -41,6 +41,15 @@ def run(
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Process all available input, then end.")
     ] = False,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="ROWS", help="Show so many rows instead, and touch neither state nor table."
+        ),
+    ] = None,
+    of: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --sample: rows of this view or source.")
+    ] = None,
     master: Master = DEFAULT_MASTER,
     json: Annotated[
         bool, typer.Option("--json", help="Print JSON; the driver's output goes to standard error.")
@@ -51,6 +60,11 @@ def run(
 
     settings = Settings.from_environment()
     found = read_manifest(settings).find(flow)
+    if sample is not None:
+        _show_sample(settings, found, sample, of, json)
+        return
+    if of is not None:
+        raise typer.BadParameter("--of takes --sample ROWS with it.")
     code = drive(settings, found, available_now, master, sys.stderr if json else None)
     named = describe_outcome(code)
     if json:
@@ -58,6 +72,14 @@ def run(
     if code != Outcome.STOPPED:
         say(f"streamkeeper: the driver of {found.full_name} ended with exit code {code} ({named}).")
         raise typer.Exit(2 if code == Outcome.USAGE else 1)
+
+
+def _show_sample(settings: Settings, flow: Flow, rows: int, of: str | None, json: bool) -> None:
+    from streamkeeper.preflight import look
+
+    found = look.sampled(settings, flow, rows, of)
+    cells = [["null" if value is None else value for value in row] for row in found["rows"]]
+    show(found, json, Grid(found["columns"], cells))
 
 
 def describe_outcome(code: int) -> str:

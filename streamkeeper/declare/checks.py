@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from streamkeeper.checkpoint.log_entries import CHANGELOG, PROVIDER, WATERMARK_POLICY
 from streamkeeper.declare.model import (
     ASK,
     DROP,
@@ -242,6 +243,47 @@ def check_variables(what: str, options: Mapping[str, str], where: Where) -> None
     refused = why_refused(variables_in(options.values()), pipeline_env())
     if refused is not None:
         raise DeclarationError(f"{where}: {what}: {refused}.")
+
+
+_STORES = "org.apache.spark.sql.execution.streaming.state"
+STATE_STORES: Mapping[str, Mapping[str, str]] = {
+    "default": {PROVIDER: f"{_STORES}.HDFSBackedStateStoreProvider"},
+    "rocksdb": {PROVIDER: f"{_STORES}.RocksDBStateStoreProvider", CHANGELOG: "true"},
+}
+"""Spark settings of each declared ``state_store``."""
+WATERMARK_POLICIES: Mapping[str, Mapping[str, str]] = {
+    policy: {WATERMARK_POLICY: policy} for policy in ("min", "max")
+}
+"""Spark settings of each declared ``watermark_policy``."""
+
+
+def conf_of(
+    flow: str, conf: object, where: Where, *, state_store: object = None, watermark_policy: object = None
+) -> dict[str, str]:
+    """Return a flow's Spark settings: those that it gives, and those of its state that have names here.
+
+    :raises DeclarationError: a setting is a secret or has ``{env:…}`` in it, a name is unknown, or a setting
+        is given both ways.
+    """
+    found = spark_conf_of(flow, conf, where)
+    for name, wanted, known in (
+        ("state_store", state_store, STATE_STORES),
+        ("watermark_policy", watermark_policy, WATERMARK_POLICIES),
+    ):
+        if wanted is None:
+            continue
+        if not isinstance(wanted, str) or wanted not in known:
+            raise DeclarationError(
+                f"{where}: the flow {flow} has {name} {wanted!r}. Allowed are {listed(known)}."
+            )
+        twice = next((setting for setting in known[wanted] if setting in found), None)
+        if twice is not None:
+            raise DeclarationError(
+                f"{where}: the flow {flow} has {name} {wanted!r} and sets {twice} to {found[twice]!r}, which"
+                f" {name} sets. Leave one of them out."
+            )
+        found.update(known[wanted])
+    return found
 
 
 def spark_conf_of(flow: str, conf: object, where: Where) -> dict[str, str]:

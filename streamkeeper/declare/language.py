@@ -24,6 +24,7 @@ from streamkeeper.declare.checks import (
     check_table_name,
     check_text,
     check_variables,
+    conf_of,
     duration,
     expectations_of,
     filled_path,
@@ -31,7 +32,6 @@ from streamkeeper.declare.checks import (
     inputs_of,
     new_flow,
     options_of,
-    spark_conf_of,
 )
 from streamkeeper.declare.model import (
     DROP,
@@ -415,6 +415,8 @@ def append_flow(
     on_change: str = RESTART,
     once: bool = False,
     rewind_window: str | None = None,
+    state_store: str | None = None,
+    watermark_policy: str | None = None,
 ) -> Callable[[Function], Function]:
     """Declare a flow that appends every row of its function's result to ``target``, exactly once.
 
@@ -435,6 +437,12 @@ def append_flow(
         checkpoint. Excludes ``trigger``.
     :param rewind_window: how far back the flow can be rewound, such as ``"7 days"``. Its checkpoint retains
         as many batches as the trigger allows in that time, 100 at least and 10,000 at most.
+    :param state_store: ``rocksdb``: on local disk, with changelog checkpointing, for more than some million
+        keys an executor. ``default``: in memory, as Spark does without it. A checkpoint keeps its store, so a
+        change takes effect with the next generation whose state is not copied.
+    :param watermark_policy: which of several watermarks rules: ``min``, the slowest, as Spark does without
+        it, or ``max``, the fastest, which drops what slower streams deliver later. A checkpoint keeps it,
+        too.
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
@@ -447,9 +455,8 @@ def append_flow(
         check_function(f"flow {flow}", function, where)
         inputs = inputs_of(f"flow {flow}", function, sources, where)
         window = duration(f"rewind_window of flow {flow}", rewind_window, where)
-        conf = with_window(
-            spark_conf_of(flow, spark_conf, where), flow, window, often, once=once, where=where
-        )
+        given = conf_of(flow, spark_conf, where, state_store=state_store, watermark_policy=watermark_policy)
+        conf = with_window(given, flow, window, often, once=once, where=where)
         registry.flows[flow] = AppendFlow(
             flow,
             str(target),
@@ -490,6 +497,8 @@ def create_auto_cdc_flow(
     on_failure: str = PARK,
     on_change: str = RESTART,
     rewind_window: str | None = None,
+    state_store: str | None = None,
+    watermark_policy: str | None = None,
 ) -> None:
     """Declare a flow that applies changes to ``target`` by key: the newest by sequence wins, in whatever
     order they arrive.
@@ -514,7 +523,7 @@ def create_auto_cdc_flow(
     :param track_history_column_list: SCD type 2: the columns whose change begins a new row of history, or
     :param track_history_except_column_list: the columns whose change does not.
     :param once: as for :func:`append_flow`, as are ``trigger``, ``spark_conf``, ``on_failure``,
-        ``on_change`` and ``rewind_window``.
+        ``on_change``, ``rewind_window``, ``state_store`` and ``watermark_policy``.
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     given = dict(locals())
@@ -530,7 +539,8 @@ def create_auto_cdc_flow(
     often = how_often(flow, trigger, once, where)
     check_policies(flow, on_failure, on_change, once, where)
     window = duration(f"rewind_window of flow {flow}", rewind_window, where)
-    conf = with_window(spark_conf_of(flow, spark_conf, where), flow, window, often, once=once, where=where)
+    settings = conf_of(flow, spark_conf, where, state_store=state_store, watermark_policy=watermark_policy)
+    conf = with_window(settings, flow, window, often, once=once, where=where)
     registry.flows[flow] = AutoCdcFlow(
         flow, str(target), source, spec, often, conf, where, on_failure, once, on_change
     )

@@ -106,9 +106,45 @@ def told_by(beat: Heartbeat | None) -> Numbers:
     )
 
 
-def keep(home: FlowHome, batches: Sequence[Batch]) -> None:
+@dataclass(frozen=True)
+class Machinery:
+    """What a driver's last batch ran on, and what its state cost there.
+
+    ``cores`` and ``executors`` are the cluster's; ``changelog`` is whether RocksDB would write a changelog.
+    ``operators`` are the stateful operators of the batch, as Spark's ``StateOperatorProgress`` names their
+    numbers.
+    """
+
+    batch: int
+    cores: int
+    executors: int
+    changelog: bool = False
+    operators: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def rocksdb(self) -> bool:
+        """Whether RocksDB keeps the state: it has numbers of its own."""
+        told = (name for one in self.operators for name in one.get("customMetrics") or {})
+        return any(name.startswith("rocksdb") for name in told)
+
+
+def keep(home: FlowHome, batches: Sequence[Batch], machinery: Machinery | None = None) -> None:
     """Write the newest of some batches over those that are kept."""
-    home.storage.overwrite(home.recent, to_json({"batches": [asdict(batch) for batch in batches[-KEPT:]]}))
+    ran_on = None if machinery is None else asdict(machinery)
+    kept = {"batches": [asdict(batch) for batch in batches[-KEPT:]], "machinery": ran_on}
+    home.storage.overwrite(home.recent, to_json(kept))
+
+
+def machinery(home: FlowHome) -> Machinery | None:
+    """Return what the last batch ran on; None if no driver of this release has told.
+
+    :raises StorageError: the file is damaged.
+    """
+    found = (read_json(home.storage, home.recent) or {}).get("machinery")
+    try:
+        return None if found is None else read_as(Machinery, found)
+    except (TypeError, ValueError, KeyError) as error:
+        raise _damaged(home, error) from error
 
 
 def recent(home: FlowHome) -> tuple[Batch, ...]:
@@ -120,10 +156,12 @@ def recent(home: FlowHome) -> tuple[Batch, ...]:
     try:
         return tuple(read_as(Batch, one) for one in (found or {"batches": ()})["batches"])
     except (TypeError, ValueError, KeyError) as error:
-        path = home.storage.path(home.recent)
-        raise StorageError(
-            f"{path} has no numbers of batches: {error!r}. Remove it: a driver writes it again."
-        ) from error
+        raise _damaged(home, error) from error
+
+
+def _damaged(home: FlowHome, error: Exception) -> StorageError:
+    path = home.storage.path(home.recent)
+    return StorageError(f"{path} has no numbers of batches: {error!r}. Remove it: a driver writes it again.")
 
 
 def _seconds(moment: str | None) -> float | None:

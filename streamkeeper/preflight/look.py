@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from streamkeeper.drivers.submit import PREFLIGHT_JOB, Submission, job_settings
 from streamkeeper.errors import StreamkeeperError
@@ -20,7 +21,7 @@ from streamkeeper.preflight import last_run
 from streamkeeper.preflight.change import read as read_change
 from streamkeeper.preflight.price import priced
 from streamkeeper.preflight.standing import standing
-from streamkeeper.preflight.verdict import UNCHANGED, VERDICT, Fit, Verdict
+from streamkeeper.preflight.verdict import SAMPLE, UNCHANGED, VERDICT, Fit, Verdict
 from streamkeeper.recover.plans.plan import FlowPlan, Plan
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 from streamkeeper.sources.formats import format_of
@@ -125,28 +126,50 @@ def judged(settings: Settings, plan: Plan) -> Plan:
     return replace(plan, flows=tuple(map(with_verdict, plan.flows)))
 
 
-def tried(settings: Settings, flows: Sequence[Flow]) -> Iterator[Verdict]:
+def tried(settings: Settings, flows: Sequence[Flow], *more: str) -> Iterator[Verdict]:
     """Try flows on copies of their newest states, in one application of Spark on this machine; yield the
     verdicts.
 
+    :param more: ``--analyze``, to plan their queries on sources without rows instead.
     :raises StreamkeeperError: the application ended without a verdict on each.
     """
+    for line in _told(settings, flows, *more, prefix=VERDICT, wanted=len(flows)):
+        yield read_as(Verdict, json.loads(line))
+
+
+def sampled(settings: Settings, flow: Flow, rows: int, name: str | None) -> dict[str, Any]:
+    """Return rows of a flow, of a view or of a source that it reads, computed by Spark on this machine.
+
+    The object has ``of``, ``columns`` and ``rows``, each value as text or None. No state and no table is
+    touched.
+
+    :param rows: how many, at most.
+    :raises StreamkeeperError: the application ended without them; its output says why.
+    """
+    named = () if name is None else ("--of", name)
+    (line,) = _told(settings, [flow], "--sample", str(rows), *named, prefix=SAMPLE, wanted=1)
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def _told(settings: Settings, flows: Sequence[Flow], *more: str, prefix: str, wanted: int) -> Iterator[str]:
+    """Run Spark's application, and yield what its lines with a prefix say; others go to standard error."""
     asked = tuple(part for flow in flows for part in ("--flow", flow.full_name))
     conf = job_settings(settings, [flow.declaration for flow in flows])
-    job = Submission("preflight", PREFLIGHT_JOB, asked, conf, DEFAULT_MASTER, environment(settings))
+    job = Submission("preflight", PREFLIGHT_JOB, (*asked, *more), conf, DEFAULT_MASTER, environment(settings))
     with subprocess.Popen(
         job.command(), env=job.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         found = 0
         for line in process.stdout:
-            if line.startswith(VERDICT):
+            if line.startswith(prefix):
                 found += 1
-                yield read_as(Verdict, json.loads(line.removeprefix(VERDICT)))
+                yield line.removeprefix(prefix)
             else:
                 print(line, end="", file=sys.stderr)
-    if process.returncode or found < len(flows):
+    if process.returncode or found < wanted:
         raise StreamkeeperError(
-            f"Spark's application ended with exit code {process.returncode} after {found} of {len(flows)}"
-            " verdicts. Its output is above."
+            f"Spark's application ended with exit code {process.returncode} after {found} of {wanted}"
+            " answers. Its output is above."
         )

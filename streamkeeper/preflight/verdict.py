@@ -11,6 +11,8 @@ UNCHANGED = "It is the declaration that ran last."
 
 VERDICT = "VERDICT "
 """How the line begins that an application prints for each verdict."""
+SAMPLE = "SAMPLE "
+"""How the line begins that an application prints with rows of a flow."""
 
 
 class Fit(StrEnum):

@@ -54,6 +54,7 @@ STAIRS = (
     ("streamkeeper_airflow.flow",),
     ("streamkeeper_airflow.recovery",),
     ("streamkeeper_airflow.page",),
+    ("streamkeeper.testing",),
 )
 """A package may import itself and the packages of every stair above its own in this list, and no other."""
 

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from streamkeeper.declare.model import AppendFlow, Where
 from streamkeeper.drivers.submit import spark_settings
 from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.testing import PipelineTest
 from tests.worlds.flow_world import Flowbed
 from tests.worlds.sources.source_world import DeltaBed, KafkaBed
 from tools.kafka_broker import KafkaBroker
@@ -71,6 +72,12 @@ def _unpinned(request: pytest.FixtureRequest) -> Iterator[None]:
 def make_bed(tmp_path: Path, spark: SparkSession) -> Callable[..., Flowbed]:
     """Make a flow in folders of its own; ``make_bed(pipeline(...))`` for another pipeline file."""
     return lambda text=None: Flowbed.make(tmp_path / "a bed", spark, text)
+
+
+@pytest.fixture
+def pipeline_test(tmp_path: Path, spark: SparkSession) -> Callable[..., PipelineTest]:
+    """Make a test of a pipeline file, as streamkeeper.testing.fixtures does."""
+    return lambda file, **more: PipelineTest(file, tmp_path / "a test", spark, **more)
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from streamkeeper.drivers.batch_numbers import KEPT, Batch, Numbers, keep, recent
+from streamkeeper.checkpoint.log_entries import CHANGELOG
+from streamkeeper.drivers.batch_numbers import KEPT, Batch, Machinery, Numbers, keep, recent
 from streamkeeper.drivers.expectations import Shares
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.generations import Start
@@ -26,6 +27,16 @@ from streamkeeper_jobs.stream.executors import Executors
 LINE_SECONDS = 60.0
 KEEP_SECONDS = 5.0
 """Least seconds between two writes of the numbers of recent batches; more where a heartbeat takes longer."""
+_OF_OPERATORS = (
+    "operatorName",
+    "numRowsTotal",
+    "numRowsUpdated",
+    "memoryUsedBytes",
+    "commitTimeMs",
+    "numShufflePartitions",
+    "customMetrics",
+)
+"""Numbers of Spark's ``StateOperatorProgress`` that are kept of the last batch, some 3 kB with RocksDB."""
 _NOT_YET = "Initializing"
 
 
@@ -39,6 +50,7 @@ class Progress:
         self._numbers, self._recent = Numbers(), list(_kept(job))
         self._said: float | None = None
         self._kept, self._unkept = float("-inf"), False
+        self._ran_on: Machinery | None = None
         self._executors = Executors(job.spark, job.settings.executors_timeout)
         self._shares = Shares(job.home, job.flow.declaration.expectations, start.number)
         self._record(self._shares.end_undeclared)
@@ -59,6 +71,7 @@ class Progress:
                 self._triggers += 1
                 counts = counts_of(self._job.flow.declaration, done)
                 self._note(replace(Batch.of(done), expectations=counts))
+                self._ran_on = self._machinery(done)
                 if counts:
                     self._record(partial(self._shares.add, self._batch, counts))
             if fresh:
@@ -81,6 +94,17 @@ class Progress:
         self._recent = [*self._recent, batch][-KEPT:]
         self._unkept = True
 
+    def _machinery(self, done: Mapping[str, Any]) -> Machinery:
+        """Return what a batch ran on."""
+        spark = self._job.spark
+        return Machinery(
+            int(done["batchId"]),
+            int(spark.sparkContext.defaultParallelism),
+            self._executors.count(),
+            spark.conf.get(CHANGELOG, "false") == "true",
+            [{name: one[name] for name in _OF_OPERATORS} for one in done["stateOperators"]],
+        )
+
     def _keep(self) -> None:
         """Write the numbers of recent batches, unless that was done a moment ago."""
         if time.monotonic() - self._kept >= max(KEEP_SECONDS, self._job.settings.heartbeat_interval):
@@ -92,7 +116,7 @@ class Progress:
             return
         self._kept = time.monotonic()
         try:
-            keep(self._job.home, self._recent)
+            keep(self._job.home, self._recent, self._ran_on)
         except StorageError:  # the heartbeat finds out, and says so
             return
         self._unkept = False

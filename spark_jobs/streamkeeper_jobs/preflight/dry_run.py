@@ -93,17 +93,35 @@ def rehearse(
     flow, storage = rehearsal.flow, rehearsal.storage
     session = session_of(spark, flow)
     try:
-        known = _schemas(session, flow, schemas or {})
-        frame = flow_frame(session, flow, known, checkpoint=storage.path(rehearsal.folder))
-        check_expectations(frame, flow.declaration)
-        check_appends(frame)
-        _check_table(session, settings, flow, frame)
+        frame = plan_query(session, settings, flow, schemas or {}, storage.path(rehearsal.folder))
         if rehearsal.batch is not None:
             _run(session, frame, rehearsal, rehearsal.batch)
     except PySparkException as error:
         raise DoesNotFit(classify(causes_of(error))) from error
     finally:
         storage.remove(rehearsal.folder)
+    return frame
+
+
+def plan_query(
+    session: SparkSession,
+    settings: Settings,
+    flow: Flow,
+    schemas: Mapping[str, str],
+    checkpoint: str | None = None,
+) -> DataFrame:
+    """Return a flow's DataFrame, after a check of its expectations, its output mode and its table.
+
+    :param flow: with its sources opened.
+    :param schemas: known ones of sources that declare none; the others are inferred.
+    :raises PySparkException: Spark cannot plan it.
+    :raises DeclarationError: a function of the pipeline file raises, or an expectation does not fit.
+    :raises RecoveryError: it does not fit its table.
+    """
+    frame = flow_frame(session, flow, _schemas(session, flow, schemas), checkpoint=checkpoint)
+    check_expectations(frame, flow.declaration)
+    check_appends(frame)
+    _check_table(session, settings, flow, frame)
     return frame
 
 

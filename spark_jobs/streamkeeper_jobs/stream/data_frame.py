@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
-from streamkeeper.declare.model import AutoCdcFlow, View, Where
+from streamkeeper.declare.model import AutoCdcFlow, Source, View, Where
 from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper_jobs.stream.readers import read_stream
@@ -28,24 +29,38 @@ def flow_frame(
     :param closed: let no row of any source through, so that a run only advances positions and creates state.
     :raises DeclarationError: a function of the pipeline file raises, or returns no streaming DataFrame.
     """
-    frames: dict[str, DataFrame] = {}
-    for item in flow.pipeline.inputs(flow.declaration):
-        if isinstance(item, View):
-            frames[item.name] = _call(f"view {item.name}", item.function, item.sources, frames, item.where)
-        else:
-            stream = read_stream(spark, item, schemas, checkpoint)
-            frames[item.name] = stream.where(lit(False)) if closed else stream
+
+    def read(source: Source) -> DataFrame:
+        stream = read_stream(spark, source, schemas, checkpoint)
+        return stream.where(lit(False)) if closed else stream
+
     declared = flow.declaration
-    if isinstance(declared, AutoCdcFlow):
-        result = frames[declared.source]
-    else:
-        result = _call(f"flow {declared.name}", declared.function, declared.sources, frames, declared.where)
+    result = frames_of(flow, read)[declared.name]
     if not result.isStreaming:
         raise DeclarationError(
             f"{declared.where}: the flow {declared.name} gives a DataFrame that does not stream. "
             "Build it from the DataFrames that it is given."
         )
     return result
+
+
+def frames_of(flow: Flow, read: Callable[[Source], DataFrame]) -> dict[str, DataFrame]:
+    """Return the DataFrame of each source and view that a flow reads, and its own under its name.
+
+    :param read: opens a source.
+    :raises DeclarationError: a function of the pipeline file raises, or returns no DataFrame.
+    """
+    frames: dict[str, DataFrame] = {}
+    declared = flow.declaration
+    for item in flow.pipeline.inputs(declared):
+        if isinstance(item, View):
+            frames[item.name] = _call(f"view {item.name}", item.function, item.sources, frames, item.where)
+        else:
+            frames[item.name] = read(item)
+    if isinstance(declared, AutoCdcFlow):
+        return {**frames, declared.name: frames[declared.source]}
+    result = _call(f"flow {declared.name}", declared.function, declared.sources, frames, declared.where)
+    return {**frames, declared.name: result}
 
 
 def _call(
@@ -59,8 +74,10 @@ def _call(
     try:
         given = function(*(frames[name] for name in inputs))
     except Exception as error:
+        # What Spark says after its first line is the plan.
+        said = str(error).partition("\n")[0].rstrip(";") if isinstance(error, PySparkException) else error
         raise DeclarationError(
-            f"{where}: the function of {what} raises {type(error).__name__}: {error}. Correct it; until then"
+            f"{where}: the function of {what} raises {type(error).__name__}: {said}. Correct it; until then"
             " the flow does not run."
         ) from error
     if not isinstance(given, DataFrame):

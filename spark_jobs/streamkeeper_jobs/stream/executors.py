@@ -41,7 +41,7 @@ class Executors:
         if not self._on_cluster or now - self._looked < self._timeout / _BETWEEN:
             return
         self._looked = now
-        if not batch_runs or self._count() > 0:
+        if not batch_runs or self.count() > 0:
             self._there = now
         elif now - self._there >= self._timeout:
             raise ExecutorsGone(
@@ -51,7 +51,11 @@ class Executors:
                 f" registers anew with {self._spark.sparkContext.master}."
             )
 
-    def _count(self) -> int:
-        """Return the number of executors; Spark's own list has the driver, too."""
-        context = self._spark.sparkContext._jsc.sc()
-        return int(context.getExecutorMemoryStatus().size()) - 1
+    def count(self) -> int:
+        """Return the number of executors; on a local master the driver is the only one.
+
+        Spark's own list has the driver, too.
+        """
+        if not self._on_cluster:
+            return 1
+        return int(self._spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from streamkeeper.checkpoint.log_entries import PARTITIONS
+from streamkeeper.checkpoint.log_entries import PARTITIONS, WATERMARK_POLICY
 from streamkeeper.drivers.submit import OURS
 from streamkeeper.errors import CheckpointError
 from streamkeeper.flows.position import CommittedPosition
@@ -20,7 +20,7 @@ DEFAULTS: Mapping[str, str] = {
     "spark.sql.streaming.aggregation.stateFormatVersion": "2",
     "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "2",
     "spark.sql.streaming.join.stateFormatVersion": "2",
-    "spark.sql.streaming.multipleWatermarkPolicy": "min",
+    WATERMARK_POLICY: "min",
     "spark.sql.streaming.stateStore.compression.codec": "lz4",
     "spark.sql.streaming.stateStore.encodingFormat": "unsaferow",
     "spark.sql.streaming.stateStore.providerClass": (
@@ -56,6 +56,11 @@ def changes(flow: Flow, standing: CommittedPosition) -> Iterator[str]:
         then = will.get(name)
         if then is not None and then.lower() != was.lower():
             yield f"Pinned: {name} was {was} in generation {number}; the next generation will use {then}."
+    if operators and flow.declaration.spark_conf.get(WATERMARK_POLICY) == "max":
+        yield (
+            "Watermark: with the policy max, the fastest stream's watermark rules; rows of a stream that is"
+            " further behind than its delay are dropped as late."
+        )
     if entry.version == 1:
         yield (
             f"Pinned: generation {number} has version 1 of the offset log; the next generation will use"

@@ -23,7 +23,8 @@ from streamkeeper import __version__
 from streamkeeper.cli import recovery_session, running
 from streamkeeper.cli.commands import app
 from streamkeeper.cli.output import Grid, lines_of
-from streamkeeper.drivers import submit
+from streamkeeper.drivers import batch_numbers, submit
+from streamkeeper.drivers.batch_numbers import Batch, Machinery
 from streamkeeper.errors import RecoveryError, StreamkeeperError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases, ledger
@@ -105,6 +106,20 @@ def test_flows_shows_state_generation_batch_and_age(command: Command, stands: Wo
     (value,) = json.loads(command("flows", "--json").stdout)
     assert (value["flow"], value["generation"], value["batch"]) == (FLOW, 1, 2)
     assert (text.returncode, text.stderr) == (0, "")
+
+
+def test_advise_says_what_to_declare_and_what_it_could_not_judge(command: Command, stands: World) -> None:
+    before = command("advise", FLOW)
+    assert (before.returncode, "has no recent batch to judge" in before.stderr) == (2, True)
+    batches = [Batch(number, 0.0, 10.0, 5_000, phases={"addBatch": 9.0}) for number in range(6)]
+    keys = {"numRowsTotal": 3_000_000, "commitTimeMs": 10, "numShufflePartitions": 4, "customMetrics": {}}
+    batch_numbers.keep(stands.home, batches, Machinery(5, 4, 2, operators=[keys]))
+    value = json.loads(command("advise", FLOW, "--json").stdout)
+    assert [advice["about"] for advice in value["advice"]] == ["state store"]
+    text = command("advise", FLOW).stdout
+    assert "3,000,000 rows of state on 2 executors" in text
+    assert 'Declare: state_store="rocksdb"' in text
+    assert value["not_judged"] == ["The table has no readable summary, so its files are not judged."]
 
 
 def test_flows_says_which_pipeline_file_cannot_be_read_and_shows_the_rest(

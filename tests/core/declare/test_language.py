@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from streamkeeper import pipelines as dp
+from streamkeeper.checkpoint.log_entries import CHANGELOG, PROVIDER, WATERMARK_POLICY
 from streamkeeper.declare.cdc_spec import CdcSpec
 from streamkeeper.declare.model import AutoCdcFlow, pipeline_from_json, pipeline_to_json, without_code
 from streamkeeper.errors import DeclarationError
@@ -522,6 +524,45 @@ def cdc_flow(folder: Path, **changes: str) -> AutoCdcFlow:
     flow = load(folder, auto_cdc(**changes)).flows[0]
     assert isinstance(flow, AutoCdcFlow)
     return flow
+
+
+def append(**changes: str) -> str:
+    """Write a declaration of an append flow; each value is Python's, as text."""
+    more = "".join(f", {name}={value}" for name, value in changes.items())
+    return f"{CHANGES}@dp.append_flow(target='t', sources=['cdc']{more})\ndef f(cdc):\n    return cdc\n"
+
+
+@pytest.mark.parametrize("declare", [append, auto_cdc], ids=["append", "auto cdc"])
+def test_a_flow_may_name_its_state_store_and_its_watermark_policy(
+    declare: Callable[..., str], tmp_path: Path
+) -> None:
+    (flow,) = load(tmp_path, declare(state_store='"rocksdb"', watermark_policy='"max"')).flows
+    assert flow.spark_conf == {
+        PROVIDER: "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        CHANGELOG: "true",
+        WATERMARK_POLICY: "max",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"state_store": '"memory"'}, "has state_store 'memory'. Allowed are default, rocksdb."),
+        ({"watermark_policy": "0"}, "has watermark_policy 0. Allowed are min, max."),
+        (
+            {"state_store": '"rocksdb"', "spark_conf": f'{{"{PROVIDER}": "x.Mine"}}'},
+            f"has state_store 'rocksdb' and sets {PROVIDER} to 'x.Mine', which state_store sets. Leave one",
+        ),
+    ],
+    ids=["store", "policy", "both"],
+)
+def test_a_state_store_or_policy_that_is_unknown_is_refused(
+    changes: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DeclarationError) as error:
+        load(tmp_path, append(**changes))
+    assert said in str(error.value)
+    assert str(error.value).startswith("p.py, line ")
 
 
 def test_an_auto_cdc_flow_is_what_its_declaration_says(tmp_path: Path) -> None:

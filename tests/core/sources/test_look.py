@@ -362,6 +362,15 @@ def test_pinned_settings_that_would_change_are_named(
     ]
 
 
+def test_a_policy_that_drops_what_slow_streams_deliver_is_said(world: World) -> None:
+    policy = "spark.sql.streaming.multipleWatermarkPolicy"
+    for declared, said in (("max", 1), ("min", 0)):
+        notes = (
+            reset(with_header(world, {policy: "max"}, spark_conf=f"'{policy}': '{declared}'")).flows[0].notes
+        )
+        assert sum(note.startswith("Watermark: with the policy max") for note in notes) == said
+
+
 def test_a_log_without_names_is_named(world: World) -> None:
     notes = reset(with_header(world, {}, version=1)).flows[0].notes
     assert (

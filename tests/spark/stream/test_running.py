@@ -58,6 +58,11 @@ def test_the_numbers_of_batches_are_those_of_what_arrived_and_outlive_the_driver
     assert (told.totals.rows, told.totals.batches) == (2, len(found) - len(first))
     assert all(one.seconds >= one.phases["addBatch"] > 0 for one in found)
     assert [one.number for one in found] == list(range(len(found)))
+    ran_on = batch_numbers.machinery(bed.home)
+    assert ran_on is not None
+    (operator,) = ran_on.operators
+    assert (ran_on.batch, ran_on.cores, ran_on.executors, ran_on.rocksdb) == (found[-1].number, 2, 1, False)
+    assert (operator["numRowsTotal"], operator["numShufflePartitions"]) == (5, 2)
     assert all(earlier.at + earlier.seconds <= later.at + 0.001 for earlier, later in pairwise(found))
 
 

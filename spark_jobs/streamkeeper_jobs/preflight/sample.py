@@ -1,0 +1,58 @@
+"""Rows of a flow or a view, computed once from what its sources hold: neither state nor table is touched.
+
+Sources are read as batches, a bounded number of rows each. So an aggregation is of these rows, and state of
+one's own begins empty.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+
+from streamkeeper.declare.model import RATE, Source
+from streamkeeper.errors import RequestError
+from streamkeeper.manifest.environment import opened_flow
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.settings import Settings
+from streamkeeper_jobs.preflight.dry_run import session_of
+from streamkeeper_jobs.spark.session import spark_url
+from streamkeeper_jobs.stream.data_frame import frames_of
+
+READ = 10_000
+"""Rows that are read of each source at most."""
+_CHANGES = "readchangefeed"
+
+
+def sample(
+    spark: SparkSession, settings: Settings, flow: Flow, rows: int, name: str | None = None
+) -> tuple[DataFrame, str]:
+    """Return some rows of a flow, and what they are of.
+
+    :param flow: as imported, functions included.
+    :param rows: how many, at most.
+    :param name: a source or view that the flow reads; the flow's own rows by default.
+    :raises RequestError: the flow reads nothing of that name.
+    :raises DeclarationError: a function of the pipeline file raises.
+    :raises SettingsError: a source needs a variable of the environment that is not set.
+    """
+    session = session_of(spark, flow)
+    most = max(READ, rows)
+    frames = frames_of(opened_flow(flow, settings), lambda source: _read(session, source).limit(most))
+    wanted = name or flow.name
+    if wanted not in frames:
+        raise RequestError(
+            f"The flow {flow.full_name} reads nothing that is called {wanted!r}. It has"
+            f" {', '.join(sorted(frames))}."
+        )
+    return frames[wanted].limit(rows), wanted
+
+
+def _read(session: SparkSession, source: Source) -> DataFrame:
+    """Open a source as a batch of all that it holds; rows of the rate source are made up."""
+    if source.format == RATE:
+        return session.range(READ).selectExpr("current_timestamp() AS timestamp", "id AS value")
+    reader = session.read.format(source.format).options(**source.options)
+    if source.schema is not None:
+        reader = reader.schema(source.schema)
+    if source.option(_CHANGES) == "true":
+        reader = reader.option("startingVersion", "0")
+    return reader.load() if source.path is None else reader.load(spark_url(source.path))

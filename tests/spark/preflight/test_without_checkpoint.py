@@ -1,0 +1,123 @@
+"""Queries looked at without a checkpoint: planned on sources without rows, and sampled; nothing is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from streamkeeper_jobs.preflight.analyze import analyze
+from streamkeeper_jobs.preflight.sample import sample
+
+from streamkeeper.declare.model import AppendFlow
+from streamkeeper.errors import RequestError
+from streamkeeper.manifest.import_file import load_pipeline
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.preflight.verdict import Fit, Verdict
+from tests.worlds.flow_world import NAME, Flowbed, event, pipeline
+
+Make = Callable[..., Flowbed]
+KAFKA = 'format="kafka", options={"subscribe": "t", "kafka.bootstrap.servers": "127.0.0.1:1"}'
+EXPECTED = '@dp.expect("named", "{condition}")\n@dp.append_flow(name="clean'
+
+
+def flow_of(bed: Flowbed) -> Flow:
+    loaded = load_pipeline(bed.root / "pipelines" / "events.py", bed.settings.data)
+    declared = loaded.flow("clean_events")
+    assert isinstance(declared, AppendFlow)
+    return Flow(loaded, declared, "not asked for")
+
+
+def analyzed(bed: Flowbed, spark: SparkSession, tmp_path: Path) -> Verdict:
+    empty = tmp_path / "no rows"
+    empty.mkdir(exist_ok=True)
+    return analyze(spark, bed.settings, flow_of(bed), empty)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (pipeline(), Fit.GOES_ON, "Spark plans it."),
+        (pipeline(source=KAFKA, view='.selectExpr("CAST(value AS STRING) AS n")'), Fit.GOES_ON, "plans it"),
+        (pipeline(flow='events.groupBy("user_id").count()'), Fit.BREAKS, "events.py, line 14: Spark says"),
+        (pipeline(view='.where("m > 1")'), Fit.BREAKS, "line 8: the function of view distinct_events raises"),
+        (
+            pipeline().replace('@dp.append_flow(name="clean', EXPECTED.format(condition="m > 1")),
+            Fit.BREAKS,
+            "the expectation 'named' of the flow clean_events has the condition 'm > 1', which Spark refuses",
+        ),
+        (pipeline(schema=None), Fit.UNDEFINED, "declares no schema, and"),
+        (
+            pipeline(source='format="delta", table="nowhere"'),
+            Fit.UNDEFINED,
+            "and there is no table yet",
+        ),
+    ],
+    ids=["files", "Kafka", "output mode", "column", "expectation", "no schema", "no table"],
+)
+def test_a_query_is_planned_without_rows_brokers_or_state(
+    case: tuple[str, Fit, str], make_bed: Make, spark: SparkSession, tmp_path: Path
+) -> None:
+    text, fit, said = case
+    bed = make_bed(text)
+    (bed.root / "data" / "events").rmdir()
+    verdict = analyzed(bed, spark, tmp_path)
+    assert (verdict.fit, said in verdict.why[0]) == (fit, True), verdict
+    assert "\n" not in verdict.why[0]
+    assert not (bed.root / "state").exists()
+
+
+def test_a_column_that_the_table_lacks_is_found(bed: Flowbed, spark: SparkSession, tmp_path: Path) -> None:
+    bed.arrive(1)
+    bed.run()
+    bed.declare(pipeline(flow='events.withColumn("more", events.n)'))
+    verdict = analyzed(bed, spark, tmp_path)
+    assert (verdict.fit, "has the columns more, which the table" in verdict.why[0]) == (Fit.BREAKS, True)
+
+
+def test_a_sample_is_of_what_the_sources_hold(bed: Flowbed, spark: SparkSession) -> None:
+    bed.arrive(1, 2)
+    bed.arrive(2, 3)
+    rows, name = sample(spark, bed.settings, flow_of(bed), 100)
+    assert (name, sorted(row.n for row in rows.collect())) == ("clean_events", [1, 2, 3])
+    rows, _ = sample(spark, bed.settings, flow_of(bed), 3, "events_raw")
+    assert rows.count() == 3
+    with pytest.raises(RequestError, match="It has clean_events, distinct_events, events_raw"):
+        sample(spark, bed.settings, flow_of(bed), 3, "nothing")
+    assert not (bed.root / "state").exists()
+    assert not bed.table.exists()
+
+
+@pytest.mark.long
+def test_both_are_commands(bed: Flowbed) -> None:
+    bed.arrive(1, 2)
+    state = bed.root / "state"
+
+    def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "streamkeeper", *arguments],
+            env={**os.environ, **bed.settings.as_environment()},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    checked = command("check", "--analyze", "--json")
+    value = json.loads(checked.stdout)
+    assert (checked.returncode, [one["fit"] for one in value["analyzed"]]) == (0, [Fit.GOES_ON])
+    kept = sorted(state.rglob("*"))
+    shown = json.loads(command("run", NAME, "--sample", "1", "--of", "events_raw", "--json").stdout)
+    assert (shown["of"], shown["columns"][0], len(shown["rows"])) == ("events_raw", "event_id", 1)
+    assert shown["rows"][0][0] in {event(1)["event_id"], event(2)["event_id"]}
+    assert sorted(state.rglob("*")) == kept
+    assert not bed.table.exists()
+    bed.declare(pipeline(flow='events.groupBy("user_id").count()'))
+    refused = command("check", "--analyze")
+    assert (refused.returncode, "UNSUPPORTED_OPERATION" in refused.stdout) == (1, True)
+    nothing = command("run", NAME, "--sample", "1", "--of", "nothing")
+    assert (nothing.returncode, "reads nothing that is called 'nothing'" in nothing.stderr) == (1, True)
