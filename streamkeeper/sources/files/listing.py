@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from streamkeeper.amounts import Amount
@@ -156,5 +157,6 @@ def _remote_files(path: str) -> Iterator[SourceFile]:
     for key, info in fs.find(base, detail=True).items():
         if not any(_is_hidden(part) for part in str(key)[len(base) :].split("/") if part):
             # Asking for each file's time would be a search in all of them, or a request.
-            written = next((info[name] for name in _TIMES if name in info), None) or fs.modified(key)
+            told = next((info[name] for name in _TIMES if name in info), None)
+            written = told if isinstance(told, datetime) else fs.modified(key)
             yield SourceFile(f"{scheme}://{key}", int(written.timestamp() * 1000), int(info["size"]))
