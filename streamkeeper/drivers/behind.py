@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from statistics import linear_regression
 from typing import Any
@@ -166,13 +165,15 @@ def measure_all(
             faults.append(f"{home.full_name}: {error}")
 
     def work() -> None:
-        while pending and not over.is_set():
-            with suppress(IndexError):  # another thread took the last one
+        while not over.is_set():
+            try:
                 home, flow = pending.popleft()
-                running[flow.full_name] = home
-                if (measured := measure(home, flow, opened)) is not None:
-                    keep_or_say(home, measured)
-                del running[flow.full_name]
+            except IndexError:
+                return
+            running[flow.full_name] = home
+            if (measured := measure(home, flow, opened)) is not None:
+                keep_or_say(home, measured)
+            del running[flow.full_name]
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(_AT_ONCE)]
     for thread in threads:
@@ -235,10 +236,11 @@ def keep(home: FlowHome, measured: Measured, at: float) -> Behind:
     now = Behind(at, measured.sources)
     points = () if last is None else last.points
     points = tuple(point for point in points if point[0] > at - TREND_SECONDS) or points[-1:]
-    if now.seconds is not None:
+    trend = None
+    if now.seconds is not None and all(lag.seconds is not None for lag in measured.sources.values()):
         points = (*points, (at, now.seconds))[-_POINTS:]
-    since = _since(now, None if last is None else last.behind)
-    found = replace(now, trend=_trend(points), since=since)
+        trend = _trend(points)
+    found = replace(now, trend=trend, since=_since(now, None if last is None else last.behind))
     kept = _Kept(found, generation, points, measured.seconds)
     home.storage.overwrite(home.lag, to_json(asdict(kept)))
     return found
@@ -274,7 +276,7 @@ def _read(home: FlowHome) -> _Kept | None:
     found = read_json(home.storage, home.lag)
     try:
         return None if found is None else read_as(_Kept, found)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise StorageError(
             f"{home.storage.path(home.lag)} does not say how far the flow is behind: {error!r}. Remove it:"
             " the monitor writes it again."

@@ -80,8 +80,12 @@ def written_at(source: Source, offsets: Offsets, seconds: float = SECONDS) -> Of
     :raises SourceError: as :func:`look_at`.
     """
     kafka: Any = _module("confluent_kafka")
-    level = source.option("kafka.isolation.level", "read_uncommitted")
-    options = {**_READS_LITTLE, "isolation.level": level, "group.id": source.option("kafka.group.id", "lag")}
+    group = f"{source.option('groupIdPrefix', 'spark-kafka-source')}-lag"  # a name that Spark's may have, too
+    options = {
+        **_READS_LITTLE,
+        "isolation.level": source.option("kafka.isolation.level", "read_uncommitted"),
+        "group.id": source.option("kafka.group.id", group),
+    }
     found: Offsets = {}
     pending = {(topic, int(part)): at for topic, parts in offsets.items() for part, at in parts.items()}
     with _connected(source, seconds, kafka.Consumer, options) as consumer:

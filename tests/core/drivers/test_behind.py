@@ -60,11 +60,13 @@ def test_the_trend_is_the_slope_of_the_last_quarter_of_an_hour(world: World) -> 
     assert (world.home.storage.size(world.home.lag) or 0) < 3000
 
 
-def test_after_a_new_start_and_where_seconds_are_unknown_there_is_no_trend(world: World) -> None:
+def test_after_a_new_start_and_where_a_source_is_unknown_there_is_no_trend(world: World) -> None:
     for at in (0.0, 60.0):
         keep(world, at, 10 + at)
     assert keep(world, 120.0, 1e6, generation=2).trend is None
-    assert keep(world, 180.0, None, generation=2).trend is None
+    assert keep(world, 180.0, 1e6, generation=2).trend == 0.0
+    two = Measured({"a": Lag(seconds=10.0), "b": Lag(why="no answer")}, 2)
+    assert behind.keep(world.home, two, 240.0).trend is None, "it would compare one source with two"
 
 
 def test_it_is_behind_since_the_oldest_input_that_was_there_at_each_look(world: World) -> None:
@@ -89,9 +91,10 @@ def test_a_source_that_was_not_measured_leaves_sums_unknown() -> None:
 
 def test_a_damaged_file_is_an_error_that_names_it_and_is_written_over(world: World) -> None:
     world.begin([], 0, 0)
-    world.home.storage.overwrite(world.home.lag, b'{"behind": 3}')
-    with pytest.raises(StorageError, match=r"lag\.json"):
-        behind.read(world.home)
+    for content in (b'{"behind": 3}', b'{"behind": {"at": 1, "sources": []}}', b"{"):
+        world.home.storage.overwrite(world.home.lag, content)
+        with pytest.raises(StorageError, match=r"lag\.json"):
+            behind.read(world.home)
     [row] = health.look_at_all(world.home.storage, declared(world.settings))
     assert row.state == "unreadable"
     keep(world, 1000.0, 5.0)

@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,22 @@ def test_where_positions_or_folder_cannot_be_read_the_reason_is_told(
         assert lag(world).unknown and "data/events cannot be listed: Permission denied" in lag(world).why
     world.home.storage.overwrite(f"{world.home.checkpoint(1, 1)}/offsets/0", b"v2\n")
     assert lag(world).unknown and "offsets/0" in lag(world).why
+
+
+def test_of_an_object_store_the_listing_alone_tells_the_times(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To ask for each file's time is a search among all of them (s3fs), or a request."""
+    fsspec = pytest.importorskip("fsspec")
+
+    class Store:
+        def find(self, base: str, detail: bool) -> dict[str, dict[str, Any]]:
+            old = datetime.now(timezone.utc) - timedelta(hours=2)
+            return {f"{base}/{name}.json": {"LastModified": old, "size": 7} for name in ("a", "b", "_c")}
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda _path: (Store(), "bucket/in"))
+    world.declare(EVENTS.replace("{data}/events", "s3://bucket/in"))
+    assert lag(world) == Lag(None, 2, 14, None, pytest.approx(7200, abs=60))
 
 
 # --- Delta
