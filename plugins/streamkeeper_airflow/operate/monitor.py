@@ -1,20 +1,22 @@
 """The monitor: a short task that checks every flow, and alerts if one makes no progress or has recovered.
 
-It judges flows that run (streamkeeper.health.troubles), keeps their numbers (streamkeeper.history), folds
-events, and repeats alerts that a notifier could not deliver. It fails, naming the pipeline, while a declared
-notifier cannot be used or a flow cannot be read, so that such a fault is visible.
+It measures how far each flow is behind, judges flows that run (streamkeeper.health.troubles), keeps their
+numbers (streamkeeper.history), folds events, and repeats alerts that a notifier could not deliver. It
+fails, naming the pipeline, while a declared notifier cannot be used or a flow cannot be read, so that such
+a fault is visible.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException
 
-from streamkeeper.drivers import alerts, progress
+from streamkeeper.drivers import alerts, behind, progress
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.drivers.batch_numbers import machinery
 from streamkeeper.drivers.progress import Look, State
@@ -47,7 +49,9 @@ class MonitorFlows(BaseOperator):
         manifest, storage = read_manifest(settings), open_storage(settings.state)
         faults = [fault for pipeline in manifest.pipelines for fault in notify.unusable(pipeline)]
         now, found = alerts.storage_now(storage), []
-        for flow in manifest.flows():
+        flows = list(manifest.flows())
+        self._measure(settings, storage, flows, now)
+        for flow in flows:
             try:
                 look = self._look(settings, storage, flow, now)
             except StreamkeeperError as error:
@@ -68,6 +72,16 @@ class MonitorFlows(BaseOperator):
             context["ti"].xcom_push(key="return_value", value=found)
             raise AirflowFailException("\n".join(faults))
         return found
+
+    def _measure(self, settings: Settings, storage: Storage, flows: list[Flow], now: float) -> None:
+        """Measure how far flows are behind; what cannot be measured or kept is only said."""
+        opened = partial(opened_flow, settings=settings, how=opened_if_possible)
+        try:
+            faults = behind.measure_all(storage, flows, opened, now)
+        except StreamkeeperError as error:
+            faults = [str(error)]
+        for fault in faults:
+            self.log.warning("How far flows are behind cannot be kept: %s", fault)
 
     def _look(self, settings: Settings, storage: Storage, flow: Flow, now: float) -> Look:
         home = FlowHome(storage, flow.pipeline.name, flow.name)

@@ -18,8 +18,9 @@ from streamkeeper_airflow.operate.monitor import MonitorFlows
 from streamkeeper_airflow.operate.notify import alert
 
 from streamkeeper.checkpoint import CommitEntry, write_commit
-from streamkeeper.drivers import alerts, progress
+from streamkeeper.drivers import alerts, behind, progress
 from streamkeeper.drivers.alerts import AlertKind
+from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import Start
@@ -229,6 +230,24 @@ def test_a_fault_in_the_look_at_one_flow_costs_no_other(bed: Bed, monkeypatch: p
     ):
         bed.look(1)
     assert [item["flow"] for item in bed.pushed[0]] == ["second.second_flow"]
+
+
+def test_a_held_flow_is_measured_and_what_cannot_be_measured_fails_no_look(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed.begin()
+    holds.put(bed.home, holds.PARK, "it broke", "driver")
+    file = bed.add_file("1.json")
+    assert bed.look(1) == "held"
+    found = behind.read(bed.home)
+    assert found is not None and (found.files, found.bytes) == (1, file.stat().st_size)
+    assert found.seconds == pytest.approx(0, abs=60)
+
+    def refused(*_: Any) -> None:
+        raise StorageError("the storage is gone")
+
+    monkeypatch.setattr(behind, "measure_all", refused)
+    assert bed.look(1) == "held"
 
 
 def test_what_is_found_is_json(bed: Bed) -> None:
