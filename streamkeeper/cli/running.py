@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from streamkeeper.flows.files import FlowHome
     from streamkeeper.manifest.manifest import Flow, Manifest
 
+_TIME = re.compile(r"([1-9][0-9]{0,4})([mhd])")
 Master = Annotated[str, typer.Option(help="Spark's master.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FlowNames = Annotated[
@@ -122,6 +124,10 @@ def hold(
     pipeline: OfPipeline = None,
     every: OfAll = False,
     reason: Annotated[str, typer.Option(help="Reason, shown to others.")] = "held by hand",
+    for_: Annotated[
+        str | None,
+        typer.Option("--for", metavar="TIME", help="Let the hold end by itself after 30m, 2h or 1d."),
+    ] = None,
     by: Annotated[str, typer.Option(help="Owner of the hold; each owner releases only its own.")] = "",
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until the drivers have stopped, without a limit.")
@@ -136,14 +142,14 @@ def hold(
     json: AsJson = False,
 ) -> None:
     """Stop flows, and keep them from running: their drivers end their batch and leave."""
-    from streamkeeper.flows import holds
     from streamkeeper.recover.requests import hold_flows
 
     settings, known = _known()
     values = {**_which(known, names, pipeline, every), "reason": reason, "deadline": deadline}
+    values["hours"] = None if for_ is None else _hours(for_)
     asked = hold_flows.HoldRequest.parse(values, known, by or _user())
     homes = [_home(settings, name) for name in asked.flows]
-    put = {home.full_name: holds.put(home, asked.owner, asked.reason, asked.by).owner for home in homes}
+    put = {home.full_name: asked.put(home).owner for home in homes}
     if not wait and deadline is None:
         show(put, json, "\n".join(f"{name}: held by {owner}" for name, owner in put.items()))
         return
@@ -233,6 +239,13 @@ def _home(settings: Settings, name: str) -> FlowHome:
 
     pipeline, _, flow = name.partition(".")
     return FlowHome(open_storage(settings.state), pipeline, flow)
+
+
+def _hours(text: str) -> float:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(f"--for is {text!r}. Allowed is a number with m, h or d, such as 2h.")
+    return int(found[1]) * {"m": 1 / 60, "h": 1.0, "d": 24.0}[found[2]]
 
 
 def _user() -> str:

@@ -84,6 +84,8 @@ __all__ = [
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _CLASSPATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+MOST_BEHIND_FOR = 6 * 3600.0
+"""Most seconds of ``behind_for``: of so much history the monitor judges (streamkeeper.health.troubles)."""
 READ_SCHEDULE = "streamkeeper.recover.plans.schedules:declared"
 """Reader of a schedule, by name: the recoveries are defined above this package."""
 
@@ -628,11 +630,21 @@ def configure_pipeline(
         tuple(notifiers),
         duration("no_progress_after", no_progress_after, where),
         duration("behind_above", behind_above, where),
-        duration("behind_for", behind_for, where) or DEFAULT_BEHIND_FOR,
+        _behind_for(behind_for, where),
         share("late_above", late_above, where),
         tuple(rehearse),
         where,
     )
+
+
+def _behind_for(text: object, where: Where) -> float:
+    seconds = duration("behind_for", text, where) or DEFAULT_BEHIND_FOR
+    if seconds > MOST_BEHIND_FOR:
+        raise DeclarationError(
+            f"{where}: behind_for is {text!r}. Allowed are 6 hours at most: the monitor looks back no"
+            " further."
+        )
+    return seconds
 
 
 def schedule(recovery: str, *, cron: str, name: str | None = None, **values: Any) -> None:

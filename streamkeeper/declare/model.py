@@ -31,7 +31,8 @@ class Format:
     takes a folder and a schema, with ``table`` the path or name of a Delta table. ``starts`` are the declared
     starts that it allows, in words; empty if it is always read whole. ``records``: a declared start or the
     bounds of a backfill may be offsets. ``history``: rows that were read can be read again, by their time
-    too. ``limit`` is the option that bounds what a batch reads; empty if there is none.
+    too. ``limit`` is the option that bounds what a batch reads; empty if there is none. ``columns`` are those
+    that it always has, as a DDL string; empty if the files or the table have their own.
     """
 
     offsets: str
@@ -41,6 +42,7 @@ class Format:
     records: bool = False
     history: bool = True
     limit: str = "maxFilesPerTrigger"
+    columns: str = ""
 
 
 FORMATS = {
@@ -51,13 +53,15 @@ FORMATS = {
         " {'orders': {'0': 5}}",
         records=True,
         limit="maxOffsetsPerTrigger",
+        columns="key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP,"
+        " timestampType INT",
     ),
     DELTA: Format(
         "delta",
         table=True,
         starts="'earliest', 'latest', 'timestamp:2026-11-21T10:00:00Z' or 'version:12'",
     ),
-    RATE: Format("rate", history=False, limit=""),
+    RATE: Format("rate", history=False, limit="", columns="timestamp TIMESTAMP, value BIGINT"),
 }
 """What may be declared of each format; how it behaves is a class in :mod:`streamkeeper.sources.formats`."""
 

@@ -69,6 +69,7 @@ LASTING = (*TROUBLES, *JUDGED, AlertKind.EXPECTATION)
 """Kinds that stay open until they are over."""
 _ENDS = (AlertKind.RECOVERED, AlertKind.RELIEVED)
 """Kinds that take a trouble back; their occasion is its kind and its occasion."""
+_GOOD = (*_ENDS, AlertKind.EXPECTATION_MET, AlertKind.RECOVERY_FINISHED)
 
 _SUBJECTS = {
     AlertKind.PARKED: "is parked",
@@ -122,8 +123,8 @@ class Alert:
 
     @property
     def action(self) -> str:
-        """What a pager does with it: ``resolve`` for the end of a trouble, else ``trigger``."""
-        return "resolve" if self.kind in (*_ENDS, AlertKind.EXPECTATION_MET) else "trigger"
+        """What a pager does with it: ``resolve`` for good news, which open no incident, else ``trigger``."""
+        return "resolve" if self.kind in _GOOD else "trigger"
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from streamkeeper.errors import RequestError, StorageError, check_reason
@@ -22,13 +23,16 @@ from streamkeeper.times import now
 PARK = "park"
 PERSON = "person-"
 """Prefix of the owners of persons' holds."""
+SECONDS = "seconds"
+"""Name, in the details of a hold, of the time after which it ends."""
 _OWNER = re.compile(r"park|(person|recovery)-[A-Za-z0-9][A-Za-z0-9_.+-]{0,150}")
 
 
 @dataclass(frozen=True)
 class Hold:
     """One hold. ``details`` of a park hold describe the failure: see
-    :class:`streamkeeper.drivers.failures.Failure`.
+    :class:`streamkeeper.drivers.failures.Failure`. Those of a hold that ends by itself have the ``seconds``
+    after which it does.
     """
 
     owner: str
@@ -54,14 +58,26 @@ def recovery(recovery_id: str) -> str:
     return f"recovery-{recovery_id}"
 
 
-def put(home: FlowHome, owner: str, reason: str, by: str, details: dict[str, Any] | None = None) -> Hold:
+def put(
+    home: FlowHome,
+    owner: str,
+    reason: str,
+    by: str,
+    details: dict[str, Any] | None = None,
+    *,
+    seconds: float | None = None,
+) -> Hold:
     """Put a hold; an earlier one of the same owner is replaced.
 
+    :param seconds: after which :func:`end_overdue` removes it; None for never.
     :raises RequestError: the owner is not one of the three kinds, or a person's reason is too long.
     """
     _check(owner)
     if owner.startswith(PERSON):
         check_reason(reason)
+    if seconds is not None:
+        ends = (datetime.now(timezone.utc) + timedelta(seconds=seconds)).isoformat(timespec="minutes")
+        reason, details = f"{reason} (until {ends})", {**(details or {}), SECONDS: seconds}
     hold = Hold(owner, reason, by, now(), details or {})
     home.storage.overwrite(home.hold(owner), to_json(asdict(hold)))
     kind = Kind.PARKED if owner == PARK else Kind.HELD
@@ -85,6 +101,22 @@ def release(home: FlowHome, owner: str, by: str = "") -> bool:
         events.note(home, Kind.RELEASED, owner, _occasion(owner, mark), by=by)
     home.storage.remove(home.hold(owner))
     return found is not None
+
+
+def end_overdue(home: FlowHome, moment: float) -> list[str]:
+    """Remove the holds whose time is over, and return their owners.
+
+    :param moment: the present by the storage's clock, in seconds since 1970. The age of a hold is that of its
+        file, so that no two clocks are compared.
+    """
+    over = [
+        hold.owner
+        for hold in all_of(home)
+        if (seconds := hold.details.get(SECONDS)) is not None
+        and (put_at := home.storage.modified(home.hold(hold.owner))) is not None
+        and moment - put_at >= float(seconds)
+    ]
+    return [owner for owner in over if release(home, owner, "its time was over")]
 
 
 def _occasion(owner: str, mark: str) -> list[str]:

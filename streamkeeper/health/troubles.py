@@ -13,6 +13,7 @@ from itertools import takewhile
 
 from streamkeeper.amounts import size_in_words
 from streamkeeper.declare.checkpoint_window import trigger_seconds
+from streamkeeper.declare.language import MOST_BEHIND_FOR
 from streamkeeper.declare.model import Pipeline
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.drivers.batch_numbers import Machinery
@@ -25,7 +26,7 @@ JUDGED = (FlowState.RUNNING, FlowState.CHANGE_REFUSED, IDLE, CATCHING_UP)
 """States of flows that are judged: what stands still has another alert, or somebody wants it so."""
 WINDOW = 3600.0
 """Seconds of history that are looked at; :data:`GROWTH` of a flow with state."""
-GROWTH = 6 * 3600.0
+GROWTH = MOST_BEHIND_FOR
 """Seconds over which the growth of a state is taken."""
 LEAST_GROWTH = 3600.0
 """Seconds of history without which the growth of a state is not judged."""
@@ -60,7 +61,7 @@ def judge(
         return
     lately = [one for one in rows if one.at > now - WINDOW]
     for found in (
-        _behind(row, lately, pipeline, now),
+        _behind(row, rows, pipeline, now),
         _state_grows(row, rows, ran_on, now),
         _slow(row, lately, now),
         _late(row, lately, pipeline),
@@ -76,7 +77,8 @@ def _behind(row: FlowHealth, rows: Sequence[Row], pipeline: Pipeline, now: float
     if lag.seconds < bound * AGAIN:
         text = f"{row.flow} is {describe_age(lag.seconds)} behind; {describe_age(bound)} are allowed."
         return Judgement(AlertKind.BEHIND, False, text)
-    above = list(takewhile(lambda one: (one.lag_seconds or 0.0) > bound, reversed(rows)))
+    known = [one for one in reversed(rows) if one.lag_seconds is not None]
+    above = list(takewhile(lambda one: (one.lag_seconds or 0.0) > bound, known))
     since = above[-1].at - above[-1].seconds if above else now
     if lag.seconds <= bound or now - since < pipeline.behind_for:
         return None

@@ -8,15 +8,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from streamkeeper.declare.model import DELTA, KAFKA, RATE, Source
+from streamkeeper.declare.model import Source
 from streamkeeper.errors import RequestError
 
-_KAFKA = (
-    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP,"
-    " timestampType INT"
-)
 _HEADERS = ", headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
-_RATE = "timestamp TIMESTAMP, value BIGINT"
 
 
 def schema_of(source: Source, schemas: Mapping[str, str]) -> str:
@@ -29,11 +24,9 @@ def schema_of(source: Source, schemas: Mapping[str, str]) -> str:
         return schemas[source.name]
     if source.schema is not None:
         return source.schema
-    if source.format == KAFKA:
-        return _KAFKA + (_HEADERS if source.option("includeHeaders").lower() == "true" else "")
-    if source.format == RATE:
-        return _RATE
-    what = "a Delta table" if source.format == DELTA else "files whose schema is inferred"
+    if source.kind.columns:
+        return source.kind.columns + (_HEADERS if source.option("includeHeaders").lower() == "true" else "")
+    what = "a Delta table" if source.kind.table else "files whose schema is inferred"
     raise RequestError(
         f"{source.where}: the source {source.name} reads {what}. Give its columns to the test:"
         f' schemas={{"{source.name}": "id INT, …"}}.'

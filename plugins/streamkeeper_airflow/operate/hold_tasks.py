@@ -12,7 +12,6 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from streamkeeper.drivers import stopping
 from streamkeeper.errors import RequestError, StreamkeeperError
-from streamkeeper.flows import holds
 from streamkeeper.flows.files import open_home
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover.requests.form import Request
@@ -36,8 +35,8 @@ class HoldFlows(BaseOperator):
         settings = Settings.from_environment()
         asked = _asked(HoldRequest, settings, context)
         for flow in asked.flows:
-            holds.put(open_home(settings, flow), asked.owner, asked.reason, asked.by)
-            self.log.info("%s is held by %s: %s", flow, asked.owner, asked.reason)
+            hold = asked.put(open_home(settings, flow))
+            self.log.info("%s is held by %s: %s", flow, hold.owner, hold.reason)
         return {"flows": list(asked.flows), "owner": asked.owner, "deadline": asked.deadline}
 
 

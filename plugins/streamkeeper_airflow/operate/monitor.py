@@ -21,6 +21,7 @@ from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.drivers.batch_numbers import machinery
 from streamkeeper.drivers.progress import Look, State
 from streamkeeper.errors import StreamkeeperError
+from streamkeeper.flows import holds
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.health import flows as health
 from streamkeeper.health import past, troubles
@@ -85,6 +86,8 @@ class MonitorFlows(BaseOperator):
 
     def _look(self, settings: Settings, storage: Storage, flow: Flow, now: float) -> Look:
         home = FlowHome(storage, flow.pipeline.name, flow.name)
+        for owner in holds.end_overdue(home, now):
+            self.log.info("%s: the hold of %s is over.", flow.full_name, owner)
         look = progress.look(home, opened_flow(flow, settings, opened_if_possible), now)
         if look.state is State.NO_PROGRESS:
             notify.alert(

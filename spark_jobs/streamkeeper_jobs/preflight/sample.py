@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
-from streamkeeper.declare.model import RATE, Source
+from streamkeeper.declare.model import Source
 from streamkeeper.errors import RequestError
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.manifest import Flow
@@ -48,7 +48,7 @@ def sample(
 
 def _read(session: SparkSession, source: Source) -> DataFrame:
     """Open a source as a batch of all that it holds; rows of the rate source are made up."""
-    if source.format == RATE:
+    if not source.kind.history:
         return session.range(READ).selectExpr("current_timestamp() AS timestamp", "id AS value")
     reader = session.read.format(source.format).options(**source.options)
     if source.schema is not None:

@@ -48,7 +48,9 @@ def _which(verb: str) -> tuple[FormField, ...]:
 
 @dataclass(frozen=True)
 class HoldRequest(Request):
-    """Flows to hold, the hold's owner, the reason, and the seconds until drivers are killed (None: never)."""
+    """Flows to hold, the hold's owner, the reason, the seconds until drivers are killed (None: never), and
+    the hours after which the hold ends by itself (None: it does not).
+    """
 
     refused = "No flow was held"
     run = ()
@@ -68,6 +70,21 @@ class HoldRequest(Request):
         unit="seconds",
         section="Stop",
     )
+    hours: float | None = asked(
+        "number",
+        "For",
+        "Hours after which the hold ends by itself, as for maintenance. Empty: when it is released.",
+        None,
+        nullable=True,
+        least=0,
+        unit="hours",
+        section="Stop",
+    )
+
+    def put(self, home: FlowHome) -> Hold:
+        """Put the hold on a flow."""
+        seconds = None if self.hours is None else self.hours * 3600
+        return holds.put(home, self.owner, self.reason, self.by, seconds=seconds)
 
     @classmethod
     def check(cls, values: Mapping[str, Any], asking: Asking) -> Mapping[str, Any]:

@@ -52,7 +52,7 @@ def test_the_dags_are_there_with_their_forms() -> None:
     params = bag.dags["hold_flows"].params
     assert params.get_param("flows").schema["items"]["enum"] == FLOWS
     assert params.get_param("pipeline").schema["examples"] == ["first", "second"]
-    assert {"flows", "pipeline", "all", "reason", "deadline"} == set(params)
+    assert {"flows", "pipeline", "all", "reason", "deadline", "hours"} == set(params)
     params.validate()
     assert {"flows", "pipeline", "all", "owner", "any_person"} == set(bag.dags["release_flows"].params)
     assert [task.task_id for task in bag.dags["hold_flows"].topological_sort()] == ["hold", "stop"]

@@ -171,6 +171,14 @@ def test_a_flow_is_shown_whole_in_the_terminal_and_as_json(command: Command, sta
     assert (value["table"]["version"], value["backups"], value["spark"]["ui"]) == (None, [], None)
 
 
+def test_a_hold_for_two_hours_says_until_when(command: Command, stands: World) -> None:
+    assert command("hold", FLOW, "--for", "2h", "--reason", "disks").returncode == 0
+    (hold,) = holds.all_of(stands.home)
+    assert (hold.details, hold.reason.startswith("disks (until ")) == ({"seconds": 7200.0}, True)
+    wrong = command("hold", FLOW, "--for", "soon")
+    assert (wrong.returncode, "--for is 'soon'. Allowed is a number" in wrong.stderr) == (2, True)
+
+
 def test_the_log_of_a_driver_is_shown_and_followed_to_the_next_one(stands: World) -> None:
     def driver(epoch: int, text: str) -> Path:
         log = stands.root / f"{epoch}.log"

@@ -87,3 +87,18 @@ def test_a_hold_that_cannot_be_read_still_holds(content: bytes, world: World) ->
 
 def test_a_flow_that_was_never_held_has_no_holds(world: World) -> None:
     assert (holds.all_of(world.home), holds.parked(world.home)) == ([], None)
+
+
+def test_a_hold_for_some_time_ends_by_the_storages_clock_and_the_others_stay(world: World) -> None:
+    ada, ben = holds.person("ada"), holds.person("ben")
+    holds.put(world.home, ada, "maintenance", "ada", seconds=7200)
+    holds.put(world.home, ben, "until I say", "ben")
+    holds.put(world.home, holds.PARK, "it broke", "driver")
+    began = world.home.storage.modified(world.home.hold(ada))
+    assert began is not None
+    found = holds.all_of(world.home)[1]
+    assert (found.owner, found.reason.startswith("maintenance (until 20")) == (ada, True)
+    assert holds.end_overdue(world.home, began + 7199) == []
+    assert holds.end_overdue(world.home, began + 7200) == [ada]
+    assert [hold.owner for hold in holds.all_of(world.home)] == [holds.PARK, ben]
+    assert holds.end_overdue(world.home, began + 9e9) == []

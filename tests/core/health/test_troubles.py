@@ -65,6 +65,12 @@ def test_a_flow_is_behind_once_it_was_so_for_the_declared_time() -> None:
     assert there(far, minutes(30, lag_seconds=broken), AlertKind.BEHIND) is None
     assert there(behind(299.0), minutes(30, lag_seconds=400.0), AlertKind.BEHIND) is None
     assert there(behind(149.0), minutes(30, lag_seconds=400.0), AlertKind.BEHIND) is False
+    unknown = [400.0] * 20 + [None] + [400.0] * 9
+    assert there(far, minutes(30, lag_seconds=unknown), AlertKind.BEHIND) is True, (
+        "a minute without a measure"
+    )
+    long = replace(PIPELINE, behind_for=5 * 3600.0)
+    assert there(far, minutes(310, lag_seconds=400.0), AlertKind.BEHIND, long) is True
     undeclared = replace(PIPELINE, behind_above=None)
     assert there(far, minutes(30, lag_seconds=400.0), AlertKind.BEHIND, undeclared) is None
 
