@@ -28,6 +28,8 @@
                                    (streamkeeper.drivers.batch_numbers)
   progress.json                    overwritten by the monitor: what its last look found
                                    (streamkeeper.drivers.progress)
+  lag.json                         overwritten by the monitor: how far the flow is behind its sources
+                                   (streamkeeper.drivers.behind)
   history/                         numbers by minute and by hour (streamkeeper.history.rows)
 {state}/{pipeline}/ledger/<recovery>/       one immutable file an event (streamkeeper.flows.ledger)
 {state}/{pipeline}/tables/<table>/
@@ -202,6 +204,11 @@ class FlowHome:
     def progress(self) -> str:
         """The file in which the monitor keeps what its last look found."""
         return f"{self.root}/progress.json"
+
+    @property
+    def lag(self) -> str:
+        """The file in which the monitor keeps how far the flow is behind its sources."""
+        return f"{self.root}/lag.json"
 
     def generations(self) -> list[int]:
         """The numbers of all generations, lowest first."""

@@ -27,8 +27,8 @@ from streamkeeper.checkpoint import (  # noqa: E402
     write_offsets,
 )
 from streamkeeper.checkpoint.crc_files import checksum, twin_of  # noqa: E402
-from streamkeeper.cli.inspection import inspect  # noqa: E402
 from streamkeeper.flows.files import FlowHome  # noqa: E402
+from streamkeeper.health.inspection import inspect  # noqa: E402
 from streamkeeper.history import events, rows  # noqa: E402
 from streamkeeper.history.events import Kind  # noqa: E402
 from streamkeeper.history.rows import Sample, Totals  # noqa: E402
@@ -105,7 +105,7 @@ def measure(folder: Path) -> dict[str, list[float]]:
     """Time each way of looking at a checkpoint."""
     storage = LocalStorage(str(folder))
     code = (
-        "import sys; from streamkeeper.cli.inspection import inspect; from streamkeeper.storage import"
+        "import sys; from streamkeeper.health.inspection import inspect; from streamkeeper.storage import"
         " LocalStorage;print(inspect(LocalStorage(sys.argv[1]), '').to_json())"
     )
     return {
