@@ -33,9 +33,12 @@ def keep(home: FlowHome, seen: FlowHealth, now: float) -> None:
         lag_seconds=None if lag is None else lag.seconds,
         lag_records=None if lag is None else lag.records,
     )
+    rows.record(home, sample, lambda: _began(home, sample), lambda epoch: _last_of(home, epoch))
+
+
+def _began(home: FlowHome, seen: Sample) -> float:
     lease = leases.read(home, seen.epoch)
-    began = now if lease is None else datetime.fromisoformat(lease.at).timestamp()
-    rows.record(home, sample, began, lambda epoch: _last_of(home, epoch))
+    return seen.at if lease is None else datetime.fromisoformat(lease.at).timestamp()
 
 
 def _last_of(home: FlowHome, epoch: int) -> Totals:

@@ -162,11 +162,11 @@ def hours(home: Home, since: float | None = None) -> tuple[Row, ...]:
     return _rows(home, HOURS, _MONTH, since)
 
 
-def record(home: Home, seen: Sample, began: float, ended: Callable[[int], Totals]) -> None:
+def record(home: Home, seen: Sample, began: Callable[[], float], ended: Callable[[int], Totals]) -> None:
     """Keep one look at a flow. One that is older than the last kept, or in the same minute, adds no row.
 
-    :param began: when the driver of the sample's epoch began, in seconds since 1970: the first row of a
-        history reaches back to it.
+    :param began: returns when the driver of the sample's epoch began, in seconds since 1970: the first row
+        of a history reaches back to it.
     :param ended: returns the last totals of the driver of an earlier epoch.
     :raises StorageError: a file of the history is damaged, or cannot be written.
     """
@@ -174,7 +174,7 @@ def record(home: Home, seen: Sample, began: float, ended: Callable[[int], Totals
     kept = _read(home, name)
     if kept is None:
         earlier = _fold(home, seen.at)
-        kept = _first(seen, began) if earlier is None else replace(earlier, samples=earlier.samples[-1:])
+        kept = _first(seen, began()) if earlier is None else replace(earlier, samples=earlier.samples[-1:])
     last = kept.samples[-1]
     if seen.at <= last.at or seen.epoch < kept.epoch:
         return

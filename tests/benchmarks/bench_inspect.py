@@ -1,5 +1,5 @@
-"""How long a look at a checkpoint takes, against how many files its source has processed: ``python
-tests/benchmarks/bench_inspect.py``.
+"""How long a look at a checkpoint takes, against how many files its source has processed, and what a flow's
+history costs against a plain file of the same bytes: ``python tests/benchmarks/bench_inspect.py``.
 
 The files log is laid out as Spark keeps it: one compacted batch with everything, a few plain ones after it,
 100 offsets and commits. The aim is 0.5 s for a whole process at 1,000,000 files, and the same at 10,000: a
@@ -27,7 +27,11 @@ from streamkeeper.checkpoint import (  # noqa: E402
     write_offsets,
 )
 from streamkeeper.checkpoint.crc_files import checksum, twin_of  # noqa: E402
+from streamkeeper.flows.files import FlowHome  # noqa: E402
 from streamkeeper.health.inspection import inspect  # noqa: E402
+from streamkeeper.history import events, rows  # noqa: E402
+from streamkeeper.history.events import Kind  # noqa: E402
+from streamkeeper.history.rows import Sample, Totals  # noqa: E402
 from streamkeeper.storage import LocalStorage  # noqa: E402
 from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds  # noqa: E402
 
@@ -113,8 +117,48 @@ def measure(folder: Path) -> dict[str, list[float]]:
     }
 
 
+def measure_history(root: Path) -> None:
+    """Print what a flow's row and an event cost, beside a plain file of as many bytes."""
+    home, begin = FlowHome(LocalStorage(str(root)), "sales", "orders"), 1_699_999_200.0
+    looks = iter(range(1_000_000))
+    phases = dict.fromkeys(("addBatch", "commitOffsets", "latestOffset", "queryPlanning", "walCommit"), 1.25)
+
+    def append() -> None:
+        # Always the last minute of an hour, over and over: its file is as long as it becomes.
+        at = begin + 3540 + next(looks) / 1000
+        totals = Totals(1000, 100_000, 2_000.0, 7, 90_000, phases)
+        sample = Sample(at, 1, totals, "running", 1, 50_000, 10**8, begin, 12.5, 70)
+        rows.record(home, sample, lambda: begin, lambda epoch: Totals())
+
+    for minute in range(59):
+        totals = Totals(minute, 100 * minute, 2.0 * minute, 7, 90 * minute, phases)
+        rows.record(home, Sample(begin + 60 * minute, 1, totals), lambda: begin - 60, lambda epoch: Totals())
+    (name,) = home.storage.names(home.history("minutes"))
+    file, plain = Path(home.storage.path(home.history(f"minutes/{name}"))), root / "plain"
+    content = file.read_bytes()
+    print(f"history: a file of minutes has {len(content):,} bytes", flush=True)
+    written = milliseconds(lambda: plain.write_bytes(content))
+    print_ratio("history: a flow's row is appended", milliseconds(append), written, "ms", "≤1 ms")
+    read = milliseconds(plain.read_bytes)
+    print_ratio(
+        "history: an hour of minutes is read", milliseconds(lambda: rows.minutes(home)), read, "ms", "≤1 ms"
+    )
+    number = iter(range(1_000_000))
+    noted = milliseconds(lambda: events.note(home, Kind.RETRIED, "x" * 200, next(number), by="bench"))
+    written = milliseconds(lambda: plain.write_bytes(b"x" * 400))
+    print_ratio("history: an event is noted", noted, written, "ms", "–")
+    for _ in range(2 * events.FOLD):
+        events.note(home, Kind.RETRIED, "x" * 200, next(number), by="bench")
+    events.fold(home.storage, "sales")
+    print_ratio(
+        "history: events are read", milliseconds(lambda: events.read(home.storage, "sales")), read, "ms", "–"
+    )
+
+
 def main() -> None:
-    """Print a table: a row for each way of looking, its time at both sizes, and their ratio."""
+    """Print a table: a row for each way of looking, its time at both sizes, and their ratio; then those of a
+    flow's history.
+    """
     with tempfile.TemporaryDirectory() as root:
         found = []
         for files in SIZES:
@@ -127,6 +171,8 @@ def main() -> None:
         print_ratio(
             f"inspect: {way}", found[1][way], small, "ms", "≤500 ms" if way.startswith("process") else "–"
         )
+    with tempfile.TemporaryDirectory() as root:
+        measure_history(Path(root))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import Start
 from streamkeeper.flows.leases import Heartbeat
+from streamkeeper.history import events, rows
+from streamkeeper.history.events import Kind
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
@@ -244,6 +246,32 @@ def test_a_flow_that_cannot_be_looked_at_costs_no_other(bed: Bed) -> None:
     ):
         bed.look(1)
     assert [item["flow"] for item in bed.pushed[0]] == ["second.second_flow"]
+
+
+def test_each_look_is_a_row_of_the_flow_s_history_and_a_torn_file_is_a_fault(bed: Bed) -> None:
+    bed.begin()
+    assert [bed.look(0), bed.look(1)] == ["first look", "idle: nothing to read"]
+    first, second = rows.minutes(bed.home)
+    assert (first.epoch, first.drivers, second.seconds, second.generation) == (1, 1, 60.0, 1)
+    holds.put(bed.home, holds.person("ada"), "a look", "ada")
+    assert [event.kind for event in events.read(bed.home.storage, "first")] == [
+        "generation",
+        "started",
+        "stopped",
+        "held",
+    ]
+    for name in bed.home.storage.names(bed.home.history("minutes")):
+        bed.home.storage.overwrite(bed.home.history(f"minutes/{name}"), b'{"samples": 3}')
+    with pytest.raises(AirflowFailException, match=rf"{FLOW} .* is no part of a flow's history.*Remove it"):
+        bed.look(1)
+
+
+def test_the_monitor_folds_events(bed: Bed) -> None:
+    for number in range(events.FOLD):
+        events.note(bed.home, Kind.RETRIED, "again", number)
+    bed.look(0)
+    assert bed.home.storage.names("ledger/events/first/new") == []
+    assert len(events.read(bed.home.storage, "first")) == events.FOLD
 
 
 def test_a_source_that_became_another_kind_under_its_old_name_is_input_that_waits(bed: Bed) -> None:

@@ -86,7 +86,7 @@ def test_history_shows_rows_by_minute_and_by_hour(world: World, run: Run) -> Non
     for number in range(5):
         totals = Totals(10 * number, 3600 * number)
         sample = Sample(now - 3600 * (4 - number), 1, totals, "running", lag_seconds=30.0)
-        rows.record(world.home, sample, now - 5 * 3600, lambda epoch: Totals())
+        rows.record(world.home, sample, lambda: now - 5 * 3600, lambda epoch: Totals())
     heading, first, second = run("history", FLOW).splitlines()
     assert heading.split()[:3] == ["until", "(UTC)", "of"]
     for line in (first, second):

@@ -55,7 +55,7 @@ def see(
     lag: float | None = None,
 ) -> None:
     seen = Sample(at, epoch, totals(batches), "running", 3, 5, 500, 12.5, lag, 7)
-    rows.record(home, seen, BEGAN, ended)
+    rows.record(home, seen, lambda: BEGAN, ended)
 
 
 def test_a_row_is_what_happened_since_the_look_before(home: FlowHome) -> None:

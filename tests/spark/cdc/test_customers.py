@@ -13,6 +13,8 @@ from streamkeeper.delta import log as delta_log
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds
 from streamkeeper.flows.files import query_id
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from tests.worlds.flow_world import Driver, wait_until
 from tests.worlds.pipelines import edited
 from tests.worlds.tables.customers_world import (
@@ -116,11 +118,18 @@ def test_a_change_that_cannot_be_applied_parks_the_flow_and_a_corrected_view_let
     assert park.details["classed"] == "needs correction"
     assert "customer_id" in park.details["message"]
     bed.is_exact(bed.events[:1])
-    bed.declare(
-        edited(PIPELINE, ("operation IS NOT NULL", "operation = 'TRUNCATE' OR customer_id IS NOT NULL"))
+    corrected = edited(
+        PIPELINE, ("operation IS NOT NULL", "operation = 'TRUNCATE' OR customer_id IS NOT NULL")
     )
+    bed.declare(corrected)
     assert bed.run() is Outcome.STOPPED
     bed.is_exact(bed.events[:2])
+    bed.declare(edited(corrected, ("city STRING, operation", "city STRING, phone STRING, operation")))
+    assert bed.run() is Outcome.STOPPED
+    told = events.read(bed.home().storage, bed.home().pipeline)
+    assert [event.text for event in told if event.kind == Kind.SCHEMA_CHANGED] == [
+        "the table customers has new columns: phone"
+    ]
 
 
 @pytest.mark.long
