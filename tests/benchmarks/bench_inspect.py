@@ -30,6 +30,7 @@ from streamkeeper.checkpoint.crc_files import checksum, twin_of  # noqa: E402
 from streamkeeper.health.inspection import inspect  # noqa: E402
 from streamkeeper.storage import LocalStorage  # noqa: E402
 from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds  # noqa: E402
+from tests.benchmarks.sides import lag_of_a_folder  # noqa: E402
 
 SIZES = (10_000, 1_000_000)
 PER_BATCH = 10
@@ -132,3 +133,4 @@ def main() -> None:
 if __name__ == "__main__":
     enter_environment()
     main()
+    lag_of_a_folder.measure()
