@@ -34,6 +34,7 @@ from streamkeeper.history.events import Kind  # noqa: E402
 from streamkeeper.history.rows import Sample, Totals  # noqa: E402
 from streamkeeper.storage import LocalStorage  # noqa: E402
 from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds  # noqa: E402
+from tests.benchmarks.sides import lag_of_a_folder  # noqa: E402
 
 SIZES = (10_000, 1_000_000)
 PER_BATCH = 10
@@ -178,3 +179,4 @@ def main() -> None:
 if __name__ == "__main__":
     enter_environment()
     main()
+    lag_of_a_folder.measure()

@@ -1,5 +1,4 @@
-"""How long it takes to measure the lag of a folder with many files, against listing it: ``python
-tests/benchmarks/bench_lag.py``.
+"""How long it takes to measure the lag of a folder with many files, against listing it (bench_inspect).
 
 All files but a hundred are in the files log, whose newest batch is compacted; ``FILES`` is their number. A
 listing with time and size of each file is the least that tells a lag; one of the names alone is beside it.
@@ -8,20 +7,16 @@ listing with time and size of each file is the least that tells a lag; one of th
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))
-
-from streamkeeper.checkpoint import Checkpoint, FileEntry, write_files_log  # noqa: E402
-from streamkeeper.declare.model import Source, Where  # noqa: E402
-from streamkeeper.sources.formats import format_of  # noqa: E402
-from streamkeeper.storage import LocalStorage  # noqa: E402
-from tests.benchmarks.ratios import HEADER, print_ratio, rounds  # noqa: E402
+from streamkeeper.checkpoint import Checkpoint, FileEntry, write_files_log
+from streamkeeper.declare.model import Source, Where
+from streamkeeper.sources.formats import format_of
+from streamkeeper.storage import LocalStorage
+from tests.benchmarks.ratios import print_ratio, rounds
 
 FILES = int(os.environ.get("FILES") or 1_000_000)
 A_FOLDER = 10_000
@@ -73,9 +68,8 @@ def took(call: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
-def main() -> None:
-    """Measure, by turns."""
-    print(HEADER)
+def measure() -> None:
+    """Print both rows, measured by turns."""
     with tempfile.TemporaryDirectory() as root:
         data = Path(root) / "data"
         files = make_files(data)
@@ -94,7 +88,3 @@ def main() -> None:
             names.append(took(lambda: listed(str(data), described=False)))
         print_ratio(f"lag of {FILES:,} files, against a listing", ours, described, "s", "≤2.00")
         print_ratio(f"lag of {FILES:,} files, against their names", ours, names, "s", "")
-
-
-if __name__ == "__main__":
-    main()
