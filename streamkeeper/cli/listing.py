@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from streamkeeper.cli.output import Grid, put, say, show
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import newest_summary
@@ -11,11 +13,12 @@ from streamkeeper.flows.files import open_home
 from streamkeeper.flows.status import Kept
 from streamkeeper.health import advise as advice
 from streamkeeper.health import flows as health
-from streamkeeper.health import metrics
+from streamkeeper.health import metrics, otlp
 from streamkeeper.health.advise import Evidence
 from streamkeeper.health.flows import UNREADABLE, FlowHealth
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
 from streamkeeper.times import describe_age
 
 
@@ -37,9 +40,18 @@ def show_flows(as_json: bool) -> None:
         raise StreamkeeperError("\n".join(["Some flows cannot be inspected:", *unreadable]))
 
 
-def show_metrics() -> None:
-    """Print the metrics of all flows; a flow that cannot be read has a metric that says so."""
-    put(metrics.text(health.look_now(Settings.from_environment())[1]).rstrip("\n"))
+def show_metrics(over_otlp: bool) -> None:
+    """Print the metrics of all flows, or push them; a flow that cannot be read has a metric that says so.
+
+    :raises PushFailed: no collector took them.
+    """
+    settings = Settings.from_environment()
+    found = metrics.measure(open_storage(settings.state), health.look_now(settings)[1])
+    if over_otlp:
+        otlp.push(found, time.time())
+        say(f"{len(found)} metrics were pushed.")
+    else:
+        put(metrics.text(found).rstrip("\n"))
 
 
 def show_advice(name: str, as_json: bool) -> None:

@@ -67,17 +67,32 @@ class Batch:
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over the batches of the present driver; ``seconds`` are those of its batches, not its age."""
+    """Sums over the batches of the present driver; ``seconds`` are those of its batches, not its age.
+
+    ``expectations`` are the rows that passed and that failed, by name.
+    """
 
     batches: int = 0
     rows: int = 0
     seconds: float = 0.0
     late: int = 0
+    expectations: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def with_batch(self, batch: Batch) -> Totals:
         """Return the sums with one more batch."""
+        counted = {
+            name: [
+                before + more
+                for before, more in zip(self.expectations.get(name, (0, 0)), counts, strict=True)
+            ]
+            for name, counts in batch.expectations.items()
+        }
         return Totals(
-            self.batches + 1, self.rows + batch.rows, self.seconds + batch.seconds, self.late + batch.late
+            self.batches + 1,
+            self.rows + batch.rows,
+            self.seconds + batch.seconds,
+            self.late + batch.late,
+            {**self.expectations, **counted},
         )
 
 

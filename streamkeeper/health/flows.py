@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from streamkeeper.declare.checkpoint_window import trigger_seconds
+from streamkeeper.drivers import crash_loops
 from streamkeeper.drivers.batch_numbers import Batch, Numbers, Totals, told_by
 from streamkeeper.drivers.behind import Behind
 from streamkeeper.errors import StreamkeeperError
@@ -38,7 +40,8 @@ class FlowHealth:
     those of the last batch of its present or last driver, ``totals`` that driver's. ``waiting_since`` is
     when the monitor first found input that waits, in seconds since 1970; None if it found none.
     ``last_recovery`` is why its generation began, empty for the first. ``lag`` is how far it is behind, as
-    the monitor measured it; None if it never did.
+    the monitor measured it; None if it never did. ``driver_since`` is when its present or last driver took
+    the lease, in seconds since 1970, ``failures`` how many drivers failed since the last commit, 5 at most.
     """
 
     flow: str
@@ -58,6 +61,8 @@ class FlowHealth:
     waiting_since: float | None = None
     last_recovery: str = ""
     lag: Behind | None = None
+    driver_since: float | None = None
+    failures: int = 0
 
     @property
     def rows_per_second(self) -> float | None:
@@ -122,6 +127,8 @@ def look(home: FlowHome, flow: Flow) -> FlowHealth:
         batch_numbers=numbers.batch,
         totals=numbers.totals,
         waiting_since=(read_json(home.storage, home.progress) or {}).get("since"),
+        driver_since=None if lease is None else datetime.fromisoformat(lease.at).timestamp(),
+        failures=crash_loops.since_commit(home),
         last_recovery=f"{newest.why}, by {newest.by}, {newest.at}" if newest and recovered else "",
     )
 

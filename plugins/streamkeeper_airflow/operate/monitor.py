@@ -1,11 +1,13 @@
 """The monitor: a short task that checks every flow, and alerts if one makes no progress or has recovered.
 
-It also repeats alerts that a notifier could not deliver. It fails, naming the pipeline, while a declared
-notifier cannot be used or a flow cannot be read, so that such a fault is visible.
+It also pushes metrics over OTLP where that is set up, and repeats alerts that a notifier could not deliver.
+It fails, naming the pipeline, while a declared notifier cannot be used or a flow cannot be read, so that such
+a fault is visible.
 """
 
 from __future__ import annotations
 
+import time
 import traceback
 from typing import Any
 
@@ -17,8 +19,10 @@ from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.drivers.progress import Look, State
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import FlowHome
+from streamkeeper.health import flows as health
+from streamkeeper.health import metrics, otlp
 from streamkeeper.manifest.environment import opened_flow, opened_if_possible
-from streamkeeper.manifest.manifest import Flow, read_manifest
+from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.redaction import redact_text
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
@@ -55,10 +59,22 @@ class MonitorFlows(BaseOperator):
             else:
                 self.log.info("%s", look)
                 found.append(look.to_json())
+        progress.note_look(storage, now)
+        self._push_metrics(storage, manifest, now)
         if faults:
             context["ti"].xcom_push(key="return_value", value=found)
             raise AirflowFailException("\n".join(faults))
         return found
+
+    def _push_metrics(self, storage: Storage, manifest: Manifest, now: float) -> None:
+        """Push the metrics of all flows, if OpenTelemetry's variables ask for it; a failure is only said."""
+        try:
+            if otlp.is_wanted() and otlp.is_due(now):
+                found = metrics.measure(storage, health.look_at_all(storage, manifest))
+                otlp.push(found, time.time())
+                self.log.info("%s metrics were pushed over OTLP", len(found))
+        except Exception as error:  # noqa: BLE001 - whatever a collector does, flows are looked at
+            self.log.warning("%s", redact_text(str(error) or repr(error)))
 
     def _look(self, settings: Settings, storage: Storage, flow: Flow, now: float) -> Look:
         home = FlowHome(storage, flow.pipeline.name, flow.name)

@@ -25,6 +25,7 @@ from streamkeeper.health import metrics
 from streamkeeper.health.flows import Looked
 from streamkeeper.recover.plans.kind import KINDS
 from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
 from streamkeeper_airflow.page import details
 
 T = TypeVar("T")
@@ -86,7 +87,10 @@ def create_app(look: Callable[[], Looked] = _look) -> FastAPI:
     @app.get("/metrics", response_class=PlainTextResponse)
     def of_all(authorization: Annotated[str, Header()] = "") -> PlainTextResponse:
         _check_token(authorization)
-        return PlainTextResponse(metrics.text(_read(kept)[1]), media_type=metrics.CONTENT_TYPE)
+        rows, storage = _read(kept)[1], open_storage(Settings.from_environment().state)
+        return PlainTextResponse(
+            metrics.text(_told(metrics.measure, storage, rows)), media_type=metrics.CONTENT_TYPE
+        )
 
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
     return app
