@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from streamkeeper.cli.output import Grid, put, say, show
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import newest_summary
@@ -46,9 +44,10 @@ def show_metrics(over_otlp: bool) -> None:
     :raises PushFailed: no collector took them.
     """
     settings = Settings.from_environment()
-    found = metrics.measure(open_storage(settings.state), health.look_now(settings)[1])
+    seen = metrics.see(open_storage(settings.state), read_manifest(settings))
+    found = metrics.measure(seen)
     if over_otlp:
-        otlp.push(found, time.time())
+        otlp.push(found, seen.at)
         say(f"{len(found)} metrics were pushed.")
     else:
         put(metrics.text(found).rstrip("\n"))

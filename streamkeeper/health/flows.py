@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
 from streamkeeper.declare.checkpoint_window import trigger_seconds
@@ -20,6 +19,7 @@ from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.preflight import change
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_json
+from streamkeeper.times import in_seconds
 
 IDLE, CATCHING_UP, RETRYING, UNREADABLE = "idle", "catching up", "retrying", "unreadable"
 """States beyond those of :class:`streamkeeper.flows.status.FlowState`.
@@ -127,7 +127,7 @@ def look(home: FlowHome, flow: Flow) -> FlowHealth:
         batch_numbers=numbers.batch,
         totals=numbers.totals,
         waiting_since=(read_json(home.storage, home.progress) or {}).get("since"),
-        driver_since=None if lease is None else datetime.fromisoformat(lease.at).timestamp(),
+        driver_since=None if lease is None else in_seconds(lease.at),
         failures=crash_loops.since_commit(home),
         last_recovery=f"{newest.why}, by {newest.by}, {newest.at}" if newest and recovered else "",
     )

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from streamkeeper import __version__
 from streamkeeper.drivers import progress
 from streamkeeper.drivers.batch_numbers import Batch
+from streamkeeper.health import flows as health
 from streamkeeper.health import recoveries
 from streamkeeper.health.flows import STATES, UNREADABLE, FlowHealth
 from streamkeeper.health.recoveries import Recoveries
+from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.storage import Storage
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -59,8 +61,8 @@ class Metric:
 
 @dataclass(frozen=True)
 class Seen:
-    """What metrics are made of. ``monitor`` is when the monitor last looked, None if it never did. That and
-    ``at`` are in seconds since 1970.
+    """What metrics are made of. ``monitor`` is when the monitor last looked, None if it never did, and ``at``
+    when all this was read, in seconds since 1970.
     """
 
     rows: tuple[FlowHealth, ...]
@@ -74,13 +76,18 @@ class Seen:
         return tuple(row for row in self.rows if row.state != UNREADABLE)
 
 
-def measure(storage: Storage, rows: tuple[FlowHealth, ...]) -> tuple[Metric, ...]:
-    """Return all metrics that have a value.
+def see(storage: Storage, manifest: Manifest) -> Seen:
+    """Return a row for each declared flow, however broken, and what else metrics are made of.
 
-    :param rows: of all flows.
-    :raises StorageError: the state folder cannot be read.
+    :raises StorageError: the state folder cannot be read at all.
     """
-    seen = Seen(rows, recoveries.count(storage), progress.looked_at(storage), time.time())
+    at = time.time()
+    rows = health.look_at_all(storage, manifest)
+    return Seen(rows, recoveries.count(storage), progress.looked_at(storage), at)
+
+
+def measure(seen: Seen) -> tuple[Metric, ...]:
+    """Return all metrics that have a value."""
     found = (
         Metric(f"streamkeeper.{name}", kind, unit, help, tuple(of(seen)))
         for name, kind, unit, help, of in _DEFINITIONS
@@ -126,11 +133,7 @@ def _flow(value: Callable[[FlowHealth], float | None]) -> _Samples:
 
 def _driver(value: Callable[[FlowHealth], float]) -> _Samples:
     """A number of each flow's present driver, counted since that began."""
-    return lambda seen: [
-        Sample(_of(row), float(value(row)), row.driver_since)
-        for row in seen.readable
-        if row.driver_since is not None
-    ]
+    return lambda seen: [Sample(_of(row), float(value(row)), row.driver_since) for row in seen.readable]
 
 
 def _last(value: Callable[[Batch], float | None]) -> _Samples:
@@ -196,7 +199,7 @@ _DEFINITIONS: tuple[tuple[str, str, str, str, _Samples], ...] = (
         GAUGE,
         "s",
         "When the last batch was committed.",
-        _flow(lambda row: None if row.age is None else time.time() - row.age),
+        lambda seen: [Sample(_of(row), seen.at - row.age) for row in seen.readable if row.age is not None],
     ),
     (
         "flow.input.waiting_since.timestamp",

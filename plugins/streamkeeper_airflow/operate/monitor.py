@@ -7,7 +7,6 @@ a fault is visible.
 
 from __future__ import annotations
 
-import time
 import traceback
 from typing import Any
 
@@ -19,7 +18,6 @@ from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.drivers.progress import Look, State
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import FlowHome
-from streamkeeper.health import flows as health
 from streamkeeper.health import metrics, otlp
 from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
@@ -70,8 +68,9 @@ class MonitorFlows(BaseOperator):
         """Push the metrics of all flows, if OpenTelemetry's variables ask for it; a failure is only said."""
         try:
             if otlp.is_wanted() and otlp.is_due(now):
-                found = metrics.measure(storage, health.look_at_all(storage, manifest))
-                otlp.push(found, time.time())
+                seen = metrics.see(storage, manifest)
+                found = metrics.measure(seen)
+                otlp.push(found, seen.at)
                 self.log.info("%s metrics were pushed over OTLP", len(found))
         except Exception as error:  # noqa: BLE001 - whatever a collector does, flows are looked at
             self.log.warning("%s", redact_text(str(error) or repr(error)))
