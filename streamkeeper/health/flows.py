@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from streamkeeper.declare.checkpoint_window import trigger_seconds
-from streamkeeper.drivers import crash_loops
-from streamkeeper.drivers.batch_numbers import Batch, Numbers, Totals, told_by
+from streamkeeper.drivers import behind, crash_loops
+from streamkeeper.drivers.batch_numbers import Batch, Numbers, told_by
 from streamkeeper.drivers.behind import Behind
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows import status
 from streamkeeper.flows.files import FlowHome, of_each
 from streamkeeper.flows.status import FlowState, FlowStatus, Kept
+from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.preflight import change
 from streamkeeper.settings import Settings
@@ -40,8 +41,9 @@ class FlowHealth:
     those of the last batch of its present or last driver, ``totals`` that driver's. ``waiting_since`` is
     when the monitor first found input that waits, in seconds since 1970; None if it found none.
     ``last_recovery`` is why its generation began, empty for the first. ``lag`` is how far it is behind, as
-    the monitor measured it; None if it never did. ``driver_since`` is when its present or last driver took
-    the lease, in seconds since 1970, ``failures`` how many drivers failed since the last commit, 5 at most.
+    the monitor measured it; None if it never did, or the flow is done. ``driver_since`` is when its present
+    or last driver took the lease, in seconds since 1970, ``failures`` how many drivers failed since the last
+    commit, 5 at most.
     """
 
     flow: str
@@ -72,7 +74,8 @@ class FlowHealth:
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as a JSON object."""
-        return {**asdict(self), "rows_per_second": self.rows_per_second}
+        lag = None if self.lag is None else self.lag.to_json()
+        return {**asdict(self), "rows_per_second": self.rows_per_second, "lag": lag}
 
 
 Looked = tuple[Manifest, tuple[FlowHealth, ...]]
@@ -88,9 +91,14 @@ def look_now(settings: Settings) -> Looked:
     return manifest, look_at_all(open_storage(settings.state), manifest)
 
 
-def look_at_all(storage: Storage, manifest: Manifest) -> tuple[FlowHealth, ...]:
-    """Return a row for each declared flow, however broken, in the order of the manifest."""
-    flows = {flow.full_name: flow for flow in manifest.flows()}
+def look_at_all(
+    storage: Storage, manifest: Manifest, names: Collection[str] | None = None
+) -> tuple[FlowHealth, ...]:
+    """Return a row for each declared flow, however broken, in the order of the manifest.
+
+    :param names: full names of the flows to look at; all by default.
+    """
+    flows = {flow.full_name: flow for flow in manifest.flows() if names is None or flow.full_name in names}
 
     def row(home: FlowHome) -> FlowHealth:
         flow = flows[home.full_name]
@@ -130,6 +138,7 @@ def look(home: FlowHome, flow: Flow) -> FlowHealth:
         driver_since=None if lease is None else in_seconds(lease.at),
         failures=crash_loops.since_commit(home),
         last_recovery=f"{newest.why}, by {newest.by}, {newest.at}" if newest and recovered else "",
+        lag=None if seen.state is FlowState.DONE else behind.read(home),
     )
 
 

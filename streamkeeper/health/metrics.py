@@ -19,6 +19,7 @@ from streamkeeper.health import flows as health
 from streamkeeper.health import recoveries
 from streamkeeper.health.flows import STATES, UNREADABLE, FlowHealth
 from streamkeeper.health.recoveries import Recoveries
+from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.storage import Storage
 
@@ -131,9 +132,13 @@ def _flow(value: Callable[[FlowHealth], float | None]) -> _Samples:
     ]
 
 
-def _driver(value: Callable[[FlowHealth], float]) -> _Samples:
+def _driver(value: Callable[[Totals], float | None]) -> _Samples:
     """A number of each flow's present driver, counted since that began."""
-    return lambda seen: [Sample(_of(row), float(value(row)), row.driver_since) for row in seen.readable]
+    return lambda seen: [
+        Sample(_of(row), float(found), row.driver_since)
+        for row in seen.readable
+        if (found := value(row.totals)) is not None
+    ]
 
 
 def _last(value: Callable[[Batch], float | None]) -> _Samples:
@@ -226,11 +231,18 @@ _DEFINITIONS: tuple[tuple[str, str, str, str, _Samples], ...] = (
         COUNTER,
         "{row}",
         "Rows that the driver has read.",
-        _driver(lambda row: row.totals.rows),
+        _driver(lambda totals: totals.rows),
     ),
-    ("flow.batches", COUNTER, "{batch}", "Batches of the driver.", _driver(lambda row: row.totals.batches)),
-    ("flow.batch.seconds", COUNTER, "s", "Time in batches.", _driver(lambda row: row.totals.seconds)),
-    ("flow.late.rows", COUNTER, "{row}", "Rows dropped as late.", _driver(lambda row: row.totals.late)),
+    (
+        "flow.output.rows",
+        COUNTER,
+        "{row}",
+        "Rows that the driver has written; absent where no sink told.",
+        _driver(lambda totals: totals.rows_out),
+    ),
+    ("flow.batches", COUNTER, "{batch}", "Batches of the driver.", _driver(lambda totals: totals.batches)),
+    ("flow.batch.seconds", COUNTER, "s", "Time in batches.", _driver(lambda totals: totals.seconds)),
+    ("flow.late.rows", COUNTER, "{row}", "Rows dropped as late.", _driver(lambda totals: totals.late)),
     (
         "flow.expectation.rows",
         COUNTER,

@@ -12,7 +12,6 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -22,21 +21,20 @@ import uvicorn
 import yaml
 from fastapi import FastAPI
 from streamkeeper_airflow.page import app as page
-from streamkeeper_airflow.page.app import TOKEN, Looked, create_app
+from streamkeeper_airflow.page.app import TOKEN, create_app
 
 from streamkeeper.checkpoint import CommitEntry, write_commit
-from streamkeeper.drivers import crash_loops, progress
-from streamkeeper.drivers.batch_numbers import Batch, Numbers, Totals
-from streamkeeper.drivers.behind import Behind
+from streamkeeper.drivers import behind, crash_loops, progress
+from streamkeeper.drivers.batch_numbers import Batch, Numbers
+from streamkeeper.drivers.behind import Measured
 from streamkeeper.flows import generations, holds, leases, ledger
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.generations import Start
 from streamkeeper.flows.leases import Heartbeat, Lease
-from streamkeeper.health import metrics
+from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.sources.base.format import Lag
-from streamkeeper.storage import open_storage
 from tests.airflow.conftest import PIPELINE
 from tests.worlds.small_world import write_checkpoint
 from tools import prometheus
@@ -151,25 +149,6 @@ def _labels(name: str, flow: str) -> str:
     return f'{{alertname="{name}"{f", flow={json.dumps(flow)}" if flow else ""}}}'
 
 
-@dataclass
-class Served:
-    """A state folder whose metrics are served, and how far a flow is behind in it."""
-
-    url: str
-    behind: float = 2000.0
-
-    def look(self) -> Looked:
-        settings = Settings.from_environment()
-        manifest, storage = read_manifest(settings), open_storage(settings.state)
-        seen = metrics.see(storage, manifest)
-        lags = {LAGGING: Lag(70, 7, 900, None, self.behind), QUIET: Lag(0, 0, 0, None, 0.0)}
-        rows = (
-            replace(row, lag=Behind(seen.at, {"raw": lags[row.pipeline]}) if row.pipeline in lags else None)
-            for row in seen.rows
-        )
-        return manifest, replace(seen, rows=tuple(rows))
-
-
 def begin(home: FlowHome, fingerprint: str) -> Lease:
     """Let a flow have committed a batch, and this process be its driver, whose lease is returned."""
     decided = generations.decide(home, generations.first(home, fingerprint))
@@ -187,30 +166,29 @@ def batch(home: FlowHome, seconds: float, idle: bool = False, late: int = 0) -> 
     """Let the driver tell its numbers so many seconds after it began."""
     last = Batch(0, time.time(), 0.4, 1000, 1000, 42, 5120, 0, time.time() - 60, {}, {"known": [9, 1]})
     rows = int(ROWS_A_SECOND * seconds)
-    totals = Totals(int(seconds), rows, seconds / 4, late, {"known": [rows, int(seconds)]})
+    totals = Totals(int(seconds), rows, seconds / 4, late, expectations={"known": [rows, int(seconds)]})
     told = Numbers(last, totals, idle).as_details()
     leases.beat(home, Heartbeat(1, int(seconds * 100), "running", 1, "now", 0, details=told))
 
 
 @contextmanager
-def serving(look: Any, port: list[int]) -> Iterator[None]:
-    """Serve the page's app as Airflow's API server mounts it."""
+def serving() -> Iterator[str]:
+    """Serve the page's app as Airflow's API server mounts it; yield its host and port."""
     outer = FastAPI()
-    outer.mount("/streamkeeper", create_app(look))
+    outer.mount("/streamkeeper", create_app())
     server = uvicorn.Server(uvicorn.Config(outer, host="127.0.0.1", port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
         wait_until(lambda: server.started or None, 60, "the app serves")
-        port.append(server.servers[0].sockets[0].getsockname()[1])
-        yield
+        yield f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join()
 
 
 @pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A running, a parked, a lagging and a quiet flow, whose drivers go on, behind the app."""
     for name in ("pipelines", "state", "warehouse", "data", "jars"):
         (tmp_path / name).mkdir()
@@ -237,7 +215,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     }.items():
         for event in events:
             ledger.open(storage, PARKED, recovery).record(event, {})
-    found, port, over, begun = Served(""), list[int](), threading.Event(), time.monotonic()
+    over, begun = threading.Event(), time.monotonic()
 
     def go_on() -> None:
         while not over.wait(0.2):
@@ -246,19 +224,20 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
             batch(homes[LAGGING], seconds, late=int(seconds))
             batch(homes[QUIET], 0.0, idle=True)
             progress.note_look(storage, time.time())
-            found.behind = 2000.0 + seconds
+            waits = Lag(70, 7, 900, None, 2000.0 + seconds)
+            behind.keep(homes[LAGGING], Measured({"raw": waits}), time.time())
+            behind.keep(homes[QUIET], Measured({"raw": Lag(0, 0, 0, None, 0.0)}), time.time())
 
     drivers = threading.Thread(target=go_on)
-    with serving(found.look, port):
-        found.url = f"127.0.0.1:{port[0]}"
+    with serving() as address:
         drivers.start()
-        yield found
+        yield address
         over.set()
         drivers.join()
 
 
 @contextmanager
-def scraping(served: Served, folder: Path) -> Iterator[str]:
+def scraping(served: str, folder: Path) -> Iterator[str]:
     """Run Prometheus with the shipped configuration and rules, only faster; yield where it answers."""
     rules = re.sub(r"for: \w+", "for: 0s", RULES.read_text())
     (folder / RULES.name).write_text(rules)
@@ -266,7 +245,7 @@ def scraping(served: Served, folder: Path) -> Iterator[str]:
     config = yaml.safe_load(CONFIG.read_text())
     [job] = [one for one in config["scrape_configs"] if one["job_name"] == "streamkeeper"]
     job["authorization"]["credentials_file"] = str(folder / "token")
-    job["static_configs"] = [{"targets": [served.url]}]
+    job["static_configs"] = [{"targets": [served]}]
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["scrape_configs"] = [job]
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
@@ -301,10 +280,10 @@ def ask(api: str, query: str) -> list[dict[str, Any]]:
 
 
 def test_a_real_prometheus_fires_for_the_ill_flows_alone_and_answers_every_panel(
-    served: Served, tmp_path: Path
+    served: str, tmp_path: Path
 ) -> None:
     asked = urllib.request.Request(
-        f"http://{served.url}/streamkeeper/metrics", headers={"Authorization": "Bearer open sesame"}
+        f"http://{served}/streamkeeper/metrics", headers={"Authorization": "Bearer open sesame"}
     )
     with urllib.request.urlopen(asked, timeout=30) as answer:
         text = answer.read().decode()

@@ -22,7 +22,7 @@ from fastapi.staticfiles import StaticFiles
 
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.health import flows as health
-from streamkeeper.health import metrics
+from streamkeeper.health import metrics, one_flow
 from streamkeeper.health.metrics import Seen
 from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.recover.plans.kind import KINDS
@@ -156,8 +156,10 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
         row = next((row for row in seen.rows if row.dag_id == dag_id), None)
         if row is None:
             return {"recovery": dag_id in KINDS}
-        read = partial(details.of_flow, manifest.find(row.flow), row)
-        found = _told(patience.ask, dag_id, read)
+        read = partial(one_flow.look, Settings.from_environment(), manifest.find(row.flow), row)
+        found = dict(_told(patience.ask, dag_id, read))
+        if not _may(user, dag_id, DagAccessEntity.TASK_LOGS):
+            found["log"] = {"where": None, "lines": []}
         return {**found, "at": look.at, "overdue": look.overdue, "may": _may_start(user)}
 
     @router.get("/dags/{dag_id}/runs/{run_id:path}")
@@ -176,8 +178,10 @@ def _told(read: Callable[..., T], *arguments: Any) -> T:
         raise HTTPException(503, str(error)) from error
 
 
-def _may(user: Any, dag_id: str) -> bool:
-    return get_auth_manager().is_authorized_dag(method="GET", details=DagDetails(id=dag_id), user=user)
+def _may(user: Any, dag_id: str, what: DagAccessEntity | None = None) -> bool:
+    return get_auth_manager().is_authorized_dag(
+        method="GET", access_entity=what, details=DagDetails(id=dag_id), user=user
+    )
 
 
 def _check_may_read(user: Any, dag_id: str) -> None:

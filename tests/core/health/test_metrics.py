@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from streamkeeper import __version__
 from streamkeeper.cli.commands import app
 from streamkeeper.drivers import crash_loops, progress
-from streamkeeper.drivers.batch_numbers import Batch, Numbers, Totals
+from streamkeeper.drivers.batch_numbers import Batch, Numbers
 from streamkeeper.drivers.behind import Behind
 from streamkeeper.errors import SettingsError, StreamkeeperError
 from streamkeeper.flows import ledger
@@ -24,6 +24,7 @@ from streamkeeper.health.flows import FlowHealth
 from streamkeeper.health.metrics import Metric, Sample, Seen
 from streamkeeper.health.otlp import PushFailed
 from streamkeeper.health.recoveries import Recoveries
+from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import declared
 from streamkeeper.settings import PROJECT
 from streamkeeper.sources.base.format import Lag
@@ -62,7 +63,7 @@ def driven(world: World) -> World:
     """A flow with a driver that read some batches, a failure before it, a recovery that is open and two that
     are over, and a monitor that looked.
     """
-    drive(world, HERE, Numbers(BATCH, Totals(4, 4000, 9.25, 3).with_batch(BATCH)))
+    drive(world, HERE, Numbers(BATCH, Totals(4, 4000, 9.25, 3).plus(BATCH.as_totals())))
     crash_loops.note(world.home, 100.0)
     for recovery, events in {
         "reset_checkpoint-a-1": ("planned", "hold.started", "hold.done", "ended"),
@@ -138,7 +139,8 @@ def test_every_metric_is_in_the_documentation(driven: World) -> None:
 def full(world: World) -> Seen:
     """What gives every metric a value."""
     seen = lagging(seen_in(world))
-    row = replace(seen.rows[0], waiting_since=1767225600.0, age=12.5, batch=7)
+    totals = replace(seen.rows[0].totals, rows_out=900)
+    row = replace(seen.rows[0], waiting_since=1767225600.0, age=12.5, batch=7, totals=totals)
     found = replace(seen, rows=(row, *seen.rows[1:]))
     assert len(metrics.measure(found)) == len(metrics._DEFINITIONS)
     return found
