@@ -8,8 +8,10 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from streamkeeper import __version__
@@ -30,7 +32,9 @@ from streamkeeper.settings import PROJECT
 from streamkeeper.sources.base.format import Lag
 from tests.worlds.metrics.collector import Collector, collector
 from tests.worlds.metrics.driven import HERE, drive
+from tests.worlds.metrics.otelcol import otelcol
 from tests.worlds.small_world import World
+from tools.waiting import wait_until
 
 BATCH = Batch(7, 1767225610.5, 2.5, 1000, None, 42, 5120, 3, 1767225600.0, {}, {"is_known": [9, 1]})
 LABELS = 'pipeline="events",flow="clean_events"'
@@ -134,6 +138,21 @@ def test_every_metric_is_in_the_documentation(driven: World) -> None:
     text = (PROJECT / "docs" / "streams.md").read_text()
     found = {metric.prometheus for metric in metrics.measure(full(driven))}
     assert {name for name in found if f"`{name.removeprefix('streamkeeper_')}`" not in text} == set()
+
+
+def test_the_documentation_has_the_alert_rules_of_the_file() -> None:
+    docs = (PROJECT / "docs" / "streams.md").read_text()
+    [group] = yaml.safe_load((PROJECT / "docker/prometheus/streams.rules.yaml").read_text())["groups"]
+    lines = [
+        line
+        for rule in group["rules"]
+        for line in (
+            f"    - alert: {rule['alert']}",
+            f"      expr: {rule['expr']}",
+            *([f"      for: {rule['for']}"] if "for" in rule else []),
+        )
+    ]
+    assert "\n".join(lines) + "\n\n" in docs
 
 
 def full(world: World) -> Seen:
@@ -315,3 +334,30 @@ def test_no_metric_of_recoveries_is_there_without_one() -> None:
     assert metrics.text(found).endswith("streamkeeper_last_look_timestamp_seconds 1.5\n")
     names = [metric.name for metric in found]
     assert names == ["streamkeeper.build.info", "streamkeeper.last_look.timestamp"]
+
+
+@pytest.mark.long
+def test_a_real_collector_takes_every_metric(
+    driven: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = full(driven)
+    found = metrics.measure(seen)
+    with otelcol(tmp_path) as (url, said):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        otlp.push(found, seen.at)
+        whole = f'"metrics": {len(found)}, "data points": {sum(len(one.samples) for one in found)}'
+        wait_until(lambda: whole in said.read_text() or None, 30, f"it took {whole}")
+        text = wait_until(
+            lambda: read if (read := said.read_text()).count("-> Name: ") == len(found) else None, 30, "all"
+        )
+    assert set(re.findall("-> Name: (.*)", text)) == {metric.name for metric in found}
+    rows = text.partition("-> Name: streamkeeper.flow.input.rows\n")[2].partition("Metric #")[0]
+    for line in (
+        "-> Unit: {row}",
+        "-> DataType: Sum",
+        "-> IsMonotonic: true",
+        "-> AggregationTemporality: Cumulative",
+        "StartTimestamp: 2026-01-01 00:00:00 +0000 UTC",
+        "Value: 5000",
+    ):
+        assert line in rows
