@@ -97,9 +97,10 @@ RUN apt-get update \
  && apt-get install -y --no-install-recommends prometheus \
  && rm -rf /var/lib/apt/lists/* \
  && chown -R prometheus: /var/lib/prometheus
-COPY docker/prometheus.yaml /etc/prometheus/streamkeeper.yaml
+COPY docker/prometheus /etc/prometheus/streamkeeper
 USER prometheus
-CMD ["prometheus", "--config.file=/etc/prometheus/streamkeeper.yaml", "--storage.tsdb.path=/var/lib/prometheus", "--storage.tsdb.retention.time=15d"]
+# Prometheus takes the token that it sends from a file alone.
+CMD ["sh", "-c", "(umask 077 && printf %s \"$METRICS_TOKEN\" > /tmp/metrics_token) && exec prometheus --config.file=/etc/prometheus/streamkeeper/prometheus.yaml --storage.tsdb.path=/var/lib/prometheus --storage.tsdb.retention.time=15d"]
 
 # Last, since a Docker without BuildKit builds every stage before the one that is asked for.
 FROM base AS s3-build

@@ -33,7 +33,7 @@ OTHERS := $(sort $(filter-out $(ORDERED) tests/benchmarks,$(patsubst %/,%,$(dir 
 # What is passed on comes last, so that it wins.
 PYTEST = $(PY) -m pytest $(BESIDE) -m $(1) --durations=25 $(PYTEST_OPTIONS)
 
-.PHONY: help setup java browser jars s3-jars demo test test-long test-fast check format chaos bench lock up down up-test clean
+.PHONY: help setup java browser prometheus jars s3-jars demo test test-long test-fast check format chaos bench lock up down up-test clean
 
 # Compose's plugin, or the program of its own that older systems have. An image is built before it is used, so that none is pulled.
 COMPOSE = $(if $(shell docker compose version 2>/dev/null),docker compose,docker-compose)
@@ -50,7 +50,7 @@ demo: setup ## start Airflow with a streaming flow and new data; STORY=1 plays b
 test: setup ## run the tests but the long ones, fast ones first, in JOBS=… processes (2); PYTEST_OPTIONS=… is passed on
 	@$(call PYTEST,"not long") $(ORDERED) $(OTHERS)
 
-test-long: setup browser ## run the tests that are marked as long; fetches the browser that some of them need (once)
+test-long: setup browser prometheus ## run the tests that are marked as long; fetches the browser and the Prometheus that some need (once)
 	@$(call PYTEST,long) $(ORDERED) $(OTHERS)
 
 test-fast: $(PROJECT_STAMP) ## run those of make test that need neither Spark nor Airflow
@@ -133,3 +133,6 @@ s3-jars: setup ## fetch the jars for state and tables on S3 into .cache/jars-s3,
 
 browser: $(LOCK_STAMP)
 	@$(PY) -m tools.browser
+
+prometheus: $(LOCK_STAMP)
+	@$(PY) -m tools.prometheus

@@ -18,6 +18,7 @@ REDIS_PASSWORD=$(secret)
 S3_ACCESS_KEY=$(secret)
 S3_SECRET_KEY=$(secret)
 GRAFANA_PASSWORD=$(secret)
+METRICS_TOKEN=$(secret)
 END
 mv "$file.new" "$file"
 echo "$file has new secrets. Airflow's login is admin and AIRFLOW_PASSWORD."

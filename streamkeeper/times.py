@@ -10,6 +10,14 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
+def in_seconds(at: str) -> float | None:
+    """Return a time in ISO 8601 in seconds since 1970; None if it is none."""
+    try:
+        return datetime.fromisoformat(at).timestamp()
+    except ValueError:
+        return None
+
+
 def describe_age(seconds: float) -> str:
     """Return an age as text: ``12 s``, ``3 min``, ``5 h``, ``4 d``."""
     for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):

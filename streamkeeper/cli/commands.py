@@ -96,11 +96,17 @@ def check(
 
 
 @app.command(epilog=example("metrics"))
-def metrics() -> None:
-    """Print the metrics of all flows in Prometheus' text format."""
+def metrics(
+    *,
+    otlp: Annotated[
+        bool,
+        typer.Option("--otlp", help="Push them to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names."),
+    ] = False,
+) -> None:
+    """Print the metrics of all flows in Prometheus' text format, or push them over OTLP."""
     from streamkeeper.cli.listing import show_metrics
 
-    show_metrics()
+    show_metrics(otlp)
 
 
 @app.command(epilog=example("inspect"))

@@ -15,11 +15,12 @@ from streamkeeper.flows.files import open_home
 from streamkeeper.flows.status import Kept
 from streamkeeper.health import advise as advice
 from streamkeeper.health import flows as health
-from streamkeeper.health import metrics
+from streamkeeper.health import metrics, otlp
 from streamkeeper.health.advise import Evidence
 from streamkeeper.health.flows import STATES, UNREADABLE, FlowHealth
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
 from streamkeeper.times import describe_age
 
 STEADY = 0.05
@@ -93,9 +94,19 @@ def _grid(rows: Sequence[FlowHealth]) -> Grid:
     return Grid(heading, [_row(row) for row in rows])
 
 
-def show_metrics() -> None:
-    """Print the metrics of all flows; a flow that cannot be read has a metric that says so."""
-    put(metrics.text(health.look_now(Settings.from_environment())[1]).rstrip("\n"))
+def show_metrics(over_otlp: bool) -> None:
+    """Print the metrics of all flows, or push them; a flow that cannot be read has a metric that says so.
+
+    :raises PushFailed: no collector took them.
+    """
+    settings = Settings.from_environment()
+    seen = metrics.see(open_storage(settings.state), read_manifest(settings))
+    found = metrics.measure(seen)
+    if over_otlp:
+        otlp.push(found, seen.at)
+        say(f"{len(found)} metrics were pushed.")
+    else:
+        put(metrics.text(found).rstrip("\n"))
 
 
 def show_advice(name: str, as_json: bool) -> None:

@@ -67,6 +67,15 @@ def note(home: FlowHome, now: float | None = None) -> Failures:
     return found
 
 
+def since_commit(home: FlowHome) -> int:
+    """Return how many recorded failures came after the last committed batch, at most :data:`FAILURES`.
+
+    :raises StorageError: a file of the flow is damaged.
+    """
+    found = read(home)
+    return 0 if found is None or found.position != str(position_of(home)) else len(found.times)
+
+
 def read(home: FlowHome) -> Failures | None:
     """Read the recorded failures; None if there never was one.
 

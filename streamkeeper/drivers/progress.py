@@ -23,12 +23,12 @@ from streamkeeper.drivers.alerts import TROUBLES, Alert
 from streamkeeper.drivers.pending_input import pause_after, what_waits
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, leases, status
-from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.files import LOOKED, FlowHome
 from streamkeeper.flows.leases import Life
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.sources.base.format import Waiting
-from streamkeeper.storage import read_json, to_json
+from streamkeeper.storage import Storage, read_json, to_json
 from streamkeeper.times import describe_age
 
 
@@ -184,6 +184,23 @@ def look(home: FlowHome, flow: Flow, now: float, *, monotonic: Callable[[], floa
     said = waiting.said if waiting is not None else "input waits" if silent is not None else ""
     age = None if found.batch is None else _age(home, now)  # a generation's seed is no commit of it
     return Look(flow.full_name, state, found, age, silent, said, driver)
+
+
+def note_look(storage: Storage, now: float) -> None:
+    """Record that the monitor looked at all flows, at the storage's time in seconds.
+
+    :raises StorageError: the state folder cannot be written.
+    """
+    storage.overwrite(LOOKED, to_json({"at": now}))
+
+
+def looked_at(storage: Storage) -> float | None:
+    """Return when the monitor last looked at all flows, in seconds since 1970; None if it never did.
+
+    :raises StorageError: the state folder cannot be read.
+    """
+    found = (read_json(storage, LOOKED) or {}).get("at")
+    return float(found) if isinstance(found, (int, float)) else None
 
 
 def position(home: FlowHome) -> Position:

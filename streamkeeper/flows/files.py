@@ -45,6 +45,8 @@
 {state}/ledger/events/<pipeline>/  what happened to its flows (streamkeeper.history.events)
 {state}/manifests/                 what the pipeline files declare (streamkeeper.manifest.manifest)
 {state}/manifests/clock            overwritten by who must know the storage's own time
+{state}/manifests/looked           overwritten by the monitor: when it last looked
+                                   (streamkeeper.drivers.progress)
 """
 
 from __future__ import annotations
@@ -69,6 +71,8 @@ _AT_ONCE = 16
 """Flows that are looked at together."""
 CLOCK = "manifests/clock"
 """The file whose modification time, right after it was written, is the storage's time."""
+LOOKED = "manifests/looked"
+"""The file that says when the monitor last looked at all flows."""
 
 _NUMBERED = re.compile(r"([0-9]{6,})\.json")
 _REPLAY = re.compile(r"([0-9]{6,})\.replay-([0-9]{6,})\.json")

@@ -83,6 +83,10 @@ class Ledger:
         """Return the event that ended the recovery, or None."""
         return next((found for event in OVER if (found := self.find(event)) is not None), None)
 
+    def names(self) -> list[str]:
+        """Return the names of all events in the order of writing; none is read."""
+        return [found.event for found in self._names()]
+
     def events(self) -> list[Event]:
         """Return all events in the order of writing."""
         return [self._read(found) for found in self._names()]

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from streamkeeper.declare.checkpoint_window import trigger_seconds
-from streamkeeper.drivers import behind
+from streamkeeper.drivers import behind, crash_loops
 from streamkeeper.drivers.batch_numbers import Batch, Numbers, told_by
 from streamkeeper.drivers.behind import Behind
 from streamkeeper.errors import StreamkeeperError
@@ -20,6 +20,7 @@ from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.preflight import change
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage, read_json
+from streamkeeper.times import in_seconds
 
 IDLE, CATCHING_UP, RETRYING, UNREADABLE = "idle", "catching up", "retrying", "unreadable"
 """States beyond those of :class:`streamkeeper.flows.status.FlowState`.
@@ -40,7 +41,9 @@ class FlowHealth:
     those of the last batch of its present or last driver, ``totals`` that driver's. ``waiting_since`` is
     when the monitor first found input that waits, in seconds since 1970; None if it found none.
     ``last_recovery`` is why its generation began, empty for the first. ``lag`` is how far it is behind, as
-    the monitor measured it; None if it never did, or the flow is done.
+    the monitor measured it; None if it never did, or the flow is done. ``driver_since`` is when its present
+    or last driver took the lease, in seconds since 1970, ``failures`` how many drivers failed since the last
+    commit, 5 at most.
     """
 
     flow: str
@@ -60,6 +63,8 @@ class FlowHealth:
     waiting_since: float | None = None
     last_recovery: str = ""
     lag: Behind | None = None
+    driver_since: float | None = None
+    failures: int = 0
 
     @property
     def rows_per_second(self) -> float | None:
@@ -130,6 +135,8 @@ def look(home: FlowHome, flow: Flow) -> FlowHealth:
         batch_numbers=numbers.batch,
         totals=numbers.totals,
         waiting_since=(read_json(home.storage, home.progress) or {}).get("since"),
+        driver_since=None if lease is None else in_seconds(lease.at),
+        failures=crash_loops.since_commit(home),
         last_recovery=f"{newest.why}, by {newest.by}, {newest.at}" if newest and recovered else "",
         lag=None if seen.state is FlowState.DONE else behind.read(home),
     )

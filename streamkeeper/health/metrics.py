@@ -1,129 +1,112 @@
-"""Metrics of all flows in Prometheus' text format (Prometheus, "Exposition formats", version 0.0.4).
+"""Metrics of all flows: one table of definitions, for Prometheus' text format (Prometheus, "Exposition
+formats", version 0.0.4) and for OpenTelemetry (:mod:`streamkeeper.health.otlp`).
 
-Base units, one unit a name, ``_total`` for counters. Labels are the pipeline and the flow, never an epoch or
-an application, which would make new series with each restart. Counters are those of the present driver:
-``rate()`` bears their reset.
+Names are OpenTelemetry's, and Prometheus' names are made of them as its own mapping does. Labels are the
+pipeline and the flow, never an epoch or an application, which would make new series with each restart. Most
+counters are those of the present driver: ``rate()`` bears their reset.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from streamkeeper import __version__
+from streamkeeper.drivers import progress
 from streamkeeper.drivers.batch_numbers import Batch
+from streamkeeper.health import flows as health
+from streamkeeper.health import recoveries
 from streamkeeper.health.flows import STATES, UNREADABLE, FlowHealth
+from streamkeeper.health.recoveries import Recoveries
+from streamkeeper.history.rows import Totals
+from streamkeeper.manifest.manifest import Manifest
+from streamkeeper.storage import Storage
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+GAUGE, COUNTER = "gauge", "counter"
+"""Types of metrics."""
+_SUFFIXES = {"s": "seconds", "By": "bytes"}
+"""What Prometheus' mapping puts for a unit at the end of a name; nothing for one in braces."""
 
-_Sample = tuple[Mapping[str, str], float]
-_Value = Callable[[FlowHealth], float | None]
 
-
-def text(rows: tuple[FlowHealth, ...], looked: float | None = None) -> str:
-    """Return all metrics of some flows.
-
-    :param looked: when they were looked at, in seconds since 1970; now by default.
+@dataclass(frozen=True)
+class Sample:
+    """A value with its labels. ``since`` is when a counter began to count, in seconds since 1970; None where
+    that is unknown, and for gauges.
     """
-    at, now = time.time() if looked is None else looked, time.time()
-    aged = (row if row.age is None else replace(row, age=row.age + now - at) for row in rows)
-    return "".join(_lines(tuple(aged), at))
+
+    labels: Mapping[str, str]
+    value: float
+    since: float | None = None
 
 
-def _lines(rows: tuple[FlowHealth, ...], looked: float) -> Iterator[str]:
-    yield from _metric("build_info", "gauge", "Release of Streamkeeper.", [({"version": __version__}, 1)])
-    yield from _metric(
-        "flow_info",
-        "gauge",
-        "What a flow is.",
-        [({**_of(row), "table": row.table, "dag_id": row.dag_id, "trigger": row.trigger}, 1) for row in rows],
+@dataclass(frozen=True)
+class Metric:
+    """A metric and its values now. ``unit`` is one of UCUM, as OpenTelemetry wants it; empty for a truth."""
+
+    name: str
+    kind: str
+    unit: str
+    help: str
+    samples: tuple[Sample, ...]
+
+    @property
+    def prometheus(self) -> str:
+        """Its name for Prometheus: unit and type at its end, each once."""
+        words = self.name.replace(".", "_").split("_")
+        suffix = _SUFFIXES.get(self.unit)
+        words += [suffix] if suffix and suffix not in words else []
+        return "_".join([*words, *(["total"] if self.kind == COUNTER else [])])
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What metrics are made of. ``monitor`` is when the monitor last looked, None if it never did, and ``at``
+    when all this was read, in seconds since 1970.
+    """
+
+    rows: tuple[FlowHealth, ...]
+    recoveries: Recoveries
+    monitor: float | None
+    at: float
+
+    @property
+    def readable(self) -> tuple[FlowHealth, ...]:
+        """The rows of the flows that can be read."""
+        return tuple(row for row in self.rows if row.state != UNREADABLE)
+
+
+def see(storage: Storage, manifest: Manifest) -> Seen:
+    """Return a row for each declared flow, however broken, and what else metrics are made of.
+
+    :raises StorageError: the state folder cannot be read at all.
+    """
+    at = time.time()
+    rows = health.look_at_all(storage, manifest)
+    return Seen(rows, recoveries.count(storage), progress.looked_at(storage), at)
+
+
+def measure(seen: Seen) -> tuple[Metric, ...]:
+    """Return all metrics that have a value."""
+    found = (
+        Metric(f"streamkeeper.{name}", kind, unit, help, tuple(of(seen)))
+        for name, kind, unit, help, of in _DEFINITIONS
     )
-    yield from _metric(
-        "flow_state",
-        "gauge",
-        "1 for the state that a flow is in, 0 for the others.",
-        [({**_of(row), "state": state}, float(row.state == state)) for row in rows for state in STATES],
-    )
-    yield from _metric(
-        "flow_unreadable",
-        "gauge",
-        "1 where the files of a flow cannot be read.",
-        [(_of(row), float(row.state == UNREADABLE)) for row in rows],
-    )
-    known = [row for row in rows if row.state != UNREADABLE]
-    for name, kind, help, value in _NUMBERS:
-        samples = [(_of(row), float(found)) for row in known if (found := value(row)) is not None]
-        yield from _metric(name, kind, help, samples)
-    ran = [(row, row.batch_numbers) for row in known if row.batch_numbers is not None]
-    for name, kind, help, of_batch in _OF_THE_LAST_BATCH:
-        samples = [(_of(row), float(found)) for row, last in ran if (found := of_batch(last)) is not None]
-        yield from _metric(name, kind, help, samples)
-    yield from _metric("last_look_timestamp_seconds", "gauge", "When these were read.", [({}, looked)])
+    return tuple(metric for metric in found if metric.samples)
 
 
-_NUMBERS: tuple[tuple[str, str, str, _Value], ...] = (
-    ("flow_generation", "gauge", "Generation of a flow.", lambda row: row.generation),
-    ("flow_last_batch", "gauge", "Last committed batch.", lambda row: row.batch),
-    (
-        "flow_last_commit_timestamp_seconds",
-        "gauge",
-        "When the last batch was committed.",
-        lambda row: None if row.age is None else time.time() - row.age,
-    ),
-    (
-        "flow_input_waiting_since_timestamp_seconds",
-        "gauge",
-        "Since when input waits that no batch read; absent if none waits.",
-        lambda row: row.waiting_since,
-    ),
-    ("flow_drivers_total", "counter", "Drivers that a flow has had.", lambda row: row.epoch),
-    ("flow_input_rows_total", "counter", "Rows that the driver has read.", lambda row: row.totals.rows),
-    ("flow_batches_total", "counter", "Batches of the driver.", lambda row: row.totals.batches),
-    ("flow_batch_seconds_total", "counter", "Seconds in batches.", lambda row: row.totals.seconds),
-    ("flow_late_rows_total", "counter", "Rows dropped as late.", lambda row: row.totals.late),
-)
-"""Name, type, help and value of the numbers of a flow; None where there is none."""
-
-_OF_THE_LAST_BATCH: tuple[tuple[str, str, str, Callable[[Batch], float | None]], ...] = (
-    (
-        "flow_batch_duration_seconds",
-        "gauge",
-        "How long the last batch took.",
-        lambda last: last.seconds,
-    ),
-    (
-        "flow_state_rows",
-        "gauge",
-        "Rows in the state of a flow.",
-        lambda last: last.state_rows,
-    ),
-    (
-        "flow_state_memory_bytes",
-        "gauge",
-        "Memory of the state of a flow.",
-        lambda last: last.state_bytes,
-    ),
-    (
-        "flow_watermark_timestamp_seconds",
-        "gauge",
-        "Watermark of the last batch.",
-        lambda last: last.watermark,
-    ),
-)
+def text(metrics: Iterable[Metric]) -> str:
+    """Return metrics in Prometheus' text format."""
+    return "".join(line for metric in metrics for line in _lines(metric))
 
 
-def _of(row: FlowHealth) -> dict[str, str]:
-    return {"pipeline": row.pipeline, "flow": row.flow.partition(".")[2]}
-
-
-def _metric(name: str, kind: str, help: str, samples: Sequence[_Sample]) -> Iterator[str]:
-    if not samples:
-        return
-    yield f"# HELP streamkeeper_{name} {help}\n# TYPE streamkeeper_{name} {kind}\n"
-    for labels, value in samples:
-        said = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-        yield f"streamkeeper_{name}{f'{{{said}}}' if said else ''} {_number(value)}\n"
+def _lines(metric: Metric) -> Iterator[str]:
+    name = metric.prometheus
+    yield f"# HELP {name} {metric.help}\n# TYPE {name} {metric.kind}\n"
+    for sample in metric.samples:
+        said = ",".join(f'{label}="{_escaped(text)}"' for label, text in sample.labels.items())
+        yield f"{name}{f'{{{said}}}' if said else ''} {_number(sample.value)}\n"
 
 
 def _escaped(text: str) -> str:
@@ -133,3 +116,177 @@ def _escaped(text: str) -> str:
 def _number(value: float) -> str:
     """Return a number with all of its digits: ``%g`` rounds a time to minutes."""
     return str(int(value)) if value == int(value) else repr(value)
+
+
+_Samples = Callable[[Seen], Iterable[Sample]]
+
+
+def _of(row: FlowHealth) -> dict[str, str]:
+    return {"pipeline": row.pipeline, "flow": row.flow.partition(".")[2]}
+
+
+def _flow(value: Callable[[FlowHealth], float | None]) -> _Samples:
+    """One number of each flow that has it."""
+    return lambda seen: [
+        Sample(_of(row), float(found)) for row in seen.readable if (found := value(row)) is not None
+    ]
+
+
+def _driver(value: Callable[[Totals], float | None]) -> _Samples:
+    """A number of each flow's present driver, counted since that began."""
+    return lambda seen: [
+        Sample(_of(row), float(found), row.driver_since)
+        for row in seen.readable
+        if (found := value(row.totals)) is not None
+    ]
+
+
+def _last(value: Callable[[Batch], float | None]) -> _Samples:
+    """A number of each flow's last batch."""
+    return _flow(lambda row: None if row.batch_numbers is None else value(row.batch_numbers))
+
+
+def _lag(name: str) -> _Samples:
+    """How much of each source waits, where that is known."""
+    return lambda seen: [
+        Sample({**_of(row), "source": source}, float(found))
+        for row in seen.readable
+        if row.lag is not None
+        for source, lag in row.lag.sources.items()
+        if (found := getattr(lag, name)) is not None
+    ]
+
+
+def _info(seen: Seen) -> list[Sample]:
+    return [
+        Sample({**_of(row), "table": row.table, "dag_id": row.dag_id, "trigger": row.trigger}, 1.0)
+        for row in seen.rows
+    ]
+
+
+def _states(seen: Seen) -> list[Sample]:
+    return [
+        Sample({**_of(row), "state": state}, float(row.state == state))
+        for row in seen.rows
+        for state in STATES
+    ]
+
+
+def _unreadable(seen: Seen) -> list[Sample]:
+    return [Sample(_of(row), float(row.state == UNREADABLE)) for row in seen.rows]
+
+
+def _expectations(seen: Seen) -> list[Sample]:
+    return [
+        Sample({**_of(row), "expectation": name, "result": result}, float(rows), row.driver_since)
+        for row in seen.readable
+        for name, counts in row.totals.expectations.items()
+        for result, rows in zip(("passed", "failed"), counts, strict=True)
+    ]
+
+
+def _recoveries(counts: Mapping[tuple[str, str, str], int], label: str) -> list[Sample]:
+    return [
+        Sample({"pipeline": pipeline, "recovery": recovery, label: what}, float(number))
+        for (pipeline, recovery, what), number in sorted(counts.items())
+    ]
+
+
+_DEFINITIONS: tuple[tuple[str, str, str, str, _Samples], ...] = (
+    ("build.info", GAUGE, "", "Release of Streamkeeper.", lambda _: [Sample({"version": __version__}, 1.0)]),
+    ("flow.info", GAUGE, "", "What a flow is.", _info),
+    ("flow.state", GAUGE, "", "1 for the state that a flow is in, 0 for the others.", _states),
+    ("flow.unreadable", GAUGE, "", "1 where the files of a flow cannot be read.", _unreadable),
+    ("flow.generation", GAUGE, "", "Generation of a flow.", _flow(lambda row: row.generation)),
+    ("flow.last_batch", GAUGE, "", "Last committed batch.", _flow(lambda row: row.batch)),
+    (
+        "flow.last_commit.timestamp",
+        GAUGE,
+        "s",
+        "When the last batch was committed.",
+        lambda seen: [Sample(_of(row), seen.at - row.age) for row in seen.readable if row.age is not None],
+    ),
+    (
+        "flow.input.waiting_since.timestamp",
+        GAUGE,
+        "s",
+        "Since when input waits that no batch read; absent if none waits.",
+        _flow(lambda row: row.waiting_since),
+    ),
+    ("flow.lag.seconds", GAUGE, "s", "Age of the oldest input of a source that waits.", _lag("seconds")),
+    ("flow.lag.records", GAUGE, "{record}", "Records of a source that wait.", _lag("records")),
+    ("flow.lag.files", GAUGE, "{file}", "Files of a source that wait.", _lag("files")),
+    ("flow.lag.bytes", GAUGE, "By", "Bytes of a source that wait.", _lag("bytes")),
+    ("flow.lag.versions", GAUGE, "{version}", "Versions of a table that wait.", _lag("versions")),
+    ("flow.drivers", COUNTER, "{driver}", "Drivers that a flow has had.", _flow(lambda row: row.epoch)),
+    (
+        "flow.failures_since_commit",
+        GAUGE,
+        "{failure}",
+        "Drivers that failed since the last commit, in half an hour and 5 at most.",
+        _flow(lambda row: row.failures),
+    ),
+    (
+        "flow.input.rows",
+        COUNTER,
+        "{row}",
+        "Rows that the driver has read.",
+        _driver(lambda totals: totals.rows),
+    ),
+    (
+        "flow.output.rows",
+        COUNTER,
+        "{row}",
+        "Rows that the driver has written; absent where no sink told.",
+        _driver(lambda totals: totals.rows_out),
+    ),
+    ("flow.batches", COUNTER, "{batch}", "Batches of the driver.", _driver(lambda totals: totals.batches)),
+    ("flow.batch.seconds", COUNTER, "s", "Time in batches.", _driver(lambda totals: totals.seconds)),
+    ("flow.late.rows", COUNTER, "{row}", "Rows dropped as late.", _driver(lambda totals: totals.late)),
+    (
+        "flow.expectation.rows",
+        COUNTER,
+        "{row}",
+        "Rows that passed and that failed an expectation.",
+        _expectations,
+    ),
+    ("flow.batch.duration", GAUGE, "s", "How long the last batch took.", _last(lambda last: last.seconds)),
+    ("flow.state.rows", GAUGE, "{row}", "Rows in the state of a flow.", _last(lambda last: last.state_rows)),
+    (
+        "flow.state.memory",
+        GAUGE,
+        "By",
+        "Memory of the state of a flow.",
+        _last(lambda last: last.state_bytes),
+    ),
+    (
+        "flow.watermark.timestamp",
+        GAUGE,
+        "s",
+        "Watermark of the last batch.",
+        _last(lambda last: last.watermark),
+    ),
+    (
+        "recovery.steps",
+        GAUGE,
+        "{recovery}",
+        "Recoveries that are open, by the step that they came to.",
+        lambda seen: _recoveries(seen.recoveries.open, "step"),
+    ),
+    (
+        "recoveries",
+        COUNTER,
+        "{recovery}",
+        "Recoveries that are over.",
+        lambda seen: _recoveries(seen.recoveries.over, "outcome"),
+    ),
+    (
+        "monitor.last_look.timestamp",
+        GAUGE,
+        "s",
+        "When the monitor last looked at the flows.",
+        lambda seen: [] if seen.monitor is None else [Sample({}, seen.monitor)],
+    ),
+    ("last_look.timestamp", GAUGE, "s", "When these numbers were read.", lambda seen: [Sample({}, seen.at)]),
+)
+"""Name, type, unit, help and values of each metric."""

@@ -21,7 +21,7 @@ from streamkeeper.drivers.batch_numbers import Batch, keep
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, holds
 from streamkeeper.flows.files import open_home
-from streamkeeper.health.flows import look_at_all
+from streamkeeper.health import metrics
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
 from streamkeeper.storage import LocalStorage, open_storage
@@ -132,7 +132,7 @@ def test_one_look_serves_all_who_ask_at_once(project: Path) -> None:
     def look() -> Looked:
         looks.append(1)
         manifest = read_manifest(settings)
-        return manifest, look_at_all(open_storage(settings.state), manifest)
+        return manifest, metrics.see(open_storage(settings.state), manifest)
 
     kept, found = Kept(look, 60.0, Patience(30.0, 4)), list[Any]()
     asking = [threading.Thread(target=lambda: found.append(kept.newest())) for _ in range(20)]

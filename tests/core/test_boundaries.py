@@ -24,6 +24,7 @@ OPTIONAL = {
     "streamkeeper/sources/files/listing.py": {"fsspec"},
     "streamkeeper/sources/kafka/client.py": {"confluent_kafka"},
     "streamkeeper/sources/delta/statistics.py": {"deltalake"},
+    "streamkeeper/health/otlp.py": {"opentelemetry"},
     "plugins/streamkeeper_airflow/page/app.py": {"fastapi"},
 }
 """What a part of a room may import besides what its room may."""

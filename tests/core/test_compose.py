@@ -131,6 +131,22 @@ def test_no_service_runs_as_root(name: str) -> None:
     assert user not in (None, "root", "0")
 
 
+def test_prometheus_reads_streams_with_the_token_that_airflows_server_knows() -> None:
+    server, prometheus = (environment(SERVICES[name]) for name in ("api-server", "prometheus"))
+    assert server["STREAMKEEPER_METRICS_TOKEN"] == prometheus["METRICS_TOKEN"]
+    assert "front" in SERVICES["prometheus"]["networks"]
+    [job] = [
+        job
+        for job in yaml.safe_load((PROJECT / "docker" / "prometheus" / "prometheus.yaml").read_text())[
+            "scrape_configs"
+        ]
+        if job["job_name"] == "streamkeeper"
+    ]
+    command = next(value for name, value in reversed(STAGES["prometheus"].instructions) if name == "CMD")
+    assert f"> {job['authorization']['credentials_file']}" in command
+    assert job["static_configs"] == [{"targets": ["api-server:8080"]}]
+
+
 def test_only_airflow_is_published_and_only_on_this_machine() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     assert set(published) == {"api-server", "grafana"} and SERVICES["grafana"]["profiles"] == ["metrics"]

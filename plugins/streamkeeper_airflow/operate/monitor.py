@@ -1,9 +1,9 @@
 """The monitor: a short task that checks every flow, and alerts if one makes no progress or has recovered.
 
 It measures how far each flow is behind, judges flows that run (streamkeeper.health.troubles), keeps their
-numbers (streamkeeper.history), folds events, and repeats alerts that a notifier could not deliver. It
-fails, naming the pipeline, while a declared notifier cannot be used or a flow cannot be read, so that such
-a fault is visible.
+numbers (streamkeeper.history), folds events, pushes metrics over OTLP where that is set up, and repeats
+alerts that a notifier could not deliver. It fails, naming the pipeline, while a declared notifier cannot be
+used or a flow cannot be read, so that such a fault is visible.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows import holds
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.health import flows as health
-from streamkeeper.health import past, troubles
+from streamkeeper.health import metrics, otlp, past, troubles
 from streamkeeper.health.flows import FlowHealth
 from streamkeeper.history import events
 from streamkeeper.history.rows import minutes
 from streamkeeper.manifest.environment import opened_flow, opened_if_possible
-from streamkeeper.manifest.manifest import Flow, read_manifest
+from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.redaction import redact_text
 from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
@@ -69,10 +69,23 @@ class MonitorFlows(BaseOperator):
                 self.log.info("%s", look)
                 found.append(look.to_json())
         faults += self._folded(storage, [pipeline.name for pipeline in manifest.pipelines])
+        progress.note_look(storage, now)
+        self._push_metrics(storage, manifest, now)
         if faults:
             context["ti"].xcom_push(key="return_value", value=found)
             raise AirflowFailException("\n".join(faults))
         return found
+
+    def _push_metrics(self, storage: Storage, manifest: Manifest, now: float) -> None:
+        """Push the metrics of all flows, if OpenTelemetry's variables ask for it; a failure is only said."""
+        try:
+            if otlp.is_wanted() and otlp.is_due(now):
+                seen = metrics.see(storage, manifest)
+                found = metrics.measure(seen)
+                otlp.push(found, seen.at)
+                self.log.info("%s metrics were pushed over OTLP", len(found))
+        except Exception as error:  # noqa: BLE001 - whatever a collector does, flows are looked at
+            self.log.warning("%s", redact_text(str(error) or repr(error)))
 
     def _measure(self, settings: Settings, storage: Storage, flows: list[Flow], now: float) -> None:
         """Measure how far flows are behind; what cannot be measured or kept is only said."""

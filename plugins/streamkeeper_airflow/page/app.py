@@ -23,13 +23,17 @@ from fastapi.staticfiles import StaticFiles
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.health import flows as health
 from streamkeeper.health import metrics, one_flow
-from streamkeeper.health.flows import Looked
+from streamkeeper.health.metrics import Seen
+from streamkeeper.manifest.manifest import Manifest, read_manifest
 from streamkeeper.recover.plans.kind import KINDS
 from streamkeeper.settings import Settings
+from streamkeeper.storage import open_storage
 from streamkeeper_airflow.page import details
 from streamkeeper_airflow.page.patience import NoAnswer, Patience
 
 T = TypeVar("T")
+Looked = tuple[Manifest, Seen]
+"""One look: what is declared, and what was seen."""
 TOKEN = "STREAMKEEPER_METRICS_TOKEN"
 """Variable with the token that a scraper sends; where it is not set, there are no metrics."""
 KEPT_SECONDS = 3.0
@@ -58,7 +62,7 @@ def script_url(prefix: str) -> str:
 
 @dataclass(frozen=True)
 class Look:
-    """A look at all flows: what is declared, and a row for each flow. ``at`` is when it was taken, in seconds
+    """A look at all flows: what is declared, and what was seen. ``at`` is when it was taken, in seconds
     since 1970; ``overdue`` is why there is no newer one, None if it is the newest.
     """
 
@@ -72,7 +76,7 @@ class Kept:
 
     If a new one does not come in time, the last one serves, with its age.
 
-    :param look: returns manifest and rows.
+    :param look: returns what is declared, and what is seen.
     """
 
     def __init__(self, look: Callable[[], Looked], seconds: float, patience: Patience) -> None:
@@ -104,7 +108,9 @@ class Kept:
 
 
 def _look() -> Looked:
-    return health.look_now(Settings.from_environment())
+    settings = Settings.from_environment()
+    manifest = read_manifest(settings)
+    return manifest, metrics.see(open_storage(settings.state), manifest)
 
 
 def create_app(look: Callable[[], Looked] = _look) -> FastAPI:
@@ -118,7 +124,8 @@ def create_app(look: Callable[[], Looked] = _look) -> FastAPI:
     def of_all(authorization: Annotated[str, Header()] = "") -> PlainTextResponse:
         _check_token(authorization)
         look = _told(kept.newest)
-        return PlainTextResponse(metrics.text(look.found[1], look.at), media_type=metrics.CONTENT_TYPE)
+        found = metrics.measure(replace(look.found[1], at=look.at))
+        return PlainTextResponse(metrics.text(found), media_type=metrics.CONTENT_TYPE)
 
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
     return app
@@ -130,8 +137,8 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
     @router.get("/flows")
     def flows(user: GetUserDep) -> dict[str, Any]:
         look = _told(kept.newest)
-        manifest, rows = look.found
-        seen = tuple(row for row in rows if _may(user, row.dag_id))
+        manifest, found = look.found
+        seen = tuple(row for row in found.rows if _may(user, row.dag_id))
         return {
             "at": look.at,
             "overdue": look.overdue,
@@ -145,8 +152,8 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
     def dag(dag_id: str, user: GetUserDep) -> dict[str, Any]:
         _check_may_read(user, dag_id)
         look = _told(kept.newest)
-        manifest, rows = look.found
-        row = next((row for row in rows if row.dag_id == dag_id), None)
+        manifest, seen = look.found
+        row = next((row for row in seen.rows if row.dag_id == dag_id), None)
         if row is None:
             return {"recovery": dag_id in KINDS}
         read = partial(one_flow.look, Settings.from_environment(), manifest.find(row.flow), row)

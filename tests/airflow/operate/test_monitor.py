@@ -35,6 +35,7 @@ from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from tests.airflow.conftest import PIPELINE
 from tests.airflow.listeners import Inbox, webhook
+from tests.worlds.metrics.collector import collector
 from tests.worlds.small_world import write_checkpoint
 
 FLOW = "first.first_flow"
@@ -323,3 +324,23 @@ def test_what_is_found_is_json(bed: Bed) -> None:
     found = MonitorFlows(task_id="look").execute(cast("Context", {"ti": bed}))
     assert json.loads(json.dumps(found)) == found
     assert notify.page("monitor_flows", "run 1").endswith("/dags/monitor_flows/runs/run%201")
+
+
+def test_each_look_pushes_metrics_over_otlp_and_a_collector_that_is_away_stops_nothing(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bed.begin()
+    bed.look(1)
+    with collector() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        for _ in range(2):
+            bed.look(1)
+    assert len(receiver.requests) == 2
+    came = receiver.metrics()
+    [looked] = came["streamkeeper.monitor.last_look.timestamp"].gauge.data_points
+    assert looked.as_double == bed.now
+    assert came["streamkeeper.flow.last_batch"].gauge.data_points[0].as_double == 0
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5")
+    capsys.readouterr()
+    assert bed.look(1) == "idle: nothing to read"
+    assert "No metrics were pushed over OTLP" in capsys.readouterr().out

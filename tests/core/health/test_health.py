@@ -1,10 +1,8 @@
-"""How each flow does: states in a person's words, numbers of batches, metrics; broken flows are rows."""
+"""How each flow does: states in a person's words, numbers of batches; broken flows are rows."""
 
 from __future__ import annotations
 
-import re
-import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,18 +10,15 @@ import pytest
 from streamkeeper.drivers import batch_numbers, supervision
 from streamkeeper.drivers.batch_numbers import KEPT, Batch, Numbers, told_by
 from streamkeeper.errors import StorageError
-from streamkeeper.flows import holds, leases
-from streamkeeper.flows.leases import Heartbeat, Lease, Process
+from streamkeeper.flows import holds
+from streamkeeper.flows.leases import Heartbeat
 from streamkeeper.health import flows as health
-from streamkeeper.health import metrics
 from streamkeeper.health.flows import FlowHealth
-from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import declared
-from streamkeeper.storage import to_json
+from tests.worlds.metrics.driven import HERE, drive
 from tests.worlds.small_world import EVENTS, World
 
 FLOW = "events.clean_events"
-HERE = Process.current()
 GONE = replace(HERE, started=HERE.started - 1)
 PROGRESS: dict[str, Any] = {
     "batchId": 7,
@@ -40,15 +35,6 @@ PROGRESS: dict[str, Any] = {
 }
 """A progress of Spark 4.2 with two stateful operators, in the part that is read."""
 SLOW = Batch(3, 0.0, 30.0, 600)
-
-
-def drive(world: World, process: Process, numbers: Numbers) -> None:
-    """Let a driver have taken the lease and told its numbers."""
-    world.begin([], 0, 0)
-    world.home.storage.create(
-        world.home.lease(1), to_json(asdict(Lease(1, process, 1, "2026-01-01T00:00:00+00:00")))
-    )
-    leases.beat(world.home, Heartbeat(1, 1, "running", 1, "then", details=numbers.as_details()))
 
 
 def rows(world: World) -> tuple[FlowHealth, ...]:
@@ -103,7 +89,7 @@ def test_recent_batches_are_bounded_and_a_torn_file_is_an_error_that_names_it(wo
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_state_is_a_word_that_a_person_uses(
-    world: World, process: Process, numbers: Numbers, supervised: bool, state: str
+    world: World, process: Any, numbers: Numbers, supervised: bool, state: str
 ) -> None:
     drive(world, process, numbers)
     if supervised:
@@ -121,36 +107,3 @@ def test_a_flow_that_cannot_be_read_is_a_row_that_says_so_beside_the_others(worl
     assert found[FLOW].state == "unreadable" and "holds/park.json" in found[FLOW].detail
     assert found["orders.clean_orders"].state == "declared"
     assert dict(health.counts(tuple(found.values()))) == {"declared": 1, "unreadable": 1}
-
-
-def samples(text: str) -> dict[str, dict[str, float]]:
-    """Return the samples of metrics, checked line by line: name, then labels, then value."""
-    found: dict[str, dict[str, float]] = {}
-    typed: set[str] = set()
-    for line in text.splitlines():
-        if line.startswith("# TYPE "):
-            _, _, name, kind = line.split(" ")
-            assert kind in ("counter", "gauge") and (kind == "counter") == name.endswith("_total"), line
-            typed.add(name)
-        elif not line.startswith("# HELP "):
-            match = re.fullmatch(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\})? (\S+)', line)
-            assert match is not None and match[1] in typed, line
-            found.setdefault(match[1], {})[match[2] or ""] = float(match[3])
-    return found
-
-
-def test_metrics_are_those_of_the_rows_in_base_units_with_all_digits(world: World) -> None:
-    batch = Batch.of(PROGRESS)
-    drive(world, HERE, Numbers(batch, Totals(4, 4000, 9.25, 3)))
-    text = metrics.text((*rows(world), FlowHealth('a."b', "a", "t", "d", "1 second", "unreadable", "torn")))
-    found = samples(text)
-    labels = 'pipeline="events",flow="clean_events"'
-    assert found["streamkeeper_flow_input_rows_total"] == {labels: 4000}
-    assert found["streamkeeper_flow_batch_seconds_total"] == {labels: 9.25}
-    assert found["streamkeeper_flow_state_memory_bytes"] == {labels: 5120}
-    assert f"streamkeeper_flow_watermark_timestamp_seconds{{{labels}}} 1767225600\n" in text
-    assert found["streamkeeper_flow_state"][f'{labels},state="running"'] == 1
-    assert sum(found["streamkeeper_flow_state"].values()) == 2, "one state a flow"
-    assert found["streamkeeper_flow_unreadable"] == {labels: 0, 'pipeline="a",flow="\\"b"': 1}
-    assert "streamkeeper_flow_input_waiting_since_timestamp_seconds" not in found, "nothing waits"
-    assert abs(found["streamkeeper_last_look_timestamp_seconds"][""] - time.time()) < 60
