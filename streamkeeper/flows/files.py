@@ -30,6 +30,7 @@
                                    (streamkeeper.drivers.progress)
   lag.json                         overwritten by the monitor: how far the flow is behind its sources
                                    (streamkeeper.drivers.behind)
+  history/                         numbers by minute and by hour (streamkeeper.history.rows)
 {state}/{pipeline}/ledger/<recovery>/       one immutable file an event (streamkeeper.flows.ledger)
 {state}/{pipeline}/tables/<table>/
   lock/recovery.json               one recovery at a time a table (streamkeeper.tables.recovery_lock)
@@ -41,6 +42,7 @@
 {state}/tables/<table>.json        pipeline that a table belongs to (streamkeeper.tables.owners)
 {state}/ledger/names/              names that flows and pipelines have had; a folder keeps the first
                                    (streamkeeper.manifest.names)
+{state}/ledger/events/<pipeline>/  what happened to its flows (streamkeeper.history.events)
 {state}/manifests/                 what the pipeline files declare (streamkeeper.manifest.manifest)
 {state}/manifests/clock            overwritten by who must know the storage's own time
 """
@@ -188,6 +190,10 @@ class FlowHome:
     def alert(self, name: str) -> str:
         """A file or folder of the flow's alerts."""
         return f"{self.root}/alerts/{name}"
+
+    def history(self, name: str) -> str:
+        """A file or folder of the numbers of the flow's past."""
+        return f"{self.root}/history/{name}"
 
     @property
     def recent(self) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 
 from streamkeeper.declare.checkpoint_window import trigger_seconds
 from streamkeeper.drivers import behind
-from streamkeeper.drivers.batch_numbers import Batch, Numbers, Totals, told_by
+from streamkeeper.drivers.batch_numbers import Batch, Numbers, told_by
 from streamkeeper.drivers.behind import Behind
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows import status
 from streamkeeper.flows.files import FlowHome, of_each
 from streamkeeper.flows.status import FlowState, FlowStatus, Kept
+from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.preflight import change
 from streamkeeper.settings import Settings

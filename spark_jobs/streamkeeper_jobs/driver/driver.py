@@ -168,7 +168,7 @@ def take_lease(asked: DriverRequest) -> Lease:
         cluster=clusters.here(),
     )
     if asked.lifts_park:
-        holds.release(home, holds.PARK)
+        holds.release(home, holds.PARK, "driver")
         say(
             f"The declaration of {home.full_name} changed since it was parked: the new declaration is tried"
             " once."

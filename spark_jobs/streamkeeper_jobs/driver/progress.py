@@ -19,6 +19,8 @@ from streamkeeper.drivers.batch_numbers import KEPT, Batch, Machinery, Numbers, 
 from streamkeeper.drivers.expectations import Shares
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.generations import Start
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from streamkeeper_jobs.sinks.expectations import counts_of
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.log import say
@@ -90,9 +92,17 @@ class Progress:
         self._keep()
 
     def _note(self, batch: Batch) -> None:
-        self._numbers = Numbers(batch, self._numbers.totals.with_batch(batch))
+        self._numbers = Numbers(batch, self._numbers.totals.plus(batch.as_totals()))
         self._recent = [*self._recent, batch][-KEPT:]
         self._unkept = True
+        if self._numbers.totals.batches == 1:
+            self._tell_first(batch)
+
+    def _tell_first(self, batch: Batch) -> None:
+        """Note the first batch of this driver among the events of the pipeline."""
+        epoch, number = self._job.lease.epoch, self._start.number
+        text = f"first batch of epoch {epoch}: batch {batch.number} of generation {number}, {batch.rows} rows"
+        events.note(self._job.home, Kind.COMMITTED, text, epoch, by="driver", generation=number, epoch=epoch)
 
     def _machinery(self, done: Mapping[str, Any]) -> Machinery:
         """Return what a batch ran on."""
