@@ -21,6 +21,8 @@ KEPT = 60
 """Recent batches that are kept: some 15 kB."""
 BATCH, TOTALS, IDLE = "batch", "totals", "idle"
 """Names of the numbers in the details of a heartbeat."""
+UI = "ui"
+"""Name, in the details of a heartbeat, of the address of Spark's own UI; None where it is off."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,8 @@ def put(home: FlowHome, owner: str, reason: str, by: str, details: dict[str, Any
         check_reason(reason)
     hold = Hold(owner, reason, by, now(), details or {})
     home.storage.overwrite(home.hold(owner), to_json(asdict(hold)))
-    kind, said = (Kind.PARKED, reason) if owner == PARK else (Kind.HELD, f"{owner}: {reason}")
+    kind = Kind.PARKED if owner == PARK else Kind.HELD
+    said = f"{owner}: {reason}" if owner.startswith(PERSON) else reason
     number = hold.details.get("generation")
     events.note(home, kind, said, _occasion(owner, hold.at), by=by, generation=number)
     return hold

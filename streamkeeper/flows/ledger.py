@@ -101,7 +101,8 @@ class Ledger:
             by = written.evidence.get("by") or asked.get("by") or ""
             why = written.evidence.get("error") or written.evidence.get("why")
             said = str(why or (asked.get("reason") if what == PLANNED else "") or "")
-            text = ": ".join(part for part in (recovery, step, said.partition("\n")[0]) if part)
+            name = recovery if what == PLANNED else plan.get("recovery") or recovery
+            text = ": ".join(part for part in (name, step, said.partition("\n")[0]) if part)
             flows = tuple(flow["flow"] for flow in plan.get("flows") or ())
             found = events.Event("", time.time(), kind, flows, text, by, recovery=recovery)
             often = kind in (Kind.STEP_BEGAN, Kind.STEP_FAILED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -86,9 +86,14 @@ def look_now(settings: Settings) -> Looked:
     return manifest, look_at_all(open_storage(settings.state), manifest)
 
 
-def look_at_all(storage: Storage, manifest: Manifest) -> tuple[FlowHealth, ...]:
-    """Return a row for each declared flow, however broken, in the order of the manifest."""
-    flows = {flow.full_name: flow for flow in manifest.flows()}
+def look_at_all(
+    storage: Storage, manifest: Manifest, names: Collection[str] | None = None
+) -> tuple[FlowHealth, ...]:
+    """Return a row for each declared flow, however broken, in the order of the manifest.
+
+    :param names: full names of the flows to look at; all by default.
+    """
+    flows = {flow.full_name: flow for flow in manifest.flows() if names is None or flow.full_name in names}
 
     def row(home: FlowHome) -> FlowHealth:
         flow = flows[home.full_name]

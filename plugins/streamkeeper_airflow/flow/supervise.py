@@ -22,6 +22,7 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.leases import Life
+from streamkeeper.health.driver_log import ClusterLog, LogFile, LogTail
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
 from streamkeeper.manifest.manifest import read_manifest
@@ -35,7 +36,6 @@ from streamkeeper_airflow.flow import submit as submitting
 from streamkeeper_airflow.flow.drivers import Attached, Driver, Ending, InCluster, Submitted
 from streamkeeper_airflow.flow.gate import HoldTrigger, all_held
 from streamkeeper_airflow.flow.heartbeat import Heart, name_of
-from streamkeeper_airflow.flow.log_tail import ClusterLog, LogFile, LogTail
 from streamkeeper_airflow.flow.park_message import describe_park, describe_retried
 from streamkeeper_airflow.flow.retries import (
     LONGEST_DELAY,

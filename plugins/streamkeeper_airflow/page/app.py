@@ -156,11 +156,13 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
         if not rows:
             return {"recovery": dag_id in KINDS}
         row = next((row for row in rows if row.flow == flow), rows[0])
-        read = partial(details.of_flow, look.found[0].find(row.flow), row)
-        found = _told(patience.ask, row.flow, read)
-        may = {"may": _may_start(user), "may_log": _may_log(user, dag_id)}
+        read = partial(details.of_flow, Settings.from_environment(), look.found[0].find(row.flow), row)
+        found = dict(_told(patience.ask, row.flow, read))
+        if not _may(user, dag_id, DagAccessEntity.TASK_LOGS):
+            found["log"] = {"where": None, "lines": []}
         beside = [{"flow": one.flow, "state": one.state} for one in rows]
-        return {**found, **may, "beside": beside, "at": look.at, "overdue": look.overdue}
+        told = {"beside": beside, "at": look.at, "overdue": look.overdue}
+        return {**found, **told, "may": _may_start(user)}
 
     @router.get("/dags/{dag_id}/history")
     def history(dag_id: str, user: GetUserDep, flow: str, hours: Hours = 6.0) -> dict[str, Any]:
@@ -168,13 +170,6 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
         of = _flow_of(_told(kept.newest), dag_id, flow)
         read = partial(details.of_history, of, hours)
         return _told(patience.ask, ("history", flow, hours), read)
-
-    @router.get("/dags/{dag_id}/log")
-    def log(dag_id: str, user: GetUserDep, flow: str) -> dict[str, Any]:
-        if not _may_log(user, dag_id):
-            raise HTTPException(403, f"You may not read the logs of the DAG {dag_id}.")
-        of = _flow_of(_told(kept.newest), dag_id, flow)
-        return _told(patience.ask, ("log", flow), partial(details.last_lines, of))
 
     @router.get("/dags/{dag_id}/runs/{run_id:path}")
     def run(dag_id: str, run_id: str, user: GetUserDep) -> dict[str, Any]:
@@ -201,13 +196,9 @@ def _told(read: Callable[..., T], *arguments: Any) -> T:
         raise HTTPException(503, str(error)) from error
 
 
-def _may(user: Any, dag_id: str) -> bool:
-    return get_auth_manager().is_authorized_dag(method="GET", details=DagDetails(id=dag_id), user=user)
-
-
-def _may_log(user: Any, dag_id: str) -> bool:
+def _may(user: Any, dag_id: str, what: DagAccessEntity | None = None) -> bool:
     return get_auth_manager().is_authorized_dag(
-        method="GET", access_entity=DagAccessEntity.TASK_LOGS, details=DagDetails(id=dag_id), user=user
+        method="GET", access_entity=what, details=DagDetails(id=dag_id), user=user
     )
 
 

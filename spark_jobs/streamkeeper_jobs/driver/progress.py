@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql.streaming.query import StreamingQuery
 
 from streamkeeper.checkpoint.log_entries import CHANGELOG
-from streamkeeper.drivers.batch_numbers import KEPT, Batch, Machinery, Numbers, keep, recent
+from streamkeeper.drivers.batch_numbers import KEPT, UI, Batch, Machinery, Numbers, keep, recent
 from streamkeeper.drivers.expectations import Shares
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.generations import Start
@@ -53,6 +53,7 @@ class Progress:
         self._said: float | None = None
         self._kept, self._unkept = float("-inf"), False
         self._ran_on: Machinery | None = None
+        self._ui = job.spark.sparkContext.uiWebUrl
         self._executors = Executors(job.spark, job.settings.executors_timeout)
         self._shares = Shares(job.home, job.flow.declaration.expectations, start.number)
         self._record(self._shares.end_undeclared)
@@ -85,7 +86,7 @@ class Progress:
                 self._batch = self._committed_before(int(progress["batchId"]))
             self._numbers = replace(self._numbers, idle=True)
         numbers = self._numbers
-        details = {"operators": list(self._operators), **numbers.as_details()}
+        details = {"operators": list(self._operators), UI: self._ui, **numbers.as_details()}
         self._job.watch.tell(
             batch=self._batch, triggers=self._triggers, rows=numbers.totals.rows, details=details
         )

@@ -53,12 +53,11 @@ function Charts({ row, generations, onPick }) {
 const PHASES = { addBatch: "run and write", commitOffsets: "commit", getBatch: "prepare", latestOffset: "find input",
   queryPlanning: "plan", walCommit: "write the log", commitBatch: "commit" };
 
-const positions = (found) => (found ? Object.entries(found).map(([name, text]) => `${name}: ${text}`).join("; ") : null);
+const positions = (found) => Object.entries(found).map(([name, text]) => `${name}: ${text}`).join("; ");
 
-function Cost({ cost }) {
-  if (!cost) return null;
-  const said = cost.prices.map((price) => `${price.source}: lost ${price.lost}, repeated ${price.repeated}`);
-  return h(Text, { fontSize: "sm" }, `Cost of the ${cost.kind}: ${said.join("; ") || "nothing"}`);
+function Cost({ prices }) {
+  return prices.map((price) => h(Text, { key: price.source, fontSize: "sm" },
+    `${price.source}: lost ${price.lost}, repeated ${price.repeated}`));
 }
 
 function Generations({ generations }) {
@@ -71,27 +70,24 @@ function Generations({ generations }) {
   h(Text, { fontWeight: "bold" }, `${life.number} · ${moment(life.began || life.at)}${life.began ? "" : " · decided, not begun"}`),
   h(Text, null, `${life.why}, by ${life.by}`),
   h(Text, { fontSize: "sm", overflowWrap: "anywhere" },
-    `Start ${life.start}, state ${life.state}. From ${positions(life.from) || "the beginning"}${life.to ? ` to ${positions(life.to)}` : ""}.`),
-  h(Cost, { cost: life.cost })))));
+    `Start ${life.start}, state ${life.state}. From ${positions(life.positions) || "the beginning"}`
+    + (life.last_batch === null ? "." : ` to batch ${life.last_batch}.`)),
+  h(Cost, { prices: life.prices })))));
 }
 
-const or = (value, draw) => (value?.why ? h(Problem, { text: value.why }) : draw());
-
-function Log({ row }) {
-  const [open, setOpen] = useState(false);
-  const { found, error } = useLook(open ? `streamkeeper/api/dags/${segment(row.dag_id)}/log?flow=${segment(row.flow)}` : "");
-  return h(Card, { title: "Log of the driver" }, h(Button, { size: "xs", variant: "outline", "aria-expanded": open,
-    onClick: () => setOpen(!open) }, open ? "Hide" : "Show the last lines"),
-  open && error && h(Problem, { text: error }),
-  open && found && (found.why ? h(Text, null, found.why) : h(Lines, { text: found.lines.join("\n") || "It is empty." })));
+function Log({ log }) {
+  if (!log.where) return null;
+  return h(Card, { title: "Log of the driver" }, h("details", null, h("summary", null, `Last lines of ${log.where}`),
+    h(Lines, { text: log.lines.join("\n") || "It cannot be read here, or is empty." })));
 }
 
+const EMPTY = ["null", '""', "[]", "{}"];
 const plain = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
 const Declared = ({ title, of }) => h(Box, { mb: 2 }, h(Text, { fontWeight: "bold" }, title),
-  Object.entries(of).map(([name, value]) => h(Text, { key: name, fontSize: "sm", overflowWrap: "anywhere" }, `${name}: ${plain(value)}`)));
+  Object.entries(of).filter(([, value]) => !EMPTY.includes(JSON.stringify(value))).map(([name, value]) => h(Text, { key: name, fontSize: "sm", overflowWrap: "anywhere" }, `${name}: ${plain(value)}`)));
 
 export function Flow({ found }) {
-  const { row, holds, verdict, sources, declaration, events, backups, table, beside } = found;
+  const { row, holds, verdict, sources, declaration, events, backups, table, beside, spark } = found;
   const [picked, setPicked] = useState(null);
   const last = row.batch_numbers, moves = trend(row);
   return h(Page, null,
@@ -113,6 +109,8 @@ export function Flow({ found }) {
     verdict && h(Card, { title: "Change of the declaration" }, h(Lines, { text: verdict })),
     h(Actions, { found, picked }),
     h(Charts, { row, generations: found.generations, onPick: found.may.includes("rewind") ? (at) => setPicked({ at }) : undefined }),
+    (spark.ui || spark.history) && h(Card, { title: "Spark" }, [["ui", "Spark's UI of the driver"], ["history", "History server"]].map(([key, text]) =>
+      /^https?:/.test(spark[key] || "") && h("a", { key, href: spark[key], target: "_blank", rel: "noreferrer", style: { marginRight: "1em" } }, text))),
     h(Card, { title: "Sources" }, sources.length === 0 && h(Text, null, "None is read yet."),
       sources.map((one) => h(Text, { key: one.name, overflowWrap: "anywhere" },
         `${one.name} (${one.kind}): ${one.position}${waits(row.lag?.sources?.[one.name], row.lag?.unknown?.[one.name])}`))),
@@ -120,18 +118,18 @@ export function Flow({ found }) {
       Object.entries(last.expectations).map(([name, [passed, failed]]) => h(Text, { key: name },
         `${name}: ${whole(passed)} passed, ${whole(failed)} failed`))),
     h(Generations, { generations: found.generations }),
-    h(Card, { title: "Events" }, or(events, () => (events.length === 0 ? h(Text, null, "None is kept yet.") : h(Grid, {
-      titles: ["When", "What", "By"], rows: events.map((one) => [moment(one.at), `${one.kind.replaceAll("-", " ")}: ${one.text}`, one.by]) })))),
-    h(Card, { title: `Table ${row.pipeline}.${row.table}` }, or(table, () => h(Text, { overflowWrap: "anywhere" }, table
-      ? `version ${table.version}${table.bytes === null ? "" : `, ${size(table.bytes)} in ${whole(table.files)} files`} · ${table.path}`
-      : "It is not there yet."))),
-    h(Card, { title: "Backups" }, or(backups, () => (backups.length === 0 ? h(Text, null, "There is none.") : h(Grid, {
-      titles: ["Backup", "When", "By", "Rows", "Size", "Version", "May go"],
-      rows: backups.map((one) => [one.id, moment(one.at), one.by, whole(one.rows), size(one.bytes), one.version, moment(one.expires)]) })))),
+    h(Card, { title: "Events" }, events.length === 0 ? h(Text, null, "None is kept yet.") : h(Grid, {
+      titles: ["When", "What", "By"], rows: events.map((one) => [moment(one.at), `${one.kind.replaceAll("-", " ")}: ${one.text}`, one.by]) })),
+    h(Card, { title: `Table ${row.pipeline}.${row.table}` }, h(Text, { overflowWrap: "anywhere" }, table.version === null
+      ? "Its size is not known, or it is not there yet."
+      : `version ${table.version}, ${table.rows === null ? "" : `${whole(table.rows)} rows, `}${size(table.bytes)} in ${whole(table.files)} files`), h(Small, null, table.path)),
+    h(Card, { title: "Backups" }, backups.length === 0 ? h(Text, null, "There is none.") : h(Grid, {
+      titles: ["Backup", "When", "Rows", "Size", "Version"],
+      rows: [...backups].reverse().map((one) => [one.id, moment(one.at), whole(one.rows), size(one.bytes), one.version]) })),
     h(Card, { title: "Declaration" }, h(Small, null, declaration.file), h(Declared, { title: "Flow", of: declaration.flow }),
       declaration.sources.map((one) => h(Declared, { key: one.name, title: `Source ${one.name}`, of: one })),
       h(Declared, { title: "Table", of: declaration.table })),
-    found.may_log && h(Log, { row }));
+    h(Log, { log: found.log }));
 }
 
 function waits(lag, unknown) {

@@ -39,12 +39,11 @@ const local = (seconds) => {
 
 // What is known of the flow, as choices of a field that Airflow's form leaves open.
 function choices(name, field, found) {
-  const mine = found.row.pipeline;
   const listed = field.schema.enum || field.schema.items?.enum || field.schema.examples;
-  if (name === "source") return found.source_names;
+  if (name === "source") return found.read;
   if (name === "generation") return found.generations.map((life) => life.number).slice(0, -1);
-  if (name === "backup") return Array.isArray(found.backups) ? ["newest", ...found.backups.map((backup) => backup.id)] : null;
-  if (name === "along" || name === "flows") return found.others.map((other) => `${mine}.${other}`);
+  if (name === "backup") return ["newest", ...found.backups.map((backup) => backup.id)];
+  if (name === "along" || name === "flows") return found.others;
   return listed || null;
 }
 
@@ -59,7 +58,7 @@ function fieldsOf(start, params, found) {
 
 function filled(start, fields, found, given) {
   const values = Object.fromEntries(fields.map(([name, field]) => [name, field.value ?? (types(field).includes("array") ? [] : "")]));
-  if ("source" in values && found.source_names.length === 1) values.source = found.source_names[0];
+  if ("source" in values && found.read.length === 1) values.source = found.read[0];
   return { ...values, ...given };
 }
 

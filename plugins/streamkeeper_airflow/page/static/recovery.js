@@ -104,8 +104,8 @@ export function Run({ dagId, runId }) {
     refused && h(Lines, { text: run.note }),
     found.refusals.length > 0 && h(Card, { title: "What must be accepted" }, found.refusals.map((text, at) => h(Text, { key: at }, text))),
     found.prices.length > 0 && h(Card, { title: "Price" }, h(Grid, {
-      titles: ["Flow", "Source", "Position", "Starts", "Lost", "Repeated", "Read for state"],
-      rows: found.prices.map((one) => [one.flow, one.source, one.from, one.to, one.lost, one.repeated, one.replayed]) })),
+      titles: ["Flow", "Source", "Position", "Starts", "Lost", "Repeated"],
+      rows: found.prices.map((one) => [one.flow, one.source, one.from, one.to, one.lost, one.repeated]) })),
     copies.length > 0 && h(Card, { title: "Copies" }, h(Grid, { titles: ["What", "Rows", "Size", "Files"],
       rows: copies.map((one) => [one.what, whole(one.rows), size(one.bytes), whole(one.files)]) })),
     questions.map((asked) => h(Question, { key: `${asked.task_instance.id}`, asked, may: found.may_answer, where, again: all })),
