@@ -178,9 +178,12 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
             return {"recovery": None}
         found = _told(patience.ask, (dag_id, run_id), partial(details.of_recovery, dag_id, run_id))
         dags = {row.flow: row.dag_id for row in _told(kept.newest).found[1]}
+        of = {flow: dags[flow] for flow in found.get("flows", ()) if flow in dags}
+        for other in of.values():
+            _check_may_read(user, other)
         return {
             **found,
-            "dags": {flow: dags[flow] for flow in found.get("flows", ()) if flow in dags},
+            "dags": of,
             "may_answer": _may_change(user, dag_id, DagAccessEntity.HITL_DETAIL),
             "may_resume": _may_change(user, dag_id, DagAccessEntity.TASK_INSTANCE),
         }

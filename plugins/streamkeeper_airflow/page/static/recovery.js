@@ -8,7 +8,7 @@ const COLOURS = { done: "green", failed: "red", started: "blue" };
 const WORDS = { started: "running" };
 
 // One call of Airflow's API behind a button; what it refuses is said below.
-function Act({ label, act, then, solid = false, colour = "gray" }) {
+function Act({ label, act, then, solid = false, colour = "gray", ...more }) {
   const [state, setState] = useState({});
   const press = async () => {
     setState({ busy: true });
@@ -16,7 +16,7 @@ function Act({ label, act, then, solid = false, colour = "gray" }) {
     then();
   };
   return h(Box, { display: "inline-block", mr: 2 },
-    h(Button, { size: "sm", variant: solid ? "solid" : "outline", colorPalette: colour, disabled: !!state.busy, onClick: press }, label),
+    h(Button, { size: "sm", variant: solid ? "solid" : "outline", colorPalette: colour, disabled: !!state.busy, onClick: press, ...more }, label),
     state.error && h(Problem, { text: state.error }));
 }
 
@@ -27,8 +27,8 @@ function Question({ asked, may, where, again }) {
     "PATCH", { chosen_options: [option], params_input: {} });
   return h(Card, { title: asked.subject, role: "region" },
     task.task_id !== "approve" && asked.body && h(Lines, { text: asked.body }),
-    may ? h(Box, null, h(Act, { label: approve, act: answer(approve), then: again, solid: true, colour: "green" }),
-      others.map((option) => h(Act, { key: option, label: option, act: answer(option), then: again })))
+    may ? h(Box, null, h(Act, { label: approve, act: answer(approve), then: again, solid: true, colour: "green", "data-answer": 0 }),
+      others.map((option) => h(Act, { key: option, label: option, act: answer(option), then: again, "data-answer": 1 })))
       : h(Text, null, "It waits for somebody who may approve it."));
 }
 
