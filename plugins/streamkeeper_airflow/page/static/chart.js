@@ -43,13 +43,14 @@ export function Chart({ title, at, series, said, from, to, marks = [], stacked =
   const near = place === null || !at.length ? null
     : at.reduce((best, one, number) => (Math.abs(one - place) < Math.abs(at[best] - place) ? number : best), 0);
   const last = lastOf(series);
-  const pick = () => { if (onPick && place !== null) onPick(place); };
+  const under = (event) => Math.min(to, Math.max(from, time(event.clientX - event.currentTarget.getBoundingClientRect().left)));
+  const pick = (moment) => { if (onPick && moment !== null) onPick(moment); };
   const onKeyDown = (event) => {
     const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (move) {
       event.preventDefault();
       setPlace((now) => Math.min(to, Math.max(from, (now ?? to) + (move * (to - from)) / 60)));
-    } else if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pick(); }
+    } else if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pick(place); }
   };
   const legend = near === null ? (last === null ? dash : `${said(last)} now`)
     : `${moment(at[near])}: ${series.map((one) => `${series.length > 1 ? `${one.name} ` : ""}${none(one.values[near]) ? dash : said(one.values[near])}`).join(", ")}`;
@@ -62,8 +63,8 @@ export function Chart({ title, at, series, said, from, to, marks = [], stacked =
       "aria-label": `${title}, ${legend}${onPick ? ". Arrow keys move, Enter plans a rewind to that moment." : ""}`,
       ...(onPick ? { "aria-valuemin": from, "aria-valuemax": to, "aria-valuenow": place ?? to, "aria-valuetext": moment(place ?? to) } : {}),
       style: { display: "block", cursor: onPick ? "crosshair" : "default" },
-      onMouseMove: (event) => setPlace(Math.min(to, Math.max(from, time(event.nativeEvent.offsetX)))),
-      onMouseLeave: () => setPlace(null), onClick: pick, onKeyDown,
+      onMouseMove: (event) => setPlace(under(event)),
+      onMouseLeave: () => setPlace(null), onClick: (event) => pick(under(event)), onKeyDown,
     },
     heights.map((one) => h("g", { key: `y${one}` },
       h("line", { x1: LEFT, x2: width - RIGHT, y1: y(one), y2: y(one), stroke: "currentColor", opacity: 0.15 }),

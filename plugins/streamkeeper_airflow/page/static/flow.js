@@ -93,7 +93,7 @@ export function Flow({ found }) {
   return h(Page, null,
     h(Heading, { as: "h2", size: "lg", mb: 2, overflowWrap: "anywhere" }, row.flow, " ", h(State, { state: row.state })),
     beside.length > 1 && h(Text, { mb: 2 }, "One driver runs: ", beside.map((one) => h(Link, { key: one.flow, style: { marginRight: "1em" },
-      to: `/dags/${row.dag_id}/plugin/stream?flow=${segment(one.flow)}`, "aria-current": one.flow === row.flow }, `${one.flow} (${one.state})`))),
+      to: `/plugin/streams?dag=${segment(row.dag_id)}&flow=${segment(one.flow)}`, "aria-current": one.flow === row.flow }, `${one.flow} (${one.state})`))),
     h(Text, { mb: 3, overflowWrap: "anywhere" }, row.detail),
     h(Card, { title: "Now" }, h(Text, null, [
       `generation ${row.generation ?? dash}`,

@@ -100,7 +100,7 @@ export function Run({ dagId, runId }) {
     error && h(Problem, { text: error }),
     h(Text, { mb: 3 }, `Asked by ${found.by}${found.reason ? `: ${found.reason}` : ""}. `, { ended: "It is done.", given_up: "It was given up." }[found.over] || "",
       " ", Object.entries(found.dags).map(([flow, dag]) => h(Link, { key: flow, style: { marginRight: "1em" },
-        to: `/dags/${dag}/plugin/stream?flow=${segment(flow)}` }, flow))),
+        to: `/plugin/streams?dag=${segment(dag)}&flow=${segment(flow)}` }, flow))),
     refused && h(Lines, { text: run.note }),
     found.refusals.length > 0 && h(Card, { title: "What must be accepted" }, found.refusals.map((text, at) => h(Text, { key: at }, text))),
     found.prices.length > 0 && h(Card, { title: "Price" }, h(Grid, {

@@ -25,7 +25,9 @@ const COLUMNS = [
   ["recovery", "Last recovery", (row) => row.last_recovery],
 ];
 
-const page = (row) => `/dags/${row.dag_id}/plugin/stream?flow=${segment(row.flow)}`;
+const page = (row) => `/plugin/streams?dag=${segment(row.dag_id)}&flow=${segment(row.flow)}`;
+
+const NARROW = { whiteSpace: "nowrap" };
 
 function Behind({ row }) {
   const moves = trend(row);
@@ -42,9 +44,9 @@ function Row({ row }) {
     cell("flow", h(Link, { to: page(row) }, row.flow)),
     cell("state", h(State, { state: row.state }), h(Small, { maxW: "30em", overflowWrap: "anywhere" },
       ["running", "idle"].includes(row.state) ? "" : row.detail)),
-    cell("since", since(row.since)),
+    cell("since", h("span", { style: NARROW }, since(row.since))),
     cell("generation", row.generation ?? dash),
-    cell("age", row.batch === null ? dash : `${row.batch}, ${age(row.age)} ago`),
+    cell("age", h("span", { style: NARROW }, row.batch === null ? dash : `${row.batch}, ${age(row.age)} ago`)),
     cell("behind", h(Behind, { row })),
     cell("rows", whole(row.rows_per_second)),
     cell("took", last ? `${last.seconds.toFixed(1)} s of ${row.trigger}` : dash),
@@ -90,7 +92,7 @@ function List() {
     h(Wide, null, h(Table.Root, { size: "sm" },
       h(Table.Header, null, h(Table.Row, null, COLUMNS.map(([key, title]) => h(Table.ColumnHeader, {
         key, "aria-sort": sort.by === key ? (sort.down ? "descending" : "ascending") : "none",
-      }, h("button", { type: "button", onClick: () => setSort({ by: key, down: sort.by === key && !sort.down }) },
+      }, h("button", { type: "button", style: { textAlign: "left", cursor: "pointer" }, onClick: () => setSort({ by: key, down: sort.by === key && !sort.down }) },
         title, sort.by === key ? (sort.down ? " ▼" : " ▲") : ""))))),
       h(Table.Body, null, rows.slice(0, most).map((row) => h(Row, { key: row.flow, row }))))),
     rows.length > most && h(Box, { mt: 2 }, h(Small, null, `${most} of ${rows.length} are shown. `),
@@ -98,8 +100,7 @@ function List() {
     rows.length === 0 && h(Text, { p: 2 }, found.flows.length ? "No stream fits." : "No stream is declared, or you may read none."));
 }
 
-function Tab({ dagId, runId }) {
-  const flow = new URLSearchParams(useLocation().search).get("flow") || "";
+function Tab({ dagId, runId, flow }) {
   const { found, error } = useLook(`streamkeeper/api/dags/${segment(dagId)}?flow=${segment(flow)}`);
   if (!found) return h(Waiting, { error });
   if (found.row) {
@@ -111,8 +112,13 @@ function Tab({ dagId, runId }) {
     : "There is no stream here: this DAG runs none.");
 }
 
+// In the navigation: the list, or one flow of it, which has the whole window.
 function Streams({ dagId, runId }) {
-  return dagId ? h(Tab, { dagId, runId }) : h(List);
+  const asked = new URLSearchParams(useLocation().search);
+  const dag = dagId || asked.get("dag"), flow = asked.get("flow") || "";
+  if (!dag) return h(List);
+  return h("div", null, !dagId && h(Box, { px: 4, pt: 3 }, h(Link, { to: "/plugin/streams" }, "All streams"), " · ",
+    h(Link, { to: `/dags/${segment(dag)}` }, "its DAG")), h(Tab, { key: flow, dagId: dag, runId, flow }));
 }
 
 // Airflow looks for each app by its name, and forgets the last one's before it loads the next.
