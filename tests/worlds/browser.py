@@ -70,6 +70,7 @@ class Person:
         target = self._ask("Target.createTarget", url="about:blank")["targetId"]
         session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self._session: dict[str, str] = {"sessionId": session}
+        self._ask("Page.enable")  # or no script is added to pages
 
     def close(self) -> None:
         """Close the browser."""
