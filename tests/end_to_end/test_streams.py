@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +15,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from demo.airflow.service import Ports
+from demo.processes import end_group
 from streamkeeper.flows import generations
 from streamkeeper.health.flows import STATES, FlowHealth
 from tests.end_to_end.conftest import VIEWER
@@ -66,6 +70,9 @@ def test_every_state_is_a_row_in_words_and_texts_of_users_are_text(person: Perso
     assert shown.split(",")[0] == next(one["flow"] for one in rows if one["state"] == "parked")
     person.resize(400)
     person.await_that(WIDTH, "a window of 400 pixels needs no scrolling sideways")
+    person.await_that("all('[data-flow] a')[0].focus() || 1", "the first flow has the focus")
+    person.type_key("Enter", 13, "\r")
+    person.await_that("location.search.includes('flow=')", "Enter opens it")
 
 
 def test_a_thousand_flows_are_drawn_by_the_hundred_and_a_search_answers_at_once(person: Person) -> None:
@@ -135,3 +142,34 @@ def test_a_rewind_to_a_point_picked_on_the_chart_goes_to_its_first_new_batch(
     person.visit(TAB)
     person.await_that("all('[data-generation]').length === 3", "three generations are on the line")
     person.await_that("document.querySelectorAll('[data-mark=recovery]').length", "they are marked")
+
+
+def test_the_page_works_below_a_path(world: World, tmp_path: Path) -> None:
+    ports = Ports.free()
+    base = f"http://127.0.0.1:{ports.api}/air"
+    below = replace(world.service, ports=ports, extra={**world.service.extra, "AIRFLOW__API__BASE_URL": base})
+    command = [Path(sys.executable).with_name("airflow"), "api-server", "--port", str(ports.api)]
+    with (tmp_path / "api.out").open("wb") as output:
+        server = subprocess.Popen(
+            command,
+            env=below.environment(),
+            cwd=below.home,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        wait_until(below.api.healthy, ENDING, "it serves")
+        somebody = Person(below, tmp_path)
+        try:
+            somebody.visit(f"/air{LIST}")
+            somebody.click(f"[data-flow='{FLOW}'] a")
+            somebody.read("Generations")
+            assert str(somebody.await_that("location.pathname", "the flow")).startswith("/air/plugin/streams")
+            somebody.click("[data-start=hold_flows]")
+            somebody.read("Deadline")
+        finally:
+            somebody.close()
+    finally:
+        end_group(server.pid, grace=10)
+        server.wait()
