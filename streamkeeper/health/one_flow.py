@@ -8,6 +8,7 @@ from typing import Any
 
 from streamkeeper.amounts import in_words
 from streamkeeper.declare.model import pipeline_to_json, without_code
+from streamkeeper.declare.offsets import describe
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import newest_summary
 from streamkeeper.drivers import batch_numbers
@@ -78,6 +79,7 @@ def _generation(settings: Settings, home: FlowHome, one: Generation) -> dict[str
         **_only(one, "number", "previous", "why", "by", "at", "state", "recovery"),
         "start": one.start.mode,
         "began": None if start is None else start.at,
+        "positions": {} if start is None else {name: describe(at) for name, at in start.positions.items()},
         "last_batch": generations.committed(home, one.number, None),
         "prices": _prices(settings, home, one),
     }

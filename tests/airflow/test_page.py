@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,14 @@ from streamkeeper_airflow.page.patience import NoAnswer, Patience
 
 from streamkeeper.drivers.batch_numbers import Batch, keep
 from streamkeeper.errors import StorageError
-from streamkeeper.flows import generations, holds
+from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.files import open_home
 from streamkeeper.health import metrics
+from streamkeeper.history import rows
+from streamkeeper.history.rows import Sample, Totals
 from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.plans.plan import Plan, to_json
 from streamkeeper.settings import Settings
 from streamkeeper.storage import LocalStorage, open_storage
 from tests.airflow.conftest import PIPELINE
@@ -30,6 +35,7 @@ from tools.waiting import wait_until
 
 FLOWS, METRICS = "/streamkeeper/api/flows", "/streamkeeper/metrics"
 FIRST = "/streamkeeper/api/dags/flow__first__first_flow"
+STEPS = ("pin", "copy")
 Get = Callable[..., Response]
 
 
@@ -95,6 +101,56 @@ def test_a_flow_is_shown_with_its_generations_holds_and_batches_and_other_dags_h
     assert [one["rows"] for one in found["batches"]] == [10]
     assert get("/streamkeeper/api/dags/reset_checkpoint", "VIEWER").json() == {"recovery": True}
     assert get("/streamkeeper/api/dags/monitor_flows", "VIEWER").json() == {"recovery": False}
+
+
+def test_the_history_is_columns_of_the_hours_asked_for(get: Get) -> None:
+    home = open_home(Settings.from_environment(), "first.first_flow")
+    now = time.time()
+    for minute, batches in ((180, 2), (20, 3), (10, 9)):
+        told = Totals(batches, 10 * batches, 0.5 * batches, phases={"addBatch": 0.4 * batches})
+        seen = Sample(now - 60 * minute, 1, told, "running", 1, lag_seconds=7.0)
+        rows.record(home, seen, now - 12000, lambda epoch: Totals())
+    found = get(f"{FIRST}/history?flow=first.first_flow&hours=1", "VIEWER").json()
+    assert (found["columns"]["batches"], found["columns"]["lag_seconds"]) == ([1, 6], [7.0, 7.0])
+    assert found["phases"]["addBatch"] == pytest.approx([0.4, 2.4])
+    assert len(get(f"{FIRST}/history?flow=first.first_flow", "VIEWER").json()["columns"]["at"]) == 3
+    assert get(f"{FIRST}/history?flow=second.second_flow", "VIEWER").status_code == 404
+    assert get(f"{FIRST}/history?flow=first.first_flow&hours=999", "VIEWER").status_code == 422
+    assert get(f"{FIRST}/history?flow=first.first_flow").status_code == 401
+
+
+def test_a_recovery_tells_its_steps_with_times_and_who_may_answer(get: Get) -> None:
+    settings = Settings.from_environment()
+    plans = [
+        Plan(
+            "backup_table",
+            engine.recovery_id("backup_table", run),
+            "first",
+            (),
+            {"by": "ada"},
+            (),
+            STEPS,
+            "t",
+        )
+        for run in ("before", "now")
+    ]
+    books = [ledger.open(open_storage(settings.state), "first", one.recovery_id) for one in plans]
+    for plan, book in zip(plans, books, strict=True):
+        book.record(ledger.PLANNED, to_json(plan))
+        book.record("pin.started", {})
+    books[0].record("pin.done", {})
+    books[0].record(ledger.ENDED, {})
+    books[1].record("pin.progress", {"chunk": 1, "of": 4})
+    path = "/streamkeeper/api/dags/backup_table/runs/now"
+    found = get(path, "ADMIN").json()
+    pin, copy = found["steps"]
+    assert (pin["state"], pin["progress"], copy["state"]) == ("started", {"chunk": 1, "of": 4}, "to come")
+    assert 0 <= pin["usual"] < 60 and pin["began"] is not None and copy["usual"] is None
+    assert (found["may_answer"], found["may_resume"], found["over"]) == (True, True, None)
+    seen = get(path, "VIEWER").json()
+    assert (seen["may_answer"], seen["may_resume"]) == (False, False)
+    assert get(path.replace("now", "before"), "ADMIN").json()["over"] == "ended"
+    assert get(path.replace("now", "never"), "ADMIN").json().get("recovery") is None
 
 
 def test_a_torn_file_is_a_row_that_says_so_and_its_own_page_an_answer(get: Get) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.airflow.service import AirflowService
+from demo.airflow.service import USER, AirflowService
 from demo.data.generator import Generator
 from streamkeeper.flows import holds
 from streamkeeper.flows.files import FlowHome
@@ -40,6 +40,9 @@ is parsed unless it is asked for.
 """
 
 
+VIEWER = "viewer"
+"""A user who may look at everything, and start nothing."""
+ROLES = {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin,{VIEWER}:viewer"}
 LIVES = pytest.StashKey[ExitStack]()
 
 
@@ -72,7 +75,7 @@ def airflow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     lives = ExitStack()
     request.config.stash[LIVES] = lives
     mail, hook = lives.enter_context(mail_server()), lives.enter_context(webhook())
-    extra = {**TIMES, **_connections(mail, hook), **lives.enter_context(airflow_database())}
+    extra = {**TIMES, **ROLES, **_connections(mail, hook), **lives.enter_context(airflow_database())}
     service = lives.enter_context(AirflowService(root / "airflow", settings, extra=extra))
     return World(settings, service, Generator(Producer(Path(settings.data) / "resting")), mail, hook)
 

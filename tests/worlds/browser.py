@@ -51,7 +51,10 @@ class Person:
     :raises tools.browser.BrowserError: there is no browser.
     """
 
-    def __init__(self, service: AirflowService, folder: Path) -> None:
+    def __init__(
+        self, service: AirflowService, folder: Path, user: str = USER, password: str | None = None
+    ) -> None:
+        self._user, self._password = user, password or service.password
         self._service, self._pictures = service, Path(os.environ.get(SCREENSHOTS) or folder)
         program = (str(browser.program()), *ARGUMENTS, f"--user-data-dir={folder / 'profile'}")
         with (folder / "browser.log").open("wb") as log:
@@ -67,6 +70,7 @@ class Person:
         target = self._ask("Target.createTarget", url="about:blank")["targetId"]
         session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self._session: dict[str, str] = {"sessionId": session}
+        self._ask("Page.enable")  # or no script is added to pages
 
     def close(self) -> None:
         """Close the browser."""
@@ -78,14 +82,45 @@ class Person:
         self._ask("Page.navigate", url=f"{self._service.url}{path}")
         home, name = "[data-testid=nav-home-link], a[aria-label=Home]", "input[name=username]"
         if self._wait(f"return all({json.dumps(home)}).length ? 1 : all('{name}').length ? 2 : 0", path) == 2:
-            self.write(name, USER)
-            self.write("input[type=password]", self._service.password)
+            self.write(name, self._user)
+            self.write("input[type=password]", self._password)
             self.click("button[type=submit]")
             self._wait("return !location.pathname.includes('/auth/login')", "the login is over")
 
-    def click(self, selector: str) -> None:
-        """Click on the first visible element of a CSS selector, as soon as nothing covers it."""
-        x, y = self._wait(AT % (json.dumps(selector), "true"), f"{selector} can be clicked")
+    def answers(self, path: str, value: Any) -> None:
+        """Let the pages that are opened from now on get a value where they ask for a path."""
+        faked = f"new URL(asked, document.baseURI).pathname.endsWith({json.dumps(path)})"
+        answer = f"new Response({json.dumps(json.dumps(value))}, {{status: 200}})"
+        source = (
+            f"{{ const ask = window.fetch; window.fetch = async (asked, ...more) =>"
+            f" typeof asked === 'string' && {faked} ? {answer} : ask(asked, ...more); }}"
+        )
+        self._ask("Page.addScriptToEvaluateOnNewDocument", source=source)
+
+    def resize(self, width: int, height: int = 800) -> None:
+        """Give the window another size."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self._ask("Emulation.setDeviceMetricsOverride", **size)
+
+    def type_key(self, key: str, code: int, text: str = "") -> None:
+        """Press one key; ``code`` is its Windows key code, ``text`` what it writes."""
+        for event in ("keyDown", "keyUp"):
+            typed = {"text": text} if event == "keyDown" and text else {}
+            self._ask("Input.dispatchKeyEvent", type=event, key=key, windowsVirtualKeyCode=code, **typed)
+
+    def await_that(self, expression: str, what: str) -> Any:
+        """Wait until an expression of JavaScript is neither false nor empty; return it. ``all(selector)``
+        gives the visible elements of a CSS selector.
+        """
+        return self._wait(f"return {expression}", what)
+
+    def click(self, selector: str, across: float = 0.5) -> None:
+        """Click on the first visible element of a CSS selector, as soon as nothing covers it.
+
+        :param across: where, as a part of its width.
+        """
+        at = AT.replace("box.width / 2", f"box.width * {across}")
+        x, y = self._wait(at % (json.dumps(selector), "true"), f"{selector} can be clicked")
         for event in ("mouseMoved", "mousePressed", "mouseReleased"):
             self._ask("Input.dispatchMouseEvent", type=event, x=x, y=y, button="left", clickCount=1)
 

@@ -16,15 +16,16 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, get_user
 from airflow.configuration import conf
-from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query
 from fastapi.responses import PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.health import flows as health
-from streamkeeper.health import metrics, one_flow
+from streamkeeper.health import metrics
+from streamkeeper.health.flows import FlowHealth
 from streamkeeper.health.metrics import Seen
-from streamkeeper.manifest.manifest import Manifest, read_manifest
+from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.recover.plans.kind import KINDS
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
@@ -40,6 +41,8 @@ KEPT_SECONDS = 3.0
 """Seconds for which one look serves all who ask."""
 ANSWER_SECONDS = 5.0
 """Seconds that a read is waited for; then the last answer serves, or there is none."""
+Hours = Annotated[float, Query(gt=0, le=48)]
+"""Hours of history: as many as its minutes are kept."""
 MOST_READS = 16
 """Reads that may be under way at once: a store that hangs takes so many threads, and no more."""
 STARTS = (
@@ -69,6 +72,10 @@ class Look:
     found: Looked
     at: float
     overdue: str | None = None
+
+    def rows_of(self, dag_id: str) -> list[FlowHealth]:
+        """Return the rows of a DAG's flows: several, if they share a driver; none if it runs no flow."""
+        return [row for row in self.found[1].rows if row.dag_id == dag_id]
 
 
 class Kept:
@@ -149,23 +156,44 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
         }
 
     @router.get("/dags/{dag_id}")
-    def dag(dag_id: str, user: GetUserDep) -> dict[str, Any]:
+    def dag(dag_id: str, user: GetUserDep, flow: str = "") -> dict[str, Any]:
         _check_may_read(user, dag_id)
         look = _told(kept.newest)
-        manifest, seen = look.found
-        row = next((row for row in seen.rows if row.dag_id == dag_id), None)
-        if row is None:
+        rows = look.rows_of(dag_id)
+        if not rows:
             return {"recovery": dag_id in KINDS}
-        read = partial(one_flow.look, Settings.from_environment(), manifest.find(row.flow), row)
-        found = dict(_told(patience.ask, dag_id, read))
+        row = next((row for row in rows if row.flow == flow), rows[0])
+        read = partial(details.of_flow, Settings.from_environment(), look.found[0].find(row.flow), row)
+        found = dict(_told(patience.ask, row.flow, read))
         if not _may(user, dag_id, DagAccessEntity.TASK_LOGS):
             found["log"] = {"where": None, "lines": []}
-        return {**found, "at": look.at, "overdue": look.overdue, "may": _may_start(user)}
+        beside = [{"flow": one.flow, "state": one.state} for one in rows]
+        told = {"beside": beside, "at": look.at, "overdue": look.overdue}
+        return {**found, **told, "may": _may_start(user)}
+
+    @router.get("/dags/{dag_id}/history")
+    def history(dag_id: str, user: GetUserDep, flow: str, hours: Hours = 6.0) -> dict[str, Any]:
+        _check_may_read(user, dag_id)
+        of = _flow_of(_told(kept.newest), dag_id, flow)
+        read = partial(details.of_history, of, hours)
+        return _told(patience.ask, ("history", flow, hours), read)
 
     @router.get("/dags/{dag_id}/runs/{run_id:path}")
     def run(dag_id: str, run_id: str, user: GetUserDep) -> dict[str, Any]:
         _check_may_read(user, dag_id)
-        return _told(patience.ask, (dag_id, run_id), partial(details.of_recovery, dag_id, run_id))
+        if dag_id not in KINDS:
+            return {"recovery": None}
+        found = _told(patience.ask, (dag_id, run_id), partial(details.of_recovery, dag_id, run_id))
+        dags = {row.flow: row.dag_id for row in _told(kept.newest).found[1].rows}
+        of = {flow: dags[flow] for flow in found.get("flows", ()) if flow in dags}
+        for other in of.values():
+            _check_may_read(user, other)
+        return {
+            **found,
+            "dags": of,
+            "may_answer": _may_change(user, dag_id, DagAccessEntity.HITL_DETAIL),
+            "may_resume": _may_change(user, dag_id, DagAccessEntity.TASK_INSTANCE),
+        }
 
     return router
 
@@ -182,6 +210,19 @@ def _may(user: Any, dag_id: str, what: DagAccessEntity | None = None) -> bool:
     return get_auth_manager().is_authorized_dag(
         method="GET", access_entity=what, details=DagDetails(id=dag_id), user=user
     )
+
+
+def _may_change(user: Any, dag_id: str, what: DagAccessEntity) -> bool:
+    return get_auth_manager().is_authorized_dag(
+        method="PUT", access_entity=what, details=DagDetails(id=dag_id), user=user
+    )
+
+
+def _flow_of(look: Look, dag_id: str, flow: str) -> Flow:
+    """Return a flow of a DAG that a person may read."""
+    if flow not in [row.flow for row in look.rows_of(dag_id)]:
+        raise HTTPException(404, f"The DAG {dag_id} runs no flow {flow!r}.")
+    return look.found[0].find(flow)
 
 
 def _check_may_read(user: Any, dag_id: str) -> None:

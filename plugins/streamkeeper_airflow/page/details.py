@@ -1,22 +1,97 @@
-"""What the page shows of one recovery."""
+"""What the page shows of one flow beside what the command line does, and of one recovery."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from statistics import median
 from typing import Any
 
-from streamkeeper.flows import ledger
+from streamkeeper.flows import generations, ledger
+from streamkeeper.flows.files import FlowHome, open_home
+from streamkeeper.flows.ledger import Event
 from streamkeeper.health import one_flow
+from streamkeeper.health.flows import FlowHealth
+from streamkeeper.history import events, rows
+from streamkeeper.manifest.manifest import Flow
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans import explain
+from streamkeeper.recover.plans.kind import kind
+from streamkeeper.recover.plans.plan import Plan
+from streamkeeper.recover.steps.shared import APPROVED
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 
+EVENTS = 50
+"""Newest events of a flow that are shown."""
+PAST = 5
+"""Newest recoveries of a kind whose steps tell how long a step takes."""
 _HOW = ("done", "failed", "started")
 """Events that tell of a step how far it is, the last first."""
 
 
+def of_flow(settings: Settings, flow: Flow, row: FlowHealth) -> dict[str, Any]:
+    """Return all that is known of a flow, its newest events, and what its forms are filled in with.
+
+    :raises StreamkeeperError: one of its files cannot be read.
+    """
+    home = open_home(settings, flow.full_name)
+    numbers = home.generations()
+    start = generations.read_start(home, numbers[-1]) if numbers else None
+    return {
+        **one_flow.look(settings, flow, row),
+        "events": _events(home),
+        "stateful": None if start is None else bool(start.operators),
+        "read": [one.name for one in flow.pipeline.sources_of(flow.declaration)],
+        "others": [
+            f"{flow.pipeline.name}.{one.name}" for one in flow.pipeline.flows if one.name != flow.name
+        ],
+    }
+
+
+def of_history(flow: Flow, hours: float) -> dict[str, Any]:
+    """Return the minutes of the last hours as columns, oldest first, and when each generation was decided.
+
+    :raises StreamkeeperError: a file of the history is damaged.
+    """
+    home = open_home(Settings.from_environment(), flow.full_name)
+    now = time.time()
+    found = rows.minutes(home, now - hours * 3600)
+    plain = (
+        "at",
+        "seconds",
+        "drivers",
+        "generation",
+        "batches",
+        "rows",
+        "batch_seconds",
+        "late",
+        "state_rows",
+    )
+    more = ("state_bytes", "watermark", "lag_seconds", "lag_records")
+    phases = sorted({name for row in found for name in row.phases})
+    return {
+        "now": now,
+        "hours": hours,
+        "columns": {name: [getattr(row, name) for row in found] for name in (*plain, *more)},
+        "phases": {name: [row.phases.get(name, 0.0) for row in found] for name in phases},
+    }
+
+
+def _only(item: object, *fields: str) -> dict[str, Any]:
+    return {name: getattr(item, name) for name in fields}
+
+
+def _events(home: FlowHome) -> list[dict[str, Any]]:
+    """Return the newest events of a flow, the newest first."""
+    found = events.of_flow(events.read(home.storage, home.pipeline), home.names, home.full_name)
+    return [_only(one, "at", "kind", "text", "by", "recovery") for one in reversed(found[-EVENTS:])]
+
+
 def of_recovery(dag_id: str, run_id: str) -> dict[str, Any]:
-    """Return a recovery: its plan in words, its prices, its steps, and the events of its ledger.
+    """Return a recovery: its plan in words, its prices, its steps with their times, and its ledger.
 
     An empty object if the run has no plan, such as one whose values were refused.
 
@@ -29,16 +104,85 @@ def of_recovery(dag_id: str, run_id: str) -> dict[str, Any]:
     if pipeline is None:
         return {}
     plan = engine.read_plan(settings, pipeline, recovery)
-    events = ledger.open(storage, pipeline, recovery).events()
-    named = {event.event for event in events}
+    told = ledger.open(storage, pipeline, recovery).events()
+    named = {event.event for event in told}
+    over = next((event for event in ledger.OVER if event in named), None)
+    usual = {} if over else _usual_seconds(settings.state, pipeline, recovery, plan.recovery)
     return {
         "recovery": recovery,
+        "kind": plan.recovery,
+        "flows": [flow.flow for flow in plan.flows],
+        "by": plan.by,
+        "reason": plan.reason,
         "headline": explain.headline(plan),
         "plan": explain.as_text(plan),
         "prices": [price for flow in plan.flows for price in one_flow.prices_of(flow)],
-        "steps": [
-            {"name": step, "state": next((how for how in _HOW if f"{step}.{how}" in named), "to come")}
-            for step in plan.steps
+        "copies": [_only(one, "what", "bytes", "rows", "files") for one in plan.copies],
+        "refusals": [one.message for one in plan.refusals],
+        "approved": APPROVED in named,
+        "over": over,
+        "past_return": _past_return(plan, named),
+        "steps": [_step(plan, step, told, usual.get(step)) for step in plan.steps],
+        "events": [
+            {
+                "at": event.at,
+                "event": event.event,
+                "evidence": {} if event.event == ledger.PLANNED else event.evidence,
+            }
+            for event in told
         ],
-        "events": [{"at": event.at, "event": event.event} for event in events],
+    }
+
+
+def _past_return(plan: Plan, named: set[str]) -> bool:
+    """Return whether the recovery began a step that changes something for good."""
+    of = kind(plan.recovery)
+    return any(f"{step.name}.started" in named for step in of.steps if step.changes)
+
+
+def _step(plan: Plan, step: str, told: Sequence[Event], usual: float | None) -> dict[str, Any]:
+    """Return how far a step is; times are in seconds since 1970, ``usual`` is how long it took before."""
+    mine = {event.event.rpartition(".")[2]: event for event in told if event.event.rpartition(".")[0] == step}
+    state = next((how for how in _HOW if how in mine), "to come")
+    if state == "failed" and mine["started"].number > mine["failed"].number:
+        state = "started"
+    return {
+        "name": step,
+        "does": kind(plan.recovery).step(step).does,
+        "state": state,
+        "began": _moment(mine.get("started")),
+        "ended": _moment(mine.get("done")),
+        "progress": mine["progress"].evidence if "progress" in mine and state != "done" else None,
+        "error": mine["failed"].evidence.get("error") if state == "failed" else None,
+        "usual": usual,
+    }
+
+
+def _moment(event: Event | None) -> float | None:
+    return None if event is None else datetime.fromisoformat(event.at).timestamp()
+
+
+def _usual_seconds(state: str, pipeline: str, recovery: str, of: str) -> dict[str, float]:
+    """Return how long each step took in other recoveries of the kind: the median of the newest that ended."""
+    storage = open_storage(state)
+    others = [
+        one for one in ledger.recoveries(storage, pipeline) if one != recovery and one.startswith(f"{of}-")
+    ]
+    ended = [one for one in others if ledger.open(storage, pipeline, one).end() is not None][-PAST:]
+    found: dict[str, list[float]] = {}
+    for one in ended:
+        for step, seconds in _seconds_of(state, pipeline, one).items():
+            found.setdefault(step, []).append(seconds)
+    return {step: median(seconds) for step, seconds in found.items()}
+
+
+@lru_cache(maxsize=256)
+def _seconds_of(state: str, pipeline: str, recovery: str) -> Mapping[str, float]:
+    """Return how long each step of a recovery that has ended took; its ledger does not change any more."""
+    told = ledger.open(open_storage(state), pipeline, recovery).events()
+    began = {event.event: _moment(event) or 0.0 for event in told}
+    return {
+        step: ended - began[f"{step}.started"]
+        for name, ended in began.items()
+        if (step := name.removesuffix(".done")) != name and f"{step}.started" in began
     }

@@ -1,0 +1,113 @@
+// What all parts of the page share: how it asks, how it says numbers, and small elements.
+// Texts of users are children of elements, so that they are shown as text.
+const { createElement: h, useCallback, useEffect, useState } = globalThis.React;
+const { Badge, Box, Heading, Table, Text } = globalThis.ChakraUI;
+
+const EVERY = 5000;
+export const COLOURS = {
+  running: "green", idle: "green", done: "gray", starting: "blue", "catching up": "yellow", retrying: "orange",
+  down: "red", parked: "red", unreadable: "red", held: "purple", stopping: "purple", "change refused": "orange",
+};
+export const dash = "–";
+
+// A URL below the path of Airflow's base URL.
+export const url = (path) => new URL(path, document.baseURI).toString();
+export const segment = encodeURIComponent;
+
+export async function ask(path, method = "GET", body = undefined) {
+  const answer = await fetch(url(path), {
+    method, credentials: "same-origin",
+    ...(body === undefined ? {} : { headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }),
+  });
+  const found = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Error(said(found.detail) || `${answer.status} ${answer.statusText}`);
+  return found;
+}
+
+// Airflow says what is wrong as a text, or as a list with a place and a message for each.
+function said(detail) {
+  if (typeof detail === "string") return detail;
+  if (Array.isArray(detail)) return detail.map((one) => `${(one.loc || []).slice(1).join(".")}: ${one.msg}`).join("; ");
+  return detail ? JSON.stringify(detail) : "";
+}
+
+// Ask for something now and every few seconds, but not while nobody looks; `again` asks at once.
+export function useLook(path, every = EVERY) {
+  const [seen, setSeen] = useState({});
+  const again = useCallback(async () => {
+    if (!path) return;
+    try {
+      const found = await ask(path);
+      const age = found.overdue && Date.now() / 1000 - found.at;
+      setSeen({ path, found, error: found.overdue || undefined, age });
+    }
+    catch (error) { setSeen((before) => ({ ...before, path, error: String(error.message || error) })); }
+  }, [path]);
+  useEffect(() => {
+    again();
+    const timer = setInterval(() => { if (!document.hidden) again(); }, every);
+    return () => clearInterval(timer);
+  }, [again, every]);
+  return { ...seen, again };
+}
+
+const none = (value) => value === null || value === undefined;
+export const whole = (value) => (none(value) ? dash : Math.round(value).toLocaleString("en"));
+export const age = (seconds) => {
+  if (none(seconds)) return dash;
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
+};
+export const since = (text) => (text ? age((Date.now() - Date.parse(text)) / 1000) : dash);
+export const size = (bytes) => {
+  if (!bytes) return dash;
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  const step = Math.min(units.length - 1, Math.floor(Math.log10(bytes) / 3));
+  return `${(bytes / 1000 ** step).toFixed(step ? 1 : 0)} ${units[step]}`;
+};
+// A moment, as a text or in seconds since 1970, in the zone of whoever looks.
+export const moment = (at) => (at ? new Date(typeof at === "number" ? at * 1000 : at).toLocaleString("sv") : dash);
+
+// How far a flow is behind, in words.
+export function behind(row) {
+  const lag = row.lag;
+  if (!lag) return row.waiting_since ? `input waits for ${age(Date.now() / 1000 - row.waiting_since)}` : dash;
+  if (lag.seconds === 0) return "nothing waits";
+  const parts = [none(lag.seconds) ? null : age(lag.seconds), none(lag.records) ? null : `${whole(lag.records)} records`];
+  if (none(lag.records)) {
+    for (const name of ["files", "versions"]) if (!none(lag[name])) parts.push(`${whole(lag[name])} ${name}`);
+  }
+  return parts.filter(Boolean).join(", ") || "unknown";
+}
+// Seconds behind that are added or gone each second; below this they count as steady.
+const STEADY = 0.02;
+export function trend(row) {
+  const change = row.lag?.trend;
+  if (none(change) || row.lag.seconds === 0) return null;
+  if (Math.abs(change) < STEADY) return { arrow: "→", text: "steady" };
+  const left = row.lag.caught_up_in;
+  return change > 0 ? { arrow: "↗", text: "grows" }
+    : { arrow: "↘", text: none(left) ? "shrinks" : `caught up in ${age(left)}` };
+}
+
+export const State = ({ state }) => h(Badge, { colorPalette: COLOURS[state] || "gray" }, state);
+export const Problem = ({ text }) => h(Box, { role: "alert", color: "fg.error", p: 2, overflowWrap: "anywhere" }, text);
+export const Card = ({ title, children, ...more }) => h(Box, { as: "section", borderWidth: 1, borderRadius: "md", p: 3,
+  mb: 3, minW: 0, "aria-label": title, ...more }, h(Heading, { as: "h3", size: "sm", mb: 2 }, title), children);
+export const Lines = ({ text }) => h("pre", { style: { whiteSpace: "pre-wrap", overflowWrap: "anywhere", fontSize: "0.85em" } }, text);
+export const Small = ({ children, ...more }) => h(Text, { fontSize: "xs", color: "fg.muted", ...more }, children);
+export const Waiting = ({ error }) => (error ? h(Problem, { text: error }) : h(Text, { p: 4 }, "Looking …"));
+
+// What is wider than the window scrolls by itself; the page does not.
+export const Wide = ({ children }) => h("div", { style: { overflowX: "auto", maxWidth: "100%" }, tabIndex: 0, role: "region", "aria-label": "Table" }, children);
+export const Grid = ({ titles, rows, keys }) => h(Wide, null, h(Table.Root, { size: "sm" },
+  h(Table.Header, null, h(Table.Row, null, titles.map((title) => h(Table.ColumnHeader, { key: title }, title)))),
+  h(Table.Body, null, rows.map((row, at) => h(Table.Row, { key: keys ? keys[at] : at },
+    row.map((cell, place) => h(Table.Cell, { key: place, verticalAlign: "top" }, cell)))))));
+
+// The window of Airflow around the page may be wider than the page's own part of it.
+export const Page = ({ children }) => h("div", { className: "streamkeeper", style: { padding: "1rem", minWidth: 0, maxWidth: "100%", overflowX: "hidden" } },
+  h("style", null, ".streamkeeper :focus-visible { outline: 2px solid currentColor; outline-offset: 2px; }"
+    + " .streamkeeper tr[data-flow] { cursor: pointer; } .streamkeeper a { text-decoration: underline; }"),
+  children);

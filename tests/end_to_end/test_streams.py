@@ -1,0 +1,175 @@
+"""The page *Streams* in a browser: what it shows, and a recovery from a click to the first new batch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from demo.airflow.service import Ports
+from demo.processes import end_group
+from streamkeeper.flows import generations
+from streamkeeper.health.flows import STATES, FlowHealth
+from tests.end_to_end.conftest import VIEWER
+from tests.end_to_end.world import ENDING, World
+from tests.worlds.browser import Person
+from tools.waiting import wait_until
+
+pytestmark = pytest.mark.long
+
+NAME = "shown"
+FLOW, DAG = f"{NAME}.clean_events", f"flow__{NAME}__clean_events"
+LIST, TAB = "/plugin/streams", f"/dags/{DAG}/plugin/stream"
+SPITE = "<img src=x onerror='window.hurt=1'>"
+WIDTH = "document.documentElement.scrollWidth <= window.innerWidth"
+
+
+def row(number: int, state: str, **more: Any) -> dict[str, Any]:
+    """Give the row of a flow as the page gets it."""
+    name = f"p{number % 7}.flow_{number:04d}"
+    seen = FlowHealth(name, f"p{number % 7}", "t", f"flow__{number}", "10 seconds", state, f"it is {state}")
+    return {**replace(seen, **more).to_json()}
+
+
+def answer(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Give the page's answer with some rows."""
+    counts = {state: sum(one["state"] == state for one in rows) for state in STATES}
+    found = {state: count for state, count in counts.items() if count}
+    return {"at": time.time(), "overdue": None, "counts": found, "flows": rows, "errors": {}, "may": []}
+
+
+@pytest.fixture
+def viewer(world: World, tmp_path: Path) -> Iterator[Person]:
+    """Somebody who may look, and start nothing."""
+    passwords = json.loads((world.service.home / "simple_auth_manager_passwords.json.generated").read_text())
+    (tmp_path / VIEWER).mkdir()
+    somebody = Person(world.service, tmp_path / VIEWER, VIEWER, passwords[VIEWER])
+    yield somebody
+    somebody.close()
+
+
+def test_every_state_is_a_row_in_words_and_texts_of_users_are_text(person: Person) -> None:
+    rows = [row(number, state) for number, state in enumerate(STATES)]
+    rows[0] |= {"detail": SPITE, "last_recovery": SPITE}
+    person.answers("/streamkeeper/api/flows", answer(rows))
+    person.visit(LIST)
+    for one in rows:
+        person.reads(f"[data-flow='{one['flow']}']", one["state"])
+        person.reads(f"[data-flow='{one['flow']}']", one["detail"])
+    person.await_that("typeof window.hurt === 'undefined'", "no text of a user was run")
+    shown = person.await_that("all('[data-flow]').map(one => one.dataset.flow).join()", "the rows")
+    assert shown.split(",")[0] == next(one["flow"] for one in rows if one["state"] == "parked")
+    person.resize(400)
+    person.await_that(WIDTH, "a window of 400 pixels needs no scrolling sideways")
+    person.await_that("all('[data-flow] a')[0].focus() || 1", "the first flow has the focus")
+    person.type_key("Enter", 13, "\r")
+    person.await_that("location.search.includes('flow=')", "Enter opens it")
+
+
+def test_a_thousand_flows_are_drawn_by_the_hundred_and_a_search_answers_at_once(person: Person) -> None:
+    rows = [row(number, STATES[number % len(STATES)]) for number in range(1000)]
+    person.answers("/streamkeeper/api/flows", answer(rows))
+    person.visit(LIST)
+    person.await_that("all('[data-flow]').length === 100", "a hundred rows are drawn")
+    person.press("Show 100 more")
+    person.await_that("all('[data-flow]').length === 200", "a hundred more are drawn")
+    person.await_that("performance.mark('typed') && 1", "the clock is started")
+    person.write("input[aria-label=Search]", "flow_0777")
+    person.await_that("all('[data-flow]').length === 1", "one row fits")
+    person.reads("[data-flow]", "flow_0777")
+
+
+def test_nobody_sees_a_flow_without_a_login(world: World) -> None:
+    for path in ("flows", f"dags/{DAG}", f"dags/{DAG}/history?flow={FLOW}"):
+        with pytest.raises(HTTPError) as refused:
+            urlopen(f"{world.service.url}/streamkeeper/api/{path}")
+        assert refused.value.code == 401
+
+
+def test_a_reset_goes_from_a_click_to_the_first_new_batch_and_a_viewer_only_looks(
+    world: World, person: Person, viewer: Person
+) -> None:
+    world.await_flow("running", generation=1, batch=1)
+    person.visit(LIST)
+    person.reads(f"[data-flow='{FLOW}']", "1")
+    person.picture("streams")
+    person.click(f"[data-flow='{FLOW}'] a")
+    person.click("[data-start=reset_checkpoint]")
+    person.write("input[name=reason]", SPITE)
+    person.press("Make the plan")
+    person.read("Price")
+    viewer.visit(TAB)
+    viewer.read("Declaration")
+    viewer.await_that("all('[data-start]').length === 0", "a viewer gets no buttons")
+    person.await_that("all('[data-answer]').length === 2", "the plan waits for an answer")
+    where = person.await_that("location.pathname", "the run's page")
+    viewer.visit(str(where))
+    viewer.read("It waits for somebody who may approve it.")
+    viewer.await_that("all('[data-answer]').length === 0", "a viewer cannot answer")
+    person.picture("plan")
+    person.click("[data-answer='0']")
+    world.await_flow("running", generation=2, batch=1)
+    person.read("It is done.")
+    person.await_that("typeof window.hurt === 'undefined'", "the reason was not run")
+    decided = generations.read(world.home, 2)
+    assert decided is not None and SPITE in decided.why
+
+
+def test_a_rewind_to_a_point_picked_on_the_chart_goes_to_its_first_new_batch(
+    world: World, person: Person
+) -> None:
+    before = world.await_flow("running", generation=2, batch=1)
+    person.visit(TAB)
+    person.press("1 h")
+    wait_until(lambda: (world.look().batch or 0) > (before.batch or 0) + 3 or None, ENDING, "more batches")
+    person.click("svg[data-chart='Rows/s']", across=0.985)
+    picked = person.await_that("document.querySelector('#streamkeeper-timestamp')?.value", "the moment")
+    assert picked
+    person.picture("stream")
+    person.press("Make the plan")
+    person.click("[data-answer='0']")
+    world.await_flow("running", generation=3, batch=1)
+    person.read("It is done.")
+    person.visit(TAB)
+    person.await_that("all('[data-generation]').length === 3", "three generations are on the line")
+    person.await_that("document.querySelectorAll('[data-mark=recovery]').length", "they are marked")
+
+
+def test_the_page_works_below_a_path(world: World, tmp_path: Path) -> None:
+    ports = Ports.free()
+    base = f"http://127.0.0.1:{ports.api}/air"
+    below = replace(world.service, ports=ports, extra={**world.service.extra, "AIRFLOW__API__BASE_URL": base})
+    command = [Path(sys.executable).with_name("airflow"), "api-server", "--port", str(ports.api)]
+    with (tmp_path / "api.out").open("wb") as output:
+        server = subprocess.Popen(
+            command,
+            env=below.environment(),
+            cwd=below.home,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        wait_until(below.api.healthy, ENDING, "it serves")
+        somebody = Person(below, tmp_path)
+        try:
+            somebody.visit(f"/air{LIST}")
+            somebody.click(f"[data-flow='{FLOW}'] a")
+            somebody.read("Generations")
+            assert str(somebody.await_that("location.pathname", "the flow")).startswith("/air/plugin/streams")
+            somebody.click("[data-start=hold_flows]")
+            somebody.read("Deadline")
+        finally:
+            somebody.close()
+    finally:
+        end_group(server.pid, grace=10)
+        server.wait()
