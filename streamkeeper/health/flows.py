@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -74,23 +74,31 @@ Looked = tuple[Manifest, tuple[FlowHealth, ...]]
 """One look: what is declared, and a row for each flow."""
 
 
-def look_now(settings: Settings) -> Looked:
+Ask = Callable[[str, Callable[[], FlowHealth]], FlowHealth]
+"""Reads the row of a flow, by its full name, and may raise a StreamkeeperError where that takes too long."""
+
+
+def _at_once(_: str, read: Callable[[], FlowHealth]) -> FlowHealth:
+    return read()
+
+
+def look_now(settings: Settings, ask: Ask = _at_once) -> Looked:
     """Return what is declared, and a row for each flow, however broken, in that order.
 
     :raises StreamkeeperError: the pipelines or the state folder cannot be read at all.
     """
     manifest = read_manifest(settings)
-    return manifest, look_at_all(open_storage(settings.state), manifest)
+    return manifest, look_at_all(open_storage(settings.state), manifest, ask)
 
 
-def look_at_all(storage: Storage, manifest: Manifest) -> tuple[FlowHealth, ...]:
+def look_at_all(storage: Storage, manifest: Manifest, ask: Ask = _at_once) -> tuple[FlowHealth, ...]:
     """Return a row for each declared flow, however broken, in the order of the manifest."""
     flows = {flow.full_name: flow for flow in manifest.flows()}
 
     def row(home: FlowHome) -> FlowHealth:
         flow = flows[home.full_name]
         try:
-            return look(home, flow)
+            return ask(flow.full_name, lambda: look(home, flow))
         except StreamkeeperError as error:
             return unreadable(flow, str(error))
         except Exception as error:  # noqa: BLE001 - whatever is wrong in one flow, the others are shown

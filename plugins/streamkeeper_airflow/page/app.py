@@ -5,7 +5,8 @@ from __future__ import annotations
 import hmac
 import os
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,10 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, get_user
 from airflow.configuration import conf
+from airflow.models.dag import DagModel
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException
 from fastapi.responses import PlainTextResponse
 from fastapi.staticfiles import StaticFiles
@@ -23,7 +25,7 @@ from fastapi.staticfiles import StaticFiles
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.health import flows as health
 from streamkeeper.health import metrics
-from streamkeeper.health.flows import Looked
+from streamkeeper.health.flows import FlowHealth, Looked
 from streamkeeper.recover.plans.kind import KINDS
 from streamkeeper.settings import Settings
 from streamkeeper_airflow.page import details
@@ -36,8 +38,12 @@ KEPT_SECONDS = 3.0
 """Seconds for which one look serves all who ask."""
 ANSWER_SECONDS = 5.0
 """Seconds that a read is waited for; then the last answer serves, or there is none."""
+FLOW_SECONDS = 4.0
+"""Seconds that one flow's files are waited for in a look at all; then its row says so."""
 MOST_READS = 16
-"""Reads that may be under way at once: a store that hangs takes so many threads, and no more."""
+"""Reads that may be under way at once, of single flows in a look and of all else: a store that hangs takes so
+many threads of each, and no more.
+"""
 STARTS = (
     "reset_checkpoint",
     "full_refresh",
@@ -103,12 +109,29 @@ class Kept:
         return look
 
 
-def _look() -> Looked:
-    return health.look_now(Settings.from_environment())
+def look_patiently(patience: Patience) -> Looked:
+    """Return what is declared and a row for each flow; one that hangs is a row that says so.
+
+    :raises NoAnswer: all of them hang, so there is nothing to show.
+    """
+    silent = list[NoAnswer]()
+
+    def ask(flow: str, read: Callable[[], FlowHealth]) -> FlowHealth:
+        try:
+            return patience.ask(flow, read)
+        except NoAnswer as error:
+            silent.append(error)
+            raise
+
+    manifest, rows = health.look_now(Settings.from_environment(), ask)
+    if silent and len(silent) == len(rows):
+        raise silent[0]
+    return manifest, rows
 
 
-def create_app(look: Callable[[], Looked] = _look) -> FastAPI:
+def create_app(look: Callable[[], Looked] | None = None) -> FastAPI:
     """Return the application. All routes but the metrics and the script need a login."""
+    look = look or partial(look_patiently, Patience(FLOW_SECONDS, MOST_READS))
     app = FastAPI(title="Streamkeeper", docs_url=None, redoc_url=None, openapi_url=None)
     patience = Patience(ANSWER_SECONDS, MOST_READS)
     kept = Kept(look, KEPT_SECONDS, patience)
@@ -131,13 +154,14 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
     def flows(user: GetUserDep) -> dict[str, Any]:
         look = _told(kept.newest)
         manifest, rows = look.found
-        seen = tuple(row for row in rows if _may(user, row.dag_id))
+        readable = _readable(user, {row.dag_id for row in rows})
+        seen = tuple(row for row in rows if row.dag_id in readable)
         return {
             "at": look.at,
             "overdue": look.overdue,
             "counts": dict(health.counts(seen)),
             "flows": [row.to_json() for row in seen],
-            "errors": manifest.errors,
+            "errors": manifest.errors if _may_read_errors(user) else {},
             "may": _may_start(user),
         }
 
@@ -156,7 +180,12 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
     @router.get("/dags/{dag_id}/runs/{run_id:path}")
     def run(dag_id: str, run_id: str, user: GetUserDep) -> dict[str, Any]:
         _check_may_read(user, dag_id)
-        return _told(patience.ask, (dag_id, run_id), partial(details.of_recovery, dag_id, run_id))
+        rows = _told(kept.newest).found[1]
+        read = partial(details.of_recovery, dag_id, run_id, rows)
+        found: dict[str, Any] = _told(patience.ask, (dag_id, run_id), read)
+        for other in found.pop("dags", ()):
+            _check_may_read(user, other)
+        return found
 
     return router
 
@@ -169,13 +198,26 @@ def _told(read: Callable[..., T], *arguments: Any) -> T:
         raise HTTPException(503, str(error)) from error
 
 
-def _may(user: Any, dag_id: str) -> bool:
-    return get_auth_manager().is_authorized_dag(method="GET", details=DagDetails(id=dag_id), user=user)
+def _readable(user: Any, dag_ids: Iterable[str]) -> set[str]:
+    """Return those of some DAGs that a user may read; Airflow is asked once for all of a team."""
+    asked = list(dag_ids)
+    in_teams = conf.getboolean("core", "multi_team", fallback=False)
+    teams = DagModel.get_dag_id_to_team_name_mapping(asked) if in_teams else {}
+    by_team = defaultdict[str | None, set[str]](set)
+    for dag_id in asked:
+        by_team[teams.get(dag_id)].add(dag_id)
+    filtered = get_auth_manager().filter_authorized_dag_ids
+    return set().union(*(filtered(dag_ids=some, user=user, team_name=team) for team, some in by_team.items()))
 
 
 def _check_may_read(user: Any, dag_id: str) -> None:
-    if not _may(user, dag_id):
+    if not _readable(user, [dag_id]):
         raise HTTPException(403, f"You may not read the DAG {dag_id}.")
+
+
+def _may_read_errors(user: Any) -> bool:
+    """Return whether a user may read why a file cannot be imported, as in Airflow's own list of that."""
+    return get_auth_manager().is_authorized_view(access_view=AccessView.IMPORT_ERRORS, user=user)
 
 
 def _may_start(user: Any) -> list[str]:

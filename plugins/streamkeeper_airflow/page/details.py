@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -65,8 +66,9 @@ def _sources(home: FlowHome) -> list[dict[str, str]]:
     return [{"name": one.name, "kind": one.kind, "position": str(one.position)} for one in found.sources]
 
 
-def of_recovery(dag_id: str, run_id: str) -> dict[str, Any]:
-    """Return a recovery: its plan in words, its prices, its steps, and the events of its ledger.
+def of_recovery(dag_id: str, run_id: str, rows: Sequence[FlowHealth]) -> dict[str, Any]:
+    """Return a recovery: its plan in words, its prices, its steps, the events of its ledger, and the DAGs of
+    all flows that it tells of.
 
     An empty object if the run has no plan, such as one whose values were refused.
 
@@ -83,6 +85,7 @@ def of_recovery(dag_id: str, run_id: str) -> dict[str, Any]:
     named = {event.event for event in events}
     return {
         "recovery": recovery,
+        "dags": _dags(plan, rows),
         "headline": explain.headline(plan),
         "plan": explain.as_text(plan),
         "prices": _prices(plan),
@@ -92,6 +95,16 @@ def of_recovery(dag_id: str, run_id: str) -> dict[str, Any]:
         ],
         "events": [{"at": event.at, "event": event.event} for event in events],
     }
+
+
+def _dags(plan: Plan, rows: Sequence[FlowHealth]) -> set[str]:
+    """Return the DAGs of the flows of a plan, and of those that write its tables. That of a flow which is no
+    longer declared is the one that it would have alone.
+    """
+    known = {row.flow: row.dag_id for row in rows}
+    names = {flow.flow for flow in plan.flows}
+    names |= {row.flow for row in rows if row.pipeline == plan.pipeline and row.table in plan.tables}
+    return {known.get(name, f"flow__{name.replace('.', '__')}") for name in names}
 
 
 def _prices(plan: Plan) -> list[dict[str, str]]:
