@@ -28,6 +28,8 @@ from typing import Any
 from streamkeeper.declare.model import Notifier
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import CLOCK, FlowHome
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from streamkeeper.storage import Storage, read_json, to_json
 from streamkeeper.times import now
 
@@ -148,6 +150,14 @@ def record(home: FlowHome, alert: Alert) -> bool:
     home.storage.create(home.alert(f"pending/{alert.name}"), content)
     if alert.kind in (*TROUBLES, AlertKind.EXPECTATION):
         home.storage.create(home.alert(f"open/{alert.name}"), content)
+    first = alert.text.partition("\n")[0]
+    events.note(
+        home,
+        Kind.RECOVERED if alert.kind is AlertKind.RECOVERED else Kind.ALERT,
+        first if alert.kind is AlertKind.RECOVERED else f"{_SUBJECTS[alert.kind]}: {first}",
+        alert.name,
+        generation=alert.generation,
+    )
     return home.storage.create(home.alert(alert.name), content)
 
 

@@ -56,7 +56,7 @@ def measure(root: Path, flows: int) -> None:
     bare = a_flow(flows, lambda: [Path(file).read_bytes() for file in recorded.files])
     for what, look in {
         "look": lambda: health.look_at_all(storage, manifest),
-        "look that waits for no flow (page)": lambda: health.look_at_all(storage, manifest, patience.ask),
+        "look that waits for no flow (page)": lambda: health.look_at_all(storage, manifest, ask=patience.ask),
         "rows as JSON": lambda: json.dumps([row.to_json() for row in rows]),
         "rows as metrics": lambda: metrics.text(rows),
     }.items():

@@ -1,12 +1,14 @@
 """The monitor: a short task that checks every flow, and alerts if one makes no progress or has recovered.
 
-It also repeats alerts that a notifier could not deliver. It fails, naming the pipeline, while a declared
+It also keeps each flow's numbers (streamkeeper.history), folds events, and repeats alerts that a notifier
+could not deliver. It fails, naming the pipeline, while a declared
 notifier cannot be used or a flow cannot be read, so that such a fault is visible.
 """
 
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
@@ -17,6 +19,9 @@ from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.drivers.progress import Look, State
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import FlowHome
+from streamkeeper.health import flows as health
+from streamkeeper.health import past
+from streamkeeper.history import events
 from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.redaction import redact_text
@@ -55,6 +60,7 @@ class MonitorFlows(BaseOperator):
             else:
                 self.log.info("%s", look)
                 found.append(look.to_json())
+        faults += self._folded(storage, [pipeline.name for pipeline in manifest.pipelines])
         if faults:
             context["ti"].xcom_push(key="return_value", value=found)
             raise AirflowFailException("\n".join(faults))
@@ -75,7 +81,17 @@ class MonitorFlows(BaseOperator):
         self._tell_recovered(settings, home, flow, look)
         for alert in alerts.pending(home):
             notify.deliver(home, alert, flow.pipeline.notifiers, lambda: now)
+        # Last: an alert does not wait for a history that cannot be written.
+        past.keep(home, health.look(home, flow), now)
         return look
+
+    def _folded(self, storage: Storage, pipelines: Sequence[str]) -> Iterator[str]:
+        """Fold the events of pipelines, and yield what went wrong."""
+        for pipeline in pipelines:
+            try:
+                events.fold(storage, pipeline)
+            except StreamkeeperError as error:
+                yield f"The events of {pipeline} could not be folded: {error}"
 
     def _tell_recovered(self, settings: Settings, home: FlowHome, flow: Flow, look: Look) -> None:
         over = [trouble for trouble in alerts.open_troubles(home) if progress.is_over(trouble, look.position)]

@@ -6,7 +6,7 @@ import hmac
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from fastapi.staticfiles import StaticFiles
 
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.health import flows as health
-from streamkeeper.health import metrics
+from streamkeeper.health import metrics, one_flow
 from streamkeeper.health.flows import FlowHealth, Looked
 from streamkeeper.recover.plans.kind import KINDS
 from streamkeeper.settings import Settings
@@ -173,8 +173,10 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
         row = next((row for row in rows if row.dag_id == dag_id), None)
         if row is None:
             return {"recovery": dag_id in KINDS}
-        read = partial(details.of_flow, manifest.find(row.flow), row)
-        found = _told(patience.ask, dag_id, read)
+        read = partial(one_flow.look, Settings.from_environment(), manifest.find(row.flow), row)
+        found = dict(_told(patience.ask, dag_id, read))
+        if not _may_read_log(user, dag_id):
+            found["log"] = {"where": None, "lines": []}
         return {**found, "at": look.at, "overdue": look.overdue, "may": _may_start(user)}
 
     @router.get("/dags/{dag_id}/runs/{run_id:path}")
@@ -198,16 +200,27 @@ def _told(read: Callable[..., T], *arguments: Any) -> T:
         raise HTTPException(503, str(error)) from error
 
 
+def _teams(dag_ids: list[str]) -> Mapping[str, str | None]:
+    """Return the team of each DAG that has one; the database is asked only where there are teams."""
+    in_teams = conf.getboolean("core", "multi_team", fallback=False)
+    return DagModel.get_dag_id_to_team_name_mapping(dag_ids) if in_teams else {}
+
+
 def _readable(user: Any, dag_ids: Iterable[str]) -> set[str]:
     """Return those of some DAGs that a user may read; Airflow is asked once for all of a team."""
     asked = list(dag_ids)
-    in_teams = conf.getboolean("core", "multi_team", fallback=False)
-    teams = DagModel.get_dag_id_to_team_name_mapping(asked) if in_teams else {}
-    by_team = defaultdict[str | None, set[str]](set)
+    teams, by_team = _teams(asked), defaultdict[str | None, set[str]](set)
     for dag_id in asked:
         by_team[teams.get(dag_id)].add(dag_id)
     filtered = get_auth_manager().filter_authorized_dag_ids
     return set().union(*(filtered(dag_ids=some, user=user, team_name=team) for team, some in by_team.items()))
+
+
+def _may_read_log(user: Any, dag_id: str) -> bool:
+    details = DagDetails(id=dag_id, team_name=_teams([dag_id]).get(dag_id))
+    return get_auth_manager().is_authorized_dag(
+        method="GET", access_entity=DagAccessEntity.TASK_LOGS, details=details, user=user
+    )
 
 
 def _check_may_read(user: Any, dag_id: str) -> None:
@@ -221,12 +234,15 @@ def _may_read_errors(user: Any) -> bool:
 
 
 def _may_start(user: Any) -> list[str]:
-    manager = get_auth_manager()
+    manager, teams = get_auth_manager(), _teams(list(STARTS))
     return [
         dag
         for dag in STARTS
         if manager.is_authorized_dag(
-            method="POST", access_entity=DagAccessEntity.RUN, details=DagDetails(id=dag), user=user
+            method="POST",
+            access_entity=DagAccessEntity.RUN,
+            details=DagDetails(id=dag, team_name=teams.get(dag)),
+            user=user,
         )
     ]
 

@@ -12,6 +12,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.errors import DeclarationError
 from streamkeeper.flows.generations import Generation
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from streamkeeper_jobs.cdc import Step, apply_changes, check_spec, prepare
 from streamkeeper_jobs.sinks.expectations import OwnFailures, Quarantine, check, expected
 from streamkeeper_jobs.sinks.writers_turn import writers_turn
@@ -48,7 +50,7 @@ class CdcSink:
         order = order_beside(job, self._flow)
         turn = writers_turn(job, generation, writes=False)
         with self._placed():
-            prepare(
+            added = prepare(
                 job.spark,
                 frame.schema,
                 self._flow.spec,
@@ -58,6 +60,10 @@ class CdcSink:
                 order,
                 job.settings.tombstones_path(self._flow.target),
             )
+        if added:
+            text = f"the table {self._flow.target} has new columns: {', '.join(added)}"
+            number = generation.number
+            events.note(job.home, Kind.SCHEMA_CHANGED, text, [number, *added], by="driver", generation=number)
 
     def update(self, frame: DataFrame, generation: Generation) -> None:
         self.make(frame, generation)
