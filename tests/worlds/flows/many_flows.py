@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from pathlib import Path
 
-from streamkeeper.drivers import batch_numbers
-from streamkeeper.drivers.batch_numbers import Batch, Numbers, Totals
+from streamkeeper.drivers import batch_numbers, behind
+from streamkeeper.drivers.batch_numbers import Batch, Numbers
+from streamkeeper.drivers.behind import Measured
 from streamkeeper.flows import generations, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import Start
 from streamkeeper.flows.leases import Heartbeat, Lease, Process
+from streamkeeper.health import flows as health
+from streamkeeper.health import past
+from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import Flow, Manifest, write_manifest
 from streamkeeper.settings import Settings
+from streamkeeper.sources.base.format import Lag
 from streamkeeper.storage import LocalStorage, to_json
 from tests.worlds.small_world import World, write_checkpoint
 
@@ -62,7 +68,17 @@ def _drive(home: FlowHome, flow: Flow) -> None:
     generations.begin(home, Start(1, folder, None, {}, {}, (), None, 1, began))
     write_checkpoint(home.storage, folder, made, [[] for _ in range(BATCH.number + 1)], BATCH.number + 1)
     home.storage.create(home.lease(1), to_json(asdict(Lease(1, Process.current(), 1, began))))
-    told = Numbers(BATCH, Totals(8, 8_000, 20.0, 24))
-    leases.beat(home, Heartbeat(1, 9, "running", 1, began, 7, 9, "local-1", details=told.as_details()))
     home.storage.overwrite(home.progress, to_json({"since": None}))
+    go_on(home, 1)
+    behind.keep(home, Measured({"raw": Lag(records=70, files=3, bytes=9_000, seconds=9.5)}), time.time())
+    past.keep(home, health.look(home, flow), time.time())
+
+
+def go_on(home: FlowHome, batches: int) -> None:
+    """Let the driver of a flow tell its numbers once more, after so many batches."""
+    told = Numbers(BATCH, Totals(batches, 1_000 * batches, 2.5 * batches, 3 * batches))
+    at = "2026-11-21T10:00:00+00:00"
+    leases.beat(
+        home, Heartbeat(1, batches, "running", 1, at, BATCH.number, batches, details=told.as_details())
+    )
     batch_numbers.keep(home, [BATCH] * batch_numbers.KEPT)
