@@ -105,15 +105,17 @@ def told_by(beat: Heartbeat | None) -> Numbers:
 class Machinery:
     """What a driver's last batch ran on, and what its state cost there.
 
-    ``cores`` and ``executors`` are the cluster's; ``changelog`` is whether RocksDB would write a changelog.
-    ``operators`` are the stateful operators of the batch, as Spark's ``StateOperatorProgress`` names their
-    numbers.
+    ``cores``, ``executors`` and ``memory`` are the cluster's, the last in bytes as Spark gives it to
+    computations and storage (some 60 % of the heap), 0 where it is unknown. ``changelog`` is whether RocksDB
+    would write a changelog. ``operators`` are the stateful operators of the batch, as Spark's
+    ``StateOperatorProgress`` names their numbers.
     """
 
     batch: int
     cores: int
     executors: int
     changelog: bool = False
+    memory: int = 0
     operators: Sequence[Mapping[str, Any]] = ()
 
     @property

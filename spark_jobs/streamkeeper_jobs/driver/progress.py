@@ -53,6 +53,7 @@ class Progress:
         self._said: float | None = None
         self._kept, self._unkept = float("-inf"), False
         self._ran_on: Machinery | None = None
+        self._cluster, self._asked = (0, 0, 0), float("-inf")
         self._ui = job.spark.sparkContext.uiWebUrl
         self._executors = Executors(job.spark, job.settings.executors_timeout)
         self._shares = Shares(job.home, job.flow.declaration.expectations, start.number)
@@ -108,11 +109,17 @@ class Progress:
     def _machinery(self, done: Mapping[str, Any]) -> Machinery:
         """Return what a batch ran on."""
         spark = self._job.spark
+        if time.monotonic() - self._asked >= LINE_SECONDS:  # each number is a call of the JVM
+            cores = int(spark.sparkContext.defaultParallelism)
+            self._cluster = cores, self._executors.count(), self._executors.memory()
+            self._asked = time.monotonic()
+        cores, executors, memory = self._cluster
         return Machinery(
             int(done["batchId"]),
-            int(spark.sparkContext.defaultParallelism),
-            self._executors.count(),
+            cores,
+            executors,
             spark.conf.get(CHANGELOG, "false") == "true",
+            memory,
             [{name: one[name] for name in _OF_OPERATORS} for one in done["stateOperators"]],
         )
 
