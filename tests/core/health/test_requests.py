@@ -12,7 +12,7 @@ from streamkeeper.health import flows as health
 from streamkeeper.health import past
 from streamkeeper.manifest.manifest import Manifest
 from streamkeeper.storage import LocalStorage
-from tests.worlds import many_flows
+from tests.worlds.flows import many_flows
 
 MOST = 16
 """Requests for each flow: reads of small files, lists of folders with few names, one time of a file."""

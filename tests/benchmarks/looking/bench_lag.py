@@ -1,5 +1,5 @@
 """How long it takes to measure the lag of a folder with many files, against listing it: ``python
-tests/benchmarks/bench_lag.py``.
+tests/benchmarks/looking/bench_lag.py``.
 
 All files but a hundred are in the files log, whose newest batch is compacted; ``FILES`` is their number. A
 listing with time and size of each file is the least that tells a lag; one of the names alone is beside it.
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(PROJECT))
 
 from streamkeeper.checkpoint import Checkpoint, FileEntry, write_files_log  # noqa: E402

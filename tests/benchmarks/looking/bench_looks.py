@@ -1,5 +1,5 @@
 """What one look at all flows costs, for the page, the metrics and the command line: ``python
-tests/benchmarks/bench_looks.py``.
+tests/benchmarks/looking/bench_looks.py``.
 
 Each row is the time a flow of one look, against a plain read of the same files by the same number of flows.
 The aims: at most 1 ms a flow for 1,000 flows, and no more than for 100. One look serves all who ask in three
@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "plugins"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "plugins"))
 
 from streamkeeper_airflow.page.patience import Patience
 
@@ -25,7 +25,7 @@ from streamkeeper.health import flows as health
 from streamkeeper.health import metrics
 from streamkeeper.storage import LocalStorage
 from tests.benchmarks.ratios import HEADER, print_ratio, rounds
-from tests.worlds import many_flows
+from tests.worlds.flows import many_flows
 
 SIZES = (100, 1_000)
 ROUNDS = rounds(7)
