@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -82,17 +82,26 @@ Looked = tuple[Manifest, tuple[FlowHealth, ...]]
 """One look: what is declared, and a row for each flow."""
 
 
-def look_now(settings: Settings) -> Looked:
+Ask = Callable[[str, Callable[[], FlowHealth]], FlowHealth]
+"""Reads the row of a flow, by its full name, and may raise a StreamkeeperError where that takes too long."""
+
+
+def at_once(_: str, read: Callable[[], FlowHealth]) -> FlowHealth:
+    """Return the row of a flow, however long that takes."""
+    return read()
+
+
+def look_now(settings: Settings, ask: Ask = at_once) -> Looked:
     """Return what is declared, and a row for each flow, however broken, in that order.
 
     :raises StreamkeeperError: the pipelines or the state folder cannot be read at all.
     """
     manifest = read_manifest(settings)
-    return manifest, look_at_all(open_storage(settings.state), manifest)
+    return manifest, look_at_all(open_storage(settings.state), manifest, ask=ask)
 
 
 def look_at_all(
-    storage: Storage, manifest: Manifest, names: Collection[str] | None = None
+    storage: Storage, manifest: Manifest, names: Collection[str] | None = None, ask: Ask = at_once
 ) -> tuple[FlowHealth, ...]:
     """Return a row for each declared flow, however broken, in the order of the manifest.
 
@@ -103,7 +112,7 @@ def look_at_all(
     def row(home: FlowHome) -> FlowHealth:
         flow = flows[home.full_name]
         try:
-            return look(home, flow)
+            return ask(flow.full_name, lambda: look(home, flow))
         except StreamkeeperError as error:
             return unreadable(flow, str(error))
         except Exception as error:  # noqa: BLE001 - whatever is wrong in one flow, the others are shown

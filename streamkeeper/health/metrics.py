@@ -17,7 +17,7 @@ from streamkeeper.drivers import progress
 from streamkeeper.drivers.batch_numbers import Batch
 from streamkeeper.health import flows as health
 from streamkeeper.health import recoveries
-from streamkeeper.health.flows import STATES, UNREADABLE, FlowHealth
+from streamkeeper.health.flows import STATES, UNREADABLE, Ask, FlowHealth, at_once
 from streamkeeper.health.recoveries import Recoveries
 from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import Manifest
@@ -77,13 +77,14 @@ class Seen:
         return tuple(row for row in self.rows if row.state != UNREADABLE)
 
 
-def see(storage: Storage, manifest: Manifest) -> Seen:
+def see(storage: Storage, manifest: Manifest, ask: Ask = at_once) -> Seen:
     """Return a row for each declared flow, however broken, and what else metrics are made of.
 
+    :param ask: reads the row of a flow.
     :raises StorageError: the state folder cannot be read at all.
     """
     at = time.time()
-    rows = health.look_at_all(storage, manifest)
+    rows = health.look_at_all(storage, manifest, ask=ask)
     return Seen(rows, recoveries.count(storage), progress.looked_at(storage), at)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +17,7 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.utils.db import initdb
 from fastapi.testclient import TestClient
 from httpx import Response
+from sqlalchemy import Engine, event
 from streamkeeper_airflow.page import app as page
 from streamkeeper_airflow.page.app import TOKEN, Kept, Looked
 from streamkeeper_airflow.page.patience import NoAnswer, Patience
@@ -29,6 +33,12 @@ from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.plan import Plan, to_json
 from streamkeeper.settings import Settings
+from streamkeeper.flows.generations import StartAt
+from streamkeeper.health.flows import look_at_all
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.plans.plan import FlowPlan, Plan
+from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import LocalStorage, open_storage
 from tests.airflow.conftest import PIPELINE
 from tools.waiting import wait_until
@@ -51,6 +61,7 @@ def get(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]:
             (root / "pipelines" / f"{name}.py").write_text(PIPELINE % {"name": name})
         patch.setattr(page, "KEPT_SECONDS", 0.0)
         patch.setattr(page, "ANSWER_SECONDS", 2.0)
+        patch.setattr(page, "FLOW_SECONDS", 1.0)
         initdb()
         with TestClient(create_app(apps="core")) as client:
 
@@ -64,10 +75,129 @@ def get(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]:
         purge_cached_app()
 
 
-@pytest.mark.parametrize("path", [FLOWS, FIRST, "/streamkeeper/api/dags/reset_checkpoint/runs/x"])
-def test_nobody_sees_anything_without_a_login(get: Get, path: str) -> None:
-    assert get(path).status_code == 401
-    assert get(path, "VIEWER").status_code == 200
+ROUTES = {
+    "/api/flows": ("/api/flows", 401, 200, 200, 200),
+    "/api/dags/{dag_id}": ("/api/dags/flow__first__first_flow", 401, 200, 200, 200),
+    "/api/dags/{dag_id}/runs/{run_id:path}": ("/api/dags/reset_checkpoint/runs/x", 401, 200, 200, 200),
+    "/metrics": ("/metrics", 401, 401, 401, 401),
+    "/static": ("/static/streams.js", 200, 200, 200, 200),
+}
+"""Every route of the application: one address of it, and its answers to nobody, a viewer, a user, an admin.
+The metrics are for who has their token.
+"""
+ROLES = (None, "VIEWER", "USER", "ADMIN")
+
+
+def test_every_route_answers_each_role_as_this_table_says(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN, "open sesame")
+    assert {path for path in paths(page.create_app()) if path} == set(ROUTES)
+    for path, *answers in ROUTES.values():
+        assert [get(f"/streamkeeper{path}", role).status_code for role in ROLES] == answers, path
+    for path in ("/docs", "/redoc", "/openapi.json"):
+        assert get(f"/streamkeeper{path}", "ADMIN").status_code == 404
+
+
+def paths(app: Any) -> Iterator[str]:
+    """Yield the paths of all routes, also of routers that are kept whole in it."""
+    for route in app.routes:
+        inner = getattr(route, "original_router", None)
+        if inner is None:
+            yield route.path
+        else:
+            yield from (f"{route.include_context.prefix}{path}" for path in paths(inner))
+
+
+@pytest.fixture
+def first_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person may read one flow's DAG and those of recoveries, and no list of files that are broken."""
+    manager = type(get_auth_manager())
+    allowed = manager.is_authorized_dag
+
+    def of_first(manager: Any, *, details: Any = None, **asked: Any) -> bool:
+        second = details is not None and details.id == "flow__second__second_flow"
+        return not second and bool(allowed(manager, details=details, **asked))
+
+    monkeypatch.setattr(manager, "is_authorized_dag", of_first)
+    monkeypatch.setattr(manager, "is_authorized_view", lambda *_, **__: False)
+
+
+@pytest.mark.usefixtures("first_only")
+@pytest.mark.parametrize("flows", [("second.second_flow",), ()], ids=["its flow", "its table alone"])
+def test_a_flow_that_one_may_not_read_is_in_no_answer(get: Get, flows: tuple[str, ...]) -> None:
+    settings = Settings.from_environment()
+    (settings.pipelines / "secret.py").write_text("from streamkeeper import pipelines as dp\ndp.x()\n")
+    try:
+        told, broken = get(FLOWS, "VIEWER"), len(read_manifest(settings).errors)
+    finally:
+        (settings.pipelines / "secret.py").unlink()
+    assert [row["flow"] for row in told.json()["flows"]] == ["first.first_flow"]
+    assert sum(told.json()["counts"].values()) == 1
+    assert (broken, told.json()["errors"], "second_flow" in told.text) == (1, {}, False)
+    assert get("/streamkeeper/api/dags/flow__second__second_flow", "VIEWER").status_code == 403
+    run = f"of {flows}"
+    recovery = engine.recovery_id("reset_checkpoint", run)
+    planned = tuple(
+        FlowPlan(flow, "second_clean", None, 1, None, "f", StartAt("earliest"), "rebuilt") for flow in flows
+    )
+    request = {"flows": list(flows), "accept": [], "by": "ada"}
+    made = Plan("reset_checkpoint", recovery, "second", ("second_clean",), request, planned, (), "now")
+    engine.propose(settings, made)
+    address = f"/streamkeeper/api/dags/reset_checkpoint/runs/{run}"
+    refused = get(address, "VIEWER")
+    assert (refused.status_code, "headline" in refused.text) == (403, False)
+
+
+def test_the_database_is_asked_as_often_for_many_flows_as_for_one_and_never_for_metrics(
+    get: Get, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN, "open sesame")
+    asked = list[str]()
+    listener = lambda *told: asked.append(told[2])  # noqa: E731 - the same object is removed again
+    event.listen(Engine, "before_cursor_execute", listener)
+    try:
+        assert get(METRICS, Authorization="Bearer open sesame").status_code == 200
+        assert asked == [], "metrics answer without a database"
+        for multi_team in ("False", "True"):
+            monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", multi_team)
+            asked.clear()
+            assert len(get(FLOWS, "VIEWER").json()["flows"]) == 2
+            teams = sum("team" in one for one in asked)
+            assert teams == (2 if multi_team == "True" else 0), asked
+    finally:
+        event.remove(Engine, "before_cursor_execute", listener)
+
+
+@pytest.mark.long
+def test_behind_a_path_of_the_base_url_page_script_and_links_have_it() -> None:
+    script = """
+from airflow.api_fastapi.app import create_app, get_auth_manager
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from fastapi.testclient import TestClient
+from streamkeeper_airflow.operate.notify import page
+with TestClient(create_app(apps="core")) as client:
+    token = get_auth_manager().generate_jwt(SimpleAuthManagerUser(username="ada", role="VIEWER"))
+    as_ada = {"Authorization": f"Bearer {token}"}
+    plugins = client.get("/air/api/v2/plugins", headers={"Authorization": "Bearer " + get_auth_manager()
+        .generate_jwt(SimpleAuthManagerUser(username="root", role="ADMIN"))}).json()["plugins"]
+    app = next(found for found in plugins if found["name"] == "streamkeeper")["react_apps"][0]
+    print(app["bundle_url"], client.get(app["bundle_url"]).status_code)
+    flows = "/air/streamkeeper/api/flows"
+    print(client.get(flows).status_code, client.get(flows, headers=as_ada).status_code)
+    print(client.get("/air/streamkeeper/metrics").status_code, page("flow__a__b", "run 1"))
+    print('<base href="/air/"' in client.get("/air/", headers=as_ada).text)
+"""
+    environment = {**os.environ, "AIRFLOW__API__BASE_URL": "https://streams.example/air"}
+    environment["PYTHONPATH"] = f"{PROJECT / 'plugins'}:{PROJECT}"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert [line for line in done.stdout.splitlines() if "request finished" not in line][-4:] == [
+        "/air/streamkeeper/static/streams.js 200",
+        "401 200",
+        "404 https://streams.example/air/dags/flow__a__b/runs/run%201",
+        "True",
+    ]
+    assert "new URL(path, document.baseURI)" in (Path(page.__file__).parent / "static/streams.js").read_text()
 
 
 def test_who_may_trigger_a_dag_is_offered_to_and_a_viewer_is_not(get: Get) -> None:
@@ -75,6 +205,7 @@ def test_who_may_trigger_a_dag_is_offered_to_and_a_viewer_is_not(get: Get) -> No
     assert [row["flow"] for row in viewer["flows"]] == ["first.first_flow", "second.second_flow"]
     assert (viewer["may"], admin["may"]) == ([], list(page.STARTS))
     assert viewer["counts"] == {"declared": 2}
+    assert get(FLOWS, "VIEWER").headers["content-encoding"] == "gzip", "a long answer is packed"
 
 
 def test_metrics_need_the_token_of_the_server_and_are_not_there_without_one(
@@ -270,3 +401,31 @@ def test_page_metrics_and_airflow_itself_answer_while_the_state_folder_hangs(
         lambda: one if (one := get(FLOWS, "VIEWER").json())["overdue"] is None else None, 30, "a new look"
     )
     assert fresh["at"] > answers[0]["at"]
+
+
+def test_one_flow_that_hangs_is_a_row_that_says_so_and_the_others_go_on(
+    get: Get, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, read = threading.Event(), LocalStorage.read
+
+    def blocked(storage: LocalStorage, name: str) -> bytes | None:
+        assert "second" not in name or answers.wait(60)
+        return read(storage, name)
+
+    def states() -> dict[str, str]:
+        told = get(FLOWS, "VIEWER").json()
+        assert told["overdue"] is None, "it is a new look"
+        return {row["flow"]: f"{row['state']} {row['detail']}" for row in told["flows"]}
+
+    before = states()
+    monkeypatch.setattr(LocalStorage, "read", blocked)
+    try:
+        hanging, threads = states(), threading.active_count()
+        assert hanging["first.first_flow"] == before["first.first_flow"]
+        assert "unreadable The state folder has not answered for" in hanging["second.second_flow"]
+        again = [states() for _ in range(10)]
+        assert {found["first.first_flow"] for found in again} == {before["first.first_flow"]}
+        assert threading.active_count() <= threads, "the flow that hangs is not read once more"
+    finally:
+        answers.set()
+    wait_until(lambda: states() == before or None, 30, "its row is back")

@@ -21,7 +21,7 @@ def main(names: list[str]) -> int:
     """Return 0, 1 where a benchmark failed (the others are run all the same), or 2 for a name that none
     has.
     """
-    known = {file.stem.removeprefix("bench_"): file for file in sorted(HERE.glob("bench_*.py"))}
+    known = {file.stem.removeprefix("bench_"): file for file in sorted(HERE.rglob("bench_*.py"))}
     if unknown := [name for name in names if name not in known]:
         print(
             f"error: there is no benchmark {', '.join(unknown)}; there are {', '.join(known)}.",

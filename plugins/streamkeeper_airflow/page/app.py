@@ -5,7 +5,8 @@ from __future__ import annotations
 import hmac
 import os
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,10 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, get_user
 from airflow.configuration import conf
+from airflow.models.dag import DagModel
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query
 from fastapi.responses import PlainTextResponse
 from fastapi.staticfiles import StaticFiles
@@ -43,8 +45,12 @@ ANSWER_SECONDS = 5.0
 """Seconds that a read is waited for; then the last answer serves, or there is none."""
 Hours = Annotated[float, Query(gt=0, le=48)]
 """Hours of history: as many as its minutes are kept."""
+FLOW_SECONDS = 4.0
+"""Seconds that one flow's files are waited for in a look at all; then its row says so."""
 MOST_READS = 16
-"""Reads that may be under way at once: a store that hangs takes so many threads, and no more."""
+"""Reads that may be under way at once, of single flows in a look and of all else: a store that hangs takes so
+many threads of each, and no more.
+"""
 STARTS = (
     "reset_checkpoint",
     "full_refresh",
@@ -114,14 +120,31 @@ class Kept:
         return look
 
 
-def _look() -> Looked:
+def look_patiently(patience: Patience) -> Looked:
+    """Return what is declared and a row for each flow; one that hangs is a row that says so.
+
+    :raises NoAnswer: all of them hang, so there is nothing to show.
+    """
+    silent = list[NoAnswer]()
+
+    def ask(flow: str, read: Callable[[], FlowHealth]) -> FlowHealth:
+        try:
+            return patience.ask(flow, read)
+        except NoAnswer as error:
+            silent.append(error)
+            raise
+
     settings = Settings.from_environment()
     manifest = read_manifest(settings)
-    return manifest, metrics.see(open_storage(settings.state), manifest)
+    seen = metrics.see(open_storage(settings.state), manifest, ask)
+    if silent and len(silent) == len(seen.rows):
+        raise silent[0]
+    return manifest, seen
 
 
-def create_app(look: Callable[[], Looked] = _look) -> FastAPI:
+def create_app(look: Callable[[], Looked] | None = None) -> FastAPI:
     """Return the application. All routes but the metrics and the script need a login."""
+    look = look or partial(look_patiently, Patience(FLOW_SECONDS, MOST_READS))
     app = FastAPI(title="Streamkeeper", docs_url=None, redoc_url=None, openapi_url=None)
     patience = Patience(ANSWER_SECONDS, MOST_READS)
     kept = Kept(look, KEPT_SECONDS, patience)
@@ -145,13 +168,14 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
     def flows(user: GetUserDep) -> dict[str, Any]:
         look = _told(kept.newest)
         manifest, found = look.found
-        seen = tuple(row for row in found.rows if _may(user, row.dag_id))
+        readable = _readable(user, {row.dag_id for row in found.rows})
+        seen = tuple(row for row in found.rows if row.dag_id in readable)
         return {
             "at": look.at,
             "overdue": look.overdue,
             "counts": dict(health.counts(seen)),
             "flows": [row.to_json() for row in seen],
-            "errors": manifest.errors,
+            "errors": manifest.errors if _may_read_errors(user) else {},
             "may": _may_start(user),
         }
 
@@ -165,7 +189,7 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
         row = next((row for row in rows if row.flow == flow), rows[0])
         read = partial(details.of_flow, Settings.from_environment(), look.found[0].find(row.flow), row)
         found = dict(_told(patience.ask, row.flow, read))
-        if not _may(user, dag_id, DagAccessEntity.TASK_LOGS):
+        if not _may_read_log(user, dag_id):
             found["log"] = {"where": None, "lines": []}
         beside = [{"flow": one.flow, "state": one.state} for one in rows]
         told = {"beside": beside, "at": look.at, "overdue": look.overdue}
@@ -183,14 +207,15 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
         _check_may_read(user, dag_id)
         if dag_id not in KINDS:
             return {"recovery": None}
-        found = _told(patience.ask, (dag_id, run_id), partial(details.of_recovery, dag_id, run_id))
-        dags = {row.flow: row.dag_id for row in _told(kept.newest).found[1].rows}
-        of = {flow: dags[flow] for flow in found.get("flows", ()) if flow in dags}
-        for other in of.values():
+        rows = _told(kept.newest).found[1].rows
+        read = partial(details.of_recovery, dag_id, run_id, rows)
+        found = dict(_told(patience.ask, (dag_id, run_id), read))
+        for other in found.pop("read_by", ()):
             _check_may_read(user, other)
+        dags = {row.flow: row.dag_id for row in rows}
         return {
             **found,
-            "dags": of,
+            "dags": {flow: dags[flow] for flow in found.get("flows", ()) if flow in dags},
             "may_answer": _may_change(user, dag_id, DagAccessEntity.HITL_DETAIL),
             "may_resume": _may_change(user, dag_id, DagAccessEntity.TASK_INSTANCE),
         }
@@ -206,9 +231,26 @@ def _told(read: Callable[..., T], *arguments: Any) -> T:
         raise HTTPException(503, str(error)) from error
 
 
-def _may(user: Any, dag_id: str, what: DagAccessEntity | None = None) -> bool:
+def _teams(dag_ids: list[str]) -> Mapping[str, str | None]:
+    """Return the team of each DAG that has one; the database is asked only where there are teams."""
+    in_teams = conf.getboolean("core", "multi_team", fallback=False)
+    return DagModel.get_dag_id_to_team_name_mapping(dag_ids) if in_teams else {}
+
+
+def _readable(user: Any, dag_ids: Iterable[str]) -> set[str]:
+    """Return those of some DAGs that a user may read; Airflow is asked once for all of a team."""
+    asked = list(dag_ids)
+    teams, by_team = _teams(asked), defaultdict[str | None, set[str]](set)
+    for dag_id in asked:
+        by_team[teams.get(dag_id)].add(dag_id)
+    filtered = get_auth_manager().filter_authorized_dag_ids
+    return set().union(*(filtered(dag_ids=some, user=user, team_name=team) for team, some in by_team.items()))
+
+
+def _may_read_log(user: Any, dag_id: str) -> bool:
+    details = DagDetails(id=dag_id, team_name=_teams([dag_id]).get(dag_id))
     return get_auth_manager().is_authorized_dag(
-        method="GET", access_entity=what, details=DagDetails(id=dag_id), user=user
+        method="GET", access_entity=DagAccessEntity.TASK_LOGS, details=details, user=user
     )
 
 
@@ -226,17 +268,25 @@ def _flow_of(look: Look, dag_id: str, flow: str) -> Flow:
 
 
 def _check_may_read(user: Any, dag_id: str) -> None:
-    if not _may(user, dag_id):
+    if not _readable(user, [dag_id]):
         raise HTTPException(403, f"You may not read the DAG {dag_id}.")
 
 
+def _may_read_errors(user: Any) -> bool:
+    """Return whether a user may read why a file cannot be imported, as in Airflow's own list of that."""
+    return get_auth_manager().is_authorized_view(access_view=AccessView.IMPORT_ERRORS, user=user)
+
+
 def _may_start(user: Any) -> list[str]:
-    manager = get_auth_manager()
+    manager, teams = get_auth_manager(), _teams(list(STARTS))
     return [
         dag
         for dag in STARTS
         if manager.is_authorized_dag(
-            method="POST", access_entity=DagAccessEntity.RUN, details=DagDetails(id=dag), user=user
+            method="POST",
+            access_entity=DagAccessEntity.RUN,
+            details=DagDetails(id=dag, team_name=teams.get(dag)),
+            user=user,
         )
     ]
 

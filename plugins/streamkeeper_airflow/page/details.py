@@ -90,8 +90,9 @@ def _events(home: FlowHome) -> list[dict[str, Any]]:
     return [_only(one, "at", "kind", "text", "by", "recovery") for one in reversed(found[-EVENTS:])]
 
 
-def of_recovery(dag_id: str, run_id: str) -> dict[str, Any]:
-    """Return a recovery: its plan in words, its prices, its steps with their times, and its ledger.
+def of_recovery(dag_id: str, run_id: str, flows: Sequence[FlowHealth]) -> dict[str, Any]:
+    """Return a recovery: its plan in words, its prices, its steps, the events of its ledger, and the DAGs of
+    all flows that it tells of.
 
     An empty object if the run has no plan, such as one whose values were refused.
 
@@ -114,6 +115,7 @@ def of_recovery(dag_id: str, run_id: str) -> dict[str, Any]:
         "flows": [flow.flow for flow in plan.flows],
         "by": plan.by,
         "reason": plan.reason,
+        "read_by": _read_by(plan, flows),
         "headline": explain.headline(plan),
         "plan": explain.as_text(plan),
         "prices": [price for flow in plan.flows for price in one_flow.prices_of(flow)],
@@ -186,3 +188,13 @@ def _seconds_of(state: str, pipeline: str, recovery: str) -> Mapping[str, float]
         for name, ended in began.items()
         if (step := name.removesuffix(".done")) != name and f"{step}.started" in began
     }
+
+
+def _read_by(plan: Plan, flows: Sequence[FlowHealth]) -> set[str]:
+    """Return the DAGs of the flows of a plan, and of those that write its tables. That of a flow which is no
+    longer declared is the one that it would have alone.
+    """
+    known = {row.flow: row.dag_id for row in flows}
+    names = {flow.flow for flow in plan.flows}
+    names |= {row.flow for row in flows if row.pipeline == plan.pipeline and row.table in plan.tables}
+    return {known.get(name, f"flow__{name.replace('.', '__')}") for name in names}
