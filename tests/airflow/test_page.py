@@ -26,18 +26,13 @@ from streamkeeper.drivers.batch_numbers import Batch, keep
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, holds, ledger
 from streamkeeper.flows.files import open_home
+from streamkeeper.flows.generations import StartAt
 from streamkeeper.health import metrics
 from streamkeeper.history import rows
 from streamkeeper.history.rows import Sample, Totals
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
-from streamkeeper.recover.plans.plan import Plan, to_json
-from streamkeeper.settings import Settings
-from streamkeeper.flows.generations import StartAt
-from streamkeeper.health.flows import look_at_all
-from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.recover import engine
-from streamkeeper.recover.plans.plan import FlowPlan, Plan
+from streamkeeper.recover.plans.plan import FlowPlan, Plan, to_json
 from streamkeeper.settings import PROJECT, Settings
 from streamkeeper.storage import LocalStorage, open_storage
 from tests.airflow.conftest import PIPELINE
@@ -78,6 +73,13 @@ def get(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]:
 ROUTES = {
     "/api/flows": ("/api/flows", 401, 200, 200, 200),
     "/api/dags/{dag_id}": ("/api/dags/flow__first__first_flow", 401, 200, 200, 200),
+    "/api/dags/{dag_id}/history": (
+        "/api/dags/flow__first__first_flow/history?flow=first.first_flow",
+        401,
+        200,
+        200,
+        200,
+    ),
     "/api/dags/{dag_id}/runs/{run_id:path}": ("/api/dags/reset_checkpoint/runs/x", 401, 200, 200, 200),
     "/metrics": ("/metrics", 401, 401, 401, 401),
     "/static": ("/static/streams.js", 200, 200, 200, 200),
@@ -180,24 +182,25 @@ with TestClient(create_app(apps="core")) as client:
     plugins = client.get("/air/api/v2/plugins", headers={"Authorization": "Bearer " + get_auth_manager()
         .generate_jwt(SimpleAuthManagerUser(username="root", role="ADMIN"))}).json()["plugins"]
     app = next(found for found in plugins if found["name"] == "streamkeeper")["react_apps"][0]
-    print(app["bundle_url"], client.get(app["bundle_url"]).status_code)
+    print("told", app["bundle_url"], client.get(app["bundle_url"]).status_code)
     flows = "/air/streamkeeper/api/flows"
-    print(client.get(flows).status_code, client.get(flows, headers=as_ada).status_code)
-    print(client.get("/air/streamkeeper/metrics").status_code, page("flow__a__b", "run 1"))
-    print('<base href="/air/"' in client.get("/air/", headers=as_ada).text)
+    print("told", client.get(flows).status_code, client.get(flows, headers=as_ada).status_code)
+    print("told", client.get("/air/streamkeeper/metrics").status_code, page("flow__a__b", "run 1"))
+    print("told", '<base href="/air/"' in client.get("/air/", headers=as_ada).text)
 """
     environment = {**os.environ, "AIRFLOW__API__BASE_URL": "https://streams.example/air"}
     environment["PYTHONPATH"] = f"{PROJECT / 'plugins'}:{PROJECT}"
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
     )
-    assert [line for line in done.stdout.splitlines() if "request finished" not in line][-4:] == [
+    told = [line.removeprefix("told ") for line in done.stdout.splitlines() if line.startswith("told ")]
+    assert told == [
         "/air/streamkeeper/static/streams.js 200",
         "401 200",
         "404 https://streams.example/air/dags/flow__a__b/runs/run%201",
         "True",
     ]
-    assert "new URL(path, document.baseURI)" in (Path(page.__file__).parent / "static/streams.js").read_text()
+    assert "new URL(path, document.baseURI)" in (Path(page.__file__).parent / "static/common.js").read_text()
 
 
 def test_who_may_trigger_a_dag_is_offered_to_and_a_viewer_is_not(get: Get) -> None:
@@ -240,7 +243,7 @@ def test_the_history_is_columns_of_the_hours_asked_for(get: Get) -> None:
     for minute, batches in ((180, 2), (20, 3), (10, 9)):
         told = Totals(batches, 10 * batches, 0.5 * batches, phases={"addBatch": 0.4 * batches})
         seen = Sample(now - 60 * minute, 1, told, "running", 1, lag_seconds=7.0)
-        rows.record(home, seen, now - 12000, lambda epoch: Totals())
+        rows.record(home, seen, lambda: now - 12000, lambda epoch: Totals())
     found = get(f"{FIRST}/history?flow=first.first_flow&hours=1", "VIEWER").json()
     assert (found["columns"]["batches"], found["columns"]["lag_seconds"]) == ([1, 6], [7.0, 7.0])
     assert found["phases"]["addBatch"] == pytest.approx([0.4, 2.4])
