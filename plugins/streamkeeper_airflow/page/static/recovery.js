@@ -87,7 +87,9 @@ export function Run({ dagId, runId }) {
   if (!found) return h(Waiting, { error });
   const all = () => { again(); againRun(); againAsks(); };
   const ended = run && ["success", "failed"].includes(run.state);
-  const questions = ended ? [] : (asks?.hitl_details || []).filter((one) => !one.response_received);
+  // Airflow 3.3 loses an answer that comes before the asking task has come to rest.
+  const rests = (one) => ["awaiting_input", "deferred"].includes(one.task_instance.state);
+  const questions = ended ? [] : (asks?.hitl_details || []).filter((one) => !one.response_received && rests(one));
   const refused = run?.note && run.note.startsWith("Refused");
   if (!found.recovery) {
     return h(Page, null, error && h(Problem, { text: error }),
