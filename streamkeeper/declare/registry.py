@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from streamkeeper.declare.auto_cdc import check_tables
+from streamkeeper.declare.auto_cdc import check_tables, with_keys
 from streamkeeper.declare.fingerprint import hash_of, without_decorators
 from streamkeeper.declare.model import (
     DEFAULT_NO_PROGRESS,
@@ -33,7 +33,7 @@ from streamkeeper.declare.shared_driver import check_shareable
 from streamkeeper.declare.source_options import check_no_echo
 from streamkeeper.errors import DeclarationError
 
-DECORATORS = ("append_flow", "temporary_view")
+DECORATORS = ("append_flow", "complete_flow", "temporary_view", "update_flow")
 """Decorators of functions that are part of a flow."""
 EXPECTATIONS = (
     "expect",
@@ -102,6 +102,7 @@ class Registry:
                 " pipelines folder."
             )
         check_tables(tuple(self.flows.values()))
+        self.flows = {name: with_keys(flow, self.tables[flow.target]) for name, flow in self.flows.items()}
         self._add_expectations()
         options = self.options or Options()
         if options.shared_driver:
@@ -129,7 +130,7 @@ class Registry:
         for function, item in self.expected_of_functions:
             if id(function) not in functions:
                 raise DeclarationError(
-                    f"{item.where}: the expectation {item.name!r} stands above a function that is no append"
+                    f"{item.where}: the expectation {item.name!r} stands above a function that is no"
                     " flow. Put it above the function of a flow (dp.append_flow), or give it to a table:"
                     " dp.create_streaming_table(…, expect_all={…})."
                 )

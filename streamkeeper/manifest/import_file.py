@@ -107,6 +107,11 @@ def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
         del parts["flow"]["once"]
     if not flow.expectations:
         del parts["flow"]["expectations"]
+    if not flow.replaces:
+        parts["flow"].pop("mode", None)
+        parts["flow"].pop("keys", None)
+    if not parts["table"]["keys"]:
+        del parts["table"]["keys"]
     for item in parts["flow"].get("expectations", ()):
         del item["where"]
     if isinstance(flow, AppendFlow):

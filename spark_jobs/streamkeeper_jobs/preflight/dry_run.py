@@ -17,7 +17,7 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StringT
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry, write_offsets
 from streamkeeper.checkpoint.log_entries import PARTITIONS
-from streamkeeper.declare.model import AutoCdcFlow
+from streamkeeper.declare.model import COMPLETE, UPDATE, AppendFlow
 from streamkeeper.declare.shared_driver import is_of_session
 from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers.failures import Failure, classify
@@ -27,11 +27,13 @@ from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage
 from streamkeeper_jobs.cdc import check_target
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
+from streamkeeper_jobs.sinks.complete import check_may_be_replaced
 from streamkeeper_jobs.sinks.expectations import check as check_expectations
+from streamkeeper_jobs.sinks.update import as_changes, check_updates
 from streamkeeper_jobs.spark.exceptions import causes_of
 from streamkeeper_jobs.spark.jvm import Classes, classes
 from streamkeeper_jobs.spark.session import spark_url
-from streamkeeper_jobs.spark.stateful_operators import check_appends
+from streamkeeper_jobs.spark.stateful_operators import check_mode
 from streamkeeper_jobs.stream.batch_header import pin_state_partitions
 from streamkeeper_jobs.stream.data_frame import flow_frame
 from streamkeeper_jobs.stream.in_flight import pin_partitions
@@ -120,7 +122,7 @@ def plan_query(
     """
     frame = flow_frame(session, flow, _schemas(session, flow, schemas), checkpoint=checkpoint)
     check_expectations(frame, flow.declaration)
-    check_appends(frame)
+    check_mode(frame, flow.declaration.mode)
     _check_table(session, settings, flow, frame)
     return frame
 
@@ -149,26 +151,20 @@ def _check_table(spark: SparkSession, settings: Settings, flow: Flow, frame: Dat
 
     :raises RecoveryError: it cannot.
     """
-    if isinstance(flow.declaration, AutoCdcFlow):
-        _check_cdc_tables(spark, settings, flow, flow.declaration, frame)
-    else:
-        _check_columns(spark, settings, flow, frame)
-
-
-def _check_cdc_tables(
-    spark: SparkSession, settings: Settings, flow: Flow, declared: AutoCdcFlow, frame: DataFrame
-) -> None:
+    declared = flow.declaration
     target, table = declared.target, flow.pipeline.table(declared.target)
     assert table is not None, "a pipeline whose flow has no table is refused"
+    path = settings.table_path(target)
     try:
-        check_target(
-            spark,
-            frame.schema,
-            declared.spec,
-            settings.table_path(target),
-            table,
-            settings.tombstones_path(target),
-        )
+        if isinstance(declared, AppendFlow) and declared.mode == UPDATE:
+            check_updates(frame, declared)
+            frame = as_changes(frame, 0, 0)
+        if declared.mode == COMPLETE:
+            check_may_be_replaced(spark, path, table)
+        if declared.spec is None:
+            _check_columns(spark, settings, flow, frame)
+            return
+        check_target(spark, frame.schema, declared.spec, path, table, settings.tombstones_path(target))
     except DeclarationError as error:
         raise RecoveryError(
             f"The flow {flow.full_name} cannot write its table: {error} Nothing was changed."
@@ -234,13 +230,13 @@ def _run(spark: SparkSession, frame: DataFrame, rehearsal: Rehearsal, batch: int
     copied = copy_checkpoint(rehearsal.checkpoint, batch, folder, QUERY_ID, rehearsal.check_stop, storage)
     copy = Checkpoint(storage, folder)
     pin_state_partitions(spark, copy)
-    partitions = str(spark.conf.get(PARTITIONS))
+    partitions, mode = str(spark.conf.get(PARTITIONS)), rehearsal.flow.declaration.mode
     if not copied.committed:
         pin_partitions(storage, folder, partitions)
-        run_muted(frame, name, copy.path(), rehearsal)
+        run_muted(frame, name, copy.path(), rehearsal, mode)
     entry = copy.offsets(batch)
     watermark = copy.commit(batch).next_watermark_ms
     following: OffsetEntry = replace(entry, batch=batch + 1, watermark_ms=watermark)
     storage.overwrite(f"{folder}/offsets/{following.batch}", write_offsets(following))
     pin_partitions(storage, folder, partitions)
-    run_muted(frame, name, copy.path(), rehearsal)
+    run_muted(frame, name, copy.path(), rehearsal, mode)

@@ -325,19 +325,35 @@ BAD: dict[str, tuple[str, int, str]] = {
             " Allowed is a table of"
         ),
     ),
-    "an update flow": (
-        '@dp.update_flow(target="t")\ndef f(raw): ...',
+    "an update flow of a table without keys": (
+        f'{SOURCE}\ndp.create_streaming_table("t")\n'
+        '@dp.update_flow(target="t", sources=["raw"])\ndef f(raw): ...',
+        4,
+        r"the update flow f writes t, which has no keys \(p.py, line 3\).*keys=\['…'\]",
+    ),
+    "keys of a table that is appended to": (
+        f'{SOURCE}\ndp.create_streaming_table("t", keys=["id"])\n'
+        '@dp.append_flow(target="t", sources=["raw"])\ndef f(raw): ...',
+        3,
+        "the table t has keys, and the flow f .* has no use for them. keys are for update flows",
+    ),
+    "keys that are a text": (
+        'dp.create_streaming_table("t", keys="id")',
         2,
-        (
-            "update_flow is not there: the output modes update and complete are not supported yet. Allowed"
-            " are flows that append"
-        ),
+        r"the table t has keys='id'. Give a list of column names, such as \['id'\]",
+    ),
+    "two flows of a table that is replaced": (
+        f'{SOURCE}\ndp.create_streaming_table("t")\n'
+        '@dp.complete_flow(target="t", sources=["raw"])\ndef f(raw): ...\n'
+        '@dp.append_flow(target="t", sources=["raw"])\ndef g(raw): ...',
+        6,
+        "the flow g writes t, which the complete flow f .* writes alone. It would remove the other's rows",
     ),
     "an output mode": (
         f'{SOURCE}\n@dp.append_flow(target="t", sources=["raw"], output_mode="complete")\ndef f(raw): ...',
         3,
         (
-            "append_flow takes no output_mode: the output modes update and complete are not supported yet.*"
+            "append_flow takes no output_mode: the kind of the flow is its output mode.*"
             " It takes target, sources, name"
         ),
     ),
@@ -353,8 +369,9 @@ BAD: dict[str, tuple[str, int, str]] = {
         ),
         6,
         (
-            "the function of flow f uses writeStream: .*update and complete, foreachBatch and sinks other"
-            " than streaming tables are not supported yet. Return the DataFrame"
+            "the function of flow f uses writeStream: .*foreachBatch and sinks other than streaming tables"
+            " are"
+            " not supported yet. Return the DataFrame"
         ),
     ),
     "a materialized view": (
