@@ -63,7 +63,7 @@ class Rehearsal:
     """What is tried: a flow, with its sources opened, after a batch of a checkpoint, if that has any.
 
     ``folder`` is the copy's name in ``storage``, still empty. ``check_stop`` raises where nobody wants the
-    answer any more.
+    answer any more. ``adopted`` says that the checkpoint and the table are another job's.
     """
 
     storage: Storage
@@ -72,6 +72,7 @@ class Rehearsal:
     batch: int | None
     folder: str
     check_stop: Callable[[], None]
+    adopted: bool = False
 
     def order(self) -> Order | None:
         """Stop if the recovery was abandoned."""
@@ -95,7 +96,8 @@ def rehearse(
     flow, storage = rehearsal.flow, rehearsal.storage
     session = session_of(spark, flow)
     try:
-        frame = plan_query(session, settings, flow, schemas or {}, storage.path(rehearsal.folder))
+        folder = storage.path(rehearsal.folder)
+        frame = plan_query(session, settings, flow, schemas or {}, folder, adopted=rehearsal.adopted)
         if rehearsal.batch is not None:
             _run(session, frame, rehearsal, rehearsal.batch)
     except PySparkException as error:
@@ -111,11 +113,14 @@ def plan_query(
     flow: Flow,
     schemas: Mapping[str, str],
     checkpoint: str | None = None,
+    *,
+    adopted: bool = False,
 ) -> DataFrame:
     """Return a flow's DataFrame, after a check of its expectations, its output mode and its table.
 
     :param flow: with its sources opened.
     :param schemas: known ones of sources that declare none; the others are inferred.
+    :param adopted: the table is one that another job wrote.
     :raises PySparkException: Spark cannot plan it.
     :raises DeclarationError: a function of the pipeline file raises, or an expectation does not fit.
     :raises RecoveryError: it does not fit its table.
@@ -123,7 +128,7 @@ def plan_query(
     frame = flow_frame(session, flow, _schemas(session, flow, schemas), checkpoint=checkpoint)
     check_expectations(frame, flow.declaration)
     check_mode(frame, flow.declaration.mode)
-    _check_table(session, settings, flow, frame)
+    _check_table(session, settings, flow, frame, adopted)
     return frame
 
 
@@ -146,7 +151,9 @@ def _schemas(spark: SparkSession, flow: Flow, known: Mapping[str, str]) -> Mappi
     return {name: schema for name, schema in found.items() if schema is not None}
 
 
-def _check_table(spark: SparkSession, settings: Settings, flow: Flow, frame: DataFrame) -> None:
+def _check_table(
+    spark: SparkSession, settings: Settings, flow: Flow, frame: DataFrame, adopted: bool
+) -> None:
     """Check that the flow can write its table: else its first batch would fail.
 
     :raises RecoveryError: it cannot.
@@ -159,7 +166,7 @@ def _check_table(spark: SparkSession, settings: Settings, flow: Flow, frame: Dat
         if isinstance(declared, AppendFlow) and declared.mode == UPDATE:
             check_updates(frame, declared)
             frame = as_changes(frame, 0, 0)
-        if declared.mode == COMPLETE:
+        if declared.mode == COMPLETE and not adopted:
             check_may_be_replaced(spark, path, table)
         if declared.spec is None:
             _check_columns(spark, settings, flow, frame)

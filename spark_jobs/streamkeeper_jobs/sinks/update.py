@@ -14,7 +14,7 @@ from streamkeeper.declare.model import AppendFlow
 from streamkeeper.errors import DeclarationError, SinkDisagrees
 from streamkeeper.flows.generations import Generation
 from streamkeeper.flows.side_flow import is_beside
-from streamkeeper_jobs.cdc.columns import SEQUENCE
+from streamkeeper_jobs.cdc.columns import SEQUENCE, field_of
 from streamkeeper_jobs.sinks.auto_cdc import CdcSink
 from streamkeeper_jobs.spark.columns import column
 from streamkeeper_jobs.spark.delta_commit import table_at
@@ -68,9 +68,15 @@ def as_changes(rows: DataFrame, generation: int, batch: int) -> DataFrame:
 def check_updates(frame: DataFrame, flow: AppendFlow) -> None:
     """Check that a query updates rows by keys of its own.
 
-    :raises DeclarationError: it has no state that would, or a column has a name of the sequence.
+    :raises DeclarationError: it has no state that would, it lacks a key, or a column has a name of the
+        sequence.
     """
     said = f"{flow.where}: the update flow {flow.name}"
+    try:
+        for name in flow.keys:
+            field_of(frame.schema, name, "keys")
+    except DeclarationError as error:
+        raise DeclarationError(f"{said} cannot run. {error}") from None
     taken = {GENERATION.lower(), BATCH.lower()} & {name.lower() for name in frame.columns}
     if taken:
         raise DeclarationError(

@@ -382,7 +382,7 @@ BAD: dict[str, tuple[str, int, str]] = {
     "a name that no one has": (
         "dp.create_strem()",
         2,
-        "AttributeError: dp.create_strem is not there. Allowed are append_flow, configure",
+        "AttributeError: dp.create_strem is not there. Allowed are append_flow, complete_flow, configure",
     ),
 }
 
