@@ -99,6 +99,12 @@ def with_keys(flow: AnyFlow, table: Table) -> AnyFlow:
 
     :raises DeclarationError: the table has no keys and needs some, or has some that nothing would use.
     """
+    if table.sink is not None and (flow.replaces or isinstance(flow, AutoCdcFlow)):
+        raise DeclarationError(
+            f"{flow.where}: the flow {flow.name} writes the sink {table.name} ({table.where}), which takes"
+            " rows that"
+            " are appended. Declare it with dp.append_flow, or give it a table of dp.create_streaming_table."
+        )
     if isinstance(flow, AppendFlow) and flow.mode == UPDATE:
         if not table.keys:
             raise DeclarationError(

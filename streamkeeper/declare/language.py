@@ -25,6 +25,7 @@ from streamkeeper.declare.checks import (
     check_text,
     check_variables,
     conf_of,
+    count_of_parameters,
     duration,
     expectations_of,
     filled_path,
@@ -38,6 +39,7 @@ from streamkeeper.declare.model import (
     COMPLETE,
     DROP,
     FAIL,
+    FOREACH_BATCH,
     FORMATS,
     PARK,
     REHEARSABLE,
@@ -76,6 +78,7 @@ __all__ = [
     "expect_all_or_fail",
     "expect_or_drop",
     "expect_or_fail",
+    "foreach_batch_sink",
     "notifier",
     "only_where_set",
     "schedule",
@@ -308,6 +311,37 @@ def create_streaming_table(
     registry.expected_of_tables[name] = tuple(found)
     key_names = () if keys is None else names_of(f"{where}: the table {name}", "keys", keys)
     registry.tables[name] = Table(name, comment, properties, tuple(partition_cols), where, key_names)
+
+
+@known_parameters
+def foreach_batch_sink(*, name: str | None = None) -> Callable[[Function], Function]:
+    """Declare a sink: a function ``(batch, batch_id, transaction)`` that is called with each batch of the
+    append flows whose ``target`` it is.
+
+    It is called again with a batch whose driver died before the function's end was noted. ``transaction``
+    (:class:`streamkeeper_jobs.sinks.each_batch.Transaction`) then has the same values, by which the function
+    finds what it wrote: ``batch.write.options(**transaction.options)`` makes writes into Delta tables exact.
+
+    :param name: the function's name by default.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    where = caller()
+
+    def declare(function: Function) -> Function:
+        registry = current(where)
+        sink = name or function.__name__
+        check_table_name(registry, sink, where)
+        if count_of_parameters(function) != 3:
+            raise DeclarationError(
+                f"{where}: the function of the sink {sink} must take three parameters: batch, batch_id and"
+                " transaction."
+            )
+        registry.tables[sink] = Table(
+            sink, None, {}, (), where, sink=FOREACH_BATCH, code=code_hash(function), function=function
+        )
+        return function
+
+    return declare
 
 
 def _expected(

@@ -145,7 +145,10 @@ class View:
 
 @dataclass(frozen=True)
 class Table:
-    """Streaming table that flows write to. ``keys`` identify the rows that an update flow replaces."""
+    """Streaming table that flows write to, or a sink: then it has no rows, and its log says which batches the
+    sink has. ``keys`` identify the rows that an update flow replaces. ``sink`` is the kind of a sink, and
+    ``code`` the hash of its ``function``.
+    """
 
     name: str
     comment: str | None
@@ -153,6 +156,9 @@ class Table:
     partition_cols: tuple[str, ...]
     where: Where
     keys: tuple[str, ...] = ()
+    sink: str | None = None
+    code: str = ""
+    function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
 
 
 PARK, RETRY = "park", "retry"
@@ -181,6 +187,9 @@ class Expectation:
     alert_above: float | None = None
     alert_window: int = 1
 
+
+FOREACH_BATCH = "foreach_batch"
+"""Kind of a sink whose function gets each batch."""
 
 APPEND, UPDATE, COMPLETE = "append", "update", "complete"
 """Output modes of a flow's query.
@@ -321,6 +330,11 @@ class Pipeline:
         """Return a table by name, or None."""
         return next((table for table in self.tables if table.name == name), None)
 
+    def sink_of(self, flow: AnyFlow) -> Table | None:
+        """Return the sink that a flow writes; None if it writes a table."""
+        table = self.table(flow.target)
+        return table if table is not None and table.sink is not None else None
+
     def takes_turns(self, table: str) -> bool:
         """Return whether the writers of a table take turns: whether it is kept by key."""
         return any(flow.spec is not None and flow.target == table for flow in self.flows)
@@ -407,6 +421,7 @@ def without_code(pipeline: Pipeline) -> Pipeline:
     return replace(
         pipeline,
         views=tuple(replace(view, function=None) for view in pipeline.views),
+        tables=tuple(replace(table, function=None) for table in pipeline.tables),
         flows=tuple(
             replace(flow, function=None) if isinstance(flow, AppendFlow) else flow for flow in pipeline.flows
         ),

@@ -33,7 +33,7 @@ from streamkeeper.declare.shared_driver import check_shareable
 from streamkeeper.declare.source_options import check_no_echo
 from streamkeeper.errors import DeclarationError
 
-DECORATORS = ("append_flow", "complete_flow", "temporary_view", "update_flow")
+DECORATORS = ("append_flow", "complete_flow", "foreach_batch_sink", "temporary_view", "update_flow")
 """Decorators of functions that are part of a flow."""
 EXPECTATIONS = (
     "expect",
@@ -168,6 +168,12 @@ class Registry:
             raise DeclarationError(
                 f"{where}: the quarantine table {table!r} is not declared in this file. Declared are"
                 f" {listed(self.tables)}. Add dp.create_streaming_table({table!r})."
+            )
+        if self.tables[table].sink is not None:
+            raise DeclarationError(
+                f"{where}: the quarantine {table} is a sink ({self.tables[table].where}). Allowed is a"
+                " table of"
+                " dp.create_streaming_table."
             )
         writer = next((other for other in self.flows.values() if other.target == table), None)
         if writer is not None:

@@ -162,6 +162,8 @@ def _check_table(
     target, table = declared.target, flow.pipeline.table(declared.target)
     assert table is not None, "a pipeline whose flow has no table is refused"
     path = settings.table_path(target)
+    if table.sink is not None:
+        return
     try:
         if isinstance(declared, AppendFlow) and declared.mode == UPDATE:
             check_updates(frame, declared)

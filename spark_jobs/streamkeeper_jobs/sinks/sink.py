@@ -63,6 +63,10 @@ class Sink(Protocol):
 
 def sink_of(job: Job) -> Sink:
     """Return the sink of a driver's flow."""
+    if job.flow.pipeline.sink_of(job.flow.declaration) is not None:
+        from streamkeeper_jobs.sinks.each_batch import EachBatchSink
+
+        return EachBatchSink(job)
     match job.flow.declaration:
         case AutoCdcFlow() as flow:
             from streamkeeper_jobs.sinks.auto_cdc import CdcSink  # an append flow does not need the engine

@@ -210,6 +210,7 @@ def plan_next(
     replaces = flow.declaration.replaces
     refused = [
         *refusals_of(prices, asked, stateful, missing, target=flow.declaration.target, again=again),
+        *_given_again(flow, present, asked),
         *(_totals_lost(flow, asked, prices) if replaces else ()),
     ]
     schemas = not asked.infer_schemas
@@ -219,6 +220,24 @@ def plan_next(
     return planned, tuple(
         replace(item, flow=flow.full_name) for item in refused if not (free and item.price == REPEATS)
     )
+
+
+def _given_again(flow: Flow, present: FlowNow, asked: ResetRequest) -> Iterator[Refusal]:
+    """Yield the price of a batch that was given to a sink's function, which may have written it, unless it is
+    accepted.
+    """
+    if flow.pipeline.sink_of(flow.declaration) is None or REPEATS in asked.accept:
+        return
+    planned, batch = max(present.standing.checkpoint.offset_batches(), default=-1), present.standing.batch
+    if planned > (-1 if batch is None else batch):
+        yield Refusal(
+            REPEATS,
+            f"{PRICES[REPEATS]} (batch {planned} may be in the sink {flow.declaration.target}, whose log"
+            " does not"
+            " have it, and comes again under the new generation's transaction). To avoid that, start the"
+            " flow once"
+            f" more, so that it ends the batch. To continue anyway, accept `{REPEATS}`.",
+        )
 
 
 def _totals_lost(flow: Flow, asked: ResetRequest, prices: Sequence[SourcePrice]) -> Iterator[Refusal]:

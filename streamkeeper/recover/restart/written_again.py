@@ -93,7 +93,7 @@ def written_again(
     settings: Settings, flow: Flow, present: FlowNow, prices: Sequence[SourcePrice], begins: NextStart
 ) -> Amount | None:
     """Return the rows of a flow's table that its next generation writes once more; None for a table that is
-    kept by key and sequence, or replaced.
+    kept by key and sequence, or replaced, and for a sink, whose rows nobody counts.
 
     The amount is exact where the very rows come again, and ``at_most`` where fewer may; it is unknown, with
     the reason, where the table's log does not tell.
@@ -102,6 +102,8 @@ def written_again(
     :raises CheckpointError: the table's log is damaged.
     """
     if flow.declaration.spec is not None or flow.declaration.replaces:
+        return None
+    if flow.pipeline.sink_of(flow.declaration) is not None:
         return None
     forgets = begins.state == EMPTY and present.stateful is not False and begins.start.mode != EARLIEST
     if forgets and not present.lets_rows_through:

@@ -310,20 +310,23 @@ BAD: dict[str, tuple[str, int, str]] = {
     "a sink": (
         'dp.create_sink("out", "kafka", {})',
         2,
-        "dp.create_sink is not there: sinks other than streaming tables are not supported",
+        "dp.create_sink is not there: Kafka, files and other formats of sinks are not supported",
     ),
     "an imported sink": (
         "from streamkeeper.pipelines import create_sink",
         2,
-        "create_sink is not there: sinks other than streaming tables",
+        "create_sink is not there: Kafka, files and other",
     ),
-    "a foreachBatch sink": (
+    "a sink's function with two parameters": (
         '@dp.foreach_batch_sink(name="out")\ndef out(df, batch): ...',
         2,
-        (
-            "foreach_batch_sink is not there: sinks other than streaming tables are not supported yet."
-            " Allowed is a table of"
-        ),
+        "the function of the sink out must take three parameters: batch, batch_id and transaction",
+    ),
+    "an update flow into a sink": (
+        f"{SOURCE}\n@dp.foreach_batch_sink()\ndef out(batch, number, transaction): ...\n"
+        '@dp.update_flow(target="out", sources=["raw"])\ndef f(raw): ...',
+        5,
+        r"the flow f writes the sink out \(p.py, line 3\), which takes rows that are appended",
     ),
     "an update flow of a table without keys": (
         f'{SOURCE}\ndp.create_streaming_table("t")\n'
@@ -360,7 +363,7 @@ BAD: dict[str, tuple[str, int, str]] = {
     "a table's format": (
         'dp.create_streaming_table("t", format="iceberg")',
         2,
-        "takes no format: sinks other than streaming tables",
+        "takes no format: Kafka, files and other formats",
     ),
     "a query of the function's own": (
         (
@@ -368,11 +371,7 @@ BAD: dict[str, tuple[str, int, str]] = {
             '    return q.writeStream.outputMode("update").foreachBatch(print)'
         ),
         6,
-        (
-            "the function of flow f uses writeStream: .*foreachBatch and sinks other than streaming tables"
-            " are"
-            " not supported yet. Return the DataFrame"
-        ),
+        ("the function of flow f uses writeStream: .*is declared by dp.foreach_batch_sink. Return the Data"),
     ),
     "a materialized view": (
         "@dp.materialized_view\ndef v(): ...",

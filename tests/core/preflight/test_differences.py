@@ -91,7 +91,7 @@ def test_a_field_that_is_new_to_the_language_is_noticed() -> None:
     known = {
         Source: "name format path schema options where table start track_schema",
         View: "name sources code where function",
-        Table: "name comment properties partition_cols where keys",
+        Table: "name comment properties partition_cols where keys sink code function",
         AppendFlow: "name target sources code trigger spark_conf where on_failure once on_change function"
         " expectations mode keys",
         AutoCdcFlow: "name target source spec trigger spark_conf where on_failure once on_change"

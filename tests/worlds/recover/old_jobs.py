@@ -53,7 +53,9 @@ def _run(
         if writes:
             writer.format("delta").start(str(bed.table)).awaitTermination()
         else:
-            writer.foreachBatch(lambda _rows, _batch: None).start().awaitTermination()
+            writer.foreachBatch(
+                lambda rows, _: rows.write.format("noop").mode("overwrite").save()
+            ).start().awaitTermination()
     return folder
 
 
