@@ -177,7 +177,7 @@ def _look(settings: Settings, manifest: Manifest, flow: Flow, request: AdoptRequ
         replace(bare, checkpoint=named),
         planned,
         operators,
-        delta_log.exists(table),
+        delta_log.exists(table) or flow.pipeline.sink_of(flow.declaration) is not None,
         sink.complete,
     )
 

@@ -21,6 +21,7 @@ from tests.oracle import counted
 from tests.postgres import airflow_database
 from tests.worlds.drivers import cut_off
 from tests.worlds.flow_world import COLUMNS, NAME, SCHEMA, Flowbed
+from tests.worlds.tables.backup_world import Recoverer
 
 COPIES = """
 from streamkeeper import pipelines as dp
@@ -94,3 +95,16 @@ def test_the_example_of_the_page_counts_each_batch_once_in_a_database(
             assert bed.run() is Outcome.STOPPED
             cursor.execute("SELECT * FROM totals ORDER BY user_id")
             assert cursor.fetchall() == [(1, 1 + 8 + 1), (2, 2 + 9)]
+
+
+@pytest.mark.long
+def test_a_backfill_gives_each_chunk_once_more(bed: Flowbed) -> None:
+    bed.declare(COPIES.format(schema=SCHEMA, copies=bed.root / "copies"))
+    bed.arrive(1, 2)
+    bed.arrive(3)
+    assert bed.run() is Outcome.STOPPED
+    write_manifest(bed.settings)
+    at_work = Recoverer(bed.spark, bed.settings, "events")
+    at_work.run("backfill", "r1", flow=NAME, chunk=1, accept=["repeats"])
+    bed.events += bed.events
+    is_exact(bed)
