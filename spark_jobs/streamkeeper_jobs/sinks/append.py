@@ -12,7 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from streamkeeper.declare.model import COMPLETE, quarantine_of
 from streamkeeper.delta import log as delta_log
 from streamkeeper.flows.generations import ADOPTED, Generation
-from streamkeeper_jobs.sinks.complete import make_replaceable
+from streamkeeper_jobs.sinks.complete import check_may_be_replaced, make_replaceable
 from streamkeeper_jobs.sinks.expectations import OwnFailures, Quarantine, check, expected
 from streamkeeper_jobs.spark.delta_table import ensure_table
 from streamkeeper_jobs.spark.jvm import classes, scala_seq
@@ -50,7 +50,12 @@ class AppendSink:
         ensure_table(job.spark, job.table_path, job.table, frame.schema, by_batch=alone)
 
     def update(self, frame: DataFrame, generation: Generation) -> None:
-        """Do nothing: a batch that does not fit fails."""
+        """Check that a complete flow may replace the table, which a changed declaration may have made it.
+
+        A batch that does not fit fails.
+        """
+        if self._job.flow.declaration.mode == COMPLETE:
+            check_may_be_replaced(self._job.spark, self._job.table_path, self._job.table)
 
     def start(
         self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None

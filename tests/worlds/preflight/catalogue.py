@@ -570,8 +570,6 @@ MODES = (
     of_mode("complete to update", results("complete"), results("update"), BREAKS, "no AUTO CDC flow made it"),
     of_mode("keys of an update flow", results("update"), results("update", '"event_time", "user_id"'), BREAKS,
             "has the keys"),
-    of_mode("aggregate of an update flow, of the same type", results("update"),
-            results("update").replace('F.sum("n")', 'F.max("n").cast("bigint")'), NOTED),
 )  # fmt: skip
 
 CATALOGUE: tuple[Change, ...] = (
