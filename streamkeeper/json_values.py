@@ -32,7 +32,7 @@ def _read(hint: Any, value: Any) -> Any:
         return None if value is None else _read(kind, value)
     if origin is tuple and of[1:] == (...,):
         return tuple(_read(of[0], item) for item in value)
-    if origin is dict and value is not None:
+    if origin in (dict, Mapping) and value is not None:
         return {key: _read(of[1], item) for key, item in value.items()}
     if isinstance(hint, type) and is_dataclass(hint):
         return value if isinstance(value, hint) else read_as(hint, value)

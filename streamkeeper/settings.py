@@ -87,6 +87,12 @@ class Settings:
     """Files, or records of Kafka, that a batch reads of each source, if that is less than declared; 0 for no
     such bound. Rehearsals set it.
     """
+    spark_ui: bool = False
+    """Whether drivers serve Spark's own UI, on a port that Spark chooses."""
+    event_log: str = ""
+    """Folder or URL of Spark's event logs, for its history server; empty means none."""
+    history_server: str = ""
+    """Address of Spark's history server, for links; empty means none."""
     pipeline_env: tuple[str, ...] = ("ORDERS_BROKERS",)
     """Environment variables, or patterns of their names, for user code and for ``{env:NAME}``."""
 
@@ -98,6 +104,7 @@ class Settings:
             ``supervisor_timeout`` is too short, a path is relative, a folder that must be local is a URL, a
             URL is of a store that was not tried, two folders are equal or inside one another, or a name in
             ``pipeline_env`` is not one of an environment variable.
+        :raises SettingsError: a choice is neither true nor false, or an address is none.
         """
         env = os.environ if environment is None else environment
         home = PROJECT / ".demo"
@@ -120,9 +127,12 @@ class Settings:
             log_retention=_seconds("STREAMKEEPER_LOG_RETENTION", env, cls.log_retention),
             stop_timeout=_seconds("STREAMKEEPER_STOP_TIMEOUT", env, cls.stop_timeout),
             backups=_location("STREAMKEEPER_BACKUPS", env.get("STREAMKEEPER_BACKUPS"), ""),
-            untested_storage=_untested(env),
+            untested_storage=_yes(UNTESTED, env),
             environment=env.get("STREAMKEEPER_ENV", ""),
             read_at_most=int(_seconds("STREAMKEEPER_READ_AT_MOST", env, 0)),
+            spark_ui=_yes("STREAMKEEPER_SPARK_UI", env),
+            event_log=_location("STREAMKEEPER_EVENT_LOG", env.get("STREAMKEEPER_EVENT_LOG"), ""),
+            history_server=_page("STREAMKEEPER_HISTORY_SERVER", env),
             pipeline_env=pipeline_env(env),
         )
         settings._check_folders()
@@ -158,6 +168,9 @@ class Settings:
             "STREAMKEEPER_BACKUPS": self.backups,
             **({"STREAMKEEPER_ENV": self.environment} if self.environment else {}),
             **({"STREAMKEEPER_READ_AT_MOST": str(self.read_at_most)} if self.read_at_most else {}),
+            "STREAMKEEPER_SPARK_UI": str(self.spark_ui).lower(),
+            "STREAMKEEPER_EVENT_LOG": self.event_log,
+            "STREAMKEEPER_HISTORY_SERVER": self.history_server,
             UNTESTED: str(self.untested_storage).lower(),
             PIPELINE_ENV: ",".join(self.pipeline_env),
         }
@@ -172,9 +185,11 @@ class Settings:
             "STREAMKEEPER_WAREHOUSE": self.warehouse,
             "STREAMKEEPER_DATA": self.data,
             **({"STREAMKEEPER_BACKUPS": self.backups} if self.backups else {}),
+            **({"STREAMKEEPER_EVENT_LOG": self.event_log} if self.event_log else {}),
         }
         for name, place in named.items():
-            _check_store(name, place, self.untested_storage)
+            if name != "STREAMKEEPER_EVENT_LOG":  # Spark alone writes it
+                _check_store(name, place, self.untested_storage)
         for (one, of_one), (other, of_other) in combinations(named.items(), 2):
             found = _nested(of_one, of_other)
             aside = other == "STREAMKEEPER_BACKUPS" and one == "STREAMKEEPER_WAREHOUSE"
@@ -311,11 +326,21 @@ def _is_no_table(warehouse: str, place: str) -> bool:
     return _parts(place)[len(_parts(warehouse))].startswith(("_", "."))
 
 
-def _untested(env: Mapping[str, str]) -> bool:
-    text = env.get(UNTESTED, "")
+def _yes(name: str, env: Mapping[str, str]) -> bool:
+    text = env.get(name, "")
     if text.lower() not in ("", "true", "false"):
-        raise SettingsError(f"{UNTESTED} is {text!r}; it must be true or false. Correct it, or unset it.")
+        raise SettingsError(f"{name} is {text!r}; it must be true or false. Correct it, or unset it.")
     return text.lower() == "true"
+
+
+def _page(name: str, env: Mapping[str, str]) -> str:
+    text = env.get(name, "")
+    if text and not text.startswith(("http://", "https://")):
+        raise SettingsError(
+            f"{name} is {text!r}; it must be an address such as http://history:18080. Correct it, or"
+            " unset it."
+        )
+    return text.rstrip("/")
 
 
 def _local(name: str, value: str | None, default: Path) -> Path:

@@ -95,14 +95,6 @@ def check(
         raise typer.Exit(code)
 
 
-@app.command(epilog=example("flows"))
-def flows(*, json: AsJson = False) -> None:
-    """Show each flow's state, generation, last batch and its age."""
-    from streamkeeper.cli.listing import show_flows
-
-    show_flows(json)
-
-
 @app.command(epilog=example("metrics"))
 def metrics() -> None:
     """Print the metrics of all flows in Prometheus' text format."""
@@ -216,7 +208,9 @@ def rename(
     )
 
 
-from streamkeeper.cli import recovering, running  # noqa: E402
+from streamkeeper.cli import past, recovering, running, watching  # noqa: E402
 
+watching.register(app)
 recovering.register(app)
 running.register(app)
+past.register(app)

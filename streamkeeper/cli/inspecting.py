@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamkeeper.checkpoint.damage import ERROR
-from streamkeeper.cli.inspection import Inspection, SourceStand, inspect
 from streamkeeper.cli.output import show
 from streamkeeper.declare.offsets import RATE, describe
 from streamkeeper.errors import CheckpointError, RequestError
+from streamkeeper.health.inspection import Inspection, SourceStand, inspect
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 from streamkeeper.times import describe_age

@@ -18,6 +18,7 @@ _LEAST = 24
 """Least width of a last cell beside the others; with less room it is placed below them."""
 
 _lost: list[OSError] = []
+_closed: list[BrokenPipeError] = []
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ def lost() -> OSError | None:
     None if all was, or if only the reader has closed the pipe.
     """
     return _lost[0] if _lost else None
+
+
+def is_closed() -> bool:
+    """Return whether the reader of an output has closed the pipe."""
+    return bool(_closed)
 
 
 def show(value: Any, as_json: bool, text: str | Grid) -> None:
@@ -102,7 +108,9 @@ def _put(text: str, stream: TextIO) -> None:
     try:
         print(text, file=stream, flush=True)
     except OSError as error:
-        if not isinstance(error, BrokenPipeError):
+        if isinstance(error, BrokenPipeError):
+            _closed.append(error)
+        else:
             _lost.append(error)
         _nowhere(stream.fileno())
 

@@ -177,7 +177,7 @@ def accept(
             f"No change of {found.full_name} is refused or waits. `streamkeeper flows` shows each flow's"
             " state. Nothing was changed."
         )
-    change.write(home, replace(seen, state=change.ChangeState.ACCEPTED))
+    change.write(home, replace(seen, state=change.ChangeState.ACCEPTED), _user())
     value = {"flow": found.full_name, "fingerprint": seen.fingerprint, "was": seen.state}
     show(value, json, f"{found.full_name}: the change {seen.fingerprint} is accepted; it was {seen.state}")
 
@@ -207,7 +207,7 @@ def release(
     done: dict[str, dict[str, Any]] = {}
     lines: list[str] = []
     for name in asked.flows:
-        released, left = hold_flows.release(_home(settings, name), whose)
+        released, left = hold_flows.release(_home(settings, name), whose, _user())
         done[name] = {"released": bool(released), "left": [hold.owner for hold in left]}
         lines.append(f"{name}: {hold_flows.describe_release(whose, released, left)}")
     show(done, json, "\n".join(lines))

@@ -141,6 +141,17 @@ def duration(what: str, value: object, where: Where) -> float | None:
     return int(found[1]) * _SECONDS[found[2]]
 
 
+def share(what: str, value: object, where: Where) -> float | None:
+    """Return a share from 0 to below 1; None for None."""
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
+        raise DeclarationError(
+            f"{where}: {what} is {value!r}. Allowed is a share of the rows, such as 0.05 for 5 %, or None."
+        )
+    return float(value)
+
+
 def expectations_of(
     conditions: object,
     action: str,

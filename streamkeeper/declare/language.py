@@ -33,10 +33,13 @@ from streamkeeper.declare.checks import (
     inputs_of,
     new_flow,
     options_of,
+    share,
 )
 from streamkeeper.declare.model import (
     APPEND,
     COMPLETE,
+    DEFAULT_BEHIND_FOR,
+    DEFAULT_LATE,
     DROP,
     FAIL,
     FOREACH_BATCH,
@@ -709,6 +712,9 @@ def configure_pipeline(
     shared_driver: bool = False,
     notifiers: Sequence[Notifier] = (),
     no_progress_after: str | None = "30 minutes",
+    behind_above: str | None = None,
+    behind_for: str = "10 minutes",
+    late_above: float | None = DEFAULT_LATE,
     rehearse: Sequence[str] = (),
 ) -> None:
     """Configure all flows of the pipeline, once a file.
@@ -718,6 +724,10 @@ def configure_pipeline(
     :param notifiers: told when a flow was parked, is in a crash loop, recovered or makes no progress, and
         when a recovery ended.
     :param no_progress_after: a number and a unit, such as ``"30 minutes"``; None for no such alert.
+    :param behind_above: alert when the oldest input that waits for a flow is older than this, such as ``"5
+        minutes"``, for ``behind_for``; None for no such alert.
+    :param late_above: alert when more than this share of an hour's rows was dropped as late, by the
+        watermark; None for no such alert.
     :param rehearse: recoveries that are refused unless they were rehearsed, such as ``["full_refresh"]``.
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
@@ -741,6 +751,9 @@ def configure_pipeline(
         shared_driver,
         tuple(notifiers),
         duration("no_progress_after", no_progress_after, where),
+        duration("behind_above", behind_above, where),
+        duration("behind_for", behind_for, where) or DEFAULT_BEHIND_FOR,
+        share("late_above", late_above, where),
         tuple(rehearse),
         where,
     )

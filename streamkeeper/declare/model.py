@@ -293,6 +293,8 @@ class Schedule:
 
 
 DEFAULT_NO_PROGRESS = 1800.0
+DEFAULT_BEHIND_FOR = 600.0
+DEFAULT_LATE = 0.01
 
 
 @dataclass(frozen=True)
@@ -302,7 +304,9 @@ class Pipeline:
     ``shared`` is a hash of the file's code outside of the declared functions, and of the modules beside it
     that it imports. ``shared_driver`` runs its flows as queries of one Spark application.
     ``no_progress_after`` is in seconds: an alert is sent when a flow has data to read and commits nothing for
-    that long. None means no such alert. ``rehearse`` names recoveries that must be rehearsed first.
+    that long. None means no such alert. ``behind_above`` and ``behind_for``, in seconds: one is sent when a
+    flow has been further behind for so long; ``late_above``: when more than this share of its rows was
+    dropped as late. ``rehearse`` names recoveries that must be rehearsed first.
     """
 
     name: str
@@ -315,6 +319,9 @@ class Pipeline:
     shared_driver: bool = False
     notifiers: tuple[Notifier, ...] = ()
     no_progress_after: float | None = DEFAULT_NO_PROGRESS
+    behind_above: float | None = None
+    behind_for: float = DEFAULT_BEHIND_FOR
+    late_above: float | None = DEFAULT_LATE
     schedules: tuple[Schedule, ...] = ()
     rehearse: tuple[str, ...] = ()
 
@@ -409,6 +416,9 @@ def pipeline_from_json(value: JsonObject) -> Pipeline:
         shared_driver=value.get("shared_driver", False),
         notifiers=tuple(Notifier(**item) for item in value.get("notifiers", ())),
         no_progress_after=value.get("no_progress_after", DEFAULT_NO_PROGRESS),
+        behind_above=value.get("behind_above"),
+        behind_for=value.get("behind_for", DEFAULT_BEHIND_FOR),
+        late_above=value.get("late_above", DEFAULT_LATE),
         schedules=tuple(
             Schedule(**{**item, "where": Where(**item["where"])}) for item in value.get("schedules", ())
         ),

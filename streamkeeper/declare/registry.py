@@ -16,6 +16,8 @@ from typing import Any
 from streamkeeper.declare.auto_cdc import check_tables, with_keys
 from streamkeeper.declare.fingerprint import hash_of, without_decorators
 from streamkeeper.declare.model import (
+    DEFAULT_BEHIND_FOR,
+    DEFAULT_LATE,
     DEFAULT_NO_PROGRESS,
     AnyFlow,
     AppendFlow,
@@ -53,6 +55,9 @@ class Options:
     shared_driver: bool = False
     notifiers: tuple[Notifier, ...] = ()
     no_progress_after: float | None = DEFAULT_NO_PROGRESS
+    behind_above: float | None = None
+    behind_for: float = DEFAULT_BEHIND_FOR
+    late_above: float | None = DEFAULT_LATE
     rehearse: tuple[str, ...] = ()
     where: Where | None = None
 
@@ -118,6 +123,9 @@ class Registry:
             shared_driver=options.shared_driver,
             notifiers=options.notifiers,
             no_progress_after=options.no_progress_after,
+            behind_above=options.behind_above,
+            behind_for=options.behind_for,
+            late_above=options.late_above,
             schedules=tuple(self.schedules.values()),
             rehearse=options.rehearse,
         )

@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
@@ -61,14 +63,19 @@ class Commit:
 
     ``files`` are the added files in their order, each with its rows (None: unknown); paths are relative to
     the table, or absolute. ``removes``: rows were changed or deleted. ``has_feed``: it wrote a change data
-    feed of its own. ``bytes`` is the size of the added files.
+    feed of its own. ``sizes`` are the bytes of the added files.
     """
 
     version: int
     files: tuple[tuple[str, int | None], ...]
     removes: bool
     has_feed: bool
-    bytes: int = 0
+    sizes: tuple[int, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Size of the added files."""
+        return sum(self.sizes)
 
 
 @dataclass(frozen=True)
@@ -233,14 +240,17 @@ def between(history: History, start: JsonObject, end: JsonObject, skips_changes:
     return Between(rows, files, tuple(changing), why)
 
 
-def commits(history: History, first: int, last: int) -> Iterator[Commit]:
+def commits(history: History, first: int, last: int, at_once: int = 1) -> Iterator[Commit]:
     """Yield the commits of versions ``first`` to ``last``, one by one.
 
+    :param at_once: how many are read together, for whoever wants all of them.
     :raises SourceError: a commit is missing or damaged.
     """
     storage = open_storage(history.path)
-    for version in range(first, last + 1):
-        yield _commit(storage, version)
+    versions = iter(range(first, last + 1))
+    with ThreadPoolExecutor(at_once) as pool:
+        while group := list(islice(versions, at_once)):
+            yield from pool.map(lambda version: _commit(storage, version), group)
 
 
 def vacuumed(offset: JsonObject, history: History) -> str | None:
@@ -280,15 +290,15 @@ def _place(offset: JsonObject) -> tuple[int, int]:
 
 def _commit(storage: Storage, version: int) -> Commit:
     files: list[tuple[str, int | None]] = []
+    sizes: list[int] = []
     removes = feed = False
-    size = 0
     for action in _actions(storage, version):
         if "add" in action and action["add"].get("dataChange", True):
             files.append((unquote(action["add"]["path"]), _rows(action["add"])))
-            size += int(action["add"].get("size", 0))
+            sizes.append(int(action["add"].get("size", 0)))
         removes = removes or ("remove" in action and action["remove"].get("dataChange", True))
         feed = feed or "cdc" in action
-    return Commit(version, tuple(files), removes, feed, size)
+    return Commit(version, tuple(files), removes, feed, tuple(sizes))
 
 
 def _actions(storage: Storage, version: int) -> Iterator[JsonObject]:

@@ -28,6 +28,8 @@ from typing import Any
 from streamkeeper.declare.model import Notifier
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import CLOCK, FlowHome
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from streamkeeper.storage import Storage, read_json, to_json
 from streamkeeper.times import now
 
@@ -52,10 +54,21 @@ class AlertKind(Enum):
     CHANGE_WAITS = "change-waits"
     EXPECTATION = "expectation"
     EXPECTATION_MET = "expectation-met"
+    BEHIND = "behind"
+    STATE_GROWS = "state-grows"
+    SLOW = "slow"
+    LATE_ROWS = "late-rows"
+    RELIEVED = "relieved"
 
 
 TROUBLES = (AlertKind.PARKED, AlertKind.CRASH_LOOP, AlertKind.NO_PROGRESS)
 """Kinds that are over with the flow's next commit."""
+JUDGED = (AlertKind.BEHIND, AlertKind.STATE_GROWS, AlertKind.SLOW, AlertKind.LATE_ROWS)
+"""Kinds that are over when the monitor finds so (:mod:`streamkeeper.health.troubles`)."""
+LASTING = (*TROUBLES, *JUDGED, AlertKind.EXPECTATION)
+"""Kinds that stay open until they are over."""
+_ENDS = (AlertKind.RECOVERED, AlertKind.RELIEVED)
+"""Kinds that take a trouble back; their occasion is its kind and its occasion."""
 
 _SUBJECTS = {
     AlertKind.PARKED: "is parked",
@@ -70,6 +83,11 @@ _SUBJECTS = {
     AlertKind.CHANGE_WAITS: "runs on without a change that fits and waits for a person",
     AlertKind.EXPECTATION: "has more rows that fail an expectation than it allows",
     AlertKind.EXPECTATION_MET: "meets an expectation again",
+    AlertKind.BEHIND: "is behind",
+    AlertKind.STATE_GROWS: "has a state that grows until it does not fit",
+    AlertKind.SLOW: "is slower than its trigger",
+    AlertKind.LATE_ROWS: "drops rows as late",
+    AlertKind.RELIEVED: "is well again",
 }
 
 
@@ -95,6 +113,19 @@ class Alert:
         return f"{self.flow} {_SUBJECTS[self.kind]}"
 
     @property
+    def incident(self) -> str:
+        """Key of what happened: the same for a trouble and for its end, as a pager needs it."""
+        ends = self.kind in _ENDS
+        kind = AlertKind.EXPECTATION if self.kind is AlertKind.EXPECTATION_MET else self.kind
+        what = self.occasion if ends else f"{kind.value} {self.occasion}"
+        return f"streamkeeper/{self.flow}/{hashlib.sha256(what.encode()).hexdigest()[:16]}"
+
+    @property
+    def action(self) -> str:
+        """What a pager does with it: ``resolve`` for the end of a trouble, else ``trigger``."""
+        return "resolve" if self.kind in (*_ENDS, AlertKind.EXPECTATION_MET) else "trigger"
+
+    @property
     def name(self) -> str:
         """File name of the occasion."""
         return f"{self.kind.value}-{hashlib.sha256(self.occasion.encode()).hexdigest()[:16]}.json"
@@ -105,14 +136,23 @@ class Alert:
         if self.link:
             body += f'<p><a href="{html.escape(self.link)}">{html.escape(self.link)}</a></p>'
         return AlertInWords(
-            self.subject, self.text, body, self.kind.value, self.flow, self.link or "", self.at
+            self.subject,
+            self.text,
+            body,
+            self.kind.value,
+            self.flow,
+            self.link or "",
+            self.at,
+            self.incident,
+            self.action,
         )
 
 
 @dataclass(frozen=True)
 class AlertInWords:
     """Fields of ``alert`` in a notifier's arguments: ``{{ alert.subject }}``, ``{{ alert.text }}``, …
-    ``html`` is text and link, escaped.
+    ``html`` is text and link, escaped. ``incident`` is the same for a trouble and for its end, ``action`` is
+    ``trigger`` or, for an end, ``resolve``.
     """
 
     subject: str
@@ -122,6 +162,8 @@ class AlertInWords:
     flow: str
     link: str
     at: str
+    incident: str
+    action: str
 
 
 def storage_now(storage: Storage) -> float:
@@ -146,8 +188,16 @@ def record(home: FlowHome, alert: Alert) -> bool:
     content = to_json({**asdict(alert), "kind": alert.kind.value})
     # Pending first: if this process ends in between, the alert is not lost.
     home.storage.create(home.alert(f"pending/{alert.name}"), content)
-    if alert.kind in (*TROUBLES, AlertKind.EXPECTATION):
+    if alert.kind in LASTING:
         home.storage.create(home.alert(f"open/{alert.name}"), content)
+    first = alert.text.partition("\n")[0]
+    events.note(
+        home,
+        Kind.RECOVERED if alert.kind is AlertKind.RECOVERED else Kind.ALERT,
+        first if alert.kind is AlertKind.RECOVERED else f"{_SUBJECTS[alert.kind]}: {first}",
+        alert.name,
+        generation=alert.generation,
+    )
     return home.storage.create(home.alert(alert.name), content)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.leases import Heartbeat
+from streamkeeper.history.rows import Totals
 from streamkeeper.json_values import read_as
 from streamkeeper.storage import read_json, to_json
 
@@ -20,6 +21,8 @@ KEPT = 60
 """Recent batches that are kept: some 15 kB."""
 BATCH, TOTALS, IDLE = "batch", "totals", "idle"
 """Names of the numbers in the details of a heartbeat."""
+UI = "ui"
+"""Name, in the details of a heartbeat, of the address of Spark's own UI; None where it is off."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,12 @@ class Batch:
     phases: Mapping[str, float] = field(default_factory=dict)
     expectations: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
+    def as_totals(self) -> Totals:
+        """Return the sums over this batch alone."""
+        return Totals(
+            1, self.rows, self.seconds, self.late, self.rows_out, dict(self.phases), dict(self.expectations)
+        )
+
     @classmethod
     def of(cls, progress: Mapping[str, Any]) -> Batch:
         """Return the numbers of a batch from Spark's ``StreamingQueryProgress``, as its JSON names them."""
@@ -66,27 +75,13 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Totals:
-    """Sums over the batches of the present driver; ``seconds`` are those of its batches, not its age."""
-
-    batches: int = 0
-    rows: int = 0
-    seconds: float = 0.0
-    late: int = 0
-
-    def with_batch(self, batch: Batch) -> Totals:
-        """Return the sums with one more batch."""
-        return Totals(
-            self.batches + 1, self.rows + batch.rows, self.seconds + batch.seconds, self.late + batch.late
-        )
-
-
-@dataclass(frozen=True)
 class Numbers:
-    """What a heartbeat tells of batches; ``idle`` is whether the last trigger found nothing to read."""
+    """What a heartbeat tells of batches; ``totals`` are sums over the batches of the present driver, ``idle``
+    is whether the last trigger found nothing to read.
+    """
 
     batch: Batch | None = None
-    totals: Totals = Totals()
+    totals: Totals = field(default_factory=Totals)
     idle: bool = False
 
     def as_details(self) -> dict[str, Any]:
@@ -110,15 +105,17 @@ def told_by(beat: Heartbeat | None) -> Numbers:
 class Machinery:
     """What a driver's last batch ran on, and what its state cost there.
 
-    ``cores`` and ``executors`` are the cluster's; ``changelog`` is whether RocksDB would write a changelog.
-    ``operators`` are the stateful operators of the batch, as Spark's ``StateOperatorProgress`` names their
-    numbers.
+    ``cores``, ``executors`` and ``memory`` are the cluster's, the last in bytes as Spark gives it to
+    computations and storage (some 60 % of the heap), 0 where it is unknown. ``changelog`` is whether RocksDB
+    would write a changelog. ``operators`` are the stateful operators of the batch, as Spark's
+    ``StateOperatorProgress`` names their numbers.
     """
 
     batch: int
     cores: int
     executors: int
     changelog: bool = False
+    memory: int = 0
     operators: Sequence[Mapping[str, Any]] = ()
 
     @property

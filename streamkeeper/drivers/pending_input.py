@@ -13,6 +13,9 @@ that became another kind under its old name cannot be read at all: that counts, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from streamkeeper.checkpoint import Checkpoint
@@ -24,6 +27,59 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.sources.base.format import Waiting
 from streamkeeper.sources.formats import format_of
 
+DUTY = 50.0
+"""Ratio of pause to listing: a flow's sources are listed for a fiftieth of the time at most."""
+LOOK_SECONDS = 60.0
+"""Seconds between two looks of the monitor."""
+
+
+def pause_after(seconds: float) -> float:
+    """Return the seconds without a listing after one that took so long; 0 if over by the next look."""
+    return DUTY * seconds if DUTY * seconds > LOOK_SECONDS else 0.0
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a flow has read: up to the ``last`` committed batch of the ``checkpoint`` of its newest begun
+    generation; nothing without one.
+    """
+
+    generation: int | None = None
+    checkpoint: Checkpoint | None = None
+    last: int | None = None
+
+    @classmethod
+    def of(cls, home: FlowHome) -> Read:
+        """Return what a flow has read.
+
+        :raises StorageError: its files are damaged.
+        """
+        begun = last_begun(home)
+        if begun is None:
+            return cls()
+        checkpoint = Checkpoint(home.storage, begun[1].checkpoint)
+        return cls(begun[1].number, checkpoint, checkpoint.last_commit())
+
+    @cached_property
+    def ends(self) -> Mapping[str, Any]:
+        """The offsets of that batch, by the sources' names in the checkpoint.
+
+        :raises CheckpointError: they cannot be read.
+        """
+        if self.checkpoint is None or self.last is None:
+            return {}
+        return self.checkpoint.offsets(self.last).sources
+
+    def sources(self, flow: Flow) -> Iterator[tuple[Source, str, Any]]:
+        """Yield each source that a flow reads, its name in the checkpoint, and the offset up to which it was
+        read.
+        """
+        for index, source in enumerate(flow.pipeline.sources_of(flow.declaration)):
+            # Version 1 of the offset log has no names.
+            named = source.name in self.ends or str(index) not in self.ends
+            key = source.name if named else str(index)
+            yield source, key, self.ends.get(key)
+
 
 def what_waits(home: FlowHome, flow: Flow) -> Waiting:
     """Return whether a flow has anything to read.
@@ -32,19 +88,12 @@ def what_waits(home: FlowHome, flow: Flow) -> Waiting:
     :raises CheckpointError: its checkpoint's newest entries cannot be read.
     :raises StorageError: a source's folder cannot be listed.
     """
-    begun = last_begun(home)
-    checkpoint = Checkpoint(home.storage, begun[1].checkpoint) if begun else None
-    ends: dict[str, Any] = {}
-    said: list[str] = []
-    if checkpoint is not None:
-        planned, last = checkpoint.offset_batches(), checkpoint.last_commit()
-        if planned and (last is None or planned[-1] > last):
-            return Waiting(True, f"batch {planned[-1]} is planned and not committed")
-        ends = checkpoint.offsets(last).sources if last is not None else {}
-    for index, source in enumerate(flow.pipeline.sources_of(flow.declaration)):
-        # Version 1 of the offset log has no names.
-        key = source.name if source.name in ends or str(index) not in ends else str(index)
-        found = _waits_in(source, checkpoint, key, ends.get(key))
+    read, said = Read.of(home), []
+    planned = read.checkpoint.offset_batches() if read.checkpoint is not None else []
+    if planned and (read.last is None or planned[-1] > read.last):
+        return Waiting(True, f"batch {planned[-1]} is planned and not committed")
+    for source, key, end in read.sources(flow):
+        found = _waits_in(source, read.checkpoint, key, end)
         if found.there:
             return found
         said.append(found.said)

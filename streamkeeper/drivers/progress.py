@@ -7,8 +7,8 @@ clock runs from the first look that found some. It is the storage's own clock
 (:func:`streamkeeper.drivers.alerts.storage_now`). A hold stops the clock: a flow that must not run is not
 late.
 
-The result of a look is kept for the next (:class:`Note`). A big folder is listed rarely: after a listing of t
-seconds the next one comes :data:`DUTY` times t later, at the earliest.
+The result of a look is kept for the next (:class:`Note`). A big folder is listed rarely: after a listing the
+next one comes after a pause (:func:`streamkeeper.drivers.pending_input.pause_after`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.drivers.alerts import Alert, AlertKind
-from streamkeeper.drivers.pending_input import what_waits
+from streamkeeper.drivers.alerts import TROUBLES, Alert
+from streamkeeper.drivers.pending_input import pause_after, what_waits
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, leases, status
 from streamkeeper.flows.files import FlowHome
@@ -30,11 +30,6 @@ from streamkeeper.manifest.manifest import Flow
 from streamkeeper.sources.base.format import Waiting
 from streamkeeper.storage import read_json, to_json
 from streamkeeper.times import describe_age
-
-DUTY = 50.0
-"""Ratio of pause to listing: a flow's sources are listed for a fiftieth of the time at most."""
-LOOK_SECONDS = 60.0
-"""Seconds between two looks of the monitor."""
 
 
 @dataclass(frozen=True)
@@ -181,8 +176,8 @@ def look(home: FlowHome, flow: Flow, now: float, *, monotonic: Callable[[], floa
         cost = monotonic() - begun
     state, note = judge(Seen(found, started, held, waiting, done), before, now, allowed)
     if waiting is not None:
-        pause = DUTY * cost
-        note = replace(note, next_listing=now + pause if pause > LOOK_SECONDS else 0.0)
+        pause = pause_after(cost)
+        note = replace(note, next_listing=now + pause if pause else 0.0)
     if note != before:
         home.storage.overwrite(home.progress, to_json(asdict(note)))
     silent = now - note.since if note.since is not None else None
@@ -208,7 +203,7 @@ def position(home: FlowHome) -> Position:
 
 def is_over(trouble: Alert, present: Position) -> bool:
     """Return whether a trouble is over because the flow committed a batch since its alert."""
-    if trouble.kind is AlertKind.EXPECTATION or present.generation is None or present.batch is None:
+    if trouble.kind not in TROUBLES or present.generation is None or present.batch is None:
         return False
     if trouble.generation is None or present.generation > trouble.generation:
         return True

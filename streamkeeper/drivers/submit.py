@@ -213,11 +213,12 @@ def spark_submit() -> str:
 def _application(settings: Settings, declared: Mapping[str, str], master: str) -> dict[str, str]:
     cores = partitions(master)
     defaults = {
-        "spark.ui.enabled": "false",
+        "spark.ui.enabled": str(settings.spark_ui).lower(),
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         **(_on_one_machine(cores) if cores is not None else {}),
+        **_event_log(settings.event_log),
     }
     extensions = [
         name for name in declared.get("spark.sql.extensions", "").split(",") if name and name != _DELTA
@@ -275,6 +276,19 @@ def _on_one_machine(cores: int) -> dict[str, str]:
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+    }
+
+
+def _event_log(folder: str) -> dict[str, str]:
+    """Return settings of Spark's event log, in files of a bounded size: a driver may run for months."""
+    if not folder:
+        return {}
+    place = f"s3a://{folder.removeprefix('s3://')}" if folder.startswith("s3://") else folder
+    return {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": place,
+        "spark.eventLog.rolling.enabled": "true",
+        "spark.eventLog.rolling.maxFileSize": "32m",
     }
 
 

@@ -28,6 +28,9 @@
                                    (streamkeeper.drivers.batch_numbers)
   progress.json                    overwritten by the monitor: what its last look found
                                    (streamkeeper.drivers.progress)
+  lag.json                         overwritten by the monitor: how far the flow is behind its sources
+                                   (streamkeeper.drivers.behind)
+  history/                         numbers by minute and by hour (streamkeeper.history.rows)
 {state}/{pipeline}/ledger/<recovery>/       one immutable file an event (streamkeeper.flows.ledger)
 {state}/{pipeline}/tables/<table>/
   lock/recovery.json               one recovery at a time a table (streamkeeper.tables.recovery_lock)
@@ -39,6 +42,7 @@
 {state}/tables/<table>.json        pipeline that a table belongs to (streamkeeper.tables.owners)
 {state}/ledger/names/              names that flows and pipelines have had; a folder keeps the first
                                    (streamkeeper.manifest.names)
+{state}/ledger/events/<pipeline>/  what happened to its flows (streamkeeper.history.events)
 {state}/manifests/                 what the pipeline files declare (streamkeeper.manifest.manifest)
 {state}/manifests/clock            overwritten by who must know the storage's own time
 """
@@ -187,6 +191,10 @@ class FlowHome:
         """A file or folder of the flow's alerts."""
         return f"{self.root}/alerts/{name}"
 
+    def history(self, name: str) -> str:
+        """A file or folder of the numbers of the flow's past."""
+        return f"{self.root}/history/{name}"
+
     @property
     def recent(self) -> str:
         """The file with the numbers of the last batches."""
@@ -196,6 +204,11 @@ class FlowHome:
     def progress(self) -> str:
         """The file in which the monitor keeps what its last look found."""
         return f"{self.root}/progress.json"
+
+    @property
+    def lag(self) -> str:
+        """The file in which the monitor keeps how far the flow is behind its sources."""
+        return f"{self.root}/lag.json"
 
     def generations(self) -> list[int]:
         """The numbers of all generations, lowest first."""

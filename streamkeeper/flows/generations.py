@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 from streamkeeper.errors import RecoveryError, StorageError
 from streamkeeper.flows.files import FlowHome
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from streamkeeper.json_values import read_as
 from streamkeeper.storage import read_json, to_json
 from streamkeeper.times import now
@@ -224,6 +226,7 @@ def decide(home: FlowHome, generation: Generation) -> Generation:
     :raises RecoveryError: another decision has the number.
     """
     if home.storage.create(home.generation(generation.number), to_json(asdict(generation))):
+        _note(home, generation)
         return generation
     found = read(home, generation.number)
     assert found is not None, "create said that it is there"
@@ -232,7 +235,14 @@ def decide(home: FlowHome, generation: Generation) -> Generation:
             f"Generation {generation.number} of {home.full_name} was decided meanwhile by {found.by}"
             f" ({found.why}). Nothing was changed. Plan again from that generation."
         )
+    _note(home, found)
     return found
+
+
+def _note(home: FlowHome, decided: Generation) -> None:
+    text = f"generation {decided.number} is decided: {decided.why}"
+    number = decided.number
+    events.note(home, Kind.GENERATION, text, number, by=decided.by, generation=number)
 
 
 def begin(home: FlowHome, start: Start) -> Start:

@@ -14,6 +14,8 @@ from typing import Any
 
 from streamkeeper.errors import RequestError, StorageError, check_reason
 from streamkeeper.flows.files import FlowHome, of_each
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from streamkeeper.storage import Storage, read_json, to_json
 from streamkeeper.times import now
 
@@ -62,18 +64,34 @@ def put(home: FlowHome, owner: str, reason: str, by: str, details: dict[str, Any
         check_reason(reason)
     hold = Hold(owner, reason, by, now(), details or {})
     home.storage.overwrite(home.hold(owner), to_json(asdict(hold)))
+    kind = Kind.PARKED if owner == PARK else Kind.HELD
+    said = f"{owner}: {reason}" if owner.startswith(PERSON) else reason
+    number = hold.details.get("generation")
+    events.note(home, kind, said, _occasion(owner, hold.at), by=by, generation=number)
     return hold
 
 
-def release(home: FlowHome, owner: str) -> bool:
+def release(home: FlowHome, owner: str, by: str = "") -> bool:
     """Remove one owner's hold; return whether there was one.
 
+    :param by: who asks for it.
     :raises RequestError: the owner is not one of the three kinds.
     """
     _check(owner)
-    was_there = home.storage.read(home.hold(owner)) is not None
+    found = home.storage.read(home.hold(owner))
+    if found is not None:
+        # Noted first: a release that is killed in between is made again, and finds it noted.
+        mark = hashlib.sha256(found).hexdigest()
+        events.note(home, Kind.RELEASED, owner, _occasion(owner, mark), by=by)
     home.storage.remove(home.hold(owner))
-    return was_there
+    return found is not None
+
+
+def _occasion(owner: str, mark: str) -> list[str]:
+    """Return what identifies a hold among events: a recovery holds a flow once, however often it puts the
+    hold.
+    """
+    return [owner] if owner.startswith(recovery("")) else [owner, mark]
 
 
 def all_of(home: FlowHome) -> list[Hold]:

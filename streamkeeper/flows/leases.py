@@ -20,6 +20,8 @@ from typing import Any
 
 from streamkeeper.errors import LeaseHeld, LeaseLost, StorageError
 from streamkeeper.flows.files import FlowHome
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from streamkeeper.storage import read_json, to_json
 from streamkeeper.times import now
 
@@ -279,6 +281,16 @@ def acquire(
             f"Another driver of {home.full_name} claimed lease epoch {epoch} at the same moment. This one"
             " stops; it had not started."
         )
+    after = {DEAD: "; the one before is dead", SILENT: "; the one before was silent"}.get(gone or "", "")
+    events.note(
+        home,
+        Kind.STARTED,
+        f"driver {describe(lease)}{after}",
+        epoch,
+        by="driver",
+        generation=generation,
+        epoch=epoch,
+    )
     return lease
 
 
@@ -303,6 +315,8 @@ def beat(home: FlowHome, heartbeat: Heartbeat) -> None:
 def leave(home: FlowHome, lease: Lease, why: str) -> None:
     """Record that the driver stopped in good order, so that the next one need not wait."""
     home.storage.create(home.left(lease.epoch), to_json({"epoch": lease.epoch, "why": why, "at": now()}))
+    text = f"driver of epoch {lease.epoch} ended: {why.replace('_', ' ')}"
+    events.note(home, Kind.STOPPED, text, lease.epoch, by="driver", epoch=lease.epoch)
 
 
 def why_left(home: FlowHome, lease: Lease) -> str | None:

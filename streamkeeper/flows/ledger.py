@@ -8,10 +8,13 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from streamkeeper.flows.files import kept_pipelines, ledgers_folder
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from streamkeeper.redaction import redact
 from streamkeeper.storage import Storage, read_json, to_json
 from streamkeeper.times import now
@@ -21,6 +24,18 @@ PLANNED = "planned"
 ENDED, GIVEN_UP = "ended", "given_up"
 """Events that end a recovery: after its last step, and before that."""
 OVER = (ENDED, GIVEN_UP)
+
+_TOLD = {
+    PLANNED: Kind.RECOVERY_PLANNED,
+    "approved": Kind.RECOVERY_APPROVED,
+    "approved_again": Kind.RECOVERY_APPROVED,
+    "started": Kind.STEP_BEGAN,
+    "done": Kind.STEP_DONE,
+    "failed": Kind.STEP_FAILED,
+    ENDED: Kind.RECOVERY_FINISHED,
+    GIVEN_UP: Kind.RECOVERY_GIVEN_UP,
+}
+"""Events, or ends of their names after a step's, that are events of the pipeline too."""
 
 _FILE = re.compile(r"([0-9]{4,})-([a-z_.]+)\.json")
 
@@ -50,6 +65,8 @@ class Ledger:
         number = max((found.number for found in self._names()), default=0) + 1
         while True:
             written = Event(number, event, now(), redact(evidence))
+            # Noted first: what is killed in between is carried out again, and finds it noted.
+            self._note(written)
             if self.storage.create(
                 self._file(number, event),
                 to_json({"event": event, "at": written.at, "evidence": written.evidence}),
@@ -69,6 +86,28 @@ class Ledger:
     def events(self) -> list[Event]:
         """Return all events in the order of writing."""
         return [self._read(found) for found in self._names()]
+
+    def _note(self, written: Event) -> None:
+        """Write an event of the pipeline's, unless it is of no interest outside the ledger."""
+        step, _, what = written.event.rpartition(".")
+        kind = _TOLD.get(what)
+        if kind is None or step == "driver":
+            return
+        pipeline, _, recovery = self.folder.partition("/ledger/")
+        with events.harmless(kind, recovery):
+            planned = written if what == PLANNED else self.find(PLANNED)
+            plan = planned.evidence if planned is not None else {}
+            asked = plan.get("request") or {}
+            by = written.evidence.get("by") or asked.get("by") or ""
+            why = written.evidence.get("error") or written.evidence.get("why")
+            said = str(why or (asked.get("reason") if what == PLANNED else "") or "")
+            name = recovery if what == PLANNED else plan.get("recovery") or recovery
+            text = ": ".join(part for part in (name, step, said.partition("\n")[0]) if part)
+            flows = tuple(flow["flow"] for flow in plan.get("flows") or ())
+            found = events.Event("", time.time(), kind, flows, text, by, recovery=recovery)
+            often = kind in (Kind.STEP_BEGAN, Kind.STEP_FAILED)
+            occasion = [written.event, written.number if often else ""]
+            events.write(self.storage, pipeline, found, occasion)
 
     def _names(self) -> list[Event]:
         matches = (_FILE.fullmatch(name) for name in self.storage.names(self.folder))

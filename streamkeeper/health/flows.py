@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from streamkeeper.declare.checkpoint_window import trigger_seconds
-from streamkeeper.drivers.batch_numbers import Batch, Numbers, Totals, told_by
+from streamkeeper.drivers import behind
+from streamkeeper.drivers.batch_numbers import Batch, Numbers, told_by
 from streamkeeper.drivers.behind import Behind
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows import status
 from streamkeeper.flows.files import FlowHome, of_each
 from streamkeeper.flows.status import FlowState, FlowStatus, Kept
+from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import Flow, Manifest, read_manifest
 from streamkeeper.preflight import change
 from streamkeeper.settings import Settings
@@ -38,7 +40,7 @@ class FlowHealth:
     those of the last batch of its present or last driver, ``totals`` that driver's. ``waiting_since`` is
     when the monitor first found input that waits, in seconds since 1970; None if it found none.
     ``last_recovery`` is why its generation began, empty for the first. ``lag`` is how far it is behind, as
-    the monitor measured it; None if it never did.
+    the monitor measured it; None if it never did, or the flow is done.
     """
 
     flow: str
@@ -67,7 +69,8 @@ class FlowHealth:
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as a JSON object."""
-        return {**asdict(self), "rows_per_second": self.rows_per_second}
+        lag = None if self.lag is None else self.lag.to_json()
+        return {**asdict(self), "rows_per_second": self.rows_per_second, "lag": lag}
 
 
 Looked = tuple[Manifest, tuple[FlowHealth, ...]]
@@ -83,9 +86,14 @@ def look_now(settings: Settings) -> Looked:
     return manifest, look_at_all(open_storage(settings.state), manifest)
 
 
-def look_at_all(storage: Storage, manifest: Manifest) -> tuple[FlowHealth, ...]:
-    """Return a row for each declared flow, however broken, in the order of the manifest."""
-    flows = {flow.full_name: flow for flow in manifest.flows()}
+def look_at_all(
+    storage: Storage, manifest: Manifest, names: Collection[str] | None = None
+) -> tuple[FlowHealth, ...]:
+    """Return a row for each declared flow, however broken, in the order of the manifest.
+
+    :param names: full names of the flows to look at; all by default.
+    """
+    flows = {flow.full_name: flow for flow in manifest.flows() if names is None or flow.full_name in names}
 
     def row(home: FlowHome) -> FlowHealth:
         flow = flows[home.full_name]
@@ -123,6 +131,7 @@ def look(home: FlowHome, flow: Flow) -> FlowHealth:
         totals=numbers.totals,
         waiting_since=(read_json(home.storage, home.progress) or {}).get("since"),
         last_recovery=f"{newest.why}, by {newest.by}, {newest.at}" if newest and recovered else "",
+        lag=None if seen.state is FlowState.DONE else behind.read(home),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from streamkeeper import __version__
 from streamkeeper.drivers.batch_numbers import Batch
@@ -20,12 +21,17 @@ _Sample = tuple[Mapping[str, str], float]
 _Value = Callable[[FlowHealth], float | None]
 
 
-def text(rows: tuple[FlowHealth, ...]) -> str:
-    """Return all metrics of some flows."""
-    return "".join(_lines(rows))
+def text(rows: tuple[FlowHealth, ...], looked: float | None = None) -> str:
+    """Return all metrics of some flows.
+
+    :param looked: when they were looked at, in seconds since 1970; now by default.
+    """
+    at, now = time.time() if looked is None else looked, time.time()
+    aged = (row if row.age is None else replace(row, age=row.age + now - at) for row in rows)
+    return "".join(_lines(tuple(aged), at))
 
 
-def _lines(rows: tuple[FlowHealth, ...]) -> Iterator[str]:
+def _lines(rows: tuple[FlowHealth, ...], looked: float) -> Iterator[str]:
     yield from _metric("build_info", "gauge", "Release of Streamkeeper.", [({"version": __version__}, 1)])
     yield from _metric(
         "flow_info",
@@ -53,9 +59,7 @@ def _lines(rows: tuple[FlowHealth, ...]) -> Iterator[str]:
     for name, kind, help, of_batch in _OF_THE_LAST_BATCH:
         samples = [(_of(row), float(found)) for row, last in ran if (found := of_batch(last)) is not None]
         yield from _metric(name, kind, help, samples)
-    yield from _metric(
-        "last_look_timestamp_seconds", "gauge", "When these numbers were read.", [({}, time.time())]
-    )
+    yield from _metric("last_look_timestamp_seconds", "gauge", "When these were read.", [({}, looked)])
 
 
 _NUMBERS: tuple[tuple[str, str, str, _Value], ...] = (

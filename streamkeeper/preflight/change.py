@@ -14,6 +14,8 @@ from streamkeeper.errors import StorageError
 from streamkeeper.flows.files import FlowHome, of_each
 from streamkeeper.flows.holds import parked_flows
 from streamkeeper.flows.position import last_begun
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from streamkeeper.json_values import read_as
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.preflight import last_run
@@ -100,12 +102,16 @@ def ill(storage: Storage, manifest: Manifest) -> dict[str, str]:
     return {**parked, **{name: why for name, why in refused if why}}
 
 
-def write(home: FlowHome, change: Change) -> None:
+def write(home: FlowHome, change: Change, by: str = "driver") -> None:
     """Write down what became of a change under the generation that runs."""
     begun = last_begun(home)
     assert begun is not None, "a change is tried on the state of a generation that began"
     plain = {**asdict(change), "at": now()}
     home.storage.overwrite(home.change(begun[0].number), to_json(plain))
+    why = "; ".join(change.verdict.why) or str(change.verdict.fit)
+    text = f"declaration {change.fingerprint}: {why}"
+    kind, number = Kind(f"change-{change.state}"), begun[0].number
+    events.note(home, kind, text, [number, change.fingerprint], by=by, generation=number)
 
 
 def kept(home: FlowHome) -> LastRun | None:

@@ -20,6 +20,8 @@ from streamkeeper.declare.model import (
 )
 from streamkeeper.declare.source_options import TOPICS
 from streamkeeper.flows.files import FlowHome
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from streamkeeper.json_values import read_as
 from streamkeeper.manifest.import_file import files_of
 from streamkeeper.manifest.manifest import Flow
@@ -96,6 +98,11 @@ def place_of(source: Source) -> str:
 def keep(home: FlowHome, number: int, ran: LastRun) -> None:
     """Write down what the driver of a generation runs, unless that is known."""
     before = read(home, number)
+    if before is not None and before.fingerprint != ran.fingerprint:
+        # Noted first: a driver that is killed in between is followed by one that finds the same.
+        text = f"declaration {ran.fingerprint} runs instead of {before.fingerprint}"
+        occasion = [number, before.at, ran.fingerprint]
+        events.note(home, Kind.CHANGE_TAKEN, text, occasion, by="driver", generation=number)
     if before is None or replace(before, at="") != ran:
         home.storage.overwrite(home.last_run(number), to_json(asdict(replace(ran, at=now()))))
 

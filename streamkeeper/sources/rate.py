@@ -15,10 +15,12 @@ from streamkeeper.sources.base.format import (
     UNREADABLE,
     Before,
     Case,
+    Lag,
     Move,
     PlannedFormat,
     Resolved,
     Waiting,
+    age_of,
     read_again,
 )
 
@@ -84,6 +86,16 @@ class Rate(PlannedFormat[None, RatePosition]):
 
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
         return Waiting(True, f"the source {source.name} ({source.format}) has new rows all the time")
+
+    def lag(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Lag:
+        """Count the whole seconds since the last row that was read, and their rows."""
+        began = None if checkpoint is None else checkpoint.initial_offsets(key)
+        if began is None:  # rows are made from its first batch on
+            return Lag(records=0, seconds=0.0)
+        seconds = int(age_of(int(began) + 1000 * int(end or 0)))
+        if source.option("rampUpTime"):
+            return Lag(seconds=float(seconds), why="with rampUpTime its rate changes")
+        return Lag(records=seconds * int(source.option("rowsPerSecond") or 1), seconds=float(seconds))
 
     def _position(self, before: Before, seconds: int) -> RatePosition | None:
         if before.checkpoint is None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import socketserver
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,17 +14,23 @@ from dataclasses import dataclass, field
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 
 @dataclass
 class Inbox:
-    """What a server was sent: mails, or JSON bodies of requests. ``refuse`` lets it say no."""
+    """What a server was sent: mails, or JSON bodies of requests and their paths. ``refuse`` lets it say no;
+    ``answers`` are status, headers and body of the next answers, before those that it gives otherwise.
+    """
 
     port: int = 0
     mails: list[EmailMessage] = field(default_factory=list)
     bodies: list[Any] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    answers: list[tuple[int, dict[str, str], bytes]] = field(default_factory=list)
     refuse: bool = False
+    says: bytes = b""
 
 
 @contextmanager
@@ -62,22 +69,35 @@ def mail_server() -> Iterator[Inbox]:
 
 
 @contextmanager
-def webhook() -> Iterator[Inbox]:
-    """Serve HTTP: takes JSON by POST."""
+def webhook(certificate: Path | None = None) -> Iterator[Inbox]:
+    """Serve HTTP: takes JSON by POST.
+
+    :param certificate: a file with a certificate and its key, for HTTPS.
+    """
     inbox = Inbox()
 
     class Request(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(503 if inbox.refuse else 200)
+            inbox.paths.append(self.path)
+            usual: tuple[int, dict[str, str], bytes] = (503 if inbox.refuse else 200, {}, inbox.says)
+            status, headers, answer = inbox.answers.pop(0) if inbox.answers else usual
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(answer))}.items():
+                self.send_header(name, value)
             self.end_headers()
-            if not inbox.refuse:
+            self.wfile.write(answer)
+            if status < 300:
                 inbox.bodies.append(json.loads(body))
 
         def log_message(self, format: str, *args: Any) -> None:
             """Keep the test's output clean."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Request) as server:
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         yield from _served(server, inbox)
 
 

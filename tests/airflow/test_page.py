@@ -15,15 +15,18 @@ from fastapi.testclient import TestClient
 from httpx import Response
 from streamkeeper_airflow.page import app as page
 from streamkeeper_airflow.page.app import TOKEN, Kept, Looked
+from streamkeeper_airflow.page.patience import NoAnswer, Patience
 
 from streamkeeper.drivers.batch_numbers import Batch, keep
+from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, holds
 from streamkeeper.flows.files import open_home
 from streamkeeper.health.flows import look_at_all
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
-from streamkeeper.storage import open_storage
+from streamkeeper.storage import LocalStorage, open_storage
 from tests.airflow.conftest import PIPELINE
+from tools.waiting import wait_until
 
 FLOWS, METRICS = "/streamkeeper/api/flows", "/streamkeeper/metrics"
 FIRST = "/streamkeeper/api/dags/flow__first__first_flow"
@@ -41,6 +44,7 @@ def get(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]:
         for name in ("first", "second"):
             (root / "pipelines" / f"{name}.py").write_text(PIPELINE % {"name": name})
         patch.setattr(page, "KEPT_SECONDS", 0.0)
+        patch.setattr(page, "ANSWER_SECONDS", 2.0)
         initdb()
         with TestClient(create_app(apps="core")) as client:
 
@@ -130,10 +134,83 @@ def test_one_look_serves_all_who_ask_at_once(project: Path) -> None:
         manifest = read_manifest(settings)
         return manifest, look_at_all(open_storage(settings.state), manifest)
 
-    kept, found = Kept(look, 60.0), list[Any]()
-    asking = [threading.Thread(target=lambda: found.append(kept.rows())) for _ in range(20)]
+    kept, found = Kept(look, 60.0, Patience(30.0, 4)), list[Any]()
+    asking = [threading.Thread(target=lambda: found.append(kept.newest())) for _ in range(20)]
     for thread in asking:
         thread.start()
     for thread in asking:
         thread.join()
     assert (len(looks), len(found), len({id(one) for one in found})) == (1, 20, 1)
+
+
+@pytest.fixture
+def hanging(get: Get, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Let every read of a file hang, as on a store that does not answer, until the test's end or a call."""
+    assert get(FLOWS, "VIEWER").status_code == 200
+    answers, read = threading.Event(), LocalStorage.read
+
+    def blocked(storage: LocalStorage, name: str) -> bytes | None:
+        assert answers.wait(60)
+        return read(storage, name)
+
+    monkeypatch.setattr(LocalStorage, "read", blocked)
+    yield answers.set
+    answers.set()
+
+
+def test_a_store_that_hangs_costs_some_threads_and_the_last_answer_serves() -> None:
+    hang, begun = threading.Event(), list[str]()
+    rows: list[Any] = [("manifest", ("a row",)), ("manifest", ("a newer row",))]
+
+    def look() -> Looked:
+        begun.append("look")
+        if len(begun) == 2:
+            assert hang.wait(30)
+        found: Looked = rows[min(len(begun), 2) - 1]
+        return found
+
+    patience = Patience(0.1, 3)
+    kept = Kept(look, 0.0, patience)
+    assert (kept.newest().found, kept.newest().overdue is None) == (rows[0], False)
+    stale = [kept.newest() for _ in range(50)]
+    assert {(one.found, one.at) for one in stale} == {(rows[0], stale[0].at)}
+    assert all("has not answered for" in (one.overdue or "") for one in stale)
+    assert len(begun) == 2, "one look is under way, however many ask"
+    for number in range(2):
+        with pytest.raises(NoAnswer):
+            patience.ask(number, lambda: hang.wait(30))
+    with pytest.raises(NoAnswer, match="3 reads are under way, and no more are begun"):
+        patience.ask("one more", lambda: 1)
+    hang.set()
+    fresh = wait_until(lambda: one if (one := kept.newest()).overdue is None else None, 30, "a new look")
+    assert fresh.found == rows[1]
+    assert patience.ask("one more", lambda: 1) == 1
+
+
+def test_what_a_read_raises_is_raised_where_it_is_asked_for() -> None:
+    patience = Patience(30.0, 1)
+    for error in (StorageError("torn"), TimeoutError("its own")):
+        with pytest.raises(type(error), match=str(error)):
+            patience.ask("x", lambda error=error: (_ for _ in ()).throw(error))
+
+
+def test_page_metrics_and_airflow_itself_answer_while_the_state_folder_hangs(
+    get: Get, hanging: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN, "open sesame")
+    threads = threading.active_count()
+    answers = [get(FLOWS, "VIEWER").json() for _ in range(5)]
+    assert all("has not answered" in one["overdue"] for one in answers)
+    assert {row["flow"] for row in answers[0]["flows"]} == {"first.first_flow", "second.second_flow"}
+    assert len({one["at"] for one in answers}) == 1, "it is the last good look, with its time"
+    found = get(METRICS, Authorization="Bearer open sesame")
+    assert f"streamkeeper_last_look_timestamp_seconds {answers[0]['at']!r}\n" in found.text
+    alone = get(FIRST, "VIEWER")
+    assert (alone.status_code, "has not answered for" in alone.json()["detail"]) == (503, True)
+    assert get("/api/v2/monitor/health").status_code == 200
+    assert threading.active_count() <= threads + page.MOST_READS + 32
+    hanging()
+    fresh = wait_until(
+        lambda: one if (one := get(FLOWS, "VIEWER").json())["overdue"] is None else None, 30, "a new look"
+    )
+    assert fresh["at"] > answers[0]["at"]

@@ -27,7 +27,7 @@ from streamkeeper.checkpoint import (  # noqa: E402
     write_offsets,
 )
 from streamkeeper.checkpoint.crc_files import checksum, twin_of  # noqa: E402
-from streamkeeper.cli.inspection import inspect  # noqa: E402
+from streamkeeper.health.inspection import inspect  # noqa: E402
 from streamkeeper.storage import LocalStorage  # noqa: E402
 from tests.benchmarks.ratios import HEADER, enter_environment, print_ratio, rounds  # noqa: E402
 
@@ -101,7 +101,7 @@ def measure(folder: Path) -> dict[str, list[float]]:
     """Time each way of looking at a checkpoint."""
     storage = LocalStorage(str(folder))
     code = (
-        "import sys; from streamkeeper.cli.inspection import inspect; from streamkeeper.storage import"
+        "import sys; from streamkeeper.health.inspection import inspect; from streamkeeper.storage import"
         " LocalStorage;print(inspect(LocalStorage(sys.argv[1]), '').to_json())"
     )
     return {

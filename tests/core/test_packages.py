@@ -25,6 +25,7 @@ STAIRS = (
     ("streamkeeper.checkpoint", "streamkeeper.delta"),
     ("streamkeeper.declare",),
     ("streamkeeper.manifest",),
+    ("streamkeeper.history",),
     ("streamkeeper.flows",),
     ("streamkeeper.tables",),
     ("streamkeeper.sources.base",),

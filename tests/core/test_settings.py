@@ -32,8 +32,12 @@ def test_settings_survive_the_way_through_another_process_environment() -> None:
             "STREAMKEEPER_LEASE_TERM": "7.5",
             "STREAMKEEPER_READ_AT_MOST": "3",
             "STREAMKEEPER_ENV": "stage",
+            "STREAMKEEPER_SPARK_UI": "true",
+            "STREAMKEEPER_EVENT_LOG": "s3://bucket/events",
+            "STREAMKEEPER_HISTORY_SERVER": "http://history:18080/",
         }
     )
+    assert (first.spark_ui, first.history_server) == (True, "http://history:18080")
     assert (first.read_at_most, first.environment) == (3, "stage")
     assert Settings.from_environment(first.as_environment()) == first
 
@@ -74,6 +78,8 @@ def test_a_table_lives_below_the_warehouse(warehouse: str, table: str, path: str
         ("STREAMKEEPER_HEARTBEAT_INTERVAL", "-1", "STREAMKEEPER_HEARTBEAT_INTERVAL is '-1'"),
         ("STREAMKEEPER_HEARTBEAT_INTERVAL", "inf", "above 0"),
         ("STREAMKEEPER_HEARTBEAT_INTERVAL", "nan", "above 0"),
+        ("STREAMKEEPER_SPARK_UI", "maybe", "is 'maybe'; it must be true or false"),
+        ("STREAMKEEPER_HISTORY_SERVER", "history:18080", "must be an address such as http"),
         (
             "STREAMKEEPER_LEASE_TERM",
             "2",

@@ -12,12 +12,15 @@ from pathlib import Path
 from demo import evidence
 from demo.tables import TableWatch
 from streamkeeper.flows import leases
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from tests import events_evidence
 from tests.end_to_end.world import ENDING, RESET, STARTING, World, without_deduplication
 from tools.waiting import wait_until
 
 NAME = "story"
 FLOW, DAG = f"{NAME}.clean_events", f"flow__{NAME}__clean_events"
+STEPS = (Kind.STEP_BEGAN, Kind.STEP_DONE)
 
 
 def wait_for_more_rows(world: World) -> int:
@@ -33,9 +36,11 @@ def wait_for_more_rows(world: World) -> int:
 def test_a_flow_runs_outlives_its_task_breaks_is_parked_and_is_brought_back_exactly(world: World) -> None:
     a_flow_runs_by_itself_and_its_table_grows(world)
     a_driver_outlives_its_task_and_the_next_try_attaches_to_it(world)
+    a_killed_driver_is_followed_by_another(world)
     a_bad_change_parks_the_flow_and_the_run_says_what_broke_and_what_fits(world)
     a_reset_with_approval_brings_it_back_exactly(world)
     the_table_is_what_the_oracle_says(world)
+    the_log_of_events_tells_it_once_and_in_order(world)
 
 
 def a_flow_runs_by_itself_and_its_table_grows(world: World) -> None:
@@ -65,6 +70,15 @@ def a_driver_outlives_its_task_and_the_next_try_attaches_to_it(world: World) -> 
         "the second try attaches",
     )
     assert world.look().epoch == before.epoch
+    wait_for_more_rows(world)
+
+
+def a_killed_driver_is_followed_by_another(world: World) -> None:
+    lease = leases.current(world.home)
+    assert lease is not None
+    os.kill(lease.process.pid, signal.SIGKILL)
+    wait_until(lambda: (leases.current(world.home) or lease).epoch > lease.epoch or None, ENDING, "the next")
+    world.await_flow("running", generation=1, batch=1)
     wait_for_more_rows(world)
 
 
@@ -107,3 +121,41 @@ def the_table_is_what_the_oracle_says(world: World) -> None:
     before = evidence.read_handover(world.home, 2, events_evidence.SOURCE).old
     wanted = events_evidence.expected(before, sorted(paths - set(before)))
     assert evidence.differences(wanted, events_evidence.actual(world.table)) == []
+
+
+def the_log_of_events_tells_it_once_and_in_order(world: World) -> None:
+    """Starts, a kill, a park and a reset leave exactly their events, by whom they were."""
+
+    def told() -> list[str] | None:
+        found = events.read(world.home.storage, NAME)
+        assert {event.flows for event in found} == {(FLOW,)}
+        kept = [
+            f"{event.kind} by {event.by}".removesuffix(" by ") for event in found if event.kind not in STEPS
+        ]
+        return kept if Kind.RECOVERED in kept else None
+
+    found = wait_until(told, ENDING, "the monitor tells that the flow commits again")
+    began = ["started by driver", "committed by driver"]
+    before = [
+        "started by driver",
+        "generation by driver",
+        "committed by driver",
+        "retried by supervisor",
+        *began,
+        "stopped by driver",
+        "started by driver",
+        "change-taken by driver",
+        "parked by driver",
+        "stopped by driver",
+        "alert",
+        "recovery-planned by admin",
+        "recovery-approved by admin",
+        "held by admin",
+        "generation by admin",
+        "released by admin",
+        "released by admin",
+    ]
+    # Then driver, recovery and monitor go on beside each other.
+    after = [*began, "alert", "recovered", "recovery-finished by admin"]
+    assert found[: len(before)] == before
+    assert sorted(found[len(before) :]) == sorted(after)

@@ -145,4 +145,4 @@ class Successor:
                 f"It could not be tried: {self._attempts} drivers ended without a verdict, see their logs.",
             )
             verdict = Verdict(self._home.full_name, Fit.UNDEFINED, why)
-            change.write(self._home, Change(self._tries, ChangeState.REFUSED, verdict))
+            change.write(self._home, Change(self._tries, ChangeState.REFUSED, verdict), "supervisor")

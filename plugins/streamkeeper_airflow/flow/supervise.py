@@ -22,6 +22,9 @@ from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome, open_home
 from streamkeeper.flows.leases import Life
+from streamkeeper.health.driver_log import ClusterLog, LogFile, LogTail
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.preflight import change
 from streamkeeper.preflight.change import Change, ChangeState, to_run
@@ -33,7 +36,6 @@ from streamkeeper_airflow.flow import submit as submitting
 from streamkeeper_airflow.flow.drivers import Attached, Driver, Ending, InCluster, Submitted
 from streamkeeper_airflow.flow.gate import HoldTrigger, all_held
 from streamkeeper_airflow.flow.heartbeat import Heart, name_of
-from streamkeeper_airflow.flow.log_tail import ClusterLog, LogFile, LogTail
 from streamkeeper_airflow.flow.park_message import describe_park, describe_retried
 from streamkeeper_airflow.flow.retries import (
     LONGEST_DELAY,
@@ -379,6 +381,9 @@ class FlowOperator(BaseOperator):
         streak = failing_streak(home) if began else None
         failures = crash_loops.note(home)
         said = f"The driver of {home.full_name} ended: {ending.said}.{where}"
+        events.note(
+            home, Kind.RETRIED, said, failures.times[-1], by="supervisor", epoch=_newest_epoch(home) or None
+        )
         self._tell(home, ending, failures, said)
         return DriverFailed(said, ending.code, streak, failures.looping)
 

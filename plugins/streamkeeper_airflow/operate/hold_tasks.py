@@ -73,7 +73,7 @@ class ReleaseFlows(BaseOperator):
         asked = _asked(ReleaseRequest, settings, context)
         still: dict[str, list[str]] = {}
         for flow in asked.flows:
-            released, left = release(open_home(settings, flow), asked.owner)
+            released, left = release(open_home(settings, flow), asked.owner, forms.asker(context))
             self.log.info("%s: %s", flow, describe_release(asked.owner, released, left))
             still[flow] = [hold.owner for hold in left]
         return still

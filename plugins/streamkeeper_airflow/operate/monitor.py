@@ -1,22 +1,32 @@
 """The monitor: a short task that checks every flow, and alerts if one makes no progress or has recovered.
 
-It also repeats alerts that a notifier could not deliver. It fails, naming the pipeline, while a declared
-notifier cannot be used or a flow cannot be read, so that such a fault is visible.
+It measures how far each flow is behind, judges flows that run (streamkeeper.health.troubles), keeps their
+numbers (streamkeeper.history), folds events, and repeats alerts that a notifier could not deliver. It
+fails, naming the pipeline, while a declared notifier cannot be used or a flow cannot be read, so that such
+a fault is visible.
 """
 
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException
 
-from streamkeeper.drivers import alerts, progress
+from streamkeeper.drivers import alerts, behind, progress
 from streamkeeper.drivers.alerts import AlertKind
+from streamkeeper.drivers.batch_numbers import machinery
 from streamkeeper.drivers.progress import Look, State
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import FlowHome
+from streamkeeper.health import flows as health
+from streamkeeper.health import past, troubles
+from streamkeeper.health.flows import FlowHealth
+from streamkeeper.history import events
+from streamkeeper.history.rows import minutes
 from streamkeeper.manifest.environment import opened_flow, opened_if_possible
 from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.redaction import redact_text
@@ -24,7 +34,7 @@ from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage, open_storage
 from streamkeeper.times import describe_age
 from streamkeeper_airflow.operate import notify
-from streamkeeper_airflow.operate.notify import page
+from streamkeeper_airflow.operate.notify import stream_page
 
 
 class MonitorFlows(BaseOperator):
@@ -39,7 +49,9 @@ class MonitorFlows(BaseOperator):
         manifest, storage = read_manifest(settings), open_storage(settings.state)
         faults = [fault for pipeline in manifest.pipelines for fault in notify.unusable(pipeline)]
         now, found = alerts.storage_now(storage), []
-        for flow in manifest.flows():
+        flows = list(manifest.flows())
+        self._measure(settings, storage, flows, now)
+        for flow in flows:
             try:
                 look = self._look(settings, storage, flow, now)
             except StreamkeeperError as error:
@@ -55,10 +67,21 @@ class MonitorFlows(BaseOperator):
             else:
                 self.log.info("%s", look)
                 found.append(look.to_json())
+        faults += self._folded(storage, [pipeline.name for pipeline in manifest.pipelines])
         if faults:
             context["ti"].xcom_push(key="return_value", value=found)
             raise AirflowFailException("\n".join(faults))
         return found
+
+    def _measure(self, settings: Settings, storage: Storage, flows: list[Flow], now: float) -> None:
+        """Measure how far flows are behind; what cannot be measured or kept is only said."""
+        opened = partial(opened_flow, settings=settings, how=opened_if_possible)
+        try:
+            faults = behind.measure_all(storage, flows, opened, now)
+        except StreamkeeperError as error:
+            faults = [str(error)]
+        for fault in faults:
+            self.log.warning("How far flows are behind cannot be kept: %s", fault)
 
     def _look(self, settings: Settings, storage: Storage, flow: Flow, now: float) -> Look:
         home = FlowHome(storage, flow.pipeline.name, flow.name)
@@ -70,12 +93,45 @@ class MonitorFlows(BaseOperator):
                 flow.full_name,
                 _silence(look),
                 str(look.position),
-                link=page(flow.dag_id),
+                link=stream_page(flow.dag_id),
             )
         self._tell_recovered(settings, home, flow, look)
+        row = health.look(home, flow)
+        self._tell_troubles(settings, home, flow, row, now)
         for alert in alerts.pending(home):
             notify.deliver(home, alert, flow.pipeline.notifiers, lambda: now)
+        # Last: an alert does not wait for a history that cannot be written.
+        past.keep(home, row, now)
         return look
+
+    def _tell_troubles(
+        self, settings: Settings, home: FlowHome, flow: Flow, row: FlowHealth, now: float
+    ) -> None:
+        """Tell of each trouble once, and once that it is over; a flow without a driver has none."""
+        if row.state not in troubles.JUDGED:
+            return
+        open_ = {alert.kind: alert for alert in alerts.open_troubles(home)}
+        rows, ran_on = minutes(home, now - troubles.GROWTH), machinery(home)
+        for found in troubles.judge(row, rows, flow.pipeline, ran_on, now):
+            known = open_.get(found.kind)
+            if found.there == (known is not None):
+                continue
+            if known is None:
+                kind, occasion, text = found.kind, f"since {now:.0f}", found.text
+            else:
+                kind, occasion = AlertKind.RELIEVED, f"{known.kind.value} {known.occasion}"
+                text = f"{found.text} The alert of {known.at} ({known.kind.value}) is resolved."
+            notify.alert(settings, kind, flow.full_name, text, occasion, link=stream_page(flow.dag_id))
+            if known is not None:
+                alerts.close_trouble(home, known)
+
+    def _folded(self, storage: Storage, pipelines: Sequence[str]) -> Iterator[str]:
+        """Fold the events of pipelines, and yield what went wrong."""
+        for pipeline in pipelines:
+            try:
+                events.fold(storage, pipeline)
+            except StreamkeeperError as error:
+                yield f"The events of {pipeline} could not be folded: {error}"
 
     def _tell_recovered(self, settings: Settings, home: FlowHome, flow: Flow, look: Look) -> None:
         over = [trouble for trouble in alerts.open_troubles(home) if progress.is_over(trouble, look.position)]
@@ -86,7 +142,7 @@ class MonitorFlows(BaseOperator):
             )
             occasion = f"{trouble.kind.value} {trouble.occasion}"
             notify.alert(
-                settings, AlertKind.RECOVERED, flow.full_name, text, occasion, link=page(flow.dag_id)
+                settings, AlertKind.RECOVERED, flow.full_name, text, occasion, link=stream_page(flow.dag_id)
             )
             alerts.close_trouble(home, trouble)
 

@@ -180,6 +180,11 @@ def page(dag_id: str, run_id: str | None = None) -> str:
     return f"{base}/dags/{quote(dag_id)}" + (f"/runs/{quote(run_id)}" if run_id else "")
 
 
+def stream_page(dag_id: str) -> str:
+    """Return the URL of the tab *Stream* of a flow's DAG."""
+    return f"{page(dag_id)}/plugin/stream"
+
+
 def _fill(made: BaseNotifier, found: Alert) -> None:
     """Set subject and text of a mail if none are declared: Airflow's defaults describe a failed task."""
     words = found.for_templates()

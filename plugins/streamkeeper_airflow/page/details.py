@@ -1,68 +1,18 @@
-"""What the page shows of one flow, and of one recovery."""
+"""What the page shows of one recovery."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
-from streamkeeper.amounts import in_words
-from streamkeeper.cli.inspection import inspect
-from streamkeeper.drivers import batch_numbers
-from streamkeeper.flows import generations, holds, ledger
-from streamkeeper.flows.files import FlowHome
-from streamkeeper.flows.position import last_begun
-from streamkeeper.health.flows import FlowHealth
-from streamkeeper.manifest.manifest import Flow
-from streamkeeper.preflight import change
+from streamkeeper.flows import ledger
+from streamkeeper.health import one_flow
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans import explain
-from streamkeeper.recover.plans.plan import Plan
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
 
-GENERATIONS = 20
-"""Newest generations that are shown."""
 _HOW = ("done", "failed", "started")
 """Events that tell of a step how far it is, the last first."""
-
-
-def of_flow(flow: Flow, row: FlowHealth) -> dict[str, Any]:
-    """Return a flow: its row, recent batches, generations, holds, the verdict on a change, its sources.
-
-    :raises StreamkeeperError: one of its files cannot be read.
-    """
-    home = FlowHome(open_storage(Settings.from_environment().state), flow.pipeline.name, flow.name)
-    numbers = home.generations()[-GENERATIONS:]
-    began = {number: generations.read_start(home, number) for number in numbers}
-    changed = change.read(home, flow.fingerprint)
-    return {
-        "row": row.to_json(),
-        "batches": [asdict(batch) for batch in batch_numbers.recent(home)],
-        "generations": [
-            {
-                **_only(one, "number", "why", "by", "at", "state", "recovery"),
-                "start": one.start.mode,
-                "began": start.at if (start := began[one.number]) is not None else None,
-            }
-            for number in numbers
-            if (one := generations.read(home, number)) is not None
-        ],
-        "holds": [_only(hold, "owner", "reason", "by", "at") for hold in holds.all_of(home)],
-        "verdict": None if changed is None else changed.in_words(),
-        "sources": _sources(home),
-    }
-
-
-def _only(item: object, *names: str) -> dict[str, Any]:
-    return {name: getattr(item, name) for name in names}
-
-
-def _sources(home: FlowHome) -> list[dict[str, str]]:
-    begun = last_begun(home)
-    if begun is None:
-        return []
-    found = inspect(home.storage, begun[1].checkpoint, home)
-    return [{"name": one.name, "kind": one.kind, "position": str(one.position)} for one in found.sources]
 
 
 def of_recovery(dag_id: str, run_id: str) -> dict[str, Any]:
@@ -85,25 +35,10 @@ def of_recovery(dag_id: str, run_id: str) -> dict[str, Any]:
         "recovery": recovery,
         "headline": explain.headline(plan),
         "plan": explain.as_text(plan),
-        "prices": _prices(plan),
+        "prices": [price for flow in plan.flows for price in one_flow.prices_of(flow)],
         "steps": [
             {"name": step, "state": next((how for how in _HOW if f"{step}.{how}" in named), "to come")}
             for step in plan.steps
         ],
         "events": [{"at": event.at, "event": event.event} for event in events],
     }
-
-
-def _prices(plan: Plan) -> list[dict[str, str]]:
-    return [
-        {
-            "flow": flow.flow,
-            "source": price.source,
-            "from": price.now,
-            "to": price.then,
-            "lost": in_words(price.lost),
-            "repeated": in_words(price.repeated),
-        }
-        for flow in plan.flows
-        for price in flow.prices
-    ]

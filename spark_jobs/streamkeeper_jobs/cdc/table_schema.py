@@ -77,8 +77,8 @@ def prepare(  # noqa: PLR0917 - it mirrors apply_changes
     turn: Turn,
     order: DataType | None = None,
     sibling: str | None = None,
-) -> None:
-    """Create a target if absent, else add the columns that it lacks; repeatable.
+) -> tuple[str, ...]:
+    """Create a target if absent, else add the columns that it lacks, and return these; repeatable.
 
     :param order: the type of the sequences in a new table, if the flow's own is a literal and other flows
         determine it.
@@ -96,6 +96,7 @@ def prepare(  # noqa: PLR0917 - it mirrors apply_changes
         else:
             _make(spark, path, made, table, spec)
         bind(spark, path, sibling)
+    return tuple(".".join(item.path) for item in lack.columns) if there else ()
 
 
 def check_target(  # noqa: PLR0917 - it mirrors prepare

@@ -10,6 +10,8 @@ from streamkeeper.declare.model import ASK, Pipeline
 from streamkeeper.errors import DeclarationError
 from streamkeeper.flows import leases
 from streamkeeper.flows.files import FlowHome
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from streamkeeper.manifest.import_file import fingerprint, load_pipeline
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.preflight import change
@@ -93,6 +95,8 @@ def _trial(asked: DriverRequest, flow: Flow) -> Change | None:
     if known is not None and known.state is ChangeState.ACCEPTED:
         return None
     say(f"The declaration of {home.full_name} changed, and is tried on a copy of its newest state.")
+    text = f"declaration {flow.fingerprint} is tried; {ran.fingerprint} ran last"
+    events.note(home, Kind.CHANGE_SEEN, text, [ran.at, flow.fingerprint], by="driver")
     verdict = try_flow(
         open_session(asked.settings, flow), asked.settings, home, flow, home.storage, folder=home.trial
     )

@@ -19,6 +19,7 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.checkpoint.damage import ERROR
 from streamkeeper.declare.model import NAME, RETRY, Pipeline, quarantine_of
 from streamkeeper.drivers import clusters, failures, supervision
+from streamkeeper.drivers.batch_numbers import UI
 from streamkeeper.drivers.failures import Cause, Failure, FailureClass
 from streamkeeper.drivers.submit import LOG_VARIABLE, SUPERVISED_VARIABLE
 from streamkeeper.errors import (
@@ -168,7 +169,7 @@ def take_lease(asked: DriverRequest) -> Lease:
         cluster=clusters.here(),
     )
     if asked.lifts_park:
-        holds.release(home, holds.PARK)
+        holds.release(home, holds.PARK, "driver")
         say(
             f"The declaration of {home.full_name} changed since it was parked: the new declaration is tried"
             " once."
@@ -253,7 +254,7 @@ def _run_generation(job: Job, declared: Flow) -> None:
     schemas = learn_schemas(job, start.schemas)
     frame = job.frame(schemas, checkpoint=start.checkpoint)
     operators = stateful_operators(frame)
-    job.watch.tell(details={"operators": list(operators)})
+    job.watch.tell(details={"operators": list(operators), UI: job.spark.sparkContext.uiWebUrl})
     progress = Progress(job, start, operators)
     check_consistency(job, generation, start)
     checkpoint = Checkpoint(job.home.storage, start.checkpoint)

@@ -15,10 +15,12 @@ from typing import Any
 from pyspark.sql.streaming.query import StreamingQuery
 
 from streamkeeper.checkpoint.log_entries import CHANGELOG
-from streamkeeper.drivers.batch_numbers import KEPT, Batch, Machinery, Numbers, keep, recent
+from streamkeeper.drivers.batch_numbers import KEPT, UI, Batch, Machinery, Numbers, keep, recent
 from streamkeeper.drivers.expectations import Shares
 from streamkeeper.errors import StorageError
 from streamkeeper.flows.generations import Start
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from streamkeeper_jobs.sinks.expectations import counts_of
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.log import say
@@ -51,6 +53,8 @@ class Progress:
         self._said: float | None = None
         self._kept, self._unkept = float("-inf"), False
         self._ran_on: Machinery | None = None
+        self._cluster, self._asked = (0, 0, 0), float("-inf")
+        self._ui = job.spark.sparkContext.uiWebUrl
         self._executors = Executors(job.spark, job.settings.executors_timeout)
         self._shares = Shares(job.home, job.flow.declaration.expectations, start.number)
         self._record(self._shares.end_undeclared)
@@ -83,25 +87,39 @@ class Progress:
                 self._batch = self._committed_before(int(progress["batchId"]))
             self._numbers = replace(self._numbers, idle=True)
         numbers = self._numbers
-        details = {"operators": list(self._operators), **numbers.as_details()}
+        details = {"operators": list(self._operators), UI: self._ui, **numbers.as_details()}
         self._job.watch.tell(
             batch=self._batch, triggers=self._triggers, rows=numbers.totals.rows, details=details
         )
         self._keep()
 
     def _note(self, batch: Batch) -> None:
-        self._numbers = Numbers(batch, self._numbers.totals.with_batch(batch))
+        self._numbers = Numbers(batch, self._numbers.totals.plus(batch.as_totals()))
         self._recent = [*self._recent, batch][-KEPT:]
         self._unkept = True
+        if self._numbers.totals.batches == 1:
+            self._tell_first(batch)
+
+    def _tell_first(self, batch: Batch) -> None:
+        """Note the first batch of this driver among the events of the pipeline."""
+        epoch, number = self._job.lease.epoch, self._start.number
+        text = f"first batch of epoch {epoch}: batch {batch.number} of generation {number}, {batch.rows} rows"
+        events.note(self._job.home, Kind.COMMITTED, text, epoch, by="driver", generation=number, epoch=epoch)
 
     def _machinery(self, done: Mapping[str, Any]) -> Machinery:
         """Return what a batch ran on."""
         spark = self._job.spark
+        if time.monotonic() - self._asked >= LINE_SECONDS:  # each number is a call of the JVM
+            cores = int(spark.sparkContext.defaultParallelism)
+            self._cluster = cores, self._executors.count(), self._executors.memory()
+            self._asked = time.monotonic()
+        cores, executors, memory = self._cluster
         return Machinery(
             int(done["batchId"]),
-            int(spark.sparkContext.defaultParallelism),
-            self._executors.count(),
+            cores,
+            executors,
             spark.conf.get(CHANGELOG, "false") == "true",
+            memory,
             [{name: one[name] for name in _OF_OPERATORS} for one in done["stateOperators"]],
         )
 

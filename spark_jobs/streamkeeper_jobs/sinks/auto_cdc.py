@@ -12,6 +12,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from streamkeeper.declare.model import AnyFlow, AutoCdcFlow
 from streamkeeper.errors import DeclarationError
 from streamkeeper.flows.generations import Generation
+from streamkeeper.history import events
+from streamkeeper.history.events import Kind
 from streamkeeper_jobs.cdc import Step, apply_changes, check_spec, prepare
 from streamkeeper_jobs.sinks.expectations import OwnFailures, Quarantine, check, expected
 from streamkeeper_jobs.sinks.writers_turn import writers_turn
@@ -56,7 +58,7 @@ class CdcSink:
         order = order_beside(job, self._flow) if isinstance(self._flow, AutoCdcFlow) else None
         turn = writers_turn(job, generation, writes=False)
         with self._placed():
-            prepare(
+            added = prepare(
                 job.spark,
                 self.changes(frame, 0, 0).schema,
                 self._spec,
@@ -66,6 +68,10 @@ class CdcSink:
                 order,
                 job.settings.tombstones_path(self._flow.target),
             )
+        if added:
+            text = f"the table {self._flow.target} has new columns: {', '.join(added)}"
+            number = generation.number
+            events.note(job.home, Kind.SCHEMA_CHANGED, text, [number, *added], by="driver", generation=number)
 
     def start(
         self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from streamkeeper.drivers.submit import partitions
 from streamkeeper.errors import ExecutorsGone
 from streamkeeper.settings import DEFAULT_MASTER
+from streamkeeper_jobs.spark.jvm import classes
 
 _BETWEEN = 12
 """Looks in the time that a batch may be without executors."""
@@ -50,6 +51,16 @@ class Executors:
                 f" {self._timeout:g} s). The cluster gives it none, or has forgotten it: the next driver"
                 f" registers anew with {self._spark.sparkContext.master}."
             )
+
+    def memory(self) -> int:
+        """Return the bytes that Spark gives computations and storage on all executors."""
+        there = self._spark.sparkContext._jsc.sc().getExecutorMemoryStatus()
+        java = classes(self._spark)
+        found = java("scala.jdk.javaapi.CollectionConverters").asJava(there)
+        driver = f"{self._spark.conf.get('spark.driver.host', '')}:" if self._on_cluster else "\n"
+        sizes = {place: int(pair._1()) for place, pair in found.items()}
+        executors = [size for place, size in sizes.items() if not place.startswith(driver)]
+        return sum(executors or sizes.values())
 
     def count(self) -> int:
         """Return the number of executors; on a local master the driver is the only one.

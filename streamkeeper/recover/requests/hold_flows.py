@@ -116,13 +116,15 @@ class ReleaseRequest(Request):
         return {"flows": _flows(values, asking), "owner": owner}
 
 
-def release(home: FlowHome, owner: str | None) -> tuple[list[str], list[Hold]]:
+def release(home: FlowHome, owner: str | None, by: str) -> tuple[list[str], list[Hold]]:
     """Remove an owner's hold from a flow, or (None) those of all persons.
 
     Return the owners that had one, and the holds that stay.
+
+    :param by: who asks for it.
     """
     owners = [owner] if owner else [name for name in home.owners() if name.startswith(holds.PERSON)]
-    return [name for name in owners if holds.release(home, name)], holds.all_of(home)
+    return [name for name in owners if holds.release(home, name, by)], holds.all_of(home)
 
 
 def describe_release(owner: str | None, released: list[str], left: list[Hold]) -> str:

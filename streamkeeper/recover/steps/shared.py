@@ -71,7 +71,7 @@ def _check_consent(work: Work) -> None:
 def release_all(work: Work) -> None:
     """Remove the recovery's own holds and locks."""
     for flow in work.plan.flows:
-        holds.release(work.home(flow), holds.recovery(work.plan.recovery_id))
+        holds.release(work.home(flow), holds.recovery(work.plan.recovery_id), work.plan.by)
     for table in work.plan.tables:
         recovery_lock.give_back(work.book.storage, work.plan.pipeline, table, work.plan.recovery_id)
 
@@ -275,7 +275,7 @@ def release(work: Work) -> dict[str, Any]:
             and park.details.get("generation", 0) <= (flow.generation or 0)
         )
         if lifted[flow.flow]:
-            holds.release(work.home(flow), holds.PARK)
+            holds.release(work.home(flow), holds.PARK, work.plan.by)
     release_all(work)
     return {
         "flows": {

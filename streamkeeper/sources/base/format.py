@@ -6,6 +6,7 @@ Python clients and a driver with Spark's. So a plan prices the very position tha
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -173,7 +174,8 @@ class Move:
 class Lag:
     """What of a source waits, that no committed batch has read; each None where it is unknown.
 
-    ``seconds`` is the age of the oldest input that waits. All that is known is 0 where nothing waits.
+    ``seconds`` is the age of the oldest input that waits, by this machine's clock. All that is known is 0
+    where nothing waits. ``why`` says why something is unknown that others of its format tell.
     """
 
     records: int | None = None
@@ -181,6 +183,12 @@ class Lag:
     bytes: int | None = None
     versions: int | None = None
     seconds: float | None = None
+    why: str = ""
+
+    @property
+    def unknown(self) -> bool:
+        """Whether nothing is known of what waits."""
+        return replace(self, why="") == Lag()
 
 
 @dataclass(frozen=True)
@@ -208,6 +216,16 @@ def not_inspected(source: Source, error: SourceError) -> Waiting:
     return Waiting(
         True, f"the source {source.name} cannot be inspected, so it can probably not be read either: {error}"
     )
+
+
+def age_of(written_ms: float) -> float:
+    """Return the seconds since a moment (epoch ms); 0 for one to come, as clocks differ."""
+    return max(0.0, time.time() - written_ms / 1000)
+
+
+def not_begun(source: Source) -> Lag:
+    """Return the lag of a source of which nothing was read, and which is not read from its beginning."""
+    return Lag(why=f"nothing was read yet, and {source.name} is declared to start at {source.start}")
 
 
 def not_listed(error: StorageError) -> RequestError:
@@ -316,6 +334,13 @@ class PlannedFormat(SourceFormat[L, P]):
     @abstractmethod
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
         """Return whether a source has input after an offset."""
+
+    def lag(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Lag:
+        """Return how much input a source has after an offset; asked of every flow each minute.
+
+        :raises StreamkeeperError: the source cannot be asked, or the checkpoint's offsets cannot be read.
+        """
+        return Lag(why=f"{source.format} does not tell how much waits")
 
     def held(self, source: Source, start: Any, ends: Any) -> Reading:
         """Return how much a bounded read of a source gets; only sources with a history are asked.

@@ -9,20 +9,35 @@ from typing import Any
 from streamkeeper.amounts import Amount, SourcePrice
 from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
-from streamkeeper.delta.history import History, commits, read_history, require_history
+from streamkeeper.delta.history import (
+    Commit,
+    History,
+    commits,
+    committed_at,
+    is_gone,
+    read_history,
+    require_history,
+)
 from streamkeeper.delta.summary import read_summary
 from streamkeeper.errors import RequestError, SourceError, StorageError
 from streamkeeper.sources.base.format import (
     Case,
+    Lag,
     Move,
     PlannedFormat,
     Reading,
     Waiting,
+    age_of,
+    not_begun,
     not_inspected,
     not_listed,
 )
 from streamkeeper.sources.delta import cost, statistics
 from streamkeeper.sources.delta.start import DeltaPosition, DeltaStarts, path_of
+
+MOST = 1000
+"""Unread commits that are read to tell a lag; of more, only their number and the oldest one's age is told."""
+_AT_ONCE = 16
 
 
 class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
@@ -57,6 +72,39 @@ class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
             return not_inspected(source, error)
         return Waiting(False)
 
+    def lag(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Lag:
+        """Count the commits after the position that have something to read, by the table's log."""
+        history = self.look(source)
+        if not isinstance(end, dict):
+            return not_begun(source) if source.start != "earliest" else _whole(history)
+        why, first = is_gone(end, history), int(end["reservoirVersion"])
+        if why is not None:
+            return Lag(why=why)
+        if end.get("isStartingVersion"):
+            said = f"the table as of version {first} is being read, of which only the driver knows the rest"
+            return Lag(versions=history.newest + 1 - first, seconds=_age(history, first), why=said)
+        upto, skips = min(history.newest, first + MOST - 1), source.option("skipChangeCommits") == "true"
+        parts = [
+            _after(commit, int(end["index"]) + 1 if commit.version == first else 0)
+            for commit in commits(history, first, upto, _AT_ONCE)
+            if not (skips and commit.removes)
+        ]
+        unread = [part for part in parts if part.files or part.has_feed]
+        beyond, oldest = history.newest - upto, unread[0].version if unread else upto + 1
+        versions = len(unread) + beyond
+        seconds = _age(history, oldest) if versions else 0.0
+        if beyond:
+            said = f"only {MOST:,} commits are read for this"
+            return Lag(versions=versions, seconds=seconds, why=said)
+        rows = [None if part.has_feed else count for part in unread for _, count in part.files or (("", 0),)]
+        return Lag(
+            None if None in rows else sum(row for row in rows if row is not None),
+            sum(len(part.files) for part in unread),
+            sum(part.bytes for part in unread),
+            versions,
+            seconds,
+        )
+
     def held(self, source: Source, start: Any, ends: Any) -> Reading:
         """Count the table as it is now: it is read whole, and then what was committed meanwhile."""
         path = path_of(source)
@@ -87,6 +135,25 @@ class Delta(DeltaStarts, PlannedFormat[History, DeltaPosition]):
             f"{key} has read the Delta table {offset['reservoirId']}, and {source.name} reads"
             f" {history.table_id} at {source.path}"
         )
+
+
+def _whole(history: History) -> Lag:
+    """Return the lag of a flow that read nothing: the table as it is, by the summary of its newest commit."""
+    summary, seconds = read_summary(history.path, history.newest), _age(history, 0)
+    files, size = (None, None) if summary is None else (summary.files, summary.bytes)
+    return Lag(None, files, size, history.newest + 1, seconds)
+
+
+def _after(commit: Commit, done: int) -> Commit:
+    """Return a commit without its first files, which were read."""
+    done = max(0, done)
+    return replace(commit, files=commit.files[done:], sizes=commit.sizes[done:])
+
+
+def _age(history: History, version: int) -> float | None:
+    """Return the age of a commit, or of the oldest one after it that the log still has."""
+    first = max(version, history.oldest)
+    return None if first > history.newest else age_of(committed_at(history, first))
 
 
 def _amount_at(path: str, version: int) -> Amount:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from streamkeeper.amounts import SourcePrice
@@ -15,16 +17,19 @@ from streamkeeper.errors import CheckpointError, RequestError, StorageError
 from streamkeeper.sources.base.format import (
     Before,
     Case,
+    Lag,
     Move,
     PlannedFormat,
     Reading,
     Resolved,
     Waiting,
+    age_of,
     not_listed,
 )
 from streamkeeper.sources.files import cost
 from streamkeeper.sources.files.cost import FilesPosition
-from streamkeeper.sources.files.listing import amount, iterate_files, list_files
+from streamkeeper.sources.files.listing import SourceFile, amount, iterate_files, list_files
+from streamkeeper.sources.files.options import FileOptions
 
 ENOUGH = 1000
 """Pending files after which the listing of a folder ends early."""
@@ -84,6 +89,22 @@ class Files(PlannedFormat[Listing, FilesPosition]):
         count = f"{len(unread)} files or more wait" if len(unread) > 1 else "a file waits"
         return Waiting(True, f"{count} in the source {source.name}, such as {min(unread)}")
 
+    def lag(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Lag:
+        """Count the files that are younger than the newest read, by one listing and the end of the log.
+
+        So a late file with an older time is not counted. A file that is younger than those at the log's end
+        and was read long before them is: the log would have to be read whole to know.
+        """
+        files: Iterable[SourceFile] = iterate_files(source)
+        if checkpoint is not None and isinstance(end, dict):
+            if FileOptions.of(source).latest_first:
+                return Lag(why="it reads the newest files first, so what waits is told by no file's age")
+            files = _younger(files, checkpoint, key, int(end["logOffset"]))
+        count, size, oldest = 0, 0, math.inf
+        for file in files:
+            count, size, oldest = count + 1, size + file.size, min(oldest, file.modified_ms)
+        return Lag(files=count, bytes=size, seconds=age_of(oldest), records=None if count else 0)
+
     def held(self, source: Source, start: Any, ends: Any) -> Reading:
         try:
             found = list_files(source)
@@ -110,17 +131,19 @@ class Files(PlannedFormat[Listing, FilesPosition]):
         return None
 
 
-def _unread(source: Source, checkpoint: Checkpoint, key: str, upto: int) -> set[str]:
-    recent = {
-        plain_path(entry.path): entry.timestamp_ms for entry in checkpoint.files_log(key).newest_entries(upto)
-    }
+def _younger(
+    files: Iterable[SourceFile], checkpoint: Checkpoint, key: str, upto: int
+) -> Iterator[SourceFile]:
+    """Yield the files that the end of the log does not have, and that are as young as its youngest."""
+    entries = checkpoint.files_log(key).newest_entries(upto)
+    recent = {plain_path(entry.path): entry.timestamp_ms for entry in entries}
     youngest = max(recent.values(), default=-1)
-    unread: set[str] = set()
-    for file in iterate_files(source):
-        if file.modified_ms >= youngest and file.path not in recent:
-            unread.add(file.path)
-            if len(unread) >= ENOUGH:
-                break
+    return (file for file in files if file.modified_ms >= youngest and file.path not in recent)
+
+
+def _unread(source: Source, checkpoint: Checkpoint, key: str, upto: int) -> set[str]:
+    younger = _younger(iterate_files(source), checkpoint, key, upto)
+    unread = {file.path for file in islice(younger, ENOUGH)}
     for entry in checkpoint.files_log(key).entries(upto) if unread else ():
         unread.discard(plain_path(entry.path))
         if not unread:

@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from streamkeeper.amounts import Amount
@@ -28,6 +29,10 @@ COUNT_LIMIT = 64 * 1024 * 1024
 
 A larger source has only files and bytes.
 """
+
+
+_TIMES = ("LastModified", "last_modified")
+"""Names of a file's time in listings of object stores: S3, and Azure."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +109,31 @@ def _local_files(pattern: str) -> Iterator[SourceFile]:
     roots = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern))  # noqa: PTH207  # Path.glob takes no absolute pattern
     for root in roots:
         if Path(root).is_file():
-            yield _describe(root)
-        for folder, folders, names in os.walk(root, onerror=_cannot_list):
-            folders[:] = [name for name in folders if not _is_hidden(name)]
-            for name in names:
-                if not _is_hidden(name):
-                    with contextlib.suppress(FileNotFoundError):  # removed since the folder was listed
-                        yield _describe(f"{folder}/{name}")
+            found = Path(root).stat()
+            yield SourceFile(root, found.st_mtime_ns // 1_000_000, found.st_size)
+        else:
+            yield from _below(root)
+
+
+def _below(root: str) -> Iterator[SourceFile]:
+    """Yield the files below a folder, other than below links to folders, as fast as the system lists them."""
+    pending = [root]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    if _is_hidden(entry.name):
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+                    elif not entry.is_dir():
+                        with contextlib.suppress(FileNotFoundError):  # removed since the folder was listed
+                            found = entry.stat()
+                            yield SourceFile(entry.path, found.st_mtime_ns // 1_000_000, found.st_size)
+        except OSError as error:
+            raise StorageError(
+                f"{error.filename} cannot be listed: {error.strerror}. Check the folder's owner and mode."
+            ) from error
 
 
 def _is_hidden(name: str) -> bool:
@@ -127,21 +150,13 @@ def _matches(path: str, pattern: str) -> bool:
     return any(_matches(name, f"{before}{item}{after}") for item in choice[1].split(","))
 
 
-def _describe(path: str) -> SourceFile:
-    found = Path(path).stat()
-    return SourceFile(path, found.st_mtime_ns // 1_000_000, found.st_size)
-
-
-def _cannot_list(error: OSError) -> None:
-    raise StorageError(
-        f"{error.filename} cannot be listed: {error.strerror}. Check the folder's owner and mode."
-    ) from error
-
-
 def _remote_files(path: str) -> Iterator[SourceFile]:
     fsspec = importlib.import_module("fsspec")  # an optional dependency, without types
     fs, base = fsspec.core.url_to_fs(path.replace("s3a://", "s3://", 1))
     scheme = path.split("://", 1)[0].replace("s3a", "s3")
     for key, info in fs.find(base, detail=True).items():
         if not any(_is_hidden(part) for part in str(key)[len(base) :].split("/") if part):
-            yield SourceFile(f"{scheme}://{key}", int(fs.modified(key).timestamp() * 1000), int(info["size"]))
+            # Asking for each file's time would be a search in all of them, or a request.
+            told = next((info[name] for name in _TIMES if name in info), None)
+            written = told if isinstance(told, datetime) else fs.modified(key)
+            yield SourceFile(f"{scheme}://{key}", int(written.timestamp() * 1000), int(info["size"]))

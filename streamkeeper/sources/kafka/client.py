@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -71,6 +72,42 @@ def at_time(source: Source, moment_ms: int, seconds: float = SECONDS) -> Offsets
         }
 
 
+def written_at(source: Source, offsets: Offsets, seconds: float = SECONDS) -> Offsets:
+    """Return when (epoch ms) the first record at or after each offset was written, by topic and partition.
+
+    Partitions without such a record are left out: what follows there are the marks of transactions.
+
+    :raises SourceError: as :func:`look_at`.
+    """
+    kafka: Any = _module("confluent_kafka")
+    group = f"{source.option('groupIdPrefix', 'spark-kafka-source')}-lag"  # a name that Spark's may have, too
+    options = {
+        **_READS_LITTLE,
+        "isolation.level": source.option("kafka.isolation.level", "read_uncommitted"),
+        "group.id": source.option("kafka.group.id", group),
+    }
+    found: Offsets = {}
+    pending = {(topic, int(part)): at for topic, parts in offsets.items() for part, at in parts.items()}
+    with _connected(source, seconds, kafka.Consumer, options) as consumer:
+        try:
+            consumer.assign([kafka.TopicPartition(*place, at) for place, at in pending.items()])
+            until = time.monotonic() + seconds
+            while pending:
+                message = consumer.poll(max(0.0, until - time.monotonic()))
+                if message is None:
+                    raise TimeoutError
+                error, place = message.error(), (message.topic(), message.partition())
+                if error is not None and error.code() != kafka.KafkaError._PARTITION_EOF:
+                    raise kafka.KafkaException(error)
+                if pending.pop(place, None) is not None:
+                    consumer.pause([kafka.TopicPartition(*place)])
+                    if error is None:
+                        found.setdefault(place[0], {})[str(place[1])] = message.timestamp()[1]
+        finally:
+            consumer.close()
+    return found
+
+
 def client_options(source: Source, seconds: float) -> dict[str, Any]:
     """Return the options of confluent-kafka's clients for those of a source.
 
@@ -88,6 +125,15 @@ def client_options(source: Source, seconds: float) -> dict[str, Any]:
             raise NotAskable(f"its option kafka.{name} is only understood with a JVM")
     return options
 
+
+_READS_LITTLE = {
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "earliest",
+    "fetch.message.max.bytes": 2**14,
+    "queued.min.messages": 1,
+}
+"""Options of a consumer that reads one record of a partition, and commits nothing."""
 
 _NOT_ALLOWED = (29, 31)
 """Kafka's error codes TOPIC_AUTHORIZATION_FAILED and CLUSTER_AUTHORIZATION_FAILED."""
@@ -171,22 +217,34 @@ def _matches(pattern: str, name: str) -> bool:
 
 @contextmanager
 def _asking(source: Source, seconds: float) -> Iterator[_Asked]:
+    with _connected(source, seconds, _module("confluent_kafka.admin").AdminClient, {}) as client:
+        yield _Asked(client, source, seconds)
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise NotAskable("confluent-kafka is not installed here; install streamkeeper[probes]") from error
+
+
+@contextmanager
+def _connected(
+    source: Source, seconds: float, kind: Callable[[Any], Any], more: Mapping[str, Any]
+) -> Iterator[Any]:
+    """Make a client of a source's brokers, whose errors say which these are."""
     if unset := variables(source):
         raise NotAskable(
             f"the environment variable {unset[0]} is not set here, or {PIPELINE_ENV} does not name it"
         )
-    try:
-        kafka: Any = importlib.import_module("confluent_kafka")
-        admin: Any = importlib.import_module("confluent_kafka.admin")
-    except ImportError as error:
-        raise NotAskable("confluent-kafka is not installed here; install streamkeeper[probes]") from error
     heard: list[str] = []
     options = {**client_options(source, seconds), "error_cb": lambda said: heard.append(str(said.str()))}
-    client = admin.AdminClient(options)
+    client = kind({**options, **more})
     try:
-        yield _Asked(client, source, seconds)
-    except kafka.KafkaException as error:
-        client.poll(0)  # only poll delivers the errors of the client's connections
+        yield client
+    except _module("confluent_kafka").KafkaException as error:
+        if hasattr(client, "describe_topics"):
+            client.poll(0)  # only poll delivers the errors of the client's connections
         said = heard[-1] if heard else error.args[0].str()
         raise SourceError(
             f"{options['bootstrap.servers']} does not answer within {seconds:g} s: {said}"

@@ -12,11 +12,24 @@ from streamkeeper.checkpoint import Checkpoint
 from streamkeeper.declare.model import Source
 from streamkeeper.errors import NotAskable, SourceError
 from streamkeeper.manifest.environment import variables
-from streamkeeper.sources.base.format import Case, Move, PlannedFormat, Reading, Waiting, not_inspected
+from streamkeeper.sources.base.format import (
+    Case,
+    Lag,
+    Move,
+    PlannedFormat,
+    Reading,
+    Waiting,
+    age_of,
+    not_begun,
+    not_inspected,
+)
 from streamkeeper.sources.kafka import client, cost
 from streamkeeper.sources.kafka.held import held
-from streamkeeper.sources.kafka.offsets import Offsets, records_between
+from streamkeeper.sources.kafka.offsets import Held, Offsets, records_between
 from streamkeeper.sources.kafka.start import KafkaLook, KafkaPosition, KafkaStarts
+
+MOST = 64
+"""Partitions of which the oldest unread record's time is read to tell a lag: those with most that waits."""
 
 
 class Kafka(KafkaStarts, PlannedFormat[KafkaLook, KafkaPosition]):
@@ -35,8 +48,7 @@ class Kafka(KafkaStarts, PlannedFormat[KafkaLook, KafkaPosition]):
 
     def waiting(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Waiting:
         """Count the records after a position; an unknown position counts as the beginning."""
-        if end is None and checkpoint is not None and key in checkpoint.sources():
-            end = checkpoint.initial_offsets(key)
+        end = _stands(checkpoint, key, end)
         try:
             topics = client.look_at(source)
         except NotAskable as error:
@@ -49,6 +61,35 @@ class Kafka(KafkaStarts, PlannedFormat[KafkaLook, KafkaPosition]):
         return Waiting(
             count > 0, f"{count:,} records at most wait in the source {source.name}" if count else ""
         )
+
+    def lag(self, source: Source, checkpoint: Checkpoint | None, key: str, end: Any) -> Lag:
+        """Count the records after a position, and ask for the time of the first one of each partition."""
+        end = _stands(checkpoint, key, end)
+        if not isinstance(end, dict) and source.start != "earliest":
+            return not_begun(source)
+        known: Offsets = end if isinstance(end, dict) else {}
+        unread = {
+            (topic, part): Held(max(held.first, known.get(topic, {}).get(part, 0)), held.end)
+            for topic, parts in client.look_at(source).held.items()
+            for part, held in parts.items()
+        }
+        waiting = sorted(
+            ((held.end - held.first, place) for place, held in unread.items() if held.end > held.first),
+            reverse=True,
+        )
+        count, asked = sum(records for records, _ in waiting), waiting[:MOST]
+        if not count:
+            return Lag(records=0, seconds=0.0)
+        offsets: Offsets = {}
+        for _, (topic, part) in asked:
+            offsets.setdefault(topic, {})[part] = unread[topic, part].first
+        try:
+            written = client.written_at(source, offsets)
+        except SourceError as error:
+            return Lag(records=count, why=f"how old its oldest unread record is, is unknown: {error}")
+        count -= sum(records for records, (topic, part) in asked if part not in written.get(topic, {}))
+        moments = [moment for parts in written.values() for moment in parts.values()]
+        return Lag(records=count, seconds=age_of(min(moments)) if moments else None if count else 0.0)
 
     def held(self, source: Source, start: Any, ends: Any) -> Reading:
         return held(source, start, ends)
@@ -72,3 +113,10 @@ class Kafka(KafkaStarts, PlannedFormat[KafkaLook, KafkaPosition]):
             if strange
             else None
         )
+
+
+def _stands(checkpoint: Checkpoint | None, key: str, end: Any) -> Any:
+    """Return where a flow stands: where it was to begin, if it committed nothing; None if that is unknown."""
+    if end is None and checkpoint is not None and key in checkpoint.sources():
+        return checkpoint.initial_offsets(key)
+    return end

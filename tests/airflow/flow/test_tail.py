@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from streamkeeper_airflow.flow.log_tail import LogFile, LogTail
+
+from streamkeeper.health.driver_log import LogFile, LogTail
 
 
 @pytest.fixture

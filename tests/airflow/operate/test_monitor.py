@@ -5,6 +5,8 @@ server.
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +20,14 @@ from streamkeeper_airflow.operate.monitor import MonitorFlows
 from streamkeeper_airflow.operate.notify import alert
 
 from streamkeeper.checkpoint import CommitEntry, write_commit
-from streamkeeper.drivers import alerts, progress
+from streamkeeper.drivers import alerts, behind, progress
 from streamkeeper.drivers.alerts import AlertKind
+from streamkeeper.drivers.batch_numbers import Batch, Numbers, Totals
+from streamkeeper.errors import StorageError
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import Start
+from streamkeeper.flows.leases import Heartbeat
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
 from streamkeeper.storage import open_storage
@@ -54,13 +59,14 @@ class Bed:
         more = f"\ndp.configure_pipeline(notifiers=[dp.notifier({notifier})], no_progress_after={after})\n"
         (self.project / "pipelines" / "first.py").write_text(PIPELINE % {"name": "first"} + more)
 
-    def add_file(self, name: str) -> Path:
+    def add_file(self, name: str, age: float = 0.0) -> Path:
         file = self.project / "data" / "raw" / name
         file.parent.mkdir(exist_ok=True)
         file.write_text('{"id": 1}\n')
+        os.utime(file, (time.time() - age,) * 2)
         return file
 
-    def begin(self) -> str:
+    def begin(self, age: float = 0.0) -> str:
         """Let generation 1 read one file, and its driver leave."""
         flow = read_manifest(Settings.from_environment()).find(FLOW)
         decided = generations.decide(self.home, generations.first(self.home, flow.fingerprint))
@@ -70,7 +76,7 @@ class Bed:
             self.home, Start(1, folder, None, {}, {}, (), None, lease.epoch, "2026-11-21T10:00:00+00:00")
         )
         write_checkpoint(self.home.storage, folder, decided, [], 0)
-        self.commit(folder, 0, [self.add_file("0.json")])
+        self.commit(folder, 0, [self.add_file("0.json", age)])
         leases.leave(self.home, lease, "test")
         return folder
 
@@ -164,6 +170,41 @@ def test_a_parked_flow_is_not_silent_and_is_told_to_be_well_when_it_commits(bed:
     assert [said.split(":")[0] for said in bed.told()] == ["parked", "recovered"]
 
 
+def test_a_flow_that_is_behind_is_told_once_with_its_page_and_then_that_it_is_well(bed: Bed) -> None:
+    bed.declare(
+        '"airflow.providers.http.notifications.http.HttpNotifier", http_conn_id="chat", endpoint="x",'
+        ' json={"text": "{{ alert.kind }} {{ alert.action }} {{ alert.incident }} {{ alert.text }}'
+        ' {{ alert.link }}"}',
+        'None, behind_above="5 minutes", behind_for="3 minutes"',
+    )
+    folder = bed.begin(age=3600)
+    lease = leases.acquire(bed.home, 1, 1.0)
+    numbers = Numbers(Batch(0, bed.now, 2.0, 1), Totals(1, 1, 2.0)).as_details()
+    leases.beat(bed.home, Heartbeat(lease.epoch, 1, "running", 1, "then", batch=0, details=numbers))
+    new = bed.add_file("1.json", age=420)
+    for _ in range(3):
+        bed.look(1)
+    assert bed.told() == []
+    for _ in range(3):
+        bed.look(1)
+    (told,) = bed.told()
+    kind, action, incident, said = told.split(" ", 3)
+    assert (kind, action) == ("behind", "trigger")
+    assert f"{FLOW} has been more than 5 min behind for" in said
+    assert "the oldest input that waits is 7 min old, 1 files. " in said
+    assert said.endswith("/dags/flow__first__first_flow/plugin/stream")
+    holds.put(bed.home, holds.person("ada"), "maintenance", "ada")
+    bed.look(1)
+    holds.release(bed.home, holds.person("ada"))
+    bed.commit(folder, 1, [new])
+    bed.look(1)
+    bed.look(1)
+    [_, well] = bed.told()
+    assert well.startswith(f"relieved resolve {incident} {FLOW} is 0 s behind; 5 min are allowed. The")
+    bed.look(60)
+    assert len(bed.told()) == 2, "a quiet flow is never behind"
+
+
 def test_where_nobody_wants_to_know_nobody_is_told(bed: Bed) -> None:
     bed.declare(HOOK, "None")
     bed.begin()
@@ -229,6 +270,24 @@ def test_a_fault_in_the_look_at_one_flow_costs_no_other(bed: Bed, monkeypatch: p
     ):
         bed.look(1)
     assert [item["flow"] for item in bed.pushed[0]] == ["second.second_flow"]
+
+
+def test_a_held_flow_is_measured_and_what_cannot_be_measured_fails_no_look(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed.begin()
+    holds.put(bed.home, holds.PARK, "it broke", "driver")
+    file = bed.add_file("1.json")
+    assert bed.look(1) == "held"
+    found = behind.read(bed.home)
+    assert found is not None and (found.files, found.bytes) == (1, file.stat().st_size)
+    assert found.seconds == pytest.approx(0, abs=60)
+
+    def refused(*_: Any) -> None:
+        raise StorageError("the storage is gone")
+
+    monkeypatch.setattr(behind, "measure_all", refused)
+    assert bed.look(1) == "held"
 
 
 def test_what_is_found_is_json(bed: Bed) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from streamkeeper.checkpoint import Checkpoint, Problem
 from streamkeeper.checkpoint.crc_files import checksum
-from streamkeeper.cli.inspection import inspect
 from streamkeeper.errors import CheckpointError
+from streamkeeper.health.inspection import inspect
 from streamkeeper.storage import LocalStorage
 
 Spoil = Callable[[Path], object]

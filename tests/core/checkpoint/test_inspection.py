@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from streamkeeper.cli.inspection import inspect
 from streamkeeper.flows import generations
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.generations import Start
+from streamkeeper.health.inspection import inspect
 from streamkeeper.storage import LocalStorage
 
 

@@ -8,10 +8,11 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from streamkeeper import __version__
 from streamkeeper.cli import recovery_session, running
 from streamkeeper.cli.commands import app
 from streamkeeper.cli.output import Grid, lines_of
-from streamkeeper.drivers import batch_numbers, submit
+from streamkeeper.drivers import batch_numbers, behind, submit
 from streamkeeper.drivers.batch_numbers import Batch, Machinery
+from streamkeeper.drivers.behind import Measured
 from streamkeeper.errors import RecoveryError, StreamkeeperError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations, holds, leases, ledger
@@ -34,6 +36,7 @@ from streamkeeper.recover.kinds import full_refresh
 from streamkeeper.recover.kinds.reset_checkpoint import KIND
 from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.sources.base.format import Lag
 from streamkeeper.storage import to_json
 from tests.recorder import Recorder
 from tests.worlds.recover.recoveries import carry_out, drive, plan
@@ -100,7 +103,7 @@ def test_a_pipeline_that_prints_does_not_spoil_the_json(command: Command, world:
 def test_flows_shows_state_generation_batch_and_age(command: Command, stands: World) -> None:
     text = command("flows")
     heading, line = text.stdout.splitlines()
-    numbers = ["state", "generation", "batch", "age", "rows/s", "batch", "took"]
+    numbers = ["state", "generation", "batch", "age", "behind", "rows/s", "batch", "took"]
     assert heading.split() == ["flow", *numbers, "detail"]
     assert line.split()[:4] == [FLOW, "declared", "1", "2"]
     (value,) = json.loads(command("flows", "--json").stdout)
@@ -120,6 +123,93 @@ def test_advise_says_what_to_declare_and_what_it_could_not_judge(command: Comman
     assert "3,000,000 rows of state on 2 executors" in text
     assert 'Declare: state_store="rocksdb"' in text
     assert value["not_judged"] == ["The table has no readable summary, so its files are not judged."]
+
+
+def test_top_shows_the_flow_first_that_is_furthest_behind_and_filters(
+    command: Command, stands: World
+) -> None:
+    stands.declare(EVENTS.replace("events", "orders"), "orders.py")
+    other = stands.home.beside("orders", "clean_orders")
+    for home, waits in ((stands.home, 30.0), (other, 90.0)):
+        behind.keep(home, Measured({"raw": Lag(records=5, seconds=waits)}), 1_790_000_000.0)
+    found = json.loads(command("top", "--json").stdout)
+    assert [row["flow"] for row in found] == ["orders.clean_orders", FLOW]
+    lines = command("top").stdout.splitlines()
+    assert "90 s, 5 records" in lines[1] and "30 s, 5 records" in lines[2]
+    only = command("flows", "--pipeline", "events", "--state", "declared", "--json")
+    assert [row["flow"] for row in json.loads(only.stdout)] == [FLOW]
+    wrong = command("flows", "--state", "ill")
+    assert (wrong.returncode, "There is no state 'ill'. Allowed are declared" in wrong.stderr) == (2, True)
+    piped = command("flows", "--watch", "1")
+    assert (piped.returncode, "refreshes a terminal" in piped.stderr) == (2, True)
+
+
+def test_a_flow_is_shown_whole_in_the_terminal_and_as_json(command: Command, stands: World) -> None:
+    holds.put(stands.home, holds.person("ada"), "the disk is changed", "ada")
+    batch_numbers.keep(stands.home, [Batch(2, 0.0, 2.5, 1_000, state_rows=7)])
+    log = stands.root / "driver.log"
+    log.write_text("one\ntoken=very-secret-1234\nthree\n")
+    process = leases.Process.current()
+    lease = leases.Lease(1, process, 1, "2026-01-01T00:00:00+00:00", log=str(log))
+    stands.home.storage.create(stands.home.lease(1), to_json(asdict(lease)))
+    text = command("flow", FLOW).stdout
+    for said in (
+        f"{FLOW}: stopping",
+        "person-ada, by ada",
+        "the disk is changed",
+        "2: 1,000 rows in 2.5 s, 7 rows of state",
+        "events_raw (files): ",
+        "not written yet",
+        "  three",
+    ):
+        assert said in text, said
+    assert "very-secret-1234" not in text
+    value = json.loads(command("flow", FLOW, "--json").stdout)
+    assert (value["row"]["state"], value["generations"][0]["number"]) == ("stopping", 1)
+    assert value["declaration"]["flow"]["name"] == "clean_events"
+    assert value["declaration"]["sources"][0]["name"] == "events_raw"
+    assert (value["table"]["version"], value["backups"], value["spark"]["ui"]) == (None, [], None)
+
+
+def test_the_log_of_a_driver_is_shown_and_followed_to_the_next_one(stands: World) -> None:
+    def driver(epoch: int, text: str) -> Path:
+        log = stands.root / f"{epoch}.log"
+        log.write_text(text)
+        lease = leases.Lease(epoch, leases.Process.current(), 1, "2026-01-01T00:00:00+00:00", log=str(log))
+        stands.home.storage.create(stands.home.lease(epoch), to_json(asdict(lease)))
+        return log
+
+    first = driver(1, "a\nb\nc\n")
+    environment = {**os.environ, **stands.environment}
+    command = [sys.executable, "-m", "streamkeeper", "logs", FLOW, "--lines", "2"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "b\nc\n"
+    with subprocess.Popen(
+        [*command, "--follow"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as following:
+        assert following.stdout is not None
+        assert [following.stdout.readline() for _ in range(2)] == ["b\n", "c\n"]
+        with first.open("a") as log:
+            log.write("d\n")
+        assert following.stdout.readline() == "d\n"
+        driver(2, "e\n")
+        assert following.stdout.readline() == f"--- driver 2 of {FLOW}, generation 1 ---\n"
+        assert following.stdout.readline() == "e\n"
+        following.send_signal(signal.SIGINT)
+        assert following.wait(30) == 0
+
+
+def test_a_log_that_is_not_here_is_named_with_its_host(command: Command, stands: World) -> None:
+    none = command("logs", FLOW)
+    assert (none.returncode, "has had no driver. There are: none." in none.stderr) == (2, True)
+    elsewhere = replace(leases.Process.current(), host="worker-7")
+    lease = leases.Lease(1, elsewhere, 1, "2026-01-01T00:00:00+00:00", log="/logs/1.log")
+    stands.home.storage.create(stands.home.lease(1), to_json(asdict(lease)))
+    found = command("logs", FLOW)
+    assert (found.returncode, "/logs/1.log, on worker-7, and cannot be read here" in found.stderr) == (
+        2,
+        True,
+    )
 
 
 def test_flows_says_which_pipeline_file_cannot_be_read_and_shows_the_rest(

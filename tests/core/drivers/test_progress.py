@@ -10,8 +10,8 @@ import pytest
 from streamkeeper.checkpoint import Checkpoint, FileEntry, write_files_log
 from streamkeeper.drivers import progress
 from streamkeeper.drivers.alerts import Alert, AlertKind, storage_now
-from streamkeeper.drivers.pending_input import what_waits
-from streamkeeper.drivers.progress import DUTY, Note, Position, Seen, State, is_over, judge, needs_listing
+from streamkeeper.drivers.pending_input import DUTY, what_waits
+from streamkeeper.drivers.progress import Note, Position, Seen, State, is_over, judge, needs_listing
 from streamkeeper.flows import generations, holds, leases
 from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.sources.base.format import Waiting

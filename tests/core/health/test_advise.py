@@ -32,7 +32,7 @@ def operator(rows: int = 40_000, partitions: int = 4, commit: int = 400, **custo
 
 
 def ran_on(*operators: Mapping[str, Any], executors: int = 1, changelog: bool = False) -> Machinery:
-    return Machinery(8, 2, executors, changelog, operators)
+    return Machinery(8, 2, executors, changelog, operators=operators)
 
 
 WELL = Evidence(FLOW, BATCHES, ran_on(operator()), polls=10, ran=8, table=Summary(7, 20, 20 * 2**20, {}, {}))

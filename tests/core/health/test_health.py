@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from streamkeeper.drivers import batch_numbers, supervision
-from streamkeeper.drivers.batch_numbers import KEPT, Batch, Numbers, Totals, told_by
+from streamkeeper.drivers.batch_numbers import KEPT, Batch, Numbers, told_by
 from streamkeeper.errors import StorageError
 from streamkeeper.flows import holds, leases
 from streamkeeper.flows.leases import Heartbeat, Lease, Process
 from streamkeeper.health import flows as health
 from streamkeeper.health import metrics
 from streamkeeper.health.flows import FlowHealth
+from streamkeeper.history.rows import Totals
 from streamkeeper.manifest.manifest import declared
 from streamkeeper.storage import to_json
 from tests.worlds.small_world import EVENTS, World
@@ -73,7 +74,7 @@ def test_the_numbers_of_a_batch_are_those_of_spark_in_seconds_and_bytes() -> Non
 
 
 def test_a_heartbeat_carries_numbers_and_an_older_one_has_none() -> None:
-    told = Numbers(Batch.of(PROGRESS), Totals().with_batch(Batch.of(PROGRESS)), True)
+    told = Numbers(Batch.of(PROGRESS), Batch.of(PROGRESS).as_totals(), True)
     beat = Heartbeat(1, 1, "running", 1, "then", details=told.as_details())
     assert told_by(beat) == told
     assert told_by(replace(beat, details={"operators": []})) == Numbers() == told_by(None)

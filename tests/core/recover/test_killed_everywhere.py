@@ -16,6 +16,8 @@ import pytest
 
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.generations import Start, StartAt
+from streamkeeper.history import events as pipeline_events
+from streamkeeper.history.events import Kind
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
 from streamkeeper.recover.plans.kind import KINDS, Work, kind
@@ -32,6 +34,9 @@ from tests.worlds.suites import long_but
 
 NOT_PLAYED = {"full_refresh_beside": "tests/spark/recover/full_refresh/test_full_refresh_beside.py"}
 """Kinds whose steps in Spark are more than can be played here, and where they are killed instead."""
+
+BY_DRIVERS = (Kind.STARTED, Kind.COMMITTED, Kind.STOPPED)
+"""Events of the played driver."""
 
 
 def test_every_kind_is_killed_here_or_elsewhere() -> None:
@@ -119,8 +124,13 @@ def end_state(world: World) -> dict[str, Any]:
         re.sub(r"/0+[0-9]+", "/#", str(file))
         for folder in folders
         for file in folder.rglob("*")
-        if file.is_file()
+        if file.is_file() and "ledger/events" not in str(file)
     }
+    happened = [
+        (event.kind, event.text, event.by)
+        for event in pipeline_events.read(world.home.storage, "events")
+        if event.kind not in BY_DRIVERS
+    ]
     events = [event.event for event in ledger.open(world.home.storage, "events", "r1").events()]
     return {
         "files": sorted(name for name in names if not name.endswith(".started.json")),
@@ -128,6 +138,8 @@ def end_state(world: World) -> dict[str, Any]:
         "newest": replace(newest, at=""),
         "told": [event for event in events if not event.endswith(".started")],
         "started": sorted({event for event in events if event.endswith(".started")}),
+        "happened": sorted({event for event in happened if event[0] == Kind.STEP_BEGAN}),
+        "happened once": [event for event in happened if event[0] != Kind.STEP_BEGAN],
         "holds": world.home.owners(),
         "lock": recovery_lock.holder(world.home.storage, "events", "events"),
         "open": engine.is_open(world.settings, "events", "r1"),

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
+from streamkeeper.drivers import behind
+from streamkeeper.errors import SourceError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows.generations import AFTER_LAST, StartAt
-from streamkeeper.manifest.environment import opened
+from streamkeeper.manifest.environment import opened, opened_flow
 from streamkeeper.recover.kinds import reset_checkpoint
 from streamkeeper.recover.plans.plan import FlowPlan, Refusal
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
+from streamkeeper.sources.base.format import Lag
 from streamkeeper.sources.kafka import client as kafka_client
 from tests.worlds.flow_world import NAME, Flowbed, pipeline
 from tests.worlds.sources.source_world import DEDUPE, KafkaBed
@@ -66,3 +70,32 @@ def test_a_compacted_topic_is_known_by_its_brokers_configuration(kafka: Callable
     planned, refused = plan(flow.bed)
     assert [item.price for item in refused] == ["missing-history"]
     assert f"topic {flow.topic} is compacted" in str(planned.prices[0].gone.rows_unknown)
+
+
+def test_records_that_wait_are_counted_by_their_brokers_with_the_time_of_the_oldest(
+    kafka: Callable[..., KafkaBed],
+) -> None:
+    flow = kafka()
+    flow.arrive(1, 2)
+    assert flow.bed.run() is Outcome.STOPPED
+    source = opened(flow.bed.flow().pipeline.sources[0], flow.bed.settings)
+
+    def lag() -> Lag:
+        measured = behind.measure(
+            flow.bed.home, flow.bed.flow(), lambda it: opened_flow(it, flow.bed.settings)
+        )
+        assert measured is not None
+        return measured.sources["raw"]
+
+    assert lag() == Lag(records=0, seconds=0.0)
+    flow.arrive(4, partition=0, age=7200)
+    flow.arrive(6, 8, partition=0, age=60)
+    flow.arrive(3, partition=1, age=3600)
+    flow.arrive(5, partition=1, age=9000)
+    assert lag() == Lag(records=5, seconds=pytest.approx(7200, abs=60)), "the next to read of each partition"
+    flow.expire(0, before=2)
+    assert lag() == Lag(records=4, seconds=pytest.approx(3600, abs=60)), "what is gone does not wait"
+    assert kafka_client.written_at(source, {flow.topic: {"0": 4}}) == {}, "the end has no record"
+    gone = replace(source, options={**source.options, "kafka.bootstrap.servers": "127.0.0.1:1"})
+    with pytest.raises(SourceError, match=r"127.0.0.1:1 does not answer within 1 s"):
+        kafka_client.written_at(gone, {flow.topic: {"0": 0}}, seconds=1)

@@ -5,6 +5,7 @@ it.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -153,9 +154,11 @@ class KafkaBed:
             )
         )
 
-    def arrive(self, *numbers: int, partition: int | None = None, topic: str | None = None) -> None:
-        """Produce events, and wait until the broker has them; an event's partition follows from its
-        number.
+    def arrive(
+        self, *numbers: int, partition: int | None = None, topic: str | None = None, age: float = 0.0
+    ) -> None:
+        """Produce events, as written so many seconds ago, and wait until the broker has them; an event's
+        partition follows from its number.
         """
         producer = Producer({"bootstrap.servers": self.brokers, "linger.ms": 0})
         failed: list[Any] = []
@@ -172,6 +175,7 @@ class KafkaBed:
                 json.dumps(made).encode(),
                 partition=part,
                 on_delivery=told,
+                timestamp=round(1000 * (time.time() - age)),
             )
             self.bed.events.append(made)
         assert producer.flush(30) == 0 and not failed, failed

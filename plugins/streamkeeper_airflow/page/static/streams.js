@@ -24,7 +24,10 @@ const get = async (path) => {
 function useLook(path) {
   const [seen, setSeen] = useState({});
   const look = useCallback(async () => {
-    try { setSeen({ found: await get(path) }); }
+    try {
+      const found = await get(path);
+      setSeen({ found, error: found.overdue || undefined, age: found.overdue && Date.now() / 1000 - found.at });
+    }
     catch (error) { setSeen((before) => ({ ...before, error: String(error.message || error) })); }
   }, [path]);
   useEffect(() => {
@@ -84,7 +87,7 @@ function Row({ row }) {
 }
 
 function List() {
-  const { found, error } = useLook("streamkeeper/api/flows");
+  const { found, error, age: old } = useLook("streamkeeper/api/flows");
   const [sort, setSort] = useState({ by: "state", down: false });
   const [text, setText] = useState("");
   const [state, setState] = useState("");
@@ -104,7 +107,7 @@ function List() {
     h("option", { value: "" }, "all"), values.map((one) => h("option", { key: one, value: one }, one))));
   return h(Box, { p: 4, overflowX: "auto" },
     h(Heading, { size: "lg", mb: 2 }, "Streams"),
-    error && h(Problem, { text: `${error}. What is shown is older.` }),
+    error && h(Problem, { text: `${error} What is shown is ${old ? `${age(old)} old` : "older"}.` }),
     Object.entries(found.errors).map(([file, why]) => h(Problem, { key: file, text: why })),
     h(Box, { display: "flex", gap: 3, flexWrap: "wrap", alignItems: "center", mb: 3 },
       Object.entries(found.counts).map(([name, count]) => h(Button, {

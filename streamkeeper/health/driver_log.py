@@ -1,4 +1,4 @@
-"""Copies a driver's output into the task's log, up to a limit: of a file, or of its cluster's pages."""
+"""The output of a driver, in a file or on its cluster's pages: its last lines, and new ones as they come."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from streamkeeper.drivers import clusters
-from streamkeeper.flows.leases import ClusterDriver
+from streamkeeper.flows.leases import ClusterDriver, Lease
+from streamkeeper.redaction import redact_text
 
 CHUNK = 256 * 1024
 """Bytes of one read."""
@@ -20,6 +21,10 @@ class Output(Protocol):
     """Growing output of a driver."""
 
     where: str
+
+    def there(self) -> bool:
+        """Return whether it can be read from here."""
+        ...
 
     def size(self) -> int:
         """Return how many bytes there are."""
@@ -35,6 +40,9 @@ class LogFile:
 
     def __init__(self, file: Path) -> None:
         self._file, self.where = file, str(file)
+
+    def there(self) -> bool:
+        return self._file.exists()
 
     def size(self) -> int:
         return self._file.stat().st_size if self._file.exists() else 0
@@ -54,6 +62,12 @@ class ClusterLog:
         self._driver, self.where = driver, f"{driver.page} ({driver.id})"
         self._asked = float("-inf")
 
+    def there(self) -> bool:
+        try:
+            return clusters.output_size(self._driver) >= 0
+        except (OSError, ValueError):
+            return False
+
     def size(self) -> int:
         try:
             return clusters.output_size(self._driver)
@@ -68,6 +82,20 @@ class ClusterLog:
             return clusters.output(self._driver, start, CHUNK)
         except (OSError, ValueError):
             return b""
+
+
+def output_of(lease: Lease) -> Output | None:
+    """Return the output of the driver that has a lease; None if nobody recorded where it is."""
+    if lease.cluster is not None:
+        return ClusterLog(lease.cluster)
+    return None if lease.log is None else LogFile(Path(lease.log))
+
+
+def last_lines(output: Output, number: int) -> list[str]:
+    """Return the last lines of an output, of its last 256 KiB at most, without secrets."""
+    start = max(0, output.size() - CHUNK)
+    lines = output.read(start).decode(errors="replace").splitlines()
+    return [redact_text(line) for line in lines[1 if start else 0 :][-number:]]
 
 
 class LogTail:

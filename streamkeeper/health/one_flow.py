@@ -1,0 +1,181 @@
+"""All that can be known of one flow without a JVM, as plain values: what its page shows, and its terminal."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any
+
+from streamkeeper.amounts import in_words
+from streamkeeper.declare.model import pipeline_to_json, without_code
+from streamkeeper.delta import log as delta_log
+from streamkeeper.delta.summary import newest_summary
+from streamkeeper.drivers import batch_numbers
+from streamkeeper.errors import SourceError, StreamkeeperError
+from streamkeeper.flows import generations, holds, leases
+from streamkeeper.flows.files import FlowHome, open_home
+from streamkeeper.flows.generations import Generation
+from streamkeeper.flows.position import last_begun
+from streamkeeper.flows.status import FlowState
+from streamkeeper.health.driver_log import last_lines, output_of
+from streamkeeper.health.flows import CATCHING_UP, IDLE, FlowHealth
+from streamkeeper.health.inspection import inspect
+from streamkeeper.manifest.manifest import Flow
+from streamkeeper.preflight import change
+from streamkeeper.recover import engine
+from streamkeeper.recover.plans.plan import FlowPlan
+from streamkeeper.redaction import redact
+from streamkeeper.settings import Settings
+from streamkeeper.sources.delta.statistics import amount_at
+from streamkeeper.tables import backups
+
+GENERATIONS, BACKUPS, LINES = 20, 10, 20
+"""Newest generations, backups and lines of the log that are shown."""
+RUNS = (FlowState.RUNNING, FlowState.CHANGE_REFUSED, FlowState.STOPPING, IDLE, CATCHING_UP)
+"""States in which there is a driver."""
+COUNTED_FILES = 2_000
+"""Files of a table up to which its rows are counted, from the statistics in its log."""
+
+
+def look(settings: Settings, flow: Flow, row: FlowHealth) -> dict[str, Any]:
+    """Return a flow: its row, recent batches, generations, holds, the verdict on a change, its sources, its
+    table and backups, what is declared, and the end of its driver's log.
+
+    :raises StreamkeeperError: one of its files cannot be read.
+    """
+    home = open_home(settings, flow.full_name)
+    changed = change.read(home, flow.fingerprint)
+    return {
+        "row": row.to_json(),
+        "batches": [asdict(batch) for batch in batch_numbers.recent(home)],
+        "generations": [
+            _generation(settings, home, one)
+            for number in home.generations()[-GENERATIONS:]
+            if (one := generations.read(home, number)) is not None
+        ],
+        "holds": [
+            {**_only(hold, "owner", "reason", "by", "at"), "details": redact(hold.details)}
+            for hold in holds.all_of(home)
+        ],
+        "verdict": None if changed is None else changed.in_words(),
+        "sources": _sources(home),
+        "table": _table(settings, flow.declaration.target),
+        "backups": _backups(home, flow.declaration.target),
+        "declaration": _declaration(flow),
+        "log": _log(home),
+        "spark": _spark(settings, home, row.state in RUNS),
+    }
+
+
+def _only(item: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(item, name) for name in names}
+
+
+def _generation(settings: Settings, home: FlowHome, one: Generation) -> dict[str, Any]:
+    """Return a generation: why it began, how, and what the plan that it is of said it would cost."""
+    start = generations.read_start(home, one.number)
+    return {
+        **_only(one, "number", "previous", "why", "by", "at", "state", "recovery"),
+        "start": one.start.mode,
+        "began": None if start is None else start.at,
+        "last_batch": generations.committed(home, one.number, None),
+        "prices": _prices(settings, home, one),
+    }
+
+
+def _prices(settings: Settings, home: FlowHome, one: Generation) -> list[dict[str, str]]:
+    """Return what the plan of a generation's recovery said; empty where there was none, or it is gone."""
+    if one.recovery is None:
+        return []
+    try:
+        plan = engine.read_plan(settings, home.pipeline, one.recovery)
+    except StreamkeeperError:
+        return []
+    return [price for flow in plan.flows if flow.flow == home.full_name for price in prices_of(flow)]
+
+
+def prices_of(flow: FlowPlan) -> list[dict[str, str]]:
+    """Return the prices of a flow in a plan, a row a source, in words."""
+    return [
+        {
+            "flow": flow.flow,
+            "source": price.source,
+            "from": price.now,
+            "to": price.then,
+            "lost": in_words(price.lost),
+            "repeated": in_words(price.repeated),
+        }
+        for price in flow.prices
+    ]
+
+
+def _sources(home: FlowHome) -> list[dict[str, str]]:
+    begun = last_begun(home)
+    if begun is None:
+        return []
+    found = inspect(home.storage, begun[1].checkpoint, home)
+    return [{"name": one.name, "kind": one.kind, "position": str(one.position)} for one in found.sources]
+
+
+def _table(settings: Settings, name: str) -> dict[str, Any]:
+    """Return a table's place and size; ``rows`` is None where they are not counted."""
+    path = settings.table_path(name)
+    summary = newest_summary(path) if delta_log.exists(path) else None
+    if summary is None:
+        return {"name": name, "path": path, "version": None, "files": None, "bytes": None, "rows": None}
+    rows = _rows(path, summary.version) if summary.files <= COUNTED_FILES else None
+    sizes = {"version": summary.version, "files": summary.files, "bytes": summary.bytes}
+    return {"name": name, "path": path, **sizes, "rows": rows}
+
+
+@lru_cache(maxsize=256)
+def _rows(path: str, version: int) -> int | None:
+    try:
+        found = amount_at(path, version)
+    except SourceError:
+        return None
+    return None if found.at_most else found.rows
+
+
+def _backups(home: FlowHome, table: str) -> list[dict[str, Any]]:
+    found = backups.listed(home.storage, home.pipeline, table)[-BACKUPS:]
+    return [
+        {**_only(one, "id", "at", "bytes"), "version": one.target.version, "rows": one.target.checksum.rows}
+        for one in found
+    ]
+
+
+def _declaration(flow: Flow) -> dict[str, Any]:
+    """Return what is declared of a flow: itself, its sources, its views without code, and its table."""
+    plain = pipeline_to_json(without_code(flow.pipeline))
+    read = {item.name for item in flow.pipeline.inputs(flow.declaration)}
+    return {
+        "file": flow.pipeline.file,
+        "fingerprint": flow.fingerprint,
+        "flow": next(item for item in plain["flows"] if item["name"] == flow.name),
+        "sources": redact([item for item in plain["sources"] if item["name"] in read]),
+        "views": [item["name"] for item in plain["views"] if item["name"] in read],
+        "table": next(item for item in plain["tables"] if item["name"] == flow.declaration.target),
+    }
+
+
+def _log(home: FlowHome) -> dict[str, Any]:
+    """Return where the log of the newest driver is, and its last lines, if it can be read from here."""
+    lease = leases.current(home)
+    output = None if lease is None else output_of(lease)
+    if output is None:
+        return {"where": None, "lines": []}
+    try:
+        return {"where": output.where, "lines": last_lines(output, LINES)}
+    except OSError:
+        return {"where": output.where, "lines": []}
+
+
+def _spark(settings: Settings, home: FlowHome, runs: bool) -> dict[str, str | None]:
+    """Return the address of the present driver's UI, and of its page in the history server."""
+    beat = leases.present_heartbeat(home)
+    application, history = None if beat is None else beat.application_id, settings.history_server
+    return {
+        "ui": None if beat is None or not runs else beat.details.get(batch_numbers.UI),
+        "history": f"{history}/history/{application}/" if history and application else None,
+    }

@@ -1,0 +1,43 @@
+"""Keeps what the monitor sees of a flow in its history, once a look."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from streamkeeper.drivers.batch_numbers import told_by
+from streamkeeper.flows import leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.health.flows import FlowHealth
+from streamkeeper.history import rows
+from streamkeeper.history.rows import Sample, Totals
+
+
+def keep(home: FlowHome, seen: FlowHealth, now: float) -> None:
+    """Keep the numbers of one look at a flow; those of a flow that never had a driver are not kept.
+
+    :param now: the storage's time, in seconds since 1970.
+    :raises StorageError: a file of the flow is damaged, or cannot be written.
+    """
+    if seen.epoch is None:
+        return
+    last, lag = seen.batch_numbers, seen.lag
+    sample = Sample(
+        at=now,
+        epoch=seen.epoch,
+        totals=seen.totals,
+        state=seen.state,
+        generation=seen.generation,
+        state_rows=None if last is None else last.state_rows,
+        state_bytes=None if last is None else last.state_bytes,
+        watermark=None if last is None else last.watermark,
+        lag_seconds=None if lag is None else lag.seconds,
+        lag_records=None if lag is None else lag.records,
+    )
+    lease = leases.read(home, seen.epoch)
+    began = now if lease is None else datetime.fromisoformat(lease.at).timestamp()
+    rows.record(home, sample, began, lambda epoch: _last_of(home, epoch))
+
+
+def _last_of(home: FlowHome, epoch: int) -> Totals:
+    """Return the totals that the driver of an epoch told last; none if it never told any."""
+    return told_by(leases.read_heartbeat(home, epoch)).totals

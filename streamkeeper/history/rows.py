@@ -1,0 +1,364 @@
+"""Numbers of a flow by minute, kept 48 hours, and by hour, kept 13 months.
+
+{flow}/history/minutes/2026-11-23T22.json  samples of the monitor's looks in one hour (UTC)
+{flow}/history/hours/2026-11.json          the last sample of each hour of a month
+
+A *sample* tells what was counted since the history began, over all drivers. A row is the difference of two
+samples. So a look that comes late, twice or never counts nothing twice and loses nothing: the next row has
+it. A file begins with the last sample before it, and can be read alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import datetime, timezone
+from itertools import pairwise
+from typing import Any, Protocol
+
+from streamkeeper.errors import StorageError
+from streamkeeper.storage import Storage, read_json
+
+KEPT_HOURS = 48
+"""Hours of which minutes are kept."""
+KEPT_MONTHS = 13
+"""Months of which hours are kept, besides the present one."""
+_HOUR, _MONTH = "%Y-%m-%dT%H", "%Y-%m"
+MINUTES, HOURS = "minutes", "hours"
+
+
+class Home(Protocol):
+    """What is needed of a flow's home (:class:`streamkeeper.flows.files.FlowHome`)."""
+
+    @property
+    def storage(self) -> Storage:
+        """The state storage."""
+
+    def history(self, name: str) -> str:
+        """A file or folder of the flow's history."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over batches; ``seconds`` are those of the batches, ``phases`` those of their parts by Spark's
+    names.
+
+    ``rows_out`` is None where no sink told. ``expectations`` are the rows that passed and that failed, by
+    name.
+    """
+
+    batches: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    late: int = 0
+    rows_out: int | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
+    expectations: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def plus(self, other: Totals) -> Totals:
+        """Return the sums over the batches of both."""
+        return self._with(other, 1)
+
+    def since(self, earlier: Totals) -> Totals:
+        """Return the sums over the batches that came after earlier sums; none is below 0."""
+        return self._with(earlier, -1)
+
+    def _with(self, other: Totals, sign: int) -> Totals:
+        told = [item for item in (self.rows_out, other.rows_out) if item is not None]
+        out = max(0, (self.rows_out or 0) + sign * (other.rows_out or 0)) if told else None
+        return Totals(
+            batches=max(0, self.batches + sign * other.batches),
+            rows=max(0, self.rows + sign * other.rows),
+            seconds=_rounded(self.seconds + sign * other.seconds),
+            late=max(0, self.late + sign * other.late),
+            rows_out=out,
+            phases={
+                name: _rounded(self.phases.get(name, 0.0) + sign * other.phases.get(name, 0.0))
+                for name in {**self.phases, **other.phases}
+            },
+            expectations={
+                name: [
+                    max(0, mine + sign * theirs)
+                    for mine, theirs in zip(
+                        self.expectations.get(name, (0, 0)), other.expectations.get(name, (0, 0)), strict=True
+                    )
+                ]
+                for name in {**self.expectations, **other.expectations}
+            },
+        )
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look at a flow. ``at`` is when, in seconds since 1970 by the storage's clock.
+
+    ``totals`` are those of the driver of ``epoch`` where it is handed to :func:`record`, and those of all
+    drivers where it is kept. ``state`` is the flow's state in a word, ``watermark`` in seconds since 1970.
+    """
+
+    at: float
+    epoch: int
+    totals: Totals = field(default_factory=Totals)
+    state: str = ""
+    generation: int | None = None
+    state_rows: int | None = None
+    state_bytes: int | None = None
+    watermark: float | None = None
+    lag_seconds: float | None = None
+    lag_records: int | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """What happened in the ``seconds`` before ``at`` (seconds since 1970): a minute or an hour, more where
+    the monitor did not look.
+
+    ``drivers`` is how many drivers began (0: none was restarted), ``epoch`` the lease epoch of the newest;
+    ``batches``, ``rows``, ``rows_out`` (None where the sink does not tell), ``batch_seconds``, ``phases``
+    (seconds by Spark's names), ``late`` and ``expectations`` (rows that passed and that failed, by name) are
+    sums over the batches of that time.
+
+    ``state``, ``generation`` and ``watermark`` (seconds since 1970) are those at its end. ``state_rows``,
+    ``state_bytes``, ``lag_seconds`` and ``lag_records`` are those at the end of a minute, and the highest of
+    the minutes of an hour; None where unknown.
+    """
+
+    at: float
+    seconds: float
+    epoch: int
+    drivers: int
+    generation: int | None = None
+    state: str = ""
+    batches: int = 0
+    rows: int = 0
+    rows_out: int | None = None
+    batch_seconds: float = 0.0
+    late: int = 0
+    phases: Mapping[str, float] = field(default_factory=dict)
+    expectations: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    state_rows: int | None = None
+    state_bytes: int | None = None
+    watermark: float | None = None
+    lag_seconds: float | None = None
+    lag_records: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as a JSON object."""
+        return asdict(self)
+
+
+def minutes(home: Home, since: float | None = None) -> tuple[Row, ...]:
+    """Return the rows of the minutes that are kept, oldest first; empty if there are none.
+
+    :param since: only rows that end after this time, in seconds since 1970; fewer files are read.
+    :raises StorageError: a file of the history is damaged.
+    """
+    return _rows(home, MINUTES, _HOUR, since)
+
+
+def hours(home: Home, since: float | None = None) -> tuple[Row, ...]:
+    """Return the rows of the hours that are over and kept, oldest first; see :func:`minutes`."""
+    return _rows(home, HOURS, _MONTH, since)
+
+
+def record(home: Home, seen: Sample, began: float, ended: Callable[[int], Totals]) -> None:
+    """Keep one look at a flow. One that is older than the last kept, or in the same minute, adds no row.
+
+    :param began: when the driver of the sample's epoch began, in seconds since 1970: the first row of a
+        history reaches back to it.
+    :param ended: returns the last totals of the driver of an earlier epoch.
+    :raises StorageError: a file of the history is damaged, or cannot be written.
+    """
+    name = _name(MINUTES, _HOUR, seen.at)
+    kept = _read(home, name)
+    if kept is None:
+        earlier = _fold(home, seen.at)
+        kept = _first(seen, began) if earlier is None else replace(earlier, samples=earlier.samples[-1:])
+    last = kept.samples[-1]
+    if seen.at <= last.at or seen.epoch < kept.epoch:
+        return
+    before = kept.before
+    for epoch in range(kept.epoch, seen.epoch):
+        before = before.plus(ended(epoch))
+    same_minute = len(kept.samples) > 1 and int(last.at // 60) == int(seen.at // 60)
+    samples = kept.samples[:-1] if same_minute else kept.samples
+    _write(home, name, _File(seen.epoch, before, (*samples, replace(seen, totals=before.plus(seen.totals)))))
+
+
+@dataclass(frozen=True)
+class _File:
+    """Samples of an hour or of a month, after the last one before. ``before`` are the totals of the drivers
+    before that of ``epoch``.
+    """
+
+    epoch: int
+    before: Totals
+    samples: tuple[Sample, ...]
+
+
+def _first(seen: Sample, began: float) -> _File:
+    """Return the file that a history begins with: nothing was counted before the present driver."""
+    return _File(seen.epoch, Totals(), (Sample(min(began, seen.at - 1), seen.epoch - 1),))
+
+
+def _fold(home: Home, now: float) -> _File | None:
+    """Keep the hours that are over, remove what is older than is kept, and return the newest minutes.
+
+    It runs before the first sample of an hour is written, so a kill makes it run again.
+    """
+    found = home.storage.names(home.history(MINUTES))
+    names = [name for name in found if name < _key(_HOUR, now)]
+    for month in sorted({_month_of(name) for name in names}):
+        _fold_month(home, month, [name for name in names if _month_of(name) == month])
+    months = home.storage.names(home.history(HOURS))
+    newest = [f"{MINUTES}/{names[-1]}"] if names else [f"{HOURS}/{name}" for name in months[-1:]]
+    kept = _read(home, newest[0]) if newest else None
+    old = [f"{MINUTES}/{name}" for name in names if name < _key(_HOUR, now - KEPT_HOURS * 3600)]
+    old += [f"{HOURS}/{name}" for name in months if name < _months_before(now, KEPT_MONTHS)]
+    for name in old:
+        home.storage.remove(home.history(name))
+    return kept
+
+
+def _fold_month(home: Home, month: str, names: Sequence[str]) -> None:
+    """Add the hours of some files of minutes to their month, unless they are there."""
+    name = f"{HOURS}/{month}"
+    kept = _read(home, name)
+    there = {_key(_HOUR, sample.at) for sample in kept.samples[1:]} if kept else set()
+    for one in names:
+        if one in there:
+            continue
+        of_hour = _read(home, f"{MINUTES}/{one}")
+        if of_hour is None or len(of_hour.samples) < 2:
+            continue
+        if kept is None:
+            kept = replace(of_hour, samples=_last_month(home, month) or of_hour.samples[:1])
+        samples = sorted((*kept.samples, _highest(of_hour.samples[1:])), key=lambda sample: sample.at)
+        kept = _File(of_hour.epoch, of_hour.before, tuple(samples))
+    if kept is not None and len(kept.samples) - 1 > len(there):
+        _write(home, name, kept)
+
+
+def _last_month(home: Home, month: str) -> tuple[Sample, ...]:
+    """Return the last sample of the months before; none if there is no such month."""
+    earlier = [name for name in home.storage.names(home.history(HOURS)) if name < month]
+    kept = _read(home, f"{HOURS}/{earlier[-1]}") if earlier else None
+    return kept.samples[-1:] if kept else ()
+
+
+def _highest(samples: Sequence[Sample]) -> Sample:
+    """Return the last sample of an hour, with the highest lag and size of the state."""
+
+    def highest(name: str) -> Any:
+        return max((item for one in samples if (item := getattr(one, name)) is not None), default=None)
+
+    tops = ("state_rows", "state_bytes", "lag_seconds", "lag_records")
+    return replace(samples[-1], **{name: highest(name) for name in tops})
+
+
+def _rows(home: Home, folder: str, stamp: str, since: float | None) -> tuple[Row, ...]:
+    first = "" if since is None else _key(stamp, since)
+    samples: dict[float, Sample] = {}
+    for name in home.storage.names(home.history(folder)):
+        kept = _read(home, f"{folder}/{name}") if name >= first else None
+        for sample in kept.samples if kept else ():
+            samples[sample.at] = sample
+    ordered = [samples[at] for at in sorted(samples)]
+    rows = (_row(before, after) for before, after in pairwise(ordered))
+    return tuple(row for row in rows if since is None or row.at > since)
+
+
+def _row(before: Sample, after: Sample) -> Row:
+    done = after.totals.since(before.totals)
+    return Row(
+        at=after.at,
+        seconds=_rounded(after.at - before.at),
+        epoch=after.epoch,
+        drivers=max(0, after.epoch - before.epoch),
+        generation=after.generation,
+        state=after.state,
+        batches=done.batches,
+        rows=done.rows,
+        rows_out=done.rows_out,
+        batch_seconds=done.seconds,
+        late=done.late,
+        phases=done.phases,
+        expectations=done.expectations,
+        state_rows=after.state_rows,
+        state_bytes=after.state_bytes,
+        watermark=after.watermark,
+        lag_seconds=after.lag_seconds,
+        lag_records=after.lag_records,
+    )
+
+
+_OF_SAMPLE = tuple(item.name for item in fields(Sample) if item.name != "totals")
+_OF_TOTALS = tuple(item.name for item in fields(Totals))
+
+
+def _write(home: Home, name: str, file: _File) -> None:
+    # Columns are named once: a file of minutes has some 10 kB instead of 30.
+    rows = [
+        [getattr(one, name) for name in _OF_SAMPLE] + [getattr(one.totals, name) for name in _OF_TOTALS]
+        for one in file.samples
+    ]
+    value = {
+        "epoch": file.epoch,
+        "before": asdict(file.before),
+        "columns": [*_OF_SAMPLE, *(f"totals.{name}" for name in _OF_TOTALS)],
+        "samples": rows,
+    }
+    content = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    home.storage.overwrite(home.history(name), content.encode())
+
+
+def _read(home: Home, name: str) -> _File | None:
+    path = home.history(name)
+    value = read_json(home.storage, path)
+    if value is None:
+        return None
+    try:
+        samples = tuple(_sample(dict(zip(value["columns"], row, strict=True))) for row in value["samples"])
+        if not samples or not all(isinstance(one.at, int | float) for one in samples):
+            raise ValueError("it has no samples")
+        return _File(int(value["epoch"]), _totals(value["before"]), samples)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise StorageError(
+            f"{home.storage.path(path)} is no part of a flow's history: {error!r}. Remove it: the numbers of"
+            " that time are lost, and the monitor goes on with the next."
+        ) from error
+
+
+def _sample(told: Mapping[str, Any]) -> Sample:
+    """Return a sample from its columns; a newer release may have added some."""
+    totals = _totals({name.removeprefix("totals."): item for name, item in told.items()})
+    return Sample(**{name: told[name] for name in _OF_SAMPLE if name in told}, totals=totals)
+
+
+def _totals(told: Mapping[str, Any]) -> Totals:
+    return Totals(**{name: told[name] for name in _OF_TOTALS if name in told})
+
+
+def _name(folder: str, stamp: str, at: float) -> str:
+    return f"{folder}/{_key(stamp, at)}"
+
+
+def _key(stamp: str, at: float) -> str:
+    return datetime.fromtimestamp(at, timezone.utc).strftime(f"{stamp}.json")
+
+
+def _month_of(name: str) -> str:
+    """Return the file of the month of a file of minutes."""
+    return f"{name[:7]}.json"
+
+
+def _months_before(now: float, months: int) -> str:
+    moment = datetime.fromtimestamp(now, timezone.utc)
+    year, month = divmod(moment.year * 12 + moment.month - 1 - months, 12)
+    return f"{year:04d}-{month + 1:02d}.json"
+
+
+def _rounded(seconds: float) -> float:
+    """Return seconds to the millisecond, not below 0: longer digits would be half of a file."""
+    return round(max(0.0, seconds), 3)
