@@ -8,11 +8,12 @@ conditions parse.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 from streamkeeper.declare.cdc_spec import CdcSpec
-from streamkeeper.declare.model import AnyFlow, AutoCdcFlow, Where
+from streamkeeper.declare.model import COMPLETE, UPDATE, AnyFlow, AppendFlow, AutoCdcFlow, Table, Where
 from streamkeeper.errors import DeclarationError
 
 Given = Mapping[str, object]
@@ -38,13 +39,13 @@ def read_spec(flow: str, given: Given, where: Where) -> CdcSpec:
     said = f"{where}: the flow {flow}"
     sequence_by, literal = _sequence(said, given["sequence_by"])
     values: dict[str, Any] = {
-        "keys": _names(said, "keys", given["keys"]),
+        "keys": names_of(said, "keys", given["keys"]),
         "sequence_by": sequence_by,
         "sequence_literal": literal,
         "ignore_null_updates": _truth(said, "ignore_null_updates", given["ignore_null_updates"]),
         "scd_type": _scd_type(said, given["stored_as_scd_type"]),
         **{name: _condition(said, name, given[name]) for name in ("apply_as_deletes", "apply_as_truncates")},
-        **{name: None if given[name] is None else _names(said, name, given[name]) for name in _LISTS},
+        **{name: None if given[name] is None else names_of(said, name, given[name]) for name in _LISTS},
     }
     try:
         spec = CdcSpec(**values)
@@ -58,11 +59,13 @@ def check_tables(flows: Sequence[AnyFlow]) -> None:
     """Check that flows which write one table can share it.
 
     :raises DeclarationError: a flow appends to a table that AUTO CDC keeps by key, or its AUTO CDC flows
-        differ in keys, SCD type, ``ignore_null_updates``, tracked columns or the number of sequence columns.
+        differ in keys, SCD type, ``ignore_null_updates``, tracked columns or the number of sequence columns;
+        or an update or complete flow is not the only one.
     """
     for _, found in groupby(sorted(flows, key=lambda flow: flow.target), key=lambda flow: flow.target):
         together = sorted(found, key=lambda flow: flow.where.line)
         changes = [flow for flow in together if isinstance(flow, AutoCdcFlow)]
+        _check_alone(together)
         appending = next((flow for flow in together if not isinstance(flow, AutoCdcFlow)), None)
         if changes and appending is not None:
             raise DeclarationError(
@@ -72,6 +75,53 @@ def check_tables(flows: Sequence[AnyFlow]) -> None:
             )
         for other in changes[1:]:
             _check_alike(changes[0], other)
+
+
+def _check_alone(flows: Sequence[AnyFlow]) -> None:
+    """Raise if another flow writes the table of an update or complete flow."""
+    alone = next((flow for flow in flows if flow.replaces), None)
+    other = next((flow for flow in flows if flow is not alone), None)
+    if alone is None or other is None:
+        return
+    why = {
+        UPDATE: "Of two flows, none would know which of their rows of a key is the later one",
+        COMPLETE: "It would remove the other's rows",
+    }
+    raise DeclarationError(
+        f"{other.where}: the flow {other.name} writes {other.target}, which the {alone.mode} flow"
+        f" {alone.name}"
+        f" ({alone.where}) writes alone. {why[alone.mode]}. Give it another table."
+    )
+
+
+def with_keys(flow: AnyFlow, table: Table) -> AnyFlow:
+    """Return an update flow with the keys of its table; another flow as it is.
+
+    :raises DeclarationError: the table has no keys and needs some, or has some that nothing would use.
+    """
+    if table.sink is not None and (flow.replaces or isinstance(flow, AutoCdcFlow)):
+        raise DeclarationError(
+            f"{flow.where}: the flow {flow.name} writes the sink {table.name} ({table.where}), which takes"
+            " rows that"
+            " are appended. Declare it with dp.append_flow, or give it a table of dp.create_streaming_table."
+        )
+    if isinstance(flow, AppendFlow) and flow.mode == UPDATE:
+        if not table.keys:
+            raise DeclarationError(
+                f"{flow.where}: the update flow {flow.name} writes {table.name}, which has no keys"
+                f" ({table.where})."
+                " A row replaces the one of the same key. Add them: dp.create_streaming_table("
+                f"{table.name!r}, keys=['…']), the columns that the query groups by."
+            )
+        return replace(flow, keys=table.keys)
+    if table.keys:
+        own = "its own keys" if isinstance(flow, AutoCdcFlow) else "no use for them"
+        raise DeclarationError(
+            f"{table.where}: the table {table.name} has keys, and the flow {flow.name} ({flow.where}) has"
+            f" {own}."
+            " keys are for update flows (dp.update_flow): leave them out, or declare the flow as one."
+        )
+    return flow
 
 
 def _check_alike(first: AutoCdcFlow, other: AutoCdcFlow) -> None:
@@ -115,7 +165,7 @@ def _sequence(said: str, value: object) -> tuple[tuple[str, ...], int | None]:
             )
         return (), value
     if isinstance(value, str):
-        return _names(said, "sequence_by", [value]), None
+        return names_of(said, "sequence_by", [value]), None
     if (
         _is_column(value)
         or isinstance(value, (bool, float))
@@ -126,7 +176,7 @@ def _sequence(said: str, value: object) -> tuple[tuple[str, ...], int | None]:
             f"{said} has sequence_by={_shown(value)}. Allowed are the name of a column, a list of names that"
             f" are compared in order, and a whole number, which is the sequence of every row.{_hint(value)}"
         )
-    return _names(said, "sequence_by", value), None
+    return names_of(said, "sequence_by", value), None
 
 
 def _scd_type(said: str, value: object) -> int:
@@ -140,7 +190,7 @@ def _scd_type(said: str, value: object) -> int:
     return found
 
 
-def _names(said: str, what: str, value: object) -> tuple[str, ...]:
+def names_of(said: str, what: str, value: object) -> tuple[str, ...]:
     """Return one or more column names."""
     if isinstance(value, str) or not isinstance(value, Sequence) or not value:
         raise DeclarationError(

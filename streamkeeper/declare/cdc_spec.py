@@ -22,6 +22,9 @@ it.
 RESERVED = (BOOKKEEPING, START_AT, END_AT)
 """Names, in any case, that no column of a source may have."""
 
+GENERATION, BATCH = f"{BOOKKEEPING}_generation", f"{BOOKKEEPING}_batch"
+"""Columns that an update flow's rows get: together they are the sequence, so that a later generation wins."""
+
 
 @dataclass(frozen=True)
 class CdcSpec:
@@ -51,11 +54,25 @@ class CdcSpec:
     """Whether parts of a sequence after the first are null, as for a literal beside several columns; never
     declared.
     """
+    one_row_a_key: ClassVar[bool] = False
+    """Whether a batch with two rows of a key is refused; never declared."""
 
     def __post_init__(self) -> None:
         found = _contradiction(self)
         if found:
             raise DeclarationError(found)
+
+
+@dataclass(frozen=True)
+class UpdateSpec(CdcSpec):
+    """How the rows of an update flow replace those of the same key."""
+
+    one_row_a_key: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, keys: tuple[str, ...]) -> UpdateSpec:
+        """Return the rules for a table with these keys."""
+        return cls(keys, (GENERATION, BATCH), except_column_list=(GENERATION, BATCH))
 
 
 def _contradiction(spec: CdcSpec) -> str | None:

@@ -321,6 +321,11 @@ def spark_conf_of(flow: str, conf: object, where: Where) -> dict[str, str]:
     return plain
 
 
+def count_of_parameters(function: Callable[..., Any]) -> int:
+    """Return how many values a function is called with."""
+    return len(inspect.signature(function).parameters)
+
+
 def inputs_of(what: str, function: Callable[..., Any], sources: object, where: Where) -> tuple[str, ...]:
     """Return the inputs of a function, after a check that it takes one parameter for each."""
     if (

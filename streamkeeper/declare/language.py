@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pkgutil import resolve_name
 from typing import Any, TypeVar
 
-from streamkeeper.declare.auto_cdc import read_spec
+from streamkeeper.declare.auto_cdc import names_of, read_spec
 from streamkeeper.declare.checkpoint_window import with_window
 from streamkeeper.declare.checks import (
     check_new,
@@ -25,6 +25,7 @@ from streamkeeper.declare.checks import (
     check_text,
     check_variables,
     conf_of,
+    count_of_parameters,
     duration,
     expectations_of,
     filled_path,
@@ -35,14 +36,18 @@ from streamkeeper.declare.checks import (
     share,
 )
 from streamkeeper.declare.model import (
+    APPEND,
+    COMPLETE,
     DEFAULT_BEHIND_FOR,
     DEFAULT_LATE,
     DROP,
     FAIL,
+    FOREACH_BATCH,
     FORMATS,
     PARK,
     REHEARSABLE,
     RESTART,
+    UPDATE,
     WARN,
     AppendFlow,
     AutoCdcFlow,
@@ -65,6 +70,7 @@ from streamkeeper.user_environment import why_refused
 
 __all__ = [
     "append_flow",
+    "complete_flow",
     "configure_pipeline",
     "create_auto_cdc_flow",
     "create_source",
@@ -75,10 +81,12 @@ __all__ = [
     "expect_all_or_fail",
     "expect_or_drop",
     "expect_or_fail",
+    "foreach_batch_sink",
     "notifier",
     "only_where_set",
     "schedule",
     "temporary_view",
+    "update_flow",
 ]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -258,6 +266,7 @@ def create_streaming_table(
     comment: str | None = None,
     table_properties: Mapping[str, object] | None = None,
     partition_cols: Sequence[str] = (),
+    keys: Sequence[str] | None = None,
     expect_all: Mapping[str, str] | None = None,
     expect_all_or_drop: Mapping[str, str] | None = None,
     expect_all_or_fail: Mapping[str, str] | None = None,
@@ -269,6 +278,7 @@ def create_streaming_table(
 
     :param table_properties: Delta table properties, set when the table is created.
     :param partition_cols: columns that the table is partitioned by when it is created.
+    :param keys: for an update flow: the columns that identify a row, those that its query groups by.
     :param expect_all: expectations of the rows of each flow that writes the table, as for
         :func:`expect_all`; of an AUTO CDC flow, before its changes are applied. So are ``expect_all_or_drop``
         and ``expect_all_or_fail``.
@@ -304,7 +314,39 @@ def create_streaming_table(
         *_expected(expect_all_or_fail, FAIL, where),
     ]
     registry.expected_of_tables[name] = tuple(found)
-    registry.tables[name] = Table(name, comment, properties, tuple(partition_cols), where)
+    key_names = () if keys is None else names_of(f"{where}: the table {name}", "keys", keys)
+    registry.tables[name] = Table(name, comment, properties, tuple(partition_cols), where, key_names)
+
+
+@known_parameters
+def foreach_batch_sink(*, name: str | None = None) -> Callable[[Function], Function]:
+    """Declare a sink: a function ``(batch, batch_id, transaction)`` that is called with each batch of the
+    append flows whose ``target`` it is.
+
+    It is called again with a batch whose driver died before the function's end was noted. ``transaction``
+    (:class:`streamkeeper_jobs.sinks.each_batch.Transaction`) then has the same values, by which the function
+    finds what it wrote: ``batch.write.options(**transaction.options)`` makes writes into Delta tables exact.
+
+    :param name: the function's name by default.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    where = caller()
+
+    def declare(function: Function) -> Function:
+        registry = current(where)
+        sink = name or function.__name__
+        check_table_name(registry, sink, where)
+        if count_of_parameters(function) != 3:
+            raise DeclarationError(
+                f"{where}: the function of the sink {sink} must take three parameters: batch, batch_id and"
+                " transaction."
+            )
+        registry.tables[sink] = Table(
+            sink, None, {}, (), where, sink=FOREACH_BATCH, code=code_hash(function), function=function
+        )
+        return function
+
+    return declare
 
 
 def _expected(
@@ -451,7 +493,88 @@ def append_flow(
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
+    return _flow(
+        APPEND, where, target, sources, name, trigger, spark_conf, on_failure, on_change, once, rewind_window,
+        state_store, watermark_policy,
+    )  # fmt: skip
 
+
+@known_parameters
+def update_flow(
+    *,
+    target: str,
+    sources: Sequence[str],
+    name: str | None = None,
+    trigger: str | None = None,
+    spark_conf: Mapping[str, object] | None = None,
+    on_failure: str = PARK,
+    on_change: str = RESTART,
+    once: bool = False,
+    rewind_window: str | None = None,
+    state_store: str | None = None,
+    watermark_policy: str | None = None,
+) -> Callable[[Function], Function]:
+    """Declare a flow whose query runs in Spark's output mode ``update``: an aggregate's updated rows replace
+    those of the same key in ``target``, exactly once.
+
+    A row of a later generation replaces that of an earlier one, whatever their order of arrival.
+
+    :param target: a table declared with :func:`create_streaming_table` and ``keys``, which no other flow
+        writes.
+    :raises DeclarationError: with file, line, what was found and what is allowed. Other parameters are those
+        of :func:`append_flow`.
+    """
+    where = caller()
+    return _flow(
+        UPDATE, where, target, sources, name, trigger, spark_conf, on_failure, on_change, once, rewind_window,
+        state_store, watermark_policy,
+    )  # fmt: skip
+
+
+@known_parameters
+def complete_flow(
+    *,
+    target: str,
+    sources: Sequence[str],
+    name: str | None = None,
+    trigger: str | None = None,
+    spark_conf: Mapping[str, object] | None = None,
+    on_failure: str = PARK,
+    on_change: str = RESTART,
+    once: bool = False,
+    rewind_window: str | None = None,
+    state_store: str | None = None,
+    watermark_policy: str | None = None,
+) -> Callable[[Function], Function]:
+    """Declare a flow whose query runs in Spark's output mode ``complete``: each batch replaces the whole
+    ``target``, exactly once. For small aggregates.
+
+    :param target: a table declared with :func:`create_streaming_table`, which no other flow writes.
+    :raises DeclarationError: with file, line, what was found and what is allowed. Other parameters are those
+        of :func:`append_flow`.
+    """
+    where = caller()
+    return _flow(
+        COMPLETE, where, target, sources, name, trigger, spark_conf, on_failure, on_change, once,
+        rewind_window, state_store, watermark_policy,
+    )  # fmt: skip
+
+
+def _flow(  # noqa: PLR0917 - it mirrors the decorators
+    mode: str,
+    where: Where,
+    target: str,
+    sources: Sequence[str],
+    name: str | None,
+    trigger: str | None,
+    spark_conf: Mapping[str, object] | None,
+    on_failure: str,
+    on_change: str,
+    once: bool,
+    rewind_window: str | None,
+    state_store: str | None,
+    watermark_policy: str | None,
+) -> Callable[[Function], Function]:
     def declare(function: Function) -> Function:
         registry = current(where)
         flow = new_flow(registry, name or function.__name__, where)
@@ -474,6 +597,7 @@ def append_flow(
             once,
             on_change,
             function=function,
+            mode=mode,
         )
         return function
 

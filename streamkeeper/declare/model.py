@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from streamkeeper.declare.cdc_spec import CdcSpec
+from streamkeeper.declare.cdc_spec import CdcSpec, UpdateSpec
 from streamkeeper.errors import DeclarationError
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
@@ -149,13 +149,20 @@ class View:
 
 @dataclass(frozen=True)
 class Table:
-    """Streaming table that flows write to."""
+    """Streaming table that flows write to, or a sink: then it has no rows, and its log says which batches the
+    sink has. ``keys`` identify the rows that an update flow replaces. ``sink`` is the kind of a sink, and
+    ``code`` the hash of its ``function``.
+    """
 
     name: str
     comment: str | None
     properties: Mapping[str, str]
     partition_cols: tuple[str, ...]
     where: Where
+    keys: tuple[str, ...] = ()
+    sink: str | None = None
+    code: str = ""
+    function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
 
 
 PARK, RETRY = "park", "retry"
@@ -185,17 +192,29 @@ class Expectation:
     alert_window: int = 1
 
 
-APPEND, AUTO_CDC = "append", "auto_cdc"
-"""Values of a flow's ``kind`` in JSON. A flow without a kind appends: older JSON had no other."""
+FOREACH_BATCH = "foreach_batch"
+"""Kind of a sink whose function gets each batch."""
+
+APPEND, UPDATE, COMPLETE = "append", "update", "complete"
+"""Output modes of a flow's query.
+
+An update flow's rows replace those of the same key. Each batch of a complete flow replaces the whole table.
+"""
+
+AUTO_CDC = "auto_cdc"
+"""With ``APPEND``, the values of a flow's ``kind`` in JSON: of one with a function, all have ``APPEND``, and
+those without a kind in older JSON.
+"""
 
 
 @dataclass(frozen=True)
 class AppendFlow:
-    """Flow that appends the result of its function to its target.
+    """Flow that writes the result of its function to its target: appends it, unless its ``mode`` is another.
 
     ``on_failure`` decides whether a failure that a restart cannot fix parks the flow or is retried;
     ``on_change``, whether a changed declaration is tried before it replaces the one that runs. A flow that
-    runs ``once`` stops when it has read the data of its sources, and its ``trigger`` has no effect.
+    runs ``once`` stops when it has read the data of its sources, and its ``trigger`` has no effect. An update
+    flow has the ``keys`` of its target.
     """
 
     name: str
@@ -210,6 +229,18 @@ class AppendFlow:
     on_change: str = RESTART
     function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
     expectations: tuple[Expectation, ...] = ()
+    mode: str = APPEND
+    keys: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> CdcSpec | None:
+        """How its rows replace those of the same key; None unless it is an update flow."""
+        return UpdateSpec.of(self.keys) if self.mode == UPDATE else None
+
+    @property
+    def replaces(self) -> bool:
+        """Whether what it writes replaces what it wrote: the results of its state, and not new rows."""
+        return self.mode != APPEND
 
 
 @dataclass(frozen=True)
@@ -229,6 +260,8 @@ class AutoCdcFlow:
     once: bool = False
     on_change: str = RESTART
     expectations: tuple[Expectation, ...] = ()
+    mode: ClassVar[str] = APPEND
+    replaces: ClassVar[bool] = False
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -308,9 +341,14 @@ class Pipeline:
         """Return a table by name, or None."""
         return next((table for table in self.tables if table.name == name), None)
 
+    def sink_of(self, flow: AnyFlow) -> Table | None:
+        """Return the sink that a flow writes; None if it writes a table."""
+        table = self.table(flow.target)
+        return table if table is not None and table.sink is not None else None
+
     def takes_turns(self, table: str) -> bool:
-        """Return whether the writers of a table take turns: whether an AUTO CDC flow writes it."""
-        return any(isinstance(flow, AutoCdcFlow) and flow.target == table for flow in self.flows)
+        """Return whether the writers of a table take turns: whether it is kept by key."""
+        return any(flow.spec is not None and flow.target == table for flow in self.flows)
 
     def flow(self, name: str) -> AnyFlow | None:
         """Return a flow by name, or None."""
@@ -397,6 +435,7 @@ def without_code(pipeline: Pipeline) -> Pipeline:
     return replace(
         pipeline,
         views=tuple(replace(view, function=None) for view in pipeline.views),
+        tables=tuple(replace(table, function=None) for table in pipeline.tables),
         flows=tuple(
             replace(flow, function=None) if isinstance(flow, AppendFlow) else flow for flow in pipeline.flows
         ),

@@ -19,17 +19,18 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _SINKS = (
-    "sinks other than streaming tables are not supported yet. Allowed is a table of dp.create_streaming_table"
-    " as the target of a flow. Write a table, and let a job of your own carry its rows on"
+    "Kafka, files and other formats of sinks are not supported yet. Allowed as the target of a flow are a"
+    " table"
+    " (dp.create_streaming_table) and a function that gets each batch (dp.foreach_batch_sink)"
 )
 _MODES = (
-    "the output modes update and complete are not supported yet. Allowed are flows that append"
-    " (dp.append_flow) and flows that apply changes by key (dp.create_auto_cdc_flow). Give an aggregation a"
-    " watermark, so that it appends, or apply its rows by key"
+    "the kind of the flow is its output mode. Allowed are dp.append_flow, dp.update_flow (rows replace"
+    " those of"
+    " the same key) and dp.complete_flow (each batch replaces the table)"
 )
 _QUERY = (
-    "Streamkeeper starts the query itself: it appends to the target. The output modes update and complete,"
-    " foreachBatch and sinks other than streaming tables are not supported yet. Return the DataFrame"
+    "Streamkeeper starts the query itself, with the output mode of the flow's kind. What is done with each"
+    " batch is declared by dp.foreach_batch_sink. Return the DataFrame"
 )
 _TABLES = (
     "tables are not made by functions. Declare the table with dp.create_streaming_table, and what is written"
@@ -47,8 +48,6 @@ _SNAPSHOTS = (
 
 NAMES: dict[str, str] = {
     "create_sink": _SINKS,
-    "foreach_batch_sink": _SINKS,
-    "update_flow": _MODES,
     "materialized_view": _TABLES,
     "table": _TABLES,
     "create_table": _TABLES,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from streamkeeper.declare.auto_cdc import check_tables
+from streamkeeper.declare.auto_cdc import check_tables, with_keys
 from streamkeeper.declare.fingerprint import hash_of, without_decorators
 from streamkeeper.declare.model import (
     DEFAULT_BEHIND_FOR,
@@ -35,7 +35,7 @@ from streamkeeper.declare.shared_driver import check_shareable
 from streamkeeper.declare.source_options import check_no_echo
 from streamkeeper.errors import DeclarationError
 
-DECORATORS = ("append_flow", "temporary_view")
+DECORATORS = ("append_flow", "complete_flow", "foreach_batch_sink", "temporary_view", "update_flow")
 """Decorators of functions that are part of a flow."""
 EXPECTATIONS = (
     "expect",
@@ -107,6 +107,7 @@ class Registry:
                 " pipelines folder."
             )
         check_tables(tuple(self.flows.values()))
+        self.flows = {name: with_keys(flow, self.tables[flow.target]) for name, flow in self.flows.items()}
         self._add_expectations()
         options = self.options or Options()
         if options.shared_driver:
@@ -137,7 +138,7 @@ class Registry:
         for function, item in self.expected_of_functions:
             if id(function) not in functions:
                 raise DeclarationError(
-                    f"{item.where}: the expectation {item.name!r} stands above a function that is no append"
+                    f"{item.where}: the expectation {item.name!r} stands above a function that is no"
                     " flow. Put it above the function of a flow (dp.append_flow), or give it to a table:"
                     " dp.create_streaming_table(…, expect_all={…})."
                 )
@@ -175,6 +176,12 @@ class Registry:
             raise DeclarationError(
                 f"{where}: the quarantine table {table!r} is not declared in this file. Declared are"
                 f" {listed(self.tables)}. Add dp.create_streaming_table({table!r})."
+            )
+        if self.tables[table].sink is not None:
+            raise DeclarationError(
+                f"{where}: the quarantine {table} is a sink ({self.tables[table].where}). Allowed is a"
+                " table of"
+                " dp.create_streaming_table."
             )
         writer = next((other for other in self.flows.values() if other.target == table), None)
         if writer is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from streamkeeper.declare.model import AppendFlow, Source
+from streamkeeper.declare.model import COMPLETE, Source
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations, ledger
 from streamkeeper.flows.files import FlowHome, kept_flows
@@ -95,10 +95,12 @@ def check_backup_fits(flow: Flow) -> None:
     :raises RequestError: the rows of the backup do not show which changes they come from.
     """
     declared = flow.declaration
-    if isinstance(declared, AppendFlow):
-        return
     why = None
-    if declared.spec.scd_type == 2:
+    if declared.mode == COMPLETE:
+        why = "is replaced as a whole by each batch"
+    elif declared.spec is None:
+        return
+    elif declared.spec.scd_type == 2:
         why = "is of SCD type 2, whose rows are versions and not changes"
     elif declared.spec.ignore_null_updates:
         why = "ignores nulls, so that a row comes from several changes"

@@ -11,7 +11,7 @@ import importlib.util
 import json
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,6 +107,8 @@ def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
         del parts["flow"]["once"]
     if not flow.expectations:
         del parts["flow"]["expectations"]
+    _leave_out(parts["flow"], () if flow.replaces else ("mode", "keys"))
+    _leave_out(parts["table"], [name for name in ("keys", "sink", "code") if not parts["table"][name]])
     for item in parts["flow"].get("expectations", ()):
         del item["where"]
     if isinstance(flow, AppendFlow):
@@ -118,6 +120,11 @@ def fingerprint(pipeline: Pipeline, flow: AnyFlow) -> str:
     if pipeline.shared_driver:
         parts["shared_driver"] = True
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _leave_out(part: dict[str, object], names: Iterable[str]) -> None:
+    for name in names:
+        part.pop(name, None)
 
 
 def likeness(pipeline: Pipeline, flow: AnyFlow) -> str:

@@ -48,7 +48,7 @@ def differences(before: Flow, now: Flow, pinned: Collection[str]) -> Iterator[st
         elif isinstance(item, View) and isinstance(old, View):
             yield from _of_fields(f"The view {item.name}", old, item, _SAME_ROWS)
     old_table, table = (flow.pipeline.table(flow.declaration.target) for flow in (before, now))
-    for said in _of_fields("The table", old_table, table, ("name", "where")):
+    for said in _of_fields("The table", old_table, table, ("name", "where", "keys", "function", "code")):
         yield f"{said} That is of a new table; the one that is there keeps its own."
 
 

@@ -6,8 +6,12 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
+
+import pytest
 
 from streamkeeper.delta import log as delta_log
+from streamkeeper.errors import StreamkeeperError
 from tests.worlds.flow_world import Driver, Flowbed, heartbeat
 
 
@@ -56,3 +60,22 @@ def run_late(bed: Flowbed) -> None:
     writer_of(frame, "late", bed.checkpoint(1).path(), None).format("delta").start(
         str(bed.table)
     ).awaitTermination()
+
+
+def cut_off(target: Any, name: str, at: int, patch: pytest.MonkeyPatch, *, after: bool) -> None:
+    """Let a batch end in the n-th call of a function: what a killed driver leaves behind, for one that goes
+    on in this process.
+    """
+    original: Callable[..., Any] = getattr(target, name)
+    count = iter(range(1, 1_000))
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        last = next(count) == at
+        if last and not after:
+            raise StreamkeeperError("cut off")
+        result = original(*arguments, **named)
+        if last:
+            raise StreamkeeperError("cut off")
+        return result
+
+    patch.setattr(target, name, call)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from streamkeeper.declare.model import AnyFlow, AutoCdcFlow
+from streamkeeper.declare.model import APPEND, COMPLETE, UPDATE, AnyFlow, AutoCdcFlow
 from streamkeeper.manifest.manifest import Flow, Manifest
 
 
@@ -60,11 +60,8 @@ def _fenced(text: str) -> str:
 
 def does(flow: AnyFlow) -> str:
     """Return what a flow does with its rows."""
-    return (
-        f"applies changes to `{flow.target}`"
-        if isinstance(flow, AutoCdcFlow)
-        else f"appends to `{flow.target}`"
-    )
+    does = {UPDATE: "replaces rows by key in", COMPLETE: "replaces with each batch", APPEND: "appends to"}
+    return f"{'applies changes to' if isinstance(flow, AutoCdcFlow) else does[flow.mode]} `{flow.target}`"
 
 
 def often(flow: AnyFlow) -> str:

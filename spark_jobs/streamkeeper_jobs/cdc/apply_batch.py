@@ -113,4 +113,4 @@ def _apply_once(batch: DataFrame, spec: CdcSpec, path: str, step: Step) -> None:
     elif layout.by_value:
         apply_by_value(found, work)
     else:
-        apply_newest(found, work)
+        apply_newest(found, work, spec.one_row_a_key)

@@ -69,6 +69,9 @@ def sequence(schema: StructType, spec: CdcSpec, layout: Layout) -> Column:
     return columns[0].cast(layout.sequence)
 
 
+SEVERAL = "several"
+"""Column of a reduced frame whose keys may have one row each only."""
+
 BROADCAST_KEYS, BROADCAST_ROWS = 1_000_000, 100_000
 """Keys of a batch, or whole rows, up to which they are broadcast to every executor: some tens of megabytes.
 """
@@ -146,7 +149,7 @@ def facts_of(
 
     :param needed: whether a key's ``deleted`` must be remembered.
     :param at: a sequence of each of them, the lowest of which is ``earliest``.
-    :raises ChangeRefused: some rows have no key or no sequence.
+    :raises ChangeRefused: some rows have no key or no sequence, or a key that may have one has several.
     """
     first = layout.keys[0]
     bound = portable(column(KEY, first.name), first.dataType)
@@ -160,10 +163,12 @@ def facts_of(
         F.sum("rows_unusable").alias("rows_unusable"),
         F.min(UNUSABLE).alias(UNUSABLE),
         *(value.alias(name) for name, value in bounds_of(layout, needed, F.col("deleted")).items()),
+        *([F.min(SEVERAL).alias(SEVERAL)] if SEVERAL in reduced.columns else []),
         *([portable(F.min(at), layout.sequence).alias("earliest")] if at is not None else []),
     )
     with measured(reduced, *aggregates) as (kept, found):
         _check_usable(found, layout)
+        _check_single(found, layout)
         truncated = found["truncated"] if found["truncates"] else None
         earliest = found["earliest"] if at is not None else None
         yield (
@@ -270,6 +275,18 @@ def _check_usable(found: Row, layout: Layout) -> None:
             f" {_unusable(layout)}, such as {found[UNUSABLE]}. Each row needs both (a truncate its sequence"
             " only), to find the row that it replaces. Nothing of the batch was written. Filter such rows"
             " out in the view, or give them a value."
+        )
+
+
+def _check_single(found: Row, layout: Layout) -> None:
+    if SEVERAL in found and found[SEVERAL] is not None:
+        keys = ", ".join(field.name for field in layout.keys)
+        raise ChangeRefused(
+            f"The batch has several rows of the key {found[SEVERAL]}, and none is newer than the other."
+            " Nothing of the"
+            f" batch was written. The keys ({keys}) must identify a row of the query: group by them alone,"
+            " or declare"
+            " another table with all columns that the query groups by as its keys."
         )
 
 

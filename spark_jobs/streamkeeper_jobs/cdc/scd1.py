@@ -20,6 +20,7 @@ from streamkeeper_jobs.cdc.events import (
     KEY,
     KIND,
     ROW,
+    SEVERAL,
     TRUNCATE,
     UNUSABLE,
     UPSERT,
@@ -66,8 +67,11 @@ class Cut:
     learns: bool
 
 
-def apply_newest(changes: DataFrame, work: Work) -> None:
-    """Apply the changes of one batch to an SCD type 1 target."""
+def apply_newest(changes: DataFrame, work: Work, one_row_a_key: bool = False) -> None:
+    """Apply the changes of one batch to an SCD type 1 target.
+
+    :param one_row_a_key: refuse a batch with two rows of a key.
+    """
     layout = work.layout
     with ExitStack() as kept:
         # A delete before the key's newest upsert is not needed: a later arrival that is older than the delete
@@ -75,16 +79,18 @@ def apply_newest(changes: DataFrame, work: Work) -> None:
         needed = F.col("deleted").isNotNull() & (
             F.col("latest").isNull() | (F.col("deleted") >= column("latest", AT))
         )
-        reduced, facts = kept.enter_context(facts_of(reduce(changes, layout), layout, needed, _ends(layout)))
+        reduced = reduce(changes, layout, one_row_a_key)
+        reduced, facts = kept.enter_context(facts_of(reduced, layout, needed, _ends(layout)))
         _write(cut_off(reduced, needed, work, facts, kept), work, facts, kept)
 
 
-def reduce(changes: DataFrame, layout: Layout) -> DataFrame:
+def reduce(changes: DataFrame, layout: Layout, one_row_a_key: bool = False) -> DataFrame:
     """Return one row for each key, with its highest sequences and its newest upsert.
 
     Columns: ``deleted`` and ``truncated``, the highest such sequences, and ``latest``: sequence and row of
     the newest upsert. Of several upserts at one sequence the larger row is taken, columns compared in order:
-    the order of arrival is irrelevant.
+    the order of arrival is irrelevant. With ``one_row_a_key`` also ``several``: the key as text, if it has
+    several rows.
     """
     candidate = F.when(F.col(KIND) == UPSERT, F.struct(AT, ROW))
     if orderable(layout.stored):
@@ -94,9 +100,13 @@ def reduce(changes: DataFrame, layout: Layout) -> DataFrame:
             F.struct(AT, ROW), F.when(F.col(KIND) == UPSERT, F.struct(AT, ordered(F.col(ROW), layout.stored)))
         )
     together, key = by_key(changes, layout)
-    grouped = together.groupBy(*key).agg(*marks(), latest.alias("latest"), *unusable_of_group())
+    counted = [F.count(F.lit(1)).alias(SEVERAL)] if one_row_a_key else []
+    grouped = together.groupBy(*key).agg(*marks(), latest.alias("latest"), *unusable_of_group(), *counted)
     whole = struct_of(layout.keys, [F.col(name) for name in key])
-    return grouped.select(whole.alias(KEY), "deleted", "truncated", "latest", UNUSABLE, "rows_unusable")
+    several = [F.when(F.col(SEVERAL) > 1, F.to_json(whole)).alias(SEVERAL)] if one_row_a_key else []
+    return grouped.select(
+        whole.alias(KEY), "deleted", "truncated", "latest", UNUSABLE, "rows_unusable", *several
+    )
 
 
 def by_key(changes: DataFrame, layout: Layout) -> tuple[DataFrame, list[str]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from streamkeeper.amounts import REPEATS
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.declare.model import AutoCdcFlow, quarantine_of
+from streamkeeper.declare.model import quarantine_of
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.log import Transactions
 from streamkeeper.errors import RecoveryError, RequestError
@@ -134,9 +134,9 @@ def _adopted(job: Job, generation: Generation) -> CommittedPosition:
     assert query_id is not None, "a decision to adopt says what"
     last = generations.end_adopted(job.home, generation.number, checkpoint.last_commit())
     under_way = max(checkpoint.offset_batches(), default=-1)
-    may_repeat = REPEATS in generation.accepted or isinstance(
-        job.flow.declaration, AutoCdcFlow
-    )  # keyed tables take duplicates; the plan asked where they do harm
+    declared = job.flow.declaration
+    # Tables that are kept by key, or replaced, take duplicates; the plan asked where they do harm.
+    may_repeat = REPEATS in generation.accepted or declared.spec is not None or declared.replaces
     if (
         under_way > (-1 if last is None else last)
         and not may_repeat

@@ -142,6 +142,7 @@ def _run(job: Job, reading: Job, new: NewCheckpoint, step: Step) -> int:
         f"{job.flow.full_name} (state {new.generation.state})",
         job.home.storage.path(new.folder),
         job.watch,
+        job.flow.declaration.mode,
     )
 
 

@@ -86,6 +86,7 @@ def copy_from(job: Job, new: NewCheckpoint, where: CommittedPosition) -> tuple[i
             f"{job.flow.full_name} (state copied)",
             storage.path(folder),
             job.watch,
+            job.flow.declaration.mode,
         )
     elif not copied.committed:
         storage.overwrite(

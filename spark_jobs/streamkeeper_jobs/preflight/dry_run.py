@@ -17,7 +17,7 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StringT
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry, write_offsets
 from streamkeeper.checkpoint.log_entries import PARTITIONS
-from streamkeeper.declare.model import AutoCdcFlow
+from streamkeeper.declare.model import COMPLETE, UPDATE, AppendFlow
 from streamkeeper.declare.shared_driver import is_of_session
 from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers.failures import Failure, classify
@@ -27,11 +27,13 @@ from streamkeeper.settings import Settings
 from streamkeeper.storage import Storage
 from streamkeeper_jobs.cdc import check_target
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
+from streamkeeper_jobs.sinks.complete import check_may_be_replaced
 from streamkeeper_jobs.sinks.expectations import check as check_expectations
+from streamkeeper_jobs.sinks.update import as_changes, check_updates
 from streamkeeper_jobs.spark.exceptions import causes_of
 from streamkeeper_jobs.spark.jvm import Classes, classes
 from streamkeeper_jobs.spark.session import spark_url
-from streamkeeper_jobs.spark.stateful_operators import check_appends
+from streamkeeper_jobs.spark.stateful_operators import check_mode
 from streamkeeper_jobs.stream.batch_header import pin_state_partitions
 from streamkeeper_jobs.stream.data_frame import flow_frame
 from streamkeeper_jobs.stream.in_flight import pin_partitions
@@ -61,7 +63,7 @@ class Rehearsal:
     """What is tried: a flow, with its sources opened, after a batch of a checkpoint, if that has any.
 
     ``folder`` is the copy's name in ``storage``, still empty. ``check_stop`` raises where nobody wants the
-    answer any more.
+    answer any more. ``adopted`` says that the checkpoint and the table are another job's.
     """
 
     storage: Storage
@@ -70,6 +72,7 @@ class Rehearsal:
     batch: int | None
     folder: str
     check_stop: Callable[[], None]
+    adopted: bool = False
 
     def order(self) -> Order | None:
         """Stop if the recovery was abandoned."""
@@ -93,7 +96,8 @@ def rehearse(
     flow, storage = rehearsal.flow, rehearsal.storage
     session = session_of(spark, flow)
     try:
-        frame = plan_query(session, settings, flow, schemas or {}, storage.path(rehearsal.folder))
+        folder = storage.path(rehearsal.folder)
+        frame = plan_query(session, settings, flow, schemas or {}, folder, adopted=rehearsal.adopted)
         if rehearsal.batch is not None:
             _run(session, frame, rehearsal, rehearsal.batch)
     except PySparkException as error:
@@ -109,19 +113,22 @@ def plan_query(
     flow: Flow,
     schemas: Mapping[str, str],
     checkpoint: str | None = None,
+    *,
+    adopted: bool = False,
 ) -> DataFrame:
     """Return a flow's DataFrame, after a check of its expectations, its output mode and its table.
 
     :param flow: with its sources opened.
     :param schemas: known ones of sources that declare none; the others are inferred.
+    :param adopted: the table is one that another job wrote.
     :raises PySparkException: Spark cannot plan it.
     :raises DeclarationError: a function of the pipeline file raises, or an expectation does not fit.
     :raises RecoveryError: it does not fit its table.
     """
     frame = flow_frame(session, flow, _schemas(session, flow, schemas), checkpoint=checkpoint)
     check_expectations(frame, flow.declaration)
-    check_appends(frame)
-    _check_table(session, settings, flow, frame)
+    check_mode(frame, flow.declaration.mode)
+    _check_table(session, settings, flow, frame, adopted)
     return frame
 
 
@@ -144,31 +151,29 @@ def _schemas(spark: SparkSession, flow: Flow, known: Mapping[str, str]) -> Mappi
     return {name: schema for name, schema in found.items() if schema is not None}
 
 
-def _check_table(spark: SparkSession, settings: Settings, flow: Flow, frame: DataFrame) -> None:
+def _check_table(
+    spark: SparkSession, settings: Settings, flow: Flow, frame: DataFrame, adopted: bool
+) -> None:
     """Check that the flow can write its table: else its first batch would fail.
 
     :raises RecoveryError: it cannot.
     """
-    if isinstance(flow.declaration, AutoCdcFlow):
-        _check_cdc_tables(spark, settings, flow, flow.declaration, frame)
-    else:
-        _check_columns(spark, settings, flow, frame)
-
-
-def _check_cdc_tables(
-    spark: SparkSession, settings: Settings, flow: Flow, declared: AutoCdcFlow, frame: DataFrame
-) -> None:
+    declared = flow.declaration
     target, table = declared.target, flow.pipeline.table(declared.target)
     assert table is not None, "a pipeline whose flow has no table is refused"
+    path = settings.table_path(target)
+    if table.sink is not None:
+        return
     try:
-        check_target(
-            spark,
-            frame.schema,
-            declared.spec,
-            settings.table_path(target),
-            table,
-            settings.tombstones_path(target),
-        )
+        if isinstance(declared, AppendFlow) and declared.mode == UPDATE:
+            check_updates(frame, declared)
+            frame = as_changes(frame, 0, 0)
+        if declared.mode == COMPLETE and not adopted:
+            check_may_be_replaced(spark, path, table)
+        if declared.spec is None:
+            _check_columns(spark, settings, flow, frame)
+            return
+        check_target(spark, frame.schema, declared.spec, path, table, settings.tombstones_path(target))
     except DeclarationError as error:
         raise RecoveryError(
             f"The flow {flow.full_name} cannot write its table: {error} Nothing was changed."
@@ -234,13 +239,13 @@ def _run(spark: SparkSession, frame: DataFrame, rehearsal: Rehearsal, batch: int
     copied = copy_checkpoint(rehearsal.checkpoint, batch, folder, QUERY_ID, rehearsal.check_stop, storage)
     copy = Checkpoint(storage, folder)
     pin_state_partitions(spark, copy)
-    partitions = str(spark.conf.get(PARTITIONS))
+    partitions, mode = str(spark.conf.get(PARTITIONS)), rehearsal.flow.declaration.mode
     if not copied.committed:
         pin_partitions(storage, folder, partitions)
-        run_muted(frame, name, copy.path(), rehearsal)
+        run_muted(frame, name, copy.path(), rehearsal, mode)
     entry = copy.offsets(batch)
     watermark = copy.commit(batch).next_watermark_ms
     following: OffsetEntry = replace(entry, batch=batch + 1, watermark_ms=watermark)
     storage.overwrite(f"{folder}/offsets/{following.batch}", write_offsets(following))
     pin_partitions(storage, folder, partitions)
-    run_muted(frame, name, copy.path(), rehearsal)
+    run_muted(frame, name, copy.path(), rehearsal, mode)

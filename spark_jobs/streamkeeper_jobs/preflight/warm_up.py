@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from streamkeeper.checkpoint import Checkpoint
+from streamkeeper.declare.model import UPDATE
 from streamkeeper.errors import StreamkeeperError
 from streamkeeper.flows.files import FlowHome
 from streamkeeper.flows.position import last_begun
@@ -58,7 +59,10 @@ def _run(spark: SparkSession, home: FlowHome, flow: Flow) -> None:
     pin_state_partitions(spark, Checkpoint(home.storage, home.trial))
     path = home.storage.path(home.trial)
     frame = flow_frame(spark, flow, begun[1].schemas, checkpoint=path)
-    writer = writer_of(frame, f"{home.full_name} (for nothing)", path, None).format("delta")
+    mode = flow.declaration.mode
+    writer = writer_of(frame, f"{home.full_name} (for nothing)", path, None, mode)
+    # Delta's own sink does not take updates.
+    writer = writer.format("noop" if mode == UPDATE else "delta")
     until = time.monotonic() + SECONDS
     query = writer.start(spark_url(f"{path}/table"))
     with ended(query):

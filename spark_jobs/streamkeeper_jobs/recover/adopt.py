@@ -48,7 +48,7 @@ def act(spark: SparkSession, work: Work) -> dict[str, Any]:
         frame = rehearse(
             spark,
             work.settings,
-            Rehearsal(home.storage, opened, checkpoint, batch, folder, work.check_stop),
+            Rehearsal(home.storage, opened, checkpoint, batch, folder, work.check_stop, adopted=True),
         )
     except DoesNotFit as refused:
         raise _refusal(flow, checkpoint, refused) from refused

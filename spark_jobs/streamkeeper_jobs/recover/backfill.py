@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from streamkeeper.declare.cdc_spec import BOOKKEEPING
-from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import RecoveryError, RequestError, StreamkeeperError
 from streamkeeper.exit_codes import Outcome
@@ -117,7 +116,7 @@ def _prepare(spark: SparkSession, filling: Filling) -> tuple[FlowHome, Flow]:
     request = _with_all_partitions(spark, filling.settings, request, flow)
     if backup is not None:
         backup = replace(backup, parts=_sequence_parts(spark, backup, flow))
-        if backup.tombstones is None and isinstance(flow.declaration, AutoCdcFlow):
+        if backup.tombstones is None and flow.declaration.spec is not None:
             side = FlowHome(home.storage, home.pipeline, name_of(flow.name, filling.recovery))
             place = home.storage.path(f"{side.root}/remembered")
             backup = replace(backup, tombstones=_remembered(spark, backup.target, place))
@@ -213,7 +212,7 @@ def _at_or_after(end: dict[str, dict[str, int]]) -> Column:
 
 def _sequence_parts(spark: SparkSession, backup: Backup, flow: Flow) -> int:
     """Return the number of columns of the sequence in a backup; 1 for rows without a sequence."""
-    if not isinstance(flow.declaration, AutoCdcFlow):
+    if flow.declaration.spec is None:
         return 1
     rows = spark.read.format("delta").load(spark_url(backup.target))
     return len(_parts(rows, BOOKKEEPING, AT))

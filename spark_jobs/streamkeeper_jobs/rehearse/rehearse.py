@@ -13,7 +13,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.errors import RecoveryError, StreamkeeperError
 from streamkeeper.flows.backfill_flow import name_of
 from streamkeeper.flows.files import FlowHome, open_home
@@ -192,7 +191,7 @@ class _Rehearsal:
                 (
                     flow.declaration.spec.keys
                     for flow in manifest.writers(self._work.plan.pipeline, table)
-                    if isinstance(flow.declaration, AutoCdcFlow)
+                    if flow.declaration.spec is not None
                 ),
                 (),
             )

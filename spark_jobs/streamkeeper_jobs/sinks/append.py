@@ -1,4 +1,4 @@
-"""Appends a flow's rows through Delta's own streaming sink."""
+"""Appends a flow's rows through Delta's own streaming sink, or replaces the whole table by each batch."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from streamkeeper.declare.model import quarantine_of
+from streamkeeper.declare.model import COMPLETE, quarantine_of
 from streamkeeper.delta import log as delta_log
 from streamkeeper.flows.generations import ADOPTED, Generation
+from streamkeeper_jobs.sinks.complete import check_may_be_replaced, make_replaceable
 from streamkeeper_jobs.sinks.expectations import OwnFailures, Quarantine, check, expected
 from streamkeeper_jobs.spark.delta_table import ensure_table
 from streamkeeper_jobs.spark.jvm import classes, scala_seq
 from streamkeeper_jobs.spark.session import spark_url
-from streamkeeper_jobs.spark.stateful_operators import check_appends
+from streamkeeper_jobs.spark.stateful_operators import check_mode
 from streamkeeper_jobs.stream.query import writer_of
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class AppendSink:
-    """Sink of an append flow.
+    """Sink of an append flow, and of a complete flow.
 
     Delta itself commits (query id, batch id) with each batch, and refuses columns that the table lacks.
     Where rows are set aside, the same sink gets the others of each batch.
@@ -36,22 +37,32 @@ class AppendSink:
 
     def check(self, frame: DataFrame) -> None:
         check(frame, self._job.flow.declaration)
-        check_appends(frame)
+        check_mode(frame, self._job.flow.declaration.mode)
 
     def make(self, frame: DataFrame, generation: Generation) -> None:
         job = self._job
+        if job.flow.declaration.mode == COMPLETE:
+            make_replaceable(
+                job.spark, job.table_path, job.table, frame.schema, generation.start.mode == ADOPTED
+            )
+            return
         alone = generation.number == 1 and generation.start.mode != ADOPTED and not job.shares_table
         ensure_table(job.spark, job.table_path, job.table, frame.schema, by_batch=alone)
 
     def update(self, frame: DataFrame, generation: Generation) -> None:
-        """Do nothing: a batch that does not fit fails."""
+        """Check that a complete flow may replace the table, which a changed declaration may have made it.
+
+        A batch that does not fit fails.
+        """
+        if self._job.flow.declaration.mode == COMPLETE:
+            check_may_be_replaced(self._job.spark, self._job.table_path, self._job.table)
 
     def start(
         self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None
     ) -> StreamingQuery:
         path, partition_cols = self._job.table_path, self._job.table.partition_cols
         flow = self._job.flow.declaration
-        writer = writer_of(expected(frame, flow), self._job.flow.full_name, checkpoint, trigger)
+        writer = writer_of(expected(frame, flow), self._job.flow.full_name, checkpoint, trigger, flow.mode)
         # the first batch creates it; an existing table has its own
         by = [] if delta_log.exists(path) else list(partition_cols)
         if quarantine_of(flow) is not None:
@@ -64,10 +75,11 @@ class AppendSink:
     ) -> StreamingQuery:
         quarantine = Quarantine(self._job, generation)
         quarantine.make()
+        mode = self._job.flow.declaration.mode
 
         def append(batch: DataFrame, number: int) -> None:
             with quarantine.passing(batch, number) as rows:
-                _delta_sink(batch.sparkSession, url, by).addBatch(number, rows._jdf)
+                _delta_sink(batch.sparkSession, url, by, mode).addBatch(number, rows._jdf)
 
         return writer.foreachBatch(self._own.kept(append)).start()
 
@@ -75,7 +87,7 @@ class AppendSink:
         return self._own.raised()
 
 
-def _delta_sink(spark: SparkSession, url: str, partition_cols: list[str]) -> Any:
+def _delta_sink(spark: SparkSession, url: str, partition_cols: list[str], mode: str) -> Any:
     """Return Delta's own streaming sink, made as Spark makes it; it takes the query's id from its thread."""
     java = classes(spark)
     options = java("java.util.HashMap")()
@@ -85,5 +97,5 @@ def _delta_sink(spark: SparkSession, url: str, partition_cols: list[str]) -> Any
         spark._jsparkSession.sqlContext(),
         plain,
         scala_seq(java, partition_cols),
-        java("org.apache.spark.sql.streaming.OutputMode").Append(),
+        getattr(java("org.apache.spark.sql.streaming.OutputMode"), mode.capitalize())(),
     )

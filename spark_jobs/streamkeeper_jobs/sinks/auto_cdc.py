@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from streamkeeper.declare.model import AutoCdcFlow
+from streamkeeper.declare.model import AnyFlow, AutoCdcFlow
 from streamkeeper.errors import DeclarationError
 from streamkeeper.flows.generations import Generation
 from streamkeeper.history import events
@@ -17,7 +17,7 @@ from streamkeeper.history.events import Kind
 from streamkeeper_jobs.cdc import Step, apply_changes, check_spec, prepare
 from streamkeeper_jobs.sinks.expectations import OwnFailures, Quarantine, check, expected
 from streamkeeper_jobs.sinks.writers_turn import writers_turn
-from streamkeeper_jobs.spark.stateful_operators import check_appends
+from streamkeeper_jobs.spark.stateful_operators import check_mode
 from streamkeeper_jobs.stream.query import writer_of
 
 if TYPE_CHECKING:
@@ -31,29 +31,37 @@ class CdcSink:
     be declared later, and start while this one still runs as it was declared (docs/decisions/0013).
     """
 
-    def __init__(self, job: Job, flow: AutoCdcFlow) -> None:
-        self._job, self._flow = job, flow
+    def __init__(self, job: Job, flow: AnyFlow) -> None:
+        assert flow.spec is not None, "its table is kept by key"
+        self._job, self._flow, self._spec = job, flow, flow.spec
         self._own = OwnFailures()
 
     def check(self, frame: DataFrame) -> None:
         check(frame, self._flow)
         with self._placed():
-            check_spec(frame.schema, self._flow.spec)
-        check_appends(frame)
+            check_spec(self.changes(frame, 0, 0).schema, self._spec)
+        check_mode(frame, self._flow.mode)
+
+    def changes(self, rows: DataFrame, generation: int, batch: int) -> DataFrame:
+        """Return the rows of a batch as the changes that the engine applies."""
+        return rows
 
     def make(self, frame: DataFrame, generation: Generation) -> None:
+        self.update(frame, generation)
+
+    def update(self, frame: DataFrame, generation: Generation) -> None:
         from streamkeeper_jobs.sinks.sequence_type import (
             order_beside,
         )  # it imports the job, which imports this module
 
         job = self._job
-        order = order_beside(job, self._flow)
+        order = order_beside(job, self._flow) if isinstance(self._flow, AutoCdcFlow) else None
         turn = writers_turn(job, generation, writes=False)
         with self._placed():
             added = prepare(
                 job.spark,
-                frame.schema,
-                self._flow.spec,
+                self.changes(frame, 0, 0).schema,
+                self._spec,
                 job.table_path,
                 job.table,
                 turn,
@@ -65,9 +73,6 @@ class CdcSink:
             number = generation.number
             events.note(job.home, Kind.SCHEMA_CHANGED, text, [number, *added], by="driver", generation=number)
 
-    def update(self, frame: DataFrame, generation: Generation) -> None:
-        self.make(frame, generation)
-
     def start(
         self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None
     ) -> StreamingQuery:
@@ -77,11 +82,13 @@ class CdcSink:
 
         def apply(batch: DataFrame, number: int) -> None:
             with quarantine.passing(batch, number) as rows:
+                given = self.changes(rows, generation.number, number)
                 apply_changes(
-                    rows, self._flow.spec, self._job.table_path, Step(generation.query_id, number), turn
+                    given, self._spec, self._job.table_path, Step(generation.query_id, number), turn
                 )
 
-        writer = writer_of(expected(frame, self._flow), self._job.flow.full_name, checkpoint, trigger)
+        rows, name = expected(frame, self._flow), self._job.flow.full_name
+        writer = writer_of(rows, name, checkpoint, trigger, self._flow.mode)
         return writer.foreachBatch(self._own.kept(apply)).start()
 
     def own_failures(self) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""The sink of a flow: appends rows, or applies changes.
+"""The sink of a flow: appends rows, replaces them, or applies changes.
 
 No other part of the driver depends on the kind of the flow.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from streamkeeper.declare.model import AppendFlow, AutoCdcFlow
+from streamkeeper.declare.model import UPDATE, AppendFlow, AutoCdcFlow
 from streamkeeper.flows.generations import Generation
 from streamkeeper_jobs.sinks.append import AppendSink
 
@@ -26,7 +26,7 @@ class Sink(Protocol):
         """Check, before anything is changed, that the flow's rows can be written.
 
         :raises DeclarationError: the declaration does not fit their columns.
-        :raises AnalysisException: Spark cannot run the query in append mode.
+        :raises AnalysisException: Spark cannot run the query in its output mode.
         """
         ...
 
@@ -63,10 +63,18 @@ class Sink(Protocol):
 
 def sink_of(job: Job) -> Sink:
     """Return the sink of a driver's flow."""
+    if job.flow.pipeline.sink_of(job.flow.declaration) is not None:
+        from streamkeeper_jobs.sinks.each_batch import EachBatchSink
+
+        return EachBatchSink(job)
     match job.flow.declaration:
         case AutoCdcFlow() as flow:
             from streamkeeper_jobs.sinks.auto_cdc import CdcSink  # an append flow does not need the engine
 
             return CdcSink(job, flow)
+        case AppendFlow(mode=mode) as flow if mode == UPDATE:
+            from streamkeeper_jobs.sinks.update import UpdateSink
+
+            return UpdateSink(job, flow)
         case AppendFlow():
             return AppendSink(job)

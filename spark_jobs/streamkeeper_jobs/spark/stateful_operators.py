@@ -36,15 +36,15 @@ def stateful_operators(frame: DataFrame) -> tuple[str, ...]:
     return tuple(_walk(frame._jdf.queryExecution().analyzed()))
 
 
-def check_appends(frame: DataFrame) -> None:
-    """Check that Spark can run a streaming DataFrame in append mode; else only a start would tell.
+def check_mode(frame: DataFrame, mode: str) -> None:
+    """Check that Spark can run a streaming DataFrame in an output mode; else only a start would tell.
 
     :raises AnalysisException: it cannot; Spark's own message says why.
     """
     java = classes(frame.sparkSession)
-    append = java("org.apache.spark.sql.streaming.OutputMode").Append()
+    modes = java("org.apache.spark.sql.streaming.OutputMode")
     checker = java("org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker")
-    checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), append)
+    checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), getattr(modes, mode.capitalize())())
 
 
 def _walk(node: Any) -> Iterator[str]:

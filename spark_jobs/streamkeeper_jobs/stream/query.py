@@ -13,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from streamkeeper.checkpoint.log_entries import PARTITIONS
+from streamkeeper.declare.model import APPEND
 from streamkeeper.storage import open_storage
 from streamkeeper_jobs.spark.session import spark_url
 from streamkeeper_jobs.stream.in_flight import pin_partitions
@@ -31,21 +32,22 @@ class StillRunning(Exception):
     """A query could not be stopped: it may still write."""
 
 
-def writer_of(frame: DataFrame, name: str, checkpoint: str, trigger: str | None) -> DataStreamWriter:
+def writer_of(
+    frame: DataFrame, name: str, checkpoint: str, trigger: str | None, mode: str = APPEND
+) -> DataStreamWriter:
     """Return the writer of a flow's query, complete but for its sink.
 
     :param trigger: how often to look for data; None processes all available data and ends.
+    :param mode: Spark's output mode.
     """
     pin_partitions(open_storage(checkpoint), "", frame.sparkSession.conf.get(PARTITIONS, "200") or "200")
     writer = (
-        frame.writeStream.outputMode("append")
-        .queryName(name)
-        .option("checkpointLocation", spark_url(checkpoint))
+        frame.writeStream.outputMode(mode).queryName(name).option("checkpointLocation", spark_url(checkpoint))
     )
     return writer.trigger(availableNow=True) if trigger is None else writer.trigger(processingTime=trigger)
 
 
-def run_muted(frame: DataFrame, name: str, checkpoint: str, watch: Orders) -> int:
+def run_muted(frame: DataFrame, name: str, checkpoint: str, watch: Orders, mode: str = APPEND) -> int:
     """Run one batch without output: the planned one, or else all available data.
 
     Return the rows that it read.
@@ -54,7 +56,7 @@ def run_muted(frame: DataFrame, name: str, checkpoint: str, watch: Orders) -> in
     """
     writer = (
         frame.writeStream.format("noop")
-        .outputMode("append")
+        .outputMode(mode)
         .queryName(name)
         .option("checkpointLocation", spark_url(checkpoint))
     )

@@ -177,7 +177,7 @@ def _look(settings: Settings, manifest: Manifest, flow: Flow, request: AdoptRequ
         replace(bare, checkpoint=named),
         planned,
         operators,
-        delta_log.exists(table),
+        delta_log.exists(table) or flow.pipeline.sink_of(flow.declaration) is not None,
         sink.complete,
     )
 
@@ -253,7 +253,7 @@ def _refusals(settings: Settings, flow: Flow, request: AdoptRequest, found: Foun
             " written by foreachBatch, or to another table, so it is unknown whether its last batch is in"
             " this one"
         )
-        safe = is_safe_to_repeat(flow, found.operators)
+        safe = flow.declaration.replaces or is_safe_to_repeat(flow, found.operators)
         if found.under_way is not None and not safe:
             costs[REPEATS] = (
                 f"batch {found.under_way}, which was planned and not committed, may be in the table, and is"
@@ -268,7 +268,7 @@ def _written_again(flow: Flow, found: Found) -> Amount | None:
     """Return what of a batch under way may be in the table: nothing where the table's log knows the query,
     since then it rules.
     """
-    if is_safe_to_repeat(flow, found.operators):
+    if flow.declaration.replaces or is_safe_to_repeat(flow, found.operators):
         return None
     if found.is_unknown_to_table and found.under_way is not None:
         why = (

@@ -8,7 +8,7 @@ from typing import Any
 
 from streamkeeper.amounts import REPEATS, Amount, in_words
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.declare.model import AppendFlow, AutoCdcFlow, Source
+from streamkeeper.declare.model import Source
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import check_takes_backup_rows
 from streamkeeper.errors import RecoveryError, RequestError
@@ -53,11 +53,19 @@ def plan(settings: Settings, manifest: Manifest, request: BackfillRequest, recov
             f" flow first: its DAG, or streamkeeper run {flow.full_name}."
         )
     begun = flow_position.last_begun(home)
+    if flow.declaration.replaces and request.read != BACKUP:
+        raise RequestError(
+            f"{flow.full_name} is a flow in the mode {flow.declaration.mode}: its rows are results of its"
+            " whole"
+            " state, and those of a backfill would replace them. Nothing was changed. Rebuild the table"
+            " instead"
+            " with full_refresh, or reset the flow to before those rows."
+        )
     if request.read != BACKUP:
         _check_state(flow, begun[1].operators if begun else ())
         _check_schemas(flow, request, begun[1].schemas if begun else {})
     chosen, backup, reading = _what(settings, flow, home, request)
-    keyed = isinstance(flow.declaration, AutoCdcFlow)
+    keyed = flow.declaration.spec is not None
     return Plan(
         recovery=RECOVERY,
         recovery_id=recovery_id,
@@ -122,7 +130,7 @@ def check_rows_fit(settings: Settings, flow: Flow) -> None:
 
     :raises RequestError: it does not; nothing was changed.
     """
-    if isinstance(flow.declaration, AppendFlow):
+    if flow.declaration.spec is None:
         check_takes_backup_rows(settings.table_path(flow.declaration.target))
 
 

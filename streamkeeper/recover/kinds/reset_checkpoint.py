@@ -135,7 +135,7 @@ def _notes(  # noqa: PLR0917 - what a plan was made of
         )
     if stateful is False:
         yield "The query, as declared now, keeps no state."
-    elif request.state == EMPTY and not safe:
+    elif request.state == EMPTY and not safe and not flow.declaration.replaces:
         yield (
             "State starts empty: rows that the old state would have dropped as duplicates count as new, so"
             " the target may get them again."

@@ -380,7 +380,13 @@ def find_table(name: Any, manifest: Manifest, wrong: list[str]) -> tuple[Pipelin
     for pipeline in manifest.pipelines:
         for table in pipeline.tables:
             if name in (table.name, f"{pipeline.name}.{table.name}"):
-                return pipeline, table
+                if table.sink is None:
+                    return pipeline, table
+                wrong.append(
+                    f"table is {name!r}, which is a sink: its rows are kept elsewhere, and no recovery can"
+                    " change them. Reset or rewind its flows."
+                )
+                return None
     known = ", ".join(_names(TABLE, manifest)) or "none"
     wrong.append(f"table is {name!r}, which no pipeline declares. Declared are: {known}.")
     return None
@@ -408,7 +414,10 @@ def _names(of: Named, manifest: Manifest) -> tuple[str, ...]:
         return tuple(flow.full_name for flow in manifest.flows())
     if of == TABLE:
         return tuple(
-            f"{pipeline.name}.{table.name}" for pipeline in manifest.pipelines for table in pipeline.tables
+            f"{pipeline.name}.{table.name}"
+            for pipeline in manifest.pipelines
+            for table in pipeline.tables
+            if table.sink is None
         )
     return tuple(pipeline.name for pipeline in manifest.pipelines)
 

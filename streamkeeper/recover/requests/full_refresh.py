@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.backfill_flow import BACKUP, check_backup_fits
 from streamkeeper.manifest.manifest import Flow
@@ -41,8 +40,8 @@ def _writers(asking: Asking) -> list[Flow]:
 
 
 def filler(writers: list[Flow]) -> Flow:
-    """Return the flow whose semantics apply to a backup's rows: an AUTO CDC flow, if there is one."""
-    return next((flow for flow in writers if isinstance(flow.declaration, AutoCdcFlow)), writers[0])
+    """Return the flow whose semantics apply to a backup's rows: one that keeps them by key, if any does."""
+    return next((flow for flow in writers if flow.declaration.spec is not None), writers[0])
 
 
 @dataclass(frozen=True)

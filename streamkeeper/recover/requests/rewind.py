@@ -102,6 +102,12 @@ class RewindRequest(Rehearsable):
         to = _to(values, flow, asking)
         if flow is not None:
             wrong += [misfit for name in along if (misfit := _misfit(name, flow, asking))]
+        if values["target"] == RESTORED and flow is not None and flow.pipeline.sink_of(flow.declaration):
+            wrong.append(
+                f"target is restored, but {flow.declaration.target} is a sink: its rows are kept elsewhere,"
+                " and no"
+                " recovery can change them. Keep the target."
+            )
         if values["target"] == RESTORED and to is not None and to.mode == OFFSETS:
             wrong.append(
                 "target is restored, but a position has no version of the table. Name a batch or a time,"

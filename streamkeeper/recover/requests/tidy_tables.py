@@ -61,6 +61,7 @@ class TidyRequest(Request):
             for item in asking.manifest.pipelines
             if item.name == pipeline
             for table in item.tables
+            if table.sink is None
         )
         if pipeline and (others := [name for name in values["tables"] if name not in own]):
             asking.wrong.append(

@@ -84,7 +84,7 @@ def plan_restored(
         if stood is None:
             return _from_an_unknown_batch(
                 plan_beginning(settings, flow, way),
-                look_at(settings, flow, strict=False).is_safe_to_repeat,
+                flow.declaration.replaces or look_at(settings, flow, strict=False).is_safe_to_repeat,
                 way,
             )
     if stood is not None and stood.done and flow.declaration.once and generations.finished(home) is not None:

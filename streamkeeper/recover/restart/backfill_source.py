@@ -164,10 +164,20 @@ def _from_backup(flow: Flow, request: BackfillRequest, filters: Filters, backup:
         if path is not None
     )
     names = tuple(source.name for source in sources)
-    if isinstance(declared, AutoCdcFlow):
-        views: tuple[View, ...] = (View("backup__changes", names, "", declared.where, filters.changes),)
-        declared = replace(
-            declared, source="backup__changes", spec=spec_of_backup(declared.spec, backup.parts)
+    views: tuple[View, ...]
+    if declared.spec is not None:
+        views = (View("backup__changes", names, "", declared.where, filters.changes),)
+        declared = AutoCdcFlow(
+            declared.name,
+            declared.target,
+            "backup__changes",
+            spec_of_backup(declared.spec, backup.parts),
+            declared.trigger,
+            declared.spark_conf,
+            declared.where,
+            declared.on_failure,
+            declared.once,
+            declared.on_change,
         )
     else:
         views = ()

@@ -4,15 +4,24 @@ if it is only held.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from streamkeeper import amounts
-from streamkeeper.amounts import NONE, REPEATS, Amount, SourcePrice
-from streamkeeper.declare.model import quarantine_of
+from streamkeeper.amounts import LOSS, NONE, PRICES, REPEATS, Amount, SourcePrice
+from streamkeeper.declare.model import UPDATE, quarantine_of
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
-from streamkeeper.flows.generations import BATCH, COPIED, EARLIEST, REBUILT, InitialState, Restart, StartAt
+from streamkeeper.flows.generations import (
+    BATCH,
+    COPIED,
+    EARLIEST,
+    EMPTY,
+    REBUILT,
+    InitialState,
+    Restart,
+    StartAt,
+)
 from streamkeeper.flows.past_positions import Place, state_from
 from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.environment import opened_if_possible
@@ -198,12 +207,69 @@ def plan_next(
     :param missing: the batches that the checkpoint counts as done and the table has not, in words.
     """
     stateful = False if asked.state == COPIED else present.stateful  # history is not looked at for a copy
-    refused = refusals_of(prices, asked, stateful, missing, target=flow.declaration.target, again=again)
+    replaces = flow.declaration.replaces
+    refused = [
+        *refusals_of(prices, asked, stateful, missing, target=flow.declaration.target, again=again),
+        *_given_again(flow, present, asked),
+        *(_totals_lost(flow, asked, prices) if replaces else ()),
+    ]
     schemas = not asked.infer_schemas
+    notes = (*notes, *_result_notes(flow)) if replaces else notes
     planned = next_plan(flow, present, asked.restart, prices, notes, again=again, keeps_schemas=schemas)
+    free = free or replaces  # what it writes again replaces what it wrote
     return planned, tuple(
         replace(item, flow=flow.full_name) for item in refused if not (free and item.price == REPEATS)
     )
+
+
+def _given_again(flow: Flow, present: FlowNow, asked: ResetRequest) -> Iterator[Refusal]:
+    """Yield the price of a batch that was given to a sink's function, which may have written it, unless it is
+    accepted.
+    """
+    if flow.pipeline.sink_of(flow.declaration) is None or REPEATS in asked.accept:
+        return
+    planned, batch = max(present.standing.checkpoint.offset_batches(), default=-1), present.standing.batch
+    if planned > (-1 if batch is None else batch):
+        yield Refusal(
+            REPEATS,
+            f"{PRICES[REPEATS]} (batch {planned} may be in the sink {flow.declaration.target}, whose log"
+            " does not"
+            " have it, and comes again under the new generation's transaction). To avoid that, start the"
+            " flow once"
+            f" more, so that it ends the batch. To continue anyway, accept `{REPEATS}`.",
+        )
+
+
+def _totals_lost(flow: Flow, asked: ResetRequest, prices: Sequence[SourcePrice]) -> Iterator[Refusal]:
+    """Yield the price of results that lack rows which the present ones have, unless it is accepted."""
+    if LOSS in asked.accept or (asked.state != EMPTY and asked.start.mode != EARLIEST):
+        return
+    missing = [price.source for price in prices if price.otherwise]
+    if asked.start.mode == EARLIEST and not missing:
+        return
+    why = (
+        f"rows that are gone or have changed in {', '.join(missing)} are not in the new results"
+        if asked.start.mode == EARLIEST
+        else "the state starts empty, so the new results have no row from before the start"
+    )
+    yield Refusal(
+        LOSS,
+        f"{PRICES[LOSS]} ({why}, and they replace those in {flow.declaration.target}). To continue anyway,"
+        " accept"
+        f" `{LOSS}`.",
+    )
+
+
+def _result_notes(flow: Flow) -> Iterator[str]:
+    target = flow.declaration.target
+    if flow.declaration.mode == UPDATE:
+        yield (
+            f"A row of {target} is replaced when the new generation writes its key, whatever an older one"
+            " wrote;"
+            " rows of keys that it never writes stay."
+        )
+    else:
+        yield f"The first batch of the new generation replaces all rows of {target}."
 
 
 def _quarantine_notes(flow: Flow) -> Iterator[str]:
@@ -231,6 +297,8 @@ def _table_notes(flow: Flow, present: FlowNow, way: StartOptions, again: Amount 
             f"The table {target} is kept. It is updated by key and sequence, so changes that are read again"
             " have no effect."
         )
+    elif flow.declaration.replaces:
+        yield f"The table {target} is kept: rows that are read again are counted into the state as of there."
     elif again is None:
         yield f"The table {target} is kept: rows that are read again are duplicated."
     else:

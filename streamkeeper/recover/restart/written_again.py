@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from streamkeeper.amounts import NONE, Amount, SourcePrice
-from streamkeeper.declare.model import AutoCdcFlow
 from streamkeeper.declare.offsets import is_reached
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.log import SEAL, LogCommit
@@ -94,7 +93,7 @@ def written_again(
     settings: Settings, flow: Flow, present: FlowNow, prices: Sequence[SourcePrice], begins: NextStart
 ) -> Amount | None:
     """Return the rows of a flow's table that its next generation writes once more; None for a table that is
-    kept by key and sequence.
+    kept by key and sequence, or replaced, and for a sink, whose rows nobody counts.
 
     The amount is exact where the very rows come again, and ``at_most`` where fewer may; it is unknown, with
     the reason, where the table's log does not tell.
@@ -102,7 +101,9 @@ def written_again(
     :param prices: of what is read again, by source.
     :raises CheckpointError: the table's log is damaged.
     """
-    if isinstance(flow.declaration, AutoCdcFlow):
+    if flow.declaration.spec is not None or flow.declaration.replaces:
+        return None
+    if flow.pipeline.sink_of(flow.declaration) is not None:
         return None
     forgets = begins.state == EMPTY and present.stateful is not False and begins.start.mode != EARLIEST
     if forgets and not present.lets_rows_through:

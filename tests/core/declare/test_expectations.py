@@ -145,7 +145,7 @@ def test_what_decides_about_rows_is_told_before_a_restart_and_an_alert_is_not(tm
         ),
         (
             '@dp.expect("a", "id > 0")\ndef helper(raw):\n    return raw\n',
-            r"'a' stands above a function that is no append flow\. Put it above the function of a flow",
+            r"'a' stands above a function that is no flow\. Put it above the function of a flow",
         ),
     ],
 )

@@ -310,41 +310,60 @@ BAD: dict[str, tuple[str, int, str]] = {
     "a sink": (
         'dp.create_sink("out", "kafka", {})',
         2,
-        "dp.create_sink is not there: sinks other than streaming tables are not supported",
+        "dp.create_sink is not there: Kafka, files and other formats of sinks are not supported",
     ),
     "an imported sink": (
         "from streamkeeper.pipelines import create_sink",
         2,
-        "create_sink is not there: sinks other than streaming tables",
+        "create_sink is not there: Kafka, files and other",
     ),
-    "a foreachBatch sink": (
+    "a sink's function with two parameters": (
         '@dp.foreach_batch_sink(name="out")\ndef out(df, batch): ...',
         2,
-        (
-            "foreach_batch_sink is not there: sinks other than streaming tables are not supported yet."
-            " Allowed is a table of"
-        ),
+        "the function of the sink out must take three parameters: batch, batch_id and transaction",
     ),
-    "an update flow": (
-        '@dp.update_flow(target="t")\ndef f(raw): ...',
+    "an update flow into a sink": (
+        f"{SOURCE}\n@dp.foreach_batch_sink()\ndef out(batch, number, transaction): ...\n"
+        '@dp.update_flow(target="out", sources=["raw"])\ndef f(raw): ...',
+        5,
+        r"the flow f writes the sink out \(p.py, line 3\), which takes rows that are appended",
+    ),
+    "an update flow of a table without keys": (
+        f'{SOURCE}\ndp.create_streaming_table("t")\n'
+        '@dp.update_flow(target="t", sources=["raw"])\ndef f(raw): ...',
+        4,
+        r"the update flow f writes t, which has no keys \(p.py, line 3\).*keys=\['…'\]",
+    ),
+    "keys of a table that is appended to": (
+        f'{SOURCE}\ndp.create_streaming_table("t", keys=["id"])\n'
+        '@dp.append_flow(target="t", sources=["raw"])\ndef f(raw): ...',
+        3,
+        "the table t has keys, and the flow f .* has no use for them. keys are for update flows",
+    ),
+    "keys that are a text": (
+        'dp.create_streaming_table("t", keys="id")',
         2,
-        (
-            "update_flow is not there: the output modes update and complete are not supported yet. Allowed"
-            " are flows that append"
-        ),
+        r"the table t has keys='id'. Give a list of column names, such as \['id'\]",
+    ),
+    "two flows of a table that is replaced": (
+        f'{SOURCE}\ndp.create_streaming_table("t")\n'
+        '@dp.complete_flow(target="t", sources=["raw"])\ndef f(raw): ...\n'
+        '@dp.append_flow(target="t", sources=["raw"])\ndef g(raw): ...',
+        6,
+        "the flow g writes t, which the complete flow f .* writes alone. It would remove the other's rows",
     ),
     "an output mode": (
         f'{SOURCE}\n@dp.append_flow(target="t", sources=["raw"], output_mode="complete")\ndef f(raw): ...',
         3,
         (
-            "append_flow takes no output_mode: the output modes update and complete are not supported yet.*"
+            "append_flow takes no output_mode: the kind of the flow is its output mode.*"
             " It takes target, sources, name"
         ),
     ),
     "a table's format": (
         'dp.create_streaming_table("t", format="iceberg")',
         2,
-        "takes no format: sinks other than streaming tables",
+        "takes no format: Kafka, files and other formats",
     ),
     "a query of the function's own": (
         (
@@ -352,10 +371,7 @@ BAD: dict[str, tuple[str, int, str]] = {
             '    return q.writeStream.outputMode("update").foreachBatch(print)'
         ),
         6,
-        (
-            "the function of flow f uses writeStream: .*update and complete, foreachBatch and sinks other"
-            " than streaming tables are not supported yet. Return the DataFrame"
-        ),
+        ("the function of flow f uses writeStream: .*is declared by dp.foreach_batch_sink. Return the Data"),
     ),
     "a materialized view": (
         "@dp.materialized_view\ndef v(): ...",
@@ -365,7 +381,7 @@ BAD: dict[str, tuple[str, int, str]] = {
     "a name that no one has": (
         "dp.create_strem()",
         2,
-        "AttributeError: dp.create_strem is not there. Allowed are append_flow, configure",
+        "AttributeError: dp.create_strem is not there. Allowed are append_flow, complete_flow, configure",
     ),
 }
 

@@ -127,6 +127,14 @@ def text(found: Plan) -> str:
     return explain.as_text(found)
 
 
+def test_of_what_a_job_gave_to_a_sink_no_log_tells(world: World) -> None:
+    sink = "@dp.foreach_batch_sink()\ndef events(batch, number, transaction): ...\n"
+    world.declare(EVENTS.replace('dp.create_streaming_table("events")\n', sink))
+    folder = old_job(world, transactions=0)
+    assert refused(plan(world, folder)) == [UNKNOWN_PRICE]
+    assert refused(plan(world, folder, accept=[UNKNOWN_PRICE])) == []
+
+
 # --- where it stands
 
 

@@ -30,7 +30,7 @@ from streamkeeper.recover.requests.full_refresh import WithBackupRequest
 from streamkeeper.recover.restart.backfill_source import Backup, Filters, derive, raw_source, spec_of_backup
 from streamkeeper.recover.steps import shared as shared_steps
 from streamkeeper.tables import recovery_lock
-from tests.worlds.small_world import CHANGES, World
+from tests.worlds.small_world import CHANGES, EVENTS, World
 
 FLOW = "events.clean_events"
 KAFKA = """
@@ -186,6 +186,14 @@ def test_a_query_whose_rows_must_meet_one_another_is_refused(stands: World) -> N
         plan(stands)
     stands.home.storage.overwrite(stands.home.start(1), _json(replace(start, operators=("dedupe",))))
     assert plan(stands)
+
+
+def test_results_of_a_state_are_not_filled_in(stands: World) -> None:
+    stands.declare(EVENTS.replace("@dp.append_flow", "@dp.complete_flow"))
+    with pytest.raises(RequestError, match="a flow in the mode complete: its rows are results of its whole"):
+        plan(stands)
+    with pytest.raises(RequestError, match="is replaced as a whole by each batch: a backup cannot be filled"):
+        plan(stands, read="backup")
 
 
 def test_another_source_without_a_schema_needs_the_one_that_the_flow_has_inferred(stands: World) -> None:

@@ -110,6 +110,34 @@ def test_rows_that_state_was_made_of_are_not_safe_to_repeat_even_there(world: Wo
     assert not any("is kept by key" in note for note in found.flows[0].notes)
 
 
+@pytest.fixture(params=["update", "complete"])
+def totals(request: pytest.FixtureRequest, world: World) -> World:
+    """The same, where the table has results of the flow's state."""
+    keys = ', keys=["event_id"]' if request.param == "update" else ""
+    text = EVENTS.replace('streaming_table("events"', f'streaming_table("events"{keys}')
+    world.declare(text.replace("@dp.append_flow", f"@dp.{request.param}_flow"))
+    world.processed(3, operators=("stateStoreSave",))
+    world.add_files(2)
+    return world
+
+
+def test_results_that_are_made_again_replace_those_that_are_there(totals: World) -> None:
+    found = plan(totals, "earliest", state="empty")
+    assert (rows(found), refused(found), found.flows[0].written_again) == ((0, 6, 0), [], None)
+    assert any("replace" in note for note in found.flows[0].notes)
+    assert refused(plan(totals)) == []
+
+
+def test_results_without_what_came_before_are_a_loss(totals: World) -> None:
+    assert refused(plan(totals, "after-last", state="empty")) == [LOSS]
+    assert refused(plan(totals, "after-last", state="empty", accept=(LOSS,))) == []
+
+
+def test_results_of_a_history_that_is_not_whole_are_a_loss(totals: World) -> None:
+    next((totals.root / "data" / "events").iterdir()).unlink()
+    assert refused(plan(totals, "earliest", state="empty")) == [LOSS]
+
+
 def test_from_now_on_loses_what_waits_and_is_refused_until_accepted(stands: World) -> None:
     assert (rows(plan(stands, "latest")), refused(plan(stands, "latest"))) == ((4, 0, 0), [LOSS])
     assert refused(plan(stands, "latest", accept=(LOSS,))) == []

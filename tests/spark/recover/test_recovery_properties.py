@@ -23,7 +23,7 @@ from streamkeeper.flows import generations
 from streamkeeper.manifest.manifest import write_manifest
 from streamkeeper.recover import engine as recoveries
 from tests.oracle import Row, all_rows, first_per
-from tests.worlds.flow_world import DEDUPE, NAME, Flowbed, pipeline
+from tests.worlds.flow_world import COLUMNS, DEDUPE, NAME, Flowbed, pipeline
 from tests.worlds.seeds import RUNS
 from tests.worlds.sources.source_world import DeltaBed, KafkaBed
 from tests.worlds.tables.backup_world import Recoverer
@@ -41,6 +41,8 @@ ANYWHERE = (
     "full_refresh_with_backup",
     "full_refresh_beside",
 )
+SUMS = '.groupBy("user_id").agg(F.count("*").alias("events"), F.sum("n").alias("total"))'
+OF_TOTALS = ("rewind, table kept", *ANYWHERE)
 OF_KEYS = ("backfill", "rewind, table kept", *ANYWHERE)
 
 
@@ -65,10 +67,29 @@ class Query:
     keyed: bool = False
 
 
+@dataclass(frozen=True)
+class Totals(Query):
+    """A query of totals by user, in an output mode: its rows are results of its state."""
+
+    mode: str = "update"
+
+
+def per_user(events: Sequence[Row]) -> list[Row]:
+    """Totals by user: how many events, and the sum of their numbers."""
+    found: dict[Any, Row] = {}
+    for event in events:
+        row = found.setdefault(event["user_id"], {"user_id": event["user_id"], "events": 0, "total": 0})
+        row["events"] += 1
+        row["total"] += event["n"]
+    return list(found.values())
+
+
 QUERIES = {
     "stateless": Query("", all_rows),
     "dropDuplicates": Query(DEDUPE, lambda events: first_per(events, ["event_id"])),
     "AUTO CDC": Query("", newest_per_user, OF_KEYS, keyed=True),
+    "update": Totals(SUMS, per_user, OF_TOTALS, keyed=True),
+    "complete": Totals(SUMS, per_user, OF_TOTALS, mode="complete"),
 }
 
 
@@ -147,13 +168,18 @@ class Moving:
 
     def is_exact(self) -> None:
         try:
-            self.bed.holds(self.query.oracle(self.bed.events))
+            wanted = self.query.oracle(self.bed.events)
+            self.bed.holds(wanted, tuple(wanted[0]) if isinstance(self.query, Totals) else COLUMNS)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.did}") from error
 
 
 def declared(text: str, query: Query, view: str) -> str:
     """Give a pipeline whose flow is the query's."""
+    if isinstance(query, Totals):
+        keys = ', keys=["user_id"]' if query.keyed else ""
+        text = text.replace('streaming_table("events"', f'streaming_table("events"{keys}')
+        return text.replace("@dp.append_flow", f"@dp.{query.mode}_flow")
     return text[: text.index("@dp.append_flow")] + KEYED.format(view=view) if query.keyed else text
 
 
@@ -229,3 +255,12 @@ def test_events_that_arrive_between_the_steps_of_a_recovery_come_once(
 def test_a_topic_that_moves_on_is_gone_back_in_and_its_table_put_back(kafka: Callable[..., KafkaBed]) -> None:
     flow = kafka(view=DEDUPE)
     goes_through(Moving(flow.bed, flow.arrive, QUERIES["dropDuplicates"], Random(1)), "rewind")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recovery", OF_TOTALS)
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_totals_are_those_of_an_oracle_after_each_recovery(
+    mode: str, recovery: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    goes_through(files(tmp_path / "a bed", spark, QUERIES[mode], Random(5)), recovery)

@@ -16,9 +16,9 @@ from streamkeeper_jobs.sinks import expectations as sink
 from streamkeeper.drivers import alerts
 from streamkeeper.drivers.alerts import AlertKind
 from streamkeeper.drivers.batch_numbers import Batch
-from streamkeeper.errors import StreamkeeperError
 from streamkeeper.exit_codes import Outcome
 from streamkeeper.flows import generations
+from tests.worlds.drivers import cut_off
 from tests.worlds.flow_world import SCHEMA, Flowbed, event
 
 EVENTS = """
@@ -62,25 +62,6 @@ def set_aside(bed: Flowbed) -> list[dict[str, Any]]:
 
 def numbers(bed: Flowbed) -> list[int]:
     return [json.loads(row["row"])["n"] for row in set_aside(bed)]
-
-
-def cut_off(target: Any, name: str, at: int, patch: pytest.MonkeyPatch, *, after: bool) -> None:
-    """Let a batch end in the n-th call of a function: what a killed driver leaves behind, for one that goes
-    on in this process.
-    """
-    original: Callable[..., Any] = getattr(target, name)
-    count = iter(range(1, 1_000))
-
-    def call(*arguments: Any, **named: Any) -> Any:
-        last = next(count) == at
-        if last and not after:
-            raise StreamkeeperError("cut off")
-        result = original(*arguments, **named)
-        if last:
-            raise StreamkeeperError("cut off")
-        return result
-
-    patch.setattr(target, name, call)
 
 
 @pytest.fixture

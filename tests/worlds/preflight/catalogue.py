@@ -546,10 +546,36 @@ CDC = (
     cdc("changes applied from now on", PLAIN, changes(), BREAKS, "no AUTO CDC flow made it"),
 )  # fmt: skip
 
+# Output modes
+SUMS = (
+    '.withWatermark("event_time", "10 seconds").groupBy("user_id", "event_time").agg(F.sum("n").alias("n"))'
+)
+
+
+def results(mode: str, keys: str = '"user_id", "event_time"') -> str:
+    """Declare a flow of sums in an output mode, all of which take its query."""
+    text = pipeline(flow=f"events{SUMS}", view="").replace("@dp.append_flow", f"@dp.{mode}_flow")
+    return text.replace('table("events"', f'table("events", keys=[{keys}]') if mode == "update" else text
+
+
+of_mode = of("output modes")
+MODES = (
+    of_mode("append to update", results("append"), results("update"), BREAKS, "no AUTO CDC flow made it"),
+    of_mode("append to complete", results("append"), results("complete"), BREAKS, "no complete flow made it"),
+    of_mode("update to append", results("update"), results("append"), NOTED, "mode append, and had update",
+            but="and a key may have several rows"),
+    of_mode("update to complete", results("update"), results("complete"), BREAKS, "no complete flow made it"),
+    of_mode("complete to append", results("complete"), results("append"), NOTED,
+            "mode append, and had complete", but="and a result may be there twice"),
+    of_mode("complete to update", results("complete"), results("update"), BREAKS, "no AUTO CDC flow made it"),
+    of_mode("keys of an update flow", results("update"), results("update", '"event_time", "user_id"'), BREAKS,
+            "has the keys"),
+)  # fmt: skip
+
 CATALOGUE: tuple[Change, ...] = (
     DUPLICATES[0], FILTERS[0], SOURCES[0],
     *SOURCES[1:], *TABLES, *PROJECTIONS, *FILTERS[1:], *EXPECTATIONS, *DUPLICATES[1:], *AGGREGATIONS,
-    *JOINS, *STATES, *CDC,
+    *JOINS, *STATES, *CDC, *MODES,
     *CODE, *SETTINGS,
 )  # fmt: skip
 """All changes; the first three are tried by ``make test``."""

@@ -36,19 +36,26 @@ def run_declared_job(bed: Flowbed) -> Path:
     The changes of a flow that is kept by key go to no table: such a job has a table of another kind.
     """
     declared = bed.flow().declaration
-    return _run(bed, lambda: _declared(bed), writes=not isinstance(declared, AutoCdcFlow))
+    return _run(bed, lambda: _declared(bed), writes=declared.spec is None, mode=declared.mode)
 
 
 def _run(
-    bed: Flowbed, frame: Callable[[], DataFrame], more: dict[str, str] | None = None, writes: bool = True
+    bed: Flowbed,
+    frame: Callable[[], DataFrame],
+    more: dict[str, str] | None = None,
+    writes: bool = True,
+    mode: str = "append",
 ) -> Path:
     folder = bed.root / "old job" / "checkpoint"
     with confs(bed.spark, {**PLAIN, **(more or {})}):
         writer = frame().writeStream.option("checkpointLocation", str(folder)).trigger(availableNow=True)
+        writer = writer.outputMode(mode)
         if writes:
             writer.format("delta").start(str(bed.table)).awaitTermination()
         else:
-            writer.foreachBatch(lambda _rows, _batch: None).start().awaitTermination()
+            writer.foreachBatch(
+                lambda rows, _: rows.write.format("noop").mode("overwrite").save()
+            ).start().awaitTermination()
     return folder
 
 

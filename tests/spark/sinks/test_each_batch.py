@@ -1,0 +1,110 @@
+"""Sinks whose function gets each batch: by ``transaction``, what it writes is there once."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+
+import psycopg2
+import pytest
+from streamkeeper_jobs.sinks import each_batch
+
+from streamkeeper.amounts import REPEATS
+from streamkeeper.delta import log as delta_log
+from streamkeeper.exit_codes import Outcome
+from streamkeeper.flows.files import query_id
+from streamkeeper.manifest.manifest import write_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds.reset_checkpoint import KIND
+from streamkeeper.settings import PROJECT
+from tests.oracle import counted
+from tests.postgres import airflow_database
+from tests.worlds.drivers import cut_off
+from tests.worlds.flow_world import COLUMNS, NAME, SCHEMA, Flowbed
+from tests.worlds.tables.backup_world import Recoverer
+
+COPIES = """
+from streamkeeper import pipelines as dp
+
+dp.create_source("events_raw", format="json", path="{{data}}/events", schema="{schema}",
+                 options={{"maxFilesPerTrigger": 1}})
+
+@dp.foreach_batch_sink()
+def events(batch, batch_id, transaction):
+    assert batch_id == transaction.version
+    batch.write.format("delta").mode("append").options(**transaction.options).save("{copies}")
+
+@dp.append_flow(name="clean_events", target="events", sources=["events_raw"], trigger="200 milliseconds")
+def clean_events(events):
+    return events
+"""
+
+
+def is_exact(bed: Flowbed) -> None:
+    copies = bed.spark.read.format("delta").load(str(bed.root / "copies")).collect()
+    assert counted([row.asDict() for row in copies], COLUMNS) == counted(bed.events, COLUMNS)
+
+
+def prices(bed: Flowbed) -> list[str | None]:
+    manifest = write_manifest(bed.settings)
+    asked = KIND.parse({"flow": NAME}, manifest, "ada")
+    return [refusal.price for refusal in engine.plan(bed.settings, KIND, asked, "r1").refusals]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the note", "after the note"])
+def test_a_batch_that_is_given_again_is_written_once_and_a_reset_counts_it(
+    bed: Flowbed, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    bed.declare(COPIES.format(schema=SCHEMA, copies=bed.root / "copies"))
+    bed.arrive(1, 2)
+    bed.arrive(3)
+    with monkeypatch.context() as patch:
+        cut_off(each_batch, "_note", 2, patch, after=after)
+        assert bed.run() is Outcome.FAILED
+    assert prices(bed) == ([] if after else [REPEATS])
+    bed.arrive(4)
+    assert bed.run() is Outcome.STOPPED
+    is_exact(bed)
+    assert prices(bed) == []
+    bed.reset()
+    bed.arrive(5)
+    assert bed.run() is Outcome.STOPPED
+    is_exact(bed)
+    assert delta_log.last_transaction(str(bed.table), query_id(NAME, 1)).sealed
+    assert bed.rows() == [], "the sink's own table has a log, and no rows"
+
+
+def test_the_example_of_the_page_counts_each_batch_once_in_a_database(
+    bed: Flowbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (PROJECT / "docs" / "sinks.md").read_text()
+    (example,) = [text for text in re.findall(r"```python\n(.*?)```", page, re.S) if "psycopg2" in text]
+    bed.declare(example.replace('n INT")', 'n INT", options={"maxFilesPerTrigger": 1})'))
+    with airflow_database() as server:
+        url = server["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].replace("+psycopg2", "")
+        monkeypatch.setenv("TOTALS_DSN", url)
+        with closing(psycopg2.connect(url)) as database, database.cursor() as cursor:
+            database.autocommit = True
+            cursor.execute("CREATE TABLE batches (app_id text, version int, PRIMARY KEY (app_id, version))")
+            cursor.execute("CREATE TABLE totals (user_id int PRIMARY KEY, total bigint)")
+            bed.arrive(1, 2, 8)
+            bed.arrive(1, 9)
+            with monkeypatch.context() as patch:
+                cut_off(each_batch, "_note", 2, patch, after=False)
+                assert bed.run() is Outcome.FAILED
+            assert bed.run() is Outcome.STOPPED
+            cursor.execute("SELECT * FROM totals ORDER BY user_id")
+            assert cursor.fetchall() == [(1, 1 + 8 + 1), (2, 2 + 9)]
+
+
+@pytest.mark.long
+def test_a_backfill_gives_each_chunk_once_more(bed: Flowbed) -> None:
+    bed.declare(COPIES.format(schema=SCHEMA, copies=bed.root / "copies"))
+    bed.arrive(1, 2)
+    bed.arrive(3)
+    assert bed.run() is Outcome.STOPPED
+    write_manifest(bed.settings)
+    at_work = Recoverer(bed.spark, bed.settings, "events")
+    at_work.run("backfill", "r1", flow=NAME, chunk=1, accept=["repeats"])
+    bed.events += bed.events
+    is_exact(bed)
