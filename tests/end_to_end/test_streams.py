@@ -47,6 +47,22 @@ def answer(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"at": time.time(), "overdue": None, "counts": found, "flows": rows, "errors": {}, "may": []}
 
 
+def approve(world: World, person: Person, generation: int) -> None:
+    """Press the approving button until the generation is decided: Airflow 3.3 may lose an answer, and ask
+    again.
+    """
+    person.click("[data-answer='0']")
+    again = "all('[data-answer=\"0\"]:not([disabled])').forEach(one => one.click()) || 1"
+
+    def look() -> bool | None:
+        if generation in world.home.generations():
+            return True
+        person.await_that(again, "the page is there")
+        return None
+
+    wait_until(look, ENDING, f"generation {generation} is decided", interval=5.0)
+
+
 @pytest.fixture
 def viewer(world: World, tmp_path: Path) -> Iterator[Person]:
     """Somebody who may look, and start nothing."""
@@ -64,7 +80,8 @@ def test_every_state_is_a_row_in_words_and_texts_of_users_are_text(person: Perso
     person.visit(LIST)
     for one in rows:
         person.reads(f"[data-flow='{one['flow']}']", one["state"])
-        person.reads(f"[data-flow='{one['flow']}']", one["detail"])
+        if one["state"] not in ("running", "idle"):
+            person.reads(f"[data-flow='{one['flow']}']", one["detail"])
     person.await_that("typeof window.hurt === 'undefined'", "no text of a user was run")
     shown = person.await_that("all('[data-flow]').map(one => one.dataset.flow).join()", "the rows")
     assert shown.split(",")[0] == next(one["flow"] for one in rows if one["state"] == "parked")
@@ -116,7 +133,7 @@ def test_a_reset_goes_from_a_click_to_the_first_new_batch_and_a_viewer_only_look
     viewer.read("It waits for somebody who may approve it.")
     viewer.await_that("all('[data-answer]').length === 0", "a viewer cannot answer")
     person.picture("plan")
-    person.click("[data-answer='0']")
+    approve(world, person, 2)
     world.await_flow("running", generation=2, batch=1)
     person.read("It is done.")
     person.await_that("typeof window.hurt === 'undefined'", "the reason was not run")
@@ -136,7 +153,7 @@ def test_a_rewind_to_a_point_picked_on_the_chart_goes_to_its_first_new_batch(
     assert picked
     person.picture("stream")
     person.press("Make the plan")
-    person.click("[data-answer='0']")
+    approve(world, person, 3)
     world.await_flow("running", generation=3, batch=1)
     person.read("It is done.")
     person.visit(TAB)

@@ -87,7 +87,7 @@ export function Run({ dagId, runId }) {
   if (!found) return h(Waiting, { error });
   const all = () => { again(); againRun(); againAsks(); };
   const ended = run && ["success", "failed"].includes(run.state);
-  // Airflow 3.3 loses an answer that comes before the asking task has come to rest.
+  // Airflow 3.3 may lose an answer that comes before the asking task has come to rest; it then asks again.
   const rests = (one) => ["awaiting_input", "deferred"].includes(one.task_instance.state);
   const questions = ended ? [] : (asks?.hitl_details || []).filter((one) => !one.response_received && rests(one));
   const refused = run?.note && run.note.startsWith("Refused");
