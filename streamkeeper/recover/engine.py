@@ -206,6 +206,20 @@ def give_up(settings: Settings, pipeline: str, recovery: str, why: str) -> bool:
     return True
 
 
+def pipeline_of_open(settings: Settings, recovery: str) -> str:
+    """Return the pipeline of a recovery that is not over.
+
+    :raises RequestError: there is none of that id, or it is over.
+    """
+    storage = open_storage(settings.state)
+    pipeline = ledger.pipeline_of(storage, recovery)
+    if pipeline is None or ledger.open(storage, pipeline, recovery).end() is not None:
+        found = ", ".join(ledger.open_recoveries(storage)) or "none"
+        what = "There is no recovery" if pipeline is None else "It is over already, the recovery"
+        raise RequestError(f"{what} {recovery!r}. Those that are not over: {found}. Nothing was changed.")
+    return pipeline
+
+
 def abandon(settings: Settings, pipeline: str, recovery: str, by: str) -> None:
     """End a recovery at any point: its holds and locks are removed; its changes, and parks, stay."""
     work = _work(settings, read_plan(settings, pipeline, recovery))

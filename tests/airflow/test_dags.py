@@ -283,7 +283,7 @@ def test_a_parked_flow_stands_first_and_is_chosen_where_a_recovery_ends_its_park
     assert not dags["adopt"].params.get_param("flow").has_value, "a flow that is parked has begun"
 
 
-@pytest.mark.parametrize("name", [*sorted(KINDS), "hold_flows", "release_flows"])
+@pytest.mark.parametrize("name", [*sorted(KINDS), "hold_flows", "release_flows", "abandon_recovery"])
 def test_no_form_has_code_marks_which_airflow_draws_over_the_lines_beside_them(
     name: str, bag: DagBag
 ) -> None:

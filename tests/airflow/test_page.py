@@ -281,8 +281,9 @@ def test_a_recovery_tells_its_steps_with_times_and_who_may_answer(get: Get) -> N
     assert (pin["state"], pin["progress"], copy["state"]) == ("started", {"chunk": 1, "of": 4}, "to come")
     assert 0 <= pin["usual"] < 60 and pin["began"] is not None and copy["usual"] is None
     assert (found["may_answer"], found["may_resume"], found["over"]) == (True, True, None)
+    assert found["may_abandon"] is True
     seen = get(path, "VIEWER").json()
-    assert (seen["may_answer"], seen["may_resume"]) == (False, False)
+    assert (seen["may_answer"], seen["may_resume"], seen["may_abandon"]) == (False, False, False)
     assert get(path.replace("now", "before"), "ADMIN").json()["over"] == "ended"
     assert get(path.replace("now", "never"), "ADMIN").json().get("recovery") is None
 

@@ -51,6 +51,7 @@ MOST_READS = 16
 """Reads that may be under way at once, of single flows in a look and of all else: a store that hangs takes so
 many threads of each, and no more.
 """
+ABANDON = "abandon_recovery"
 STARTS = (
     "reset_checkpoint",
     "full_refresh",
@@ -59,6 +60,7 @@ STARTS = (
     "backfill",
     "hold_flows",
     "release_flows",
+    ABANDON,
 )
 """DAGs that the page offers to whoever may trigger them."""
 
@@ -218,6 +220,7 @@ def _router(kept: Kept, patience: Patience) -> APIRouter:
             "dags": {flow: dags[flow] for flow in found.get("flows", ()) if flow in dags},
             "may_answer": _may_change(user, dag_id, DagAccessEntity.HITL_DETAIL),
             "may_resume": _may_change(user, dag_id, DagAccessEntity.TASK_INSTANCE),
+            "may_abandon": ABANDON in _may_start(user),
         }
 
     return router

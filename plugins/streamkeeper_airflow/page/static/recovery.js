@@ -64,12 +64,15 @@ function Ways({ found, run, where, again }) {
   const resume = () => ask(`api/v2/dags/${segment(run.dag_id)}/clearTaskInstances`, "POST",
     { dry_run: false, dag_run_id: run.dag_run_id, only_failed: true, reset_dag_runs: true });
   const failed = run.state === "failed";
+  const abandon = () => ask("api/v2/dags/abandon_recovery/dagRuns", "POST",
+    { logical_date: null, conf: { recovery: found.recovery, reason: "From its page." } });
   return h(Card, { title: "Resume or abandon" },
     failed && h(Text, { mb: 2 }, "It stopped. What it did stays, and is not done again."),
     failed && found.may_resume && h(Act, { label: "Resume", act: resume, then: again, solid: true, colour: "blue" }),
+    failed && found.may_abandon && h(Act, { label: "Abandon", act: abandon, then: again, colour: "red" }),
     h(Text, { mt: 2, fontSize: "sm" }, found.past_return
-      ? "It has changed something. Whoever abandons it removes its holds and locks, and what it changed stays: "
-      : "It has changed nothing yet. Reject its plan, or: ", h("code", null, `streamkeeper abandon ${found.recovery}`)));
+      ? "It has changed something. Whoever abandons it removes its holds and locks, and what it changed stays."
+      : "It has changed nothing yet: whoever abandons it removes its holds and locks. While it waits, reject its plan."));
 }
 
 function Ledger({ events }) {

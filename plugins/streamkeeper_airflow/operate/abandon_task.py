@@ -1,0 +1,38 @@
+"""The task of ``abandon_recovery``."""
+
+from __future__ import annotations
+
+from airflow.sdk import BaseOperator, Context
+from airflow.sdk.exceptions import AirflowFailException
+
+from streamkeeper.errors import RequestError, StreamkeeperError
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.recover import engine
+from streamkeeper.recover.requests.abandon import AbandonRequest
+from streamkeeper.settings import Settings
+from streamkeeper_airflow import forms
+
+
+class AbandonRecovery(BaseOperator):
+    """Gives up the recovery in the form: its holds and locks are removed, and its changes stay."""
+
+    def execute(self, context: Context) -> str:
+        """Return the recovery's id.
+
+        :raises AirflowFailException: there is no such recovery, or it is over; another try would fail alike.
+        """
+        settings = Settings.from_environment()
+        known = read_manifest(settings)
+        try:
+            values = forms.values(context, AbandonRequest.form(known))
+            asked = AbandonRequest.parse(values, known, forms.asker(context))
+            pipeline = engine.pipeline_of_open(settings, asked.recovery)
+        except RequestError as error:
+            raise AirflowFailException(str(error)) from error
+        why = f"{asked.by}: {asked.reason}" if asked.reason else asked.by
+        try:
+            engine.abandon(settings, pipeline, asked.recovery, why)
+        except StreamkeeperError as error:
+            raise AirflowFailException(str(error)) from error
+        self.log.info("%s is given up; its holds and locks are removed.", asked.recovery)
+        return asked.recovery
