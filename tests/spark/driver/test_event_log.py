@@ -34,7 +34,7 @@ def answer(url: str) -> str | None:
 
 
 def test_a_killed_drivers_event_log_is_shown_by_sparks_history_server(bed: Flowbed, tmp_path: Path) -> None:
-    logs, (port,) = tmp_path / "event logs", free_ports(1)
+    logs, (port,) = tmp_path / "events", free_ports(1)
     logs.mkdir()
     bed.settings = replace(
         bed.settings, spark_ui=True, event_log=str(logs), history_server=f"http://127.0.0.1:{port}"
@@ -59,7 +59,7 @@ def test_a_killed_drivers_event_log_is_shown_by_sparks_history_server(bed: Flowb
         [home / "bin" / "spark-class", "org.apache.spark.deploy.history.HistoryServer"],
         env={
             **os.environ,
-            "SPARK_HISTORY_OPTS": f"-Dspark.history.fs.logDirectory=file:{str(logs).replace(' ', '%20')}"
+            "SPARK_HISTORY_OPTS": f"-Dspark.history.fs.logDirectory=file:{logs}"
             f" -Dspark.history.ui.port={port}",
         },
         stdout=subprocess.DEVNULL,
