@@ -4,6 +4,7 @@ nothing is changed afterwards.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,14 @@ from typing import Any
 import pytest
 
 from streamkeeper.storage import LocalStorage
+
+HEEDING_CTRL_C = (
+    sys.executable,
+    "-c",
+    "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    " runpy.run_module('streamkeeper', run_name='__main__', alter_sys=True)",
+)
+"""Command of the command line that heeds Ctrl-C also below a background job of a shell, which does not."""
 
 _CHANGING = ("create", "overwrite", "bring", "remove")
 

@@ -38,6 +38,7 @@ from streamkeeper.recover.plans.kind import Work
 from streamkeeper.recover.requests.reset_checkpoint import ResetRequest
 from streamkeeper.sources.base.format import Lag
 from streamkeeper.storage import to_json
+from tests.killing import HEEDING_CTRL_C
 from tests.recorder import Recorder
 from tests.worlds.recover.recoveries import carry_out, drive, plan
 from tests.worlds.small_world import EVENTS, World
@@ -193,7 +194,11 @@ def test_the_log_of_a_driver_is_shown_and_followed_to_the_next_one(stands: World
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "b\nc\n"
     with subprocess.Popen(
-        [*command, "--follow"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*HEEDING_CTRL_C, *command[3:], "--follow"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as following:
         assert following.stdout is not None
         assert [following.stdout.readline() for _ in range(2)] == ["b\n", "c\n"]

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 
@@ -18,6 +17,7 @@ from streamkeeper.errors import RequestError, UsageError
 from streamkeeper.history import events, rows
 from streamkeeper.history.events import Kind
 from streamkeeper.history.rows import Sample, Totals
+from tests.killing import HEEDING_CTRL_C
 from tests.worlds.small_world import World
 
 FLOW = "events.clean_events"
@@ -118,7 +118,7 @@ def test_follow_ends_when_its_reader_does(world: World, run: Run) -> None:
 
 def following(world: World) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "streamkeeper", "events", "--follow", "--json"],
+        [*HEEDING_CTRL_C, "events", "--follow", "--json"],
         env={**os.environ, **world.environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
