@@ -184,7 +184,7 @@ def test_the_page_works_below_a_path(world: World, tmp_path: Path) -> None:
             somebody.read("Generations")
             assert str(somebody.await_that("location.pathname", "the flow")).startswith("/air/plugin/streams")
             somebody.click("[data-start=hold_flows]")
-            somebody.read("Deadline")
+            somebody.read("Hours after which the hold ends")
         finally:
             somebody.close()
     finally:
