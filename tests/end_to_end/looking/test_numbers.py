@@ -136,13 +136,13 @@ def everywhere(world: World, generation: int, drivers: int) -> None:
     assert sum(row.drivers for row in found) == drivers
     assert (found[-1].generation, found[-1].epoch) == (generation, drivers)
     committed = [committed_batches(world, number) for number in range(1, generation + 1)]
-    assert sum(row.batches for row in found) == sum(committed), files
+    assert sum(row.batches for row in found) == sum(count for count, _ in committed), files
     started = sum(row.rows for row in found if row.epoch == drivers)
     for place, row in told(world).items():
         assert (row["generation"], row["epoch"], row["batch"]) == (
             generation,
             drivers,
-            committed[-1] - 1,
+            committed[-1][1],
         ), place
         assert 0 <= row["rows"] <= started, place
     lease = leases.current(world.home)
@@ -151,11 +151,15 @@ def everywhere(world: World, generation: int, drivers: int) -> None:
     assert {row["rows"] for row in told(world).values()} == {batch_numbers.told_by(beat).totals.rows}
 
 
-def committed_batches(world: World, generation: int) -> int:
+def committed_batches(world: World, generation: int) -> tuple[int, int | None]:
+    """Count the batches that a generation committed, without the one that stands for all before it, and give
+    the last.
+    """
     start = generations.read_start(world.home, generation)
     assert start is not None
     last = Checkpoint(world.home.storage, start.checkpoint).last_commit()
-    return 0 if last is None else last + 1
+    first = 0 if start.seed_batch is None else start.seed_batch + 1
+    return (0 if last is None else last + 1 - first), last
 
 
 def lines(world: World) -> list[tuple[float, int]]:
