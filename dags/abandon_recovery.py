@@ -9,7 +9,7 @@ from streamkeeper_airflow import forms
 from streamkeeper_airflow.operate.abandon_task import AbandonRecovery
 
 from streamkeeper.manifest.manifest import read_manifest
-from streamkeeper.recover.requests.abandon import AbandonRequest
+from streamkeeper.recover.requests.hold_flows import AbandonRequest
 from streamkeeper.settings import Settings
 
 with DAG(

@@ -214,7 +214,8 @@ def test_a_person_sees_the_refused_change_on_the_page_of_streams_and_a_click_pla
     person.read("Generations")
     person.picture("stream")
     ran = resets(world)
-    person.press("Plan a reset")
+    person.click("[data-start=reset_checkpoint]")
+    person.press("Make the plan")
     reset = wait_until(
         lambda: next(iter(resets(world) - ran), None), ENDING, "the run that a click triggered"
     )

@@ -8,7 +8,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from streamkeeper.errors import RequestError, StreamkeeperError
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.recover import engine
-from streamkeeper.recover.requests.abandon import AbandonRequest
+from streamkeeper.recover.requests.hold_flows import AbandonRequest
 from streamkeeper.settings import Settings
 from streamkeeper_airflow import forms
 

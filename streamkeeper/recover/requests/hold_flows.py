@@ -1,4 +1,4 @@
-"""The requests of ``hold_flows`` and ``release_flows``."""
+"""The requests of what ends or sets a hold: ``hold_flows``, ``release_flows`` and ``abandon_recovery``."""
 
 from __future__ import annotations
 
@@ -131,6 +131,18 @@ class ReleaseRequest(Request):
             )
         owner = None if values["any_person"] else holds.person(values["owner"] or asking.by)
         return {"flows": _flows(values, asking), "owner": owner}
+
+
+@dataclass(frozen=True)
+class AbandonRequest(Request):
+    """A recovery to give up: its holds and locks go, and what it has changed stays."""
+
+    refused = "Nothing was abandoned"
+    run = ()
+
+    recovery: str = asked("string", "Recovery", "Id of the recovery, as its page and its alerts name it.", "")
+    by: str = ""
+    reason: str = asked("string", "Reason", "Reason, kept in its ledger.", "")
 
 
 def release(home: FlowHome, owner: str | None, by: str) -> tuple[list[str], list[Hold]]:
