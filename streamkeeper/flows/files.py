@@ -52,12 +52,12 @@
 from __future__ import annotations
 
 import re
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import TypeVar
 
 from streamkeeper.declare.model import OUR_FOLDERS
@@ -68,7 +68,9 @@ from streamkeeper.storage import Storage, open_storage, read_json
 
 T = TypeVar("T")
 _AT_ONCE = 16
-"""Flows that are looked at together."""
+"""Flows that are looked at together where a look is slow."""
+_LOOKED_AFTER, _SLOW = 0.05, 0.005
+"""Seconds between two looks at how it goes, and seconds for a flow from which it is slow."""
 CLOCK = "manifests/clock"
 """The file whose modification time, right after it was written, is the storage's time."""
 LOOKED = "manifests/looked"
@@ -243,17 +245,30 @@ class FlowHome:
 def of_each(storage: Storage, flows: Sequence[str], read: Callable[[FlowHome], T]) -> list[T]:
     """Return what a function reads of each of some flows, by full name, in their order.
 
-    Names are read once for all, and flows are looked at together: on an object store each look is a round
-    trip. A thread takes a slice of them, since a task for each costs more than a local look.
+    Names are read once for all. One thread looks; where that is slow, such as on an object store, others join
+    it. From the start, they would wait for each other's turns of the interpreter most of the time.
     """
-    known, size = FlowHome(storage, "", ""), -(-len(flows) // _AT_ONCE) or 1
+    known, found = FlowHome(storage, "", ""), dict[int, T]()
+    left = enumerate(flows)
+    turn = threading.Lock()
 
-    def read_some(some: Sequence[str]) -> list[T]:
-        return [read(known.beside(*name.split(".", 1))) for name in some]
+    def read_on() -> None:
+        while True:
+            with turn:
+                at, name = next(left, (-1, ""))
+            if at < 0:
+                return
+            found[at] = read(known.beside(*name.split(".", 1)))
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        slices = [flows[at : at + size] for at in range(0, len(flows), size)]
-        return list(chain.from_iterable(pool.map(read_some, slices)))
+        readers, seen = [pool.submit(read_on)], 0
+        while wait(readers, _LOOKED_AFTER).not_done:
+            slow, seen = len(found) - seen < _LOOKED_AFTER / _SLOW, len(found)
+            if slow and len(readers) < min(_AT_ONCE, len(flows)):
+                readers += [pool.submit(read_on) for _ in range(_AT_ONCE - len(readers))]
+        for reader in readers:
+            reader.result()
+    return [found[at] for at in range(len(flows))]
 
 
 def tables_folder(storage: Storage, pipeline: str) -> str:

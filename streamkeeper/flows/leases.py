@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -164,10 +165,15 @@ def read(home: FlowHome, epoch: int) -> Lease | None:
         ) from error
 
 
-def _known(of: type[Any], value: dict[str, Any]) -> dict[str, Any]:
+def _known(of: Any, value: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that this release knows; a newer one may have added some."""
-    names = {item.name for item in fields(of)}
+    names = _names(of)
     return {name: item for name, item in value.items() if name in names}
+
+
+@cache
+def _names(of: Any) -> frozenset[str]:
+    return frozenset(item.name for item in fields(of))
 
 
 def life(home: FlowHome, lease: Lease) -> Life:
@@ -438,6 +444,7 @@ alive.
 """
 
 
+@cache
 def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -319,7 +319,7 @@ def _read(home: Home, name: str) -> _File | None:
     if value is None:
         return None
     try:
-        samples = tuple(_sample(dict(zip(value["columns"], row, strict=True))) for row in value["samples"])
+        samples = tuple(map(_sampler(value["columns"]), value["samples"]))
         if not samples or not all(isinstance(one.at, int | float) for one in samples):
             raise ValueError("it has no samples")
         return _File(int(value["epoch"]), _totals(value["before"]), samples)
@@ -330,10 +330,19 @@ def _read(home: Home, name: str) -> _File | None:
         ) from error
 
 
-def _sample(told: Mapping[str, Any]) -> Sample:
-    """Return a sample from its columns; a newer release may have added some."""
-    totals = _totals({name.removeprefix("totals."): item for name, item in told.items()})
-    return Sample(**{name: told[name] for name in _OF_SAMPLE if name in told}, totals=totals)
+def _sampler(columns: Sequence[str]) -> Callable[[Sequence[Any]], Sample]:
+    """Return what makes a sample of a row of those columns; a newer release may have added some."""
+    there = {name: number for number, name in enumerate(columns)}
+    of_sample = [(name, there[name]) for name in _OF_SAMPLE if name in there]
+    of_totals = [(name, there[told]) for name in _OF_TOTALS if (told := f"totals.{name}") in there]
+
+    def sample(row: Sequence[Any]) -> Sample:
+        if len(row) != len(columns):
+            raise ValueError(f"a row has {len(row)} values for {len(columns)} columns")
+        totals = Totals(**{name: row[number] for name, number in of_totals})
+        return Sample(**{name: row[number] for name, number in of_sample}, totals=totals)
+
+    return sample
 
 
 def _totals(told: Mapping[str, Any]) -> Totals:

@@ -23,6 +23,7 @@ from streamkeeper_airflow.page.patience import Patience
 
 from streamkeeper.health import flows as health
 from streamkeeper.health import metrics
+from streamkeeper.health.recoveries import Recoveries
 from streamkeeper.storage import LocalStorage
 from tests.benchmarks.ratios import HEADER, print_ratio, rounds
 from tests.worlds.flows import many_flows
@@ -52,13 +53,14 @@ def measure(root: Path, flows: int) -> None:
     recorded, storage = Recorded(world.settings.state), LocalStorage(world.settings.state)
     rows = health.look_at_all(recorded, manifest)
     assert {row.state for row in rows} == {"running"}, {row.detail for row in rows}
+    seen = metrics.Seen(rows, Recoveries({}, {}), None, time.time())
     patience = Patience(30.0, 16)
     bare = a_flow(flows, lambda: [Path(file).read_bytes() for file in recorded.files])
     for what, look in {
         "look": lambda: health.look_at_all(storage, manifest),
         "look that waits for no flow (page)": lambda: health.look_at_all(storage, manifest, ask=patience.ask),
         "rows as JSON": lambda: json.dumps([row.to_json() for row in rows]),
-        "rows as metrics": lambda: metrics.text(rows),
+        "rows as metrics": lambda: metrics.text(metrics.measure(seen)),
     }.items():
         print_ratio(f"{flows:,} flows: {what}", a_flow(flows, look), bare, "ms", AIM)
     told = json.dumps([row.to_json() for row in rows]).encode()
@@ -66,7 +68,7 @@ def measure(root: Path, flows: int) -> None:
     print(
         f"{flows:,} flows: {len(recorded.files) / flows:.1f} files a flow are read; the page's answer has"
         f" {len(told) / 1e3:,.0f} kB, {packed / 1e3:,.0f} kB as it is sent, the metrics"
-        f" {len(metrics.text(rows)) / 1e3:,.0f} kB"
+        f" {len(metrics.text(metrics.measure(seen))) / 1e3:,.0f} kB"
     )
 
 
