@@ -1,0 +1,222 @@
+"""Fifty flows for the length of a chaos run: their driver is killed again and again while input comes, the
+monitor looks, and the page and the metrics are asked all the while. The tables are exact, the history has
+what came, and nothing grows: memory, threads and open files of the API server and of a driver, the state
+folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demo.tables import read_rows
+from streamkeeper.drivers import submit
+from streamkeeper.flows import leases
+from streamkeeper.flows.files import FlowHome
+from streamkeeper.flows.leases import Life
+from streamkeeper.history import rows
+from streamkeeper.manifest.manifest import Flow, write_manifest
+from streamkeeper.settings import PROJECT, Settings
+from streamkeeper.storage import LocalStorage, open_storage
+from tests.oracle import counted
+from tests.worlds.flow_world import COLUMNS, SCHEMA, event, quick_settings, running_driver, wait_until
+
+pytestmark = pytest.mark.long
+
+FLOWS, PARTS, SECONDS, SEED = 50, 6, 80.0, 20261124
+"""Flows, and the parts of the run: each but the last ends with a kill -9 after so many seconds."""
+NAMES = [f"f{number:02d}" for number in range(FLOWS)]
+HEAD = "from streamkeeper import pipelines as dp\ndp.configure_pipeline(shared_driver=True)\n"
+FLOW = """
+dp.create_source("{name}_raw", format="json", path="{{data}}/{name}", schema="{schema}")
+dp.create_streaming_table("{name}_rows")
+
+@dp.append_flow(name="{name}", target="{name}_rows", sources=["{name}_raw"], trigger="10 seconds")
+def {name}(raw):
+    return raw
+"""
+WATCHER = """
+import gc, json, os, sys, threading, time
+from pathlib import Path
+from unittest.mock import MagicMock
+from airflow.api_fastapi.app import create_app, get_auth_manager
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.utils.db import initdb
+from fastapi.testclient import TestClient
+from streamkeeper.manifest.manifest import read_manifest
+from streamkeeper.settings import Settings
+from streamkeeper_airflow.operate.monitor import MonitorFlows
+from streamkeeper_airflow.page import app as page
+
+os.environ[page.TOKEN] = "open sesame"
+page.KEPT_SECONDS = 0.0
+initdb()
+flows = list(read_manifest(Settings.from_environment()).flows())
+monitor, over = MonitorFlows(task_id="monitor"), threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+with TestClient(create_app(apps="core")) as client:
+    user = SimpleAuthManagerUser(username="ada", role="VIEWER")
+    token = {"Authorization": f"Bearer {get_auth_manager().generate_jwt(user)}"}
+    everything = [
+        ("/streamkeeper/api/flows", token),
+        ("/streamkeeper/metrics", {"Authorization": "Bearer open sesame"}),
+    ]
+    while True:
+        last = over.is_set()
+        monitor.execute(MagicMock())
+        for flow in flows:
+            for path, headers in [*everything, (f"/streamkeeper/api/dags/{flow.dag_id}", token)]:
+                answer = client.get(path, headers=headers)
+                assert answer.status_code == 200, (path, answer.text)
+        gc.collect()
+        size = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        files = len(os.listdir("/proc/self/fd"))
+        seen = {"memory": size, "threads": threading.active_count(), "files": files}
+        print("SEEN", json.dumps(seen), flush=True)
+        if last:
+            break
+"""
+
+
+class World:
+    """Fifty flows of one driver, and what was written for each."""
+
+    def __init__(self, root: Path) -> None:
+        self.settings = quick_settings(root)
+        self.root, self.chance, self.number = root, random.Random(SEED), 0
+        self.came: dict[str, list[dict[str, Any]]] = {name: [] for name in NAMES}
+        self.settings.pipelines.mkdir(parents=True)
+        for name in NAMES:
+            (root / "data" / name).mkdir(parents=True)
+        flows = (FLOW.format(name=name, schema=SCHEMA) for name in NAMES)
+        (self.settings.pipelines / "many.py").write_text(HEAD + "".join(flows))
+        self.flows: list[Flow] = list(write_manifest(self.settings).flows())
+        assert len(self.flows) == FLOWS
+
+    def home(self, name: str) -> FlowHome:
+        return FlowHome(open_storage(self.settings.state), "many", name)
+
+    def come(self) -> None:
+        """Write a file of some events for one flow."""
+        name = self.chance.choice(NAMES)
+        made = [event(self.number + item) for item in range(self.chance.randint(1, 40))]
+        self.number += len(made)
+        aside = self.root / "data" / name / f".{self.number:08d}.json"
+        aside.write_text("".join(json.dumps(item) + "\n" for item in made))
+        aside.replace(aside.with_name(aside.name[1:]))
+        self.came[name] += made
+
+
+@contextmanager
+def watching(settings: Settings, log: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run the process that looks, until its input is closed."""
+    environment = {**os.environ, **submit.environment(settings)}
+    environment["PYTHONPATH"] = f"{PROJECT / 'plugins'}:{PROJECT}"
+    with log.open("w") as said:
+        watcher = subprocess.Popen(
+            [sys.executable, "-c", WATCHER],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+    try:
+        yield watcher
+    finally:
+        watcher.kill()
+        watcher.wait()
+
+
+def taken(driver: int) -> tuple[int, int]:
+    """Return the threads and open files of a driver's processes: they are one process group."""
+    threads = files = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if int((folder / "stat").read_text().rsplit(")", 1)[1].split()[2]) != driver:
+                continue
+            threads += len(list((folder / "task").iterdir()))
+            files += len(list((folder / "fd").iterdir()))
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+    return threads, files
+
+
+def test_fifty_flows_are_exact_and_nothing_grows(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    log, kept, drivers = tmp_path / "watcher.log", [], list[tuple[int, int]]()
+    with watching(world.settings, log) as watcher:
+        for part in range(PARTS):
+            command = submit.driver(world.settings, world.flows).command()
+            with running_driver(world.settings, command, tmp_path / f"driver-{part}.log") as driver:
+                driver.until(partial(all_run, world, part + 1), 240)
+                end = time.monotonic() + SECONDS + world.chance.uniform(0, 10)
+                while time.monotonic() < end:
+                    world.come()
+                    time.sleep(world.chance.uniform(0.2, 1.2))
+                    assert watcher.poll() is None, log.read_text()[-4000:]
+                drivers.append(taken(driver.process.pid))
+                kept.append(aside_of_checkpoints(world))
+                if part == PARTS - 1:
+                    wait_until(lambda: all(is_exact(world, name) for name in NAMES), 240)
+        assert watcher.stdin is not None
+        watcher.stdin.close()
+        assert watcher.wait(300) == 0, log.read_text()[-4000:]
+    looks = [json.loads(line[5:]) for line in log.read_text().splitlines() if line.startswith("SEEN ")]
+    print(
+        f"seed {SEED}: {world.number} rows, {len(looks)} looks at all pages, drivers {drivers}, files {kept}"
+    )
+    print("first, third, last look:", looks[0], looks[len(looks) // 3], looks[-1])
+    assert len(looks) > 10
+    first, later = looks[: len(looks) // 3], looks[len(looks) // 3 :]
+    for what, slack in (("memory", 1.03), ("threads", 1.0), ("files", 1.0)):
+        most = max(look[what] for look in first)
+        assert max(look[what] for look in later) <= slack * most, (what, looks)
+    # A driver's pools and caches fill at different times; a thread or a file a batch would be hundreds.
+    for number in (0, 1):
+        assert drivers[-1][number] <= 1.15 * max(taken[number] for taken in drivers[:2]), drivers
+    for name in NAMES:
+        assert sum(row.drivers for row in rows.minutes(world.home(name))) == PARTS
+    # Each driver leaves its lease and its end, and each hour a file of history; no batch and no look does.
+    per_part = [after - before for before, after in pairwise(kept[1:])]
+    assert max(per_part) <= 8 * FLOWS, kept
+
+
+def all_run(world: World, epoch: int) -> bool:
+    """Return whether each flow has a living driver of that lease epoch, which did a trigger."""
+    return all(runs(world, name, epoch) for name in NAMES)
+
+
+def runs(world: World, name: str, epoch: int) -> bool:
+    lease = leases.current(world.home(name))
+    if lease is None or lease.epoch < epoch or leases.life(world.home(name), lease) is not Life.ALIVE:
+        return False
+    beat = leases.read_heartbeat(world.home(name), lease.epoch)
+    return beat is not None and beat.phase == "running" and beat.triggers > 0
+
+
+def is_exact(world: World, name: str) -> bool:
+    """Return whether the table has each row that came, once; fail where it has more."""
+    found = read_rows(world.settings.table_path(f"{name}_rows"))
+    rows_there, wanted = counted(found, COLUMNS), counted(world.came[name], COLUMNS)
+    assert all(count <= wanted[row] for row, count in rows_there.items()), f"{name} has rows twice"
+    return rows_there == wanted
+
+
+def aside_of_checkpoints(world: World) -> int:
+    """Return how many files the state folder has, but for those that Spark keeps in checkpoints."""
+    root = Path(LocalStorage(world.settings.state).path(""))
+    return sum(path.is_file() and "checkpoints" not in path.parts for path in root.rglob("*"))
