@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -333,9 +334,15 @@ def _read(storage: Storage, name: str) -> Manifest | None:
     """Return a manifest; None if it is missing or damaged, as it can be made again from the files."""
     content = storage.read(name)
     try:
-        return None if content is None else _from_json(json.loads(content))
+        return None if content is None else _from_bytes(content)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+@lru_cache(2)
+def _from_bytes(content: bytes) -> Manifest:
+    """Return a manifest from a file's bytes. A process asks for the same one over and over."""
+    return _from_json(json.loads(content))
 
 
 def _to_json(manifest: Manifest) -> dict[str, Any]:
