@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
+from urllib.parse import quote
 from urllib.request import urlopen
 
 import pytest
@@ -20,7 +21,7 @@ from demo.processes import end_group
 from streamkeeper.flows import generations
 from streamkeeper.health.flows import STATES, FlowHealth
 from tests.end_to_end.conftest import VIEWER
-from tests.end_to_end.world import ENDING, World
+from tests.end_to_end.world import ENDING, RESET, World
 from tests.worlds.browser import Person
 from tools.waiting import wait_until
 
@@ -30,6 +31,31 @@ NAME = "shown"
 FLOW, DAG = f"{NAME}.clean_events", f"flow__{NAME}__clean_events"
 LIST, TAB = "/plugin/streams", f"/dags/{DAG}/plugin/stream"
 SPITE = "<img src=x onerror='window.hurt=1'>"
+FAINT = """(() => {
+  const brush = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  const pixel = (colour) => {
+    brush.clearRect(0, 0, 1, 1); brush.fillStyle = colour; brush.fillRect(0, 0, 1, 1);
+    return brush.getImageData(0, 0, 1, 1).data;
+  };
+  const light = ([...colour]) => colour.slice(0, 3).map((part) => part / 255)
+    .map((part) => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
+  const below = (one) => {
+    for (let at = one; at; at = at.parentElement) {
+      const found = pixel(getComputedStyle(at).backgroundColor);
+      if (found[3] > 200) return found;
+    }
+    return [255, 255, 255];
+  };
+  const faint = (one) => {
+    const [a, b] = [light(pixel(getComputedStyle(one).color)), light(below(one))].sort((x, y) => y - x);
+    return (a + 0.05) / (b + 0.05) < 3;
+  };
+  const texts = all('main *, #root *').filter((one) => [...one.childNodes].some(
+    (child) => child.nodeType === 3 && child.textContent.trim()) && !one.closest('button:disabled'));
+  return JSON.stringify({ texts: texts.length, faint: texts.filter(faint).map((one) => one.textContent) });
+})()"""
+"""The number of texts on the page, and those whose contrast is below 3 (WCAG 2.2, 1.4.3 and 1.4.11)."""
 WIDTH = "document.documentElement.scrollWidth <= window.innerWidth"
 
 
@@ -90,6 +116,21 @@ def test_every_state_is_a_row_in_words_and_texts_of_users_are_text(person: Perso
     person.await_that("all('[data-flow] a')[0].focus() || 1", "the first flow has the focus")
     person.type_key("Enter", 13, "\r")
     person.await_that("location.search.includes('flow=')", "Enter opens it")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_texts_can_be_told_from_what_is_behind_them(person: Person, world: World, theme: str) -> None:
+    world.await_flow("running", generation=1, batch=1)
+    person.visit(LIST)
+    person.await_that(f"localStorage.setItem('theme', '{theme}') || 1", "the theme is chosen")
+    for page, there in ((LIST, FLOW), (TAB, "Generations")):
+        person.visit(page)
+        person.read(there)
+        person.await_that(f"document.documentElement.classList.contains('{theme}')", f"it is {theme}")
+        seen = json.loads(str(person.await_that(FAINT, "the texts")))
+        assert seen["texts"] > 20
+        assert seen["faint"] == []
+    person.picture(f"stream_{theme}")
 
 
 def test_a_thousand_flows_are_drawn_by_the_hundred_and_a_search_answers_at_once(person: Person) -> None:
@@ -159,6 +200,28 @@ def test_a_rewind_to_a_point_picked_on_the_chart_goes_to_its_first_new_batch(
     person.visit(TAB)
     person.await_that("all('[data-generation]').length === 3", "three generations are on the line")
     person.await_that("document.querySelectorAll('[data-mark=recovery]').length", "they are marked")
+
+
+@pytest.mark.parametrize("button", ["Resume", "Abandon"])
+def test_a_recovery_that_stopped_midway_is_ended_by_a_button(
+    world: World, person: Person, button: str
+) -> None:
+    number = (world.await_flow("running", batch=1).generation or 0) + 1
+    person.visit(TAB)
+    person.click("[data-start=reset_checkpoint]")
+    person.press("Make the plan")
+    person.read("Price")
+    person.await_that("all('[data-answer]').length === 2", "the plan waits for an answer")
+    (run, *_) = world.api.runs(RESET)
+    # Somebody marks a step as failed in Airflow's own page: the run stops after the generation is decided.
+    tasks = f"/dags/{RESET}/dagRuns/{quote(run['dag_run_id'])}/taskInstances"
+    world.api.call("PATCH", f"{tasks}/release", {"new_state": "failed"})
+    approve(world, person, number)
+    person.read("It stopped. What it did stays")
+    assert world.look().state == "held"
+    person.press(button)
+    person.read({"Resume": "It is done.", "Abandon": "It was given up."}[button])
+    world.await_flow("running", generation=number, batch=1)
 
 
 def test_the_page_works_below_a_path(world: World, tmp_path: Path) -> None:
