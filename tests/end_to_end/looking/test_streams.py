@@ -51,7 +51,7 @@ FAINT = """(() => {
     const [a, b] = [light(pixel(getComputedStyle(one).color)), light(below(one))].sort((x, y) => y - x);
     return (a + 0.05) / (b + 0.05) < 3;
   };
-  const texts = all('main *, #root *').filter((one) => [...one.childNodes].some(
+  const texts = all('.streamkeeper *').filter((one) => [...one.childNodes].some(
     (child) => child.nodeType === 3 && child.textContent.trim()) && !one.closest('button:disabled'));
   return JSON.stringify({ texts: texts.length, faint: texts.filter(faint).map((one) => one.textContent) });
 })()"""
