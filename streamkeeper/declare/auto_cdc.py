@@ -13,7 +13,16 @@ from itertools import groupby
 from typing import Any
 
 from streamkeeper.declare.cdc_spec import CdcSpec
-from streamkeeper.declare.model import COMPLETE, UPDATE, AnyFlow, AppendFlow, AutoCdcFlow, Table, Where
+from streamkeeper.declare.model import (
+    COMPLETE,
+    FILE_SINKS,
+    UPDATE,
+    AnyFlow,
+    AppendFlow,
+    AutoCdcFlow,
+    Table,
+    Where,
+)
 from streamkeeper.errors import DeclarationError
 
 Given = Mapping[str, object]
@@ -55,17 +64,18 @@ def read_spec(flow: str, given: Given, where: Where) -> CdcSpec:
     return spec
 
 
-def check_tables(flows: Sequence[AnyFlow]) -> None:
+def check_tables(flows: Sequence[AnyFlow], tables: Mapping[str, Table]) -> None:
     """Check that flows which write one table can share it.
 
     :raises DeclarationError: a flow appends to a table that AUTO CDC keeps by key, or its AUTO CDC flows
         differ in keys, SCD type, ``ignore_null_updates``, tracked columns or the number of sequence columns;
-        or an update or complete flow is not the only one.
+        or an update or complete flow, or the flow of a sink of files, is not the only one.
     """
     for _, found in groupby(sorted(flows, key=lambda flow: flow.target), key=lambda flow: flow.target):
         together = sorted(found, key=lambda flow: flow.where.line)
         changes = [flow for flow in together if isinstance(flow, AutoCdcFlow)]
         _check_alone(together)
+        _check_files(together, tables[together[0].target])
         appending = next((flow for flow in together if not isinstance(flow, AutoCdcFlow)), None)
         if changes and appending is not None:
             raise DeclarationError(
@@ -75,6 +85,16 @@ def check_tables(flows: Sequence[AnyFlow]) -> None:
             )
         for other in changes[1:]:
             _check_alike(changes[0], other)
+
+
+def _check_files(flows: Sequence[AnyFlow], table: Table) -> None:
+    """Raise if two flows write a sink of files."""
+    if table.sink in FILE_SINKS and len(flows) > 1:
+        raise DeclarationError(
+            f"{flows[1].where}: the flow {flows[1].name} writes the sink {table.name}, as {flows[0].name}"
+            f" does ({flows[0].where}). Spark's log of a folder has room for one query: give it a sink of its"
+            " own."
+        )
 
 
 def _check_alone(flows: Sequence[AnyFlow]) -> None:

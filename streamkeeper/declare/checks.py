@@ -214,12 +214,11 @@ def filled_path(path: object, source: str, registry: Registry, where: Where) -> 
         filled = str(path).format(data=registry.data)
     except (KeyError, IndexError, ValueError) as error:
         raise DeclarationError(
-            f"{where}: the path {path!r} of source {source} cannot be filled in ({error!r}). Only {{data}} is"
-            " known."
+            f"{where}: the path {path!r} of {source} cannot be filled in ({error!r}). Only {{data}} is known."
         ) from error
     if "://" not in filled and not filled.startswith("/"):
         raise DeclarationError(
-            f"{where}: the path {path!r} of source {source} is relative. Start it with {{data}}/, with /, or"
+            f"{where}: the path {path!r} of {source} is relative. Start it with {{data}}/, with /, or"
             " with a URL's scheme."
         )
     return filled.rstrip("/") or "/"

@@ -62,7 +62,7 @@ from streamkeeper.declare.model import (
 )
 from streamkeeper.declare.not_there import check_function, known_parameters, refuse
 from streamkeeper.declare.registry import Options, caller, code_hash, current, listed
-from streamkeeper.declare.source_options import CHECKS, check_start
+from streamkeeper.declare.source_options import CHECKS, SINKS, check_start
 from streamkeeper.errors import DeclarationError, NotOffered
 from streamkeeper.redaction import redact
 from streamkeeper.settings import pipeline_env
@@ -73,6 +73,7 @@ __all__ = [
     "complete_flow",
     "configure_pipeline",
     "create_auto_cdc_flow",
+    "create_sink",
     "create_source",
     "create_streaming_table",
     "expect",
@@ -316,6 +317,33 @@ def create_streaming_table(
     registry.expected_of_tables[name] = tuple(found)
     key_names = () if keys is None else names_of(f"{where}: the table {name}", "keys", keys)
     registry.tables[name] = Table(name, comment, properties, tuple(partition_cols), where, key_names)
+
+
+@known_parameters
+def create_sink(name: str, format: str, options: Mapping[str, object] | None = None) -> None:
+    """Declare a sink: topics of Kafka, or files in a folder, to which append flows write whose ``target`` it
+    is.
+
+    :param format: ``kafka``, ``parquet``, ``json`` or ``csv``.
+    :param options: options of Spark's writer. Of Kafka ``kafka.bootstrap.servers``, others of its producer,
+        and ``topic`` unless each row has one. Of files the ``path`` of their folder; ``{data}`` in it stands
+        for the data folder. ``{env:NAME}`` in a value stands for an environment variable of the driver.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    where = caller()
+    registry = current(where)
+    check_table_name(registry, name, where)
+    if format not in SINKS:
+        raise DeclarationError(
+            f"{where}: the sink {name} has the format {format!r}. Allowed are {listed(SINKS)}; for others"
+            " declare a function that gets each batch: dp.foreach_batch_sink."
+        )
+    plain = options_of(f"the sink {name}", options, where, reserved=())
+    check_variables(f"sink {name}", plain, where)
+    SINKS[format](name, plain, where)
+    if "path" in plain:
+        plain["path"] = filled_path(plain["path"], name, registry, where)
+    registry.tables[name] = Table(name, None, plain, (), where, sink=format)
 
 
 @known_parameters

@@ -150,8 +150,8 @@ class View:
 @dataclass(frozen=True)
 class Table:
     """Streaming table that flows write to, or a sink: then it has no rows, and its log says which batches the
-    sink has. ``keys`` identify the rows that an update flow replaces. ``sink`` is the kind of a sink, and
-    ``code`` the hash of its ``function``.
+    sink has. ``keys`` identify the rows that an update flow replaces. ``sink`` is the kind of a sink,
+    ``code`` the hash of its ``function``, and ``properties`` the options of one that has no function.
     """
 
     name: str
@@ -192,8 +192,9 @@ class Expectation:
     alert_window: int = 1
 
 
-FOREACH_BATCH = "foreach_batch"
-"""Kind of a sink whose function gets each batch."""
+FOREACH_BATCH, KAFKA_SINK = "foreach_batch", "kafka"
+FILE_SINKS = ("parquet", "json", "csv")
+"""Kinds of sinks: the function that gets each batch, the topics of Kafka, and files in a folder."""
 
 APPEND, UPDATE, COMPLETE = "append", "update", "complete"
 """Output modes of a flow's query.

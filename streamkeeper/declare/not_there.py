@@ -19,9 +19,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _SINKS = (
-    "Kafka, files and other formats of sinks are not supported yet. Allowed as the target of a flow are a"
-    " table"
-    " (dp.create_streaming_table) and a function that gets each batch (dp.foreach_batch_sink)"
+    "where rows go is declared by itself. Allowed as the target of a flow are a table"
+    " (dp.create_streaming_table), Kafka or files (dp.create_sink), and a function that gets each batch"
+    " (dp.foreach_batch_sink)"
 )
 _MODES = (
     "the kind of the flow is its output mode. Allowed are dp.append_flow, dp.update_flow (rows replace"
@@ -47,7 +47,6 @@ _SNAPSHOTS = (
 )
 
 NAMES: dict[str, str] = {
-    "create_sink": _SINKS,
     "materialized_view": _TABLES,
     "table": _TABLES,
     "create_table": _TABLES,

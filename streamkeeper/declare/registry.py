@@ -106,7 +106,7 @@ class Registry:
                 f"{self.file}: no flow is declared. Add one with append_flow, or move the file out of the"
                 " pipelines folder."
             )
-        check_tables(tuple(self.flows.values()))
+        check_tables(tuple(self.flows.values()), self.tables)
         self.flows = {name: with_keys(flow, self.tables[flow.target]) for name, flow in self.flows.items()}
         self._add_expectations()
         options = self.options or Options()

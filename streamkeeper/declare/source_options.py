@@ -1,4 +1,6 @@
-"""Checks of Kafka and Delta sources at the import of a pipeline file: see ``pipelines.create_source``."""
+"""Checks of the options of sources and sinks at the import of a pipeline file: see
+``pipelines.create_source`` and ``pipelines.create_sink``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,16 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from streamkeeper.declare.model import DELTA, FORMATS, KAFKA, Format, Pipeline, Where
+from streamkeeper.declare.model import (
+    DELTA,
+    FILE_SINKS,
+    FORMATS,
+    KAFKA,
+    KAFKA_SINK,
+    Format,
+    Pipeline,
+    Where,
+)
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import DeclarationError
 
@@ -40,6 +51,19 @@ _KAFKA_REFUSED = {
         "Spark sets it itself: keys and values come as bytes, to be cast in a view. Leave it out.",
     ),
 }  # fmt: skip
+_CHECKPOINT = "each generation of a flow has a checkpoint of its own. Leave it out."
+_RETENTION = "a file that leaves the sink's log is no part of it, and is lost to its readers. Leave it out."
+_KAFKA_SINK_REFUSED = {
+    "checkpointlocation": _CHECKPOINT,
+    "kafka.transactional.id": (
+        "Spark's writer opens no transaction. A reader drops what came twice by the rows' headers"
+        " (streamkeeper.readers). Leave it out."
+    ),
+    **dict.fromkeys(
+        ("kafka.key.serializer", "kafka.value.serializer"),
+        "Spark sets it itself: it writes keys and values as texts or bytes. Leave it out.",
+    ),
+}
 _DELTA_REFUSED = {
     **dict.fromkeys(("endingversion", "endingtimestamp", "versionasof", "timestampasof"), _POSITIONS),
     **dict.fromkeys(
@@ -67,11 +91,7 @@ def check_kafka(name: str, options: Mapping[str, str], where: Where) -> None:
     what = f"{where}: the Kafka source {name}"
     known = {key.lower(): (key, value) for key, value in options.items()}
     _check_refused(what, known, _KAFKA_REFUSED)
-    if not known.get("kafka.bootstrap.servers", ("", ""))[1].strip():
-        raise DeclarationError(
-            f"{what} names no broker. Give the option 'kafka.bootstrap.servers': 'host:9092,…', or"
-            " '{env:NAME}' for what the environment variable NAME holds where the flow runs."
-        )
+    _check_broker(what, known)
     ways = [known[way.lower()] for way in TOPICS if way.lower() in known]
     if len(ways) != 1:
         found = " and ".join(key for key, _ in ways) or "none of them"
@@ -81,6 +101,46 @@ def check_kafka(name: str, options: Mapping[str, str], where: Where) -> None:
         what, known, _KAFKA_NUMBERS, lambda text: bool(_WHOLE.fullmatch(text)), "a whole number above 0"
     )
     _check_values(what, known, ("failondataloss", "includeheaders"), _TRUTH.__contains__, "true or false")
+    _check_secrets(what, options)
+
+
+def check_kafka_sink(name: str, options: Mapping[str, str], where: Where) -> None:
+    """Check the options of a Kafka sink.
+
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    what = f"{where}: the Kafka sink {name}"
+    known = {key.lower(): (key, value) for key, value in options.items()}
+    _check_refused(what, known, _KAFKA_SINK_REFUSED)
+    _check_broker(what, known)
+    others = [key for key in options if key.lower() != "topic" and not key.lower().startswith("kafka.")]
+    if others:
+        raise DeclarationError(
+            f"{what} has the option {others[0]!r}. Allowed are topic, and those of Kafka's producer, such as"
+            " 'kafka.bootstrap.servers'."
+        )
+    _check_secrets(what, options)
+
+
+def check_file_sink(name: str, options: Mapping[str, str], where: Where) -> None:
+    """Check the options of a sink of files; see :func:`check_kafka_sink`."""
+    what = f"{where}: the sink {name}"
+    if not options.get("path"):
+        raise DeclarationError(f"{what} has no path. Give the folder of its files: {{'path': '…'}}.")
+    known = {key.lower(): (key, value) for key, value in options.items()}
+    _check_refused(what, known, {"checkpointlocation": _CHECKPOINT, "retention": _RETENTION})
+    _check_secrets(what, options)
+
+
+def _check_broker(what: str, known: Mapping[str, tuple[str, str]]) -> None:
+    if not known.get("kafka.bootstrap.servers", ("", ""))[1].strip():
+        raise DeclarationError(
+            f"{what} names no broker. Give the option 'kafka.bootstrap.servers': 'host:9092,…', or"
+            " '{env:NAME}' for what the environment variable NAME holds where the flow runs."
+        )
+
+
+def _check_secrets(what: str, options: Mapping[str, str]) -> None:
     for key, value in options.items():
         if _SECRET.search(key) and not _PLACEHOLDER.search(value):
             raise DeclarationError(
@@ -127,6 +187,13 @@ def check_delta(name: str, options: Mapping[str, str], where: Where) -> None:
 
 CHECKS: dict[str, Callable[[str, Mapping[str, str], Where], None]] = {KAFKA: check_kafka, DELTA: check_delta}
 """Checks of the options of formats that have any."""
+
+
+SINKS: dict[str, Callable[[str, Mapping[str, str], Where], None]] = {
+    KAFKA_SINK: check_kafka_sink,
+    **dict.fromkeys(FILE_SINKS, check_file_sink),
+}
+"""Checks of the options of each format that a sink may have."""
 
 
 def check_start(name: str, source_format: str, start: object, where: Where) -> str | dict[str, Any]:

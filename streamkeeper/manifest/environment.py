@@ -23,21 +23,35 @@ def opened(source: Source, settings: Settings, environment: Mapping[str, str] | 
 
     :raises SettingsError: an environment variable in its options is not set, or pipelines may not see it.
     """
-    refused = why_refused(variables(source), settings.pipeline_env)
-    if refused is not None:
-        raise SettingsError(f"{source.where}: the source {source.name} cannot be opened: {refused}.")
-    env = os.environ if environment is None else environment
-    missing = [name for name in variables(source) if not env.get(name)]
-    if missing:
-        raise SettingsError(
-            f"{source.where}: the source {source.name} needs {', '.join(missing)} in the environment, which"
-            " this process lacks. Set it for Airflow, its workers and the command line alike."
-        )
-    options = {
-        key: PLACEHOLDER.sub(lambda match: env[match[1]], value) for key, value in source.options.items()
-    }
+    what = f"{source.where}: the source {source.name}"
+    options = filled(what, source.options, settings, environment)
     path = settings.table_path(source.table) if source.table is not None else source.path
     return replace(source, options={**options, **_bounded(source, options, settings.read_at_most)}, path=path)
+
+
+def filled(
+    what: str,
+    options: Mapping[str, str],
+    settings: Settings,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return options filled in from ``environment`` (``os.environ`` by default).
+
+    :param what: file, line and what has them, for the message.
+    :raises SettingsError: an environment variable in them is not set, or pipelines may not see it.
+    """
+    asked = variables_in(options.values())
+    refused = why_refused(asked, settings.pipeline_env)
+    if refused is not None:
+        raise SettingsError(f"{what} cannot be opened: {refused}.")
+    env = os.environ if environment is None else environment
+    missing = [name for name in asked if not env.get(name)]
+    if missing:
+        raise SettingsError(
+            f"{what} needs {', '.join(missing)} in the environment, which this process lacks. Set it for"
+            " Airflow, its workers and the command line alike."
+        )
+    return {key: PLACEHOLDER.sub(lambda match: env[match[1]], value) for key, value in options.items()}
 
 
 def _bounded(source: Source, options: Mapping[str, str], most: int) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from streamkeeper.checkpoint.log_entries import PARTITIONS
-from streamkeeper.declare.model import AutoCdcFlow, Expectation, Source, View
+from streamkeeper.declare.model import AutoCdcFlow, Expectation, Source, Table, View
 from streamkeeper.declare.source_options import TOPICS
 from streamkeeper.manifest.manifest import Flow
 
@@ -48,6 +48,10 @@ def differences(before: Flow, now: Flow, pinned: Collection[str]) -> Iterator[st
         elif isinstance(item, View) and isinstance(old, View):
             yield from _of_fields(f"The view {item.name}", old, item, _SAME_ROWS)
     old_table, table = (flow.pipeline.table(flow.declaration.target) for flow in (before, now))
+    if isinstance(old_table, Table) and isinstance(table, Table) and (old_table.sink or table.sink):
+        for said in _of_fields("The sink", old_table, table, ("name", "where", "function", "code")):
+            yield f"{said.replace('has properties', 'has the options')} What was given so far stays there."
+        return
     for said in _of_fields("The table", old_table, table, ("name", "where", "keys", "function", "code")):
         yield f"{said} That is of a new table; the one that is there keeps its own."
 

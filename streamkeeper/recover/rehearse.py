@@ -15,7 +15,7 @@ from streamkeeper.errors import RequestError
 from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.plans.kind import Kind, kind
 from streamkeeper.recover.plans.plan import Plan
-from streamkeeper.recover.plans.rehearsal import REHEARSE
+from streamkeeper.recover.plans.rehearsal import REHEARSE, not_for_sinks
 from streamkeeper.recover.requests.rehearsal import NO_RECOVERY, RehearseRequest
 from streamkeeper.recover.restart.next_generation import held_meanwhile
 from streamkeeper.recover.steps import rehearse
@@ -35,6 +35,8 @@ def plan(settings: Settings, manifest: Manifest, request: RehearseRequest, recov
             " rehearsed. Give the full path of a folder with pipeline files."
         )
     flow = manifest.find(request.flow)
+    if refused := not_for_sinks(flow):
+        raise RequestError(refused)
     if request.recovery == NO_RECOVERY:
         return _declaration(settings, flow, request, recovery_id)
     of = kind(request.recovery)

@@ -7,7 +7,7 @@ from typing import Any
 
 from streamkeeper.amounts import REPEATS
 from streamkeeper.checkpoint import Checkpoint
-from streamkeeper.declare.model import quarantine_of
+from streamkeeper.declare.model import FILE_SINKS, quarantine_of
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.log import Transactions
 from streamkeeper.errors import RecoveryError, RequestError
@@ -17,6 +17,7 @@ from streamkeeper.flows.generations import ADOPTED, AFTER_LAST, BATCH, EARLIEST,
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.preflight import last_run
 from streamkeeper_jobs.sinks.expectations import seal_quarantine
+from streamkeeper_jobs.sinks.file_sink import FileSink
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.delta_table import last_written, seal
 
@@ -46,6 +47,8 @@ def seal_earlier(job: Job, generation: Generation) -> Sealed:
         # Before the seal: afterwards a late driver may commit batches that the sink skips.
         write_end(job.home, number)
         app_id = _query_id(job.home, number)
+        if job.table.sink in FILE_SINKS:
+            FileSink(job, generation).settle(number, app_id)
         found = delta_log.last_transaction(job.table_path, app_id)
         last[number] = found.version if found.sealed and found.complete else _seal(job, app_id)
         _seal_quarantine(job, number, app_id, last[number])

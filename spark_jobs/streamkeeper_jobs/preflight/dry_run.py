@@ -28,6 +28,7 @@ from streamkeeper.storage import Storage
 from streamkeeper_jobs.cdc import check_target
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
 from streamkeeper_jobs.sinks.complete import check_may_be_replaced
+from streamkeeper_jobs.sinks.each_batch import check_is_log, check_rows
 from streamkeeper_jobs.sinks.expectations import check as check_expectations
 from streamkeeper_jobs.sinks.update import as_changes, check_updates
 from streamkeeper_jobs.spark.exceptions import causes_of
@@ -162,9 +163,11 @@ def _check_table(
     target, table = declared.target, flow.pipeline.table(declared.target)
     assert table is not None, "a pipeline whose flow has no table is refused"
     path = settings.table_path(target)
-    if table.sink is not None:
-        return
     try:
+        if table.sink is not None:
+            check_is_log(spark, path, table)
+            check_rows(table, frame.schema)
+            return
         if isinstance(declared, AppendFlow) and declared.mode == UPDATE:
             check_updates(frame, declared)
             frame = as_changes(frame, 0, 0)

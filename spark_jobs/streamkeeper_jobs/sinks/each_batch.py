@@ -1,23 +1,31 @@
-"""Calls a sink's function with each batch, and notes in a Delta log of the sink's own that it ended.
+"""Gives each batch to a sink, a function or Kafka, and notes in a Delta log of the sink's own that it ended.
 
 The log is that of a table without rows. So generations are sealed in it, and their positions found, as in a
-table's. A driver that dies between the function's end and the note calls it again with the same batch.
+table's. A driver that dies between the end of a write and the note gives the same batch again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from streamkeeper.declare.model import FILE_SINKS, KAFKA_SINK, Table
+from streamkeeper.delta import log as delta_log
+from streamkeeper.errors import DeclarationError
 from streamkeeper.flows.generations import Generation
+from streamkeeper.manifest.environment import filled
+from streamkeeper_jobs.sinks import file_sink, kafka_sink
 from streamkeeper_jobs.sinks.expectations import OwnFailures, Quarantine, check, expected
-from streamkeeper_jobs.spark.delta_table import delta_log_of, ensure_table, last_written, set_transaction
-from streamkeeper_jobs.spark.jvm import classes, scala_object, scala_seq
+from streamkeeper_jobs.sinks.file_sink import FileSink
+from streamkeeper_jobs.spark.delta_table import ensure_table, last_written
+from streamkeeper_jobs.spark.delta_table import note as _note
+from streamkeeper_jobs.spark.session import spark_url
 from streamkeeper_jobs.spark.stateful_operators import check_mode
 from streamkeeper_jobs.stream.query import writer_of
 
@@ -44,7 +52,7 @@ class Transaction:
 
 
 class EachBatchSink:
-    """The sink of an append flow whose target is a function."""
+    """The sink of an append flow whose target is not a table."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -53,19 +61,27 @@ class EachBatchSink:
     def check(self, frame: DataFrame) -> None:
         check(frame, self._job.flow.declaration)
         check_mode(frame, self._job.flow.declaration.mode)
+        check_rows(self._job.table, frame.schema)
 
     def make(self, frame: DataFrame, generation: Generation) -> None:
-        ensure_table(self._job.spark, self._job.table_path, self._job.table, NOTHING, by_batch=False)
+        check_is_log(self._job.spark, self._job.table_path, self._job.table)
+        # Its options are those of what it writes, and not of its log.
+        log = replace(self._job.table, properties={})
+        ensure_table(self._job.spark, self._job.table_path, log, NOTHING, by_batch=False)
+        if self._job.table.sink in FILE_SINKS:
+            FileSink(self._job, generation).begin()
 
     def update(self, frame: DataFrame, generation: Generation) -> None:
-        """Do nothing: the function takes any columns."""
+        """Begin Spark's log of files where another sink was before; there are no columns to adapt."""
+        check_is_log(self._job.spark, self._job.table_path, self._job.table)
+        if self._job.table.sink in FILE_SINKS:
+            FileSink(self._job, generation).begin()
 
     def start(
         self, frame: DataFrame, generation: Generation, checkpoint: str, trigger: str | None
     ) -> StreamingQuery:
         job, path = self._job, self._job.table_path
-        function = job.table.function
-        assert function is not None, "the driver imported the pipeline file, functions included"
+        write = self._writer(generation)
         quarantine = Quarantine(job, generation)
         quarantine.make()
 
@@ -76,22 +92,61 @@ class EachBatchSink:
                     # Spark fails a batch of a stateful query that has not committed its state.
                     rows.write.format("noop").mode("overwrite").save()
                     return
-                function(rows, number, Transaction(generation.query_id, number))
-                _note(batch.sparkSession, path, generation.query_id, number)
+                more = write(rows, number)
+                _note(batch.sparkSession, path, {generation.query_id: number, **more})
 
         flow = job.flow.declaration
         writer = writer_of(expected(frame, flow), job.flow.full_name, checkpoint, trigger, flow.mode)
         return writer.foreachBatch(self._own.kept(give)).start()
 
+    def _writer(self, generation: Generation) -> Callable[[DataFrame, int], Mapping[str, int]]:
+        """Return what writes a batch, by its number, and returns what else is to be noted of it."""
+        job, table = self._job, self._job.table
+        if table.sink in FILE_SINKS:
+            return FileSink(job, generation).write
+        if table.sink == KAFKA_SINK:
+            options = filled(f"{table.where}: the sink {table.name}", table.properties, job.settings)
+            flow, of = job.flow.full_name, generation.number
+
+            def to_kafka(rows: DataFrame, number: int) -> Mapping[str, int]:
+                kafka_sink.write(rows, options, flow, of, number)
+                return {}
+
+            return to_kafka
+        function = table.function
+        assert function is not None, "the driver imported the pipeline file, functions included"
+
+        def to_function(rows: DataFrame, number: int) -> Mapping[str, int]:
+            function(rows, number, Transaction(generation.query_id, number))
+            return {}
+
+        return to_function
+
     def own_failures(self) -> AbstractContextManager[None]:
         return self._own.raised()
 
 
-def _note(spark: SparkSession, path: str, query_id: str, number: int) -> None:
-    """Commit (``query_id``, ``number``) alone; refused by Delta if the id was sealed meanwhile."""
-    java = classes(spark)
-    transaction = delta_log_of(spark, path).startTransaction()
-    if int(transaction.txnVersion(query_id)) >= number:
+def check_is_log(spark: SparkSession, path: str, table: Table) -> None:
+    """Check that no table is where a sink keeps its log.
+
+    :raises DeclarationError: there is one.
+    """
+    if not delta_log.exists(path):
         return
-    operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
-    transaction.commit(scala_seq(java, [set_transaction(java, query_id, number)]), operation)
+    found = spark.read.format("delta").load(spark_url(path)).columns
+    if found != NOTHING.fieldNames():
+        raise DeclarationError(
+            f"{table.where}: the sink {table.name} has the name of a table that is there, with the columns"
+            f" {', '.join(found)}. Give the sink a name of its own, and reset its flow."
+        )
+
+
+def check_rows(table: Table, columns: StructType) -> None:
+    """Check that rows can be written to a sink; a function takes any.
+
+    :raises DeclarationError: they cannot.
+    """
+    if table.sink == KAFKA_SINK:
+        kafka_sink.check_rows(table, columns)
+    elif table.sink in FILE_SINKS:
+        file_sink.check_rows(table, columns)

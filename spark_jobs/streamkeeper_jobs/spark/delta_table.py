@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from delta.tables import DeltaTable
@@ -99,6 +99,21 @@ def set_transaction(java: Classes, app_id: str, version: int) -> Any:
     """Return Delta's action that marks a commit as (``app_id``, ``version``)."""
     now = java("scala.Option").apply(java("java.lang.System").currentTimeMillis())
     return java("org.apache.spark.sql.delta.actions.SetTransaction")(app_id, version, now)
+
+
+def note(spark: SparkSession, path: str, transactions: Mapping[str, int]) -> None:
+    """Commit transactions alone, by query id, unless one of them, or a seal, is there. Delta refuses those of
+    an id that is sealed meanwhile.
+    """
+    java = classes(spark)
+    transaction = delta_log_of(spark, path).startTransaction()
+    # Asked for each: so Delta finds what is committed beside it.
+    known = {name: int(transaction.txnVersion(name)) for name in transactions}
+    if any(known[name] >= version for name, version in transactions.items()):
+        return
+    actions = [set_transaction(java, name, version) for name, version in transactions.items()]
+    operation = scala_object(java, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate")
+    transaction.commit(scala_seq(java, actions), operation)
 
 
 def _commit_seal(spark: SparkSession, path: str, app_id: str) -> None:

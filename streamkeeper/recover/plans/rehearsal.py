@@ -14,7 +14,7 @@ from streamkeeper.amounts import size_in_words
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import ledger
 from streamkeeper.json_values import read_as
-from streamkeeper.manifest.manifest import Manifest
+from streamkeeper.manifest.manifest import Flow, Manifest
 from streamkeeper.recover.plans import plan as plans
 from streamkeeper.recover.plans.explain import literal, plain
 from streamkeeper.recover.plans.plan import Plan, Refusal
@@ -195,6 +195,8 @@ def settled(settings: Settings, manifest: Manifest, plan: Plan, request: Any) ->
     """
     if not isinstance(request, Rehearsable):
         return plan
+    if sinks := [said for one in plan.flows if (said := not_for_sinks(manifest.find(one.flow)))]:
+        return replace(plan, refusals=(*plan.refusals, Refusal(None, sinks[0]))) if request.rehearse else plan
     if request.rehearse:
         return replace(plan, steps=(REHEARSE, *plan.steps))
     if request.rehearsal:
@@ -207,6 +209,17 @@ def settled(settings: Settings, manifest: Manifest, plan: Plan, request: Any) ->
         " Choose Rehearse first (rehearse), or name the rehearsal that was done (rehearsal)."
     )
     return replace(plan, refusals=(*plan.refusals, Refusal(None, said)))
+
+
+def not_for_sinks(flow: Flow) -> str | None:
+    """Return why a flow is not rehearsed; None where it is."""
+    sink = flow.pipeline.sink_of(flow.declaration)
+    if sink is None:
+        return None
+    return (
+        f"{flow.full_name} writes the sink {sink.name}, and a rehearsal would write there, too: nothing is"
+        " rehearsed. Try a copy of the flow whose sink is another one, or look at the plan alone (Only plan)."
+    )
 
 
 def _backed(settings: Settings, plan: Plan, rehearsal: str) -> Plan:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeeper.declare.model import Source
+from streamkeeper.declare.model import FILE_SINKS, Source
 from streamkeeper.declare.offsets import check_fits
 from streamkeeper.errors import RequestError
 from streamkeeper.flows.backfill_flow import BACKUP, FILES, HISTORY, READS, TABLE, check_backup_fits
@@ -135,6 +135,11 @@ class BackfillRequest(Rehearsable):
                     f"{name} is {values[name]!r}, but read is {read}. It goes with {' and '.join(reads)}:"
                     " leave it empty, or read one of them."
                 )
+        if flow is not None and (sink := flow.pipeline.sink_of(flow.declaration)) and sink.sink in FILE_SINKS:
+            wrong.append(
+                f"{flow.full_name} writes files, whose log ({sink.name}) has room for one query, and a"
+                " backfill is another. Rewind or reset the flow."
+            )
         source = _source(values["source"], flow, read, wrong) if flow is not None else None
         if flow is not None:
             _check_place(values, flow, source, wrong)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from streamkeeper import amounts
 from streamkeeper.amounts import LOSS, NONE, PRICES, REPEATS, Amount, SourcePrice
-from streamkeeper.declare.model import UPDATE, quarantine_of
+from streamkeeper.declare.model import FILE_SINKS, UPDATE, quarantine_of
 from streamkeeper.errors import RequestError
 from streamkeeper.flows import generations
 from streamkeeper.flows.generations import (
@@ -226,7 +226,9 @@ def _given_again(flow: Flow, present: FlowNow, asked: ResetRequest) -> Iterator[
     """Yield the price of a batch that was given to a sink's function, which may have written it, unless it is
     accepted.
     """
-    if flow.pipeline.sink_of(flow.declaration) is None or REPEATS in asked.accept:
+    sink = flow.pipeline.sink_of(flow.declaration)
+    # Of files, Spark's log tells: the next driver looks there before it seals.
+    if sink is None or sink.sink in FILE_SINKS or REPEATS in asked.accept:
         return
     planned, batch = max(present.standing.checkpoint.offset_batches(), default=-1), present.standing.batch
     if planned > (-1 if batch is None else batch):

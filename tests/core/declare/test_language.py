@@ -307,15 +307,53 @@ BAD: dict[str, tuple[str, int, str]] = {
         "create_source takes no fmt: correct the name, or leave it out. It takes name, format, path",
     ),
     "missing parameter": ('dp.create_source("raw")', 2, "TypeError: .*format"),
-    "a sink": (
-        'dp.create_sink("out", "kafka", {})',
+    "a sink of another format": (
+        'dp.create_sink("out", "jdbc", {})',
         2,
-        "dp.create_sink is not there: Kafka, files and other formats of sinks are not supported",
+        "the sink out has the format 'jdbc'. Allowed are kafka, parquet, json and csv; .*foreach_batch_sink",
     ),
-    "an imported sink": (
-        "from streamkeeper.pipelines import create_sink",
+    "a Kafka sink without a broker": (
+        'dp.create_sink("out", "kafka", {"topic": "t"})',
         2,
-        "create_sink is not there: Kafka, files and other",
+        "the Kafka sink out names no broker. Give the option 'kafka.bootstrap.servers'",
+    ),
+    "a Kafka sink with a checkpoint": (
+        'dp.create_sink("out", "kafka", {"kafka.bootstrap.servers": "b:1", "checkpointLocation": "/c"})',
+        2,
+        "the Kafka sink out has the option 'checkpointLocation': each generation of a flow has a checkpoint",
+    ),
+    "a Kafka sink with an unknown option": (
+        'dp.create_sink("out", "kafka", {"kafka.bootstrap.servers": "b:1", "subscribe": "t"})',
+        2,
+        "the Kafka sink out has the option 'subscribe'. Allowed are topic, and those of Kafka's producer",
+    ),
+    "a Kafka sink with a password": (
+        'dp.create_sink("out", "kafka", {"kafka.bootstrap.servers": "b:1", "kafka.ssl.key.password": "x"})',
+        2,
+        "the Kafka sink out has a secret in its option 'kafka.ssl.key.password'.*write '{env:NAME}' here",
+    ),
+    "a sink of files without a path": (
+        'dp.create_sink("out", "parquet")',
+        2,
+        "the sink out has no path. Give the folder of its files",
+    ),
+    "a sink of files with a relative path": (
+        'dp.create_sink("out", "json", {"path": "out"})',
+        2,
+        "the path 'out' of out is relative",
+    ),
+    "two flows into a sink of files": (
+        f'{SOURCE}\ndp.create_sink("out", "json", {{"path": "/out"}})\n'
+        '@dp.append_flow(target="out", sources=["raw"])\ndef f(raw): ...\n'
+        '@dp.append_flow(target="out", sources=["raw"])\ndef g(raw): ...',
+        6,
+        r"the flow g writes the sink out, as f does \(p.py, line 4\). Spark's log of a folder has room",
+    ),
+    "an update flow into a Kafka sink": (
+        f'{SOURCE}\ndp.create_sink("out", "kafka", {{"kafka.bootstrap.servers": "b:1"}})\n'
+        '@dp.update_flow(target="out", sources=["raw"])\ndef f(raw): ...',
+        4,
+        r"the flow f writes the sink out \(p.py, line 3\), which takes rows that are appended",
     ),
     "a sink's function with two parameters": (
         '@dp.foreach_batch_sink(name="out")\ndef out(df, batch): ...',
@@ -363,7 +401,7 @@ BAD: dict[str, tuple[str, int, str]] = {
     "a table's format": (
         'dp.create_streaming_table("t", format="iceberg")',
         2,
-        "takes no format: Kafka, files and other formats",
+        "takes no format: where rows go is declared by itself.*dp.create_sink",
     ),
     "a query of the function's own": (
         (

@@ -1,0 +1,154 @@
+"""A sink of Kafka: a batch that came twice is told by its headers, and rows of a key keep their order."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+from streamkeeper_jobs.sinks import each_batch, kafka_sink
+
+from streamkeeper.amounts import REPEATS
+from streamkeeper.declare.model import KAFKA_SINK, Table, Where
+from streamkeeper.errors import DeclarationError, RequestError
+from streamkeeper.exit_codes import Outcome
+from streamkeeper.flows.generations import EARLIEST, EMPTY, StartAt
+from streamkeeper.manifest.manifest import write_manifest
+from streamkeeper.readers import drop_repeats
+from streamkeeper.recover import engine
+from streamkeeper.recover.kinds.reset_checkpoint import KIND
+from streamkeeper.recover.rehearse import KIND as REHEARSE
+from tests.oracle import counted
+from tests.worlds.drivers import cut_off
+from tests.worlds.flow_world import COLUMNS, NAME, SCHEMA, Flowbed
+
+FLOW = """
+from pyspark.sql import functions as F
+from streamkeeper import pipelines as dp
+
+dp.create_source("events_raw", format="json", path="{{data}}/events", schema="{schema}",
+                 options={{"maxFilesPerTrigger": 1}})
+dp.create_sink("events", "kafka", {{"kafka.bootstrap.servers": "{brokers}", "topic": "{topic}"}})
+
+@dp.append_flow(name="clean_events", target="events", sources=["events_raw"], trigger="200 milliseconds")
+def clean_events(events):
+    value = F.to_json(F.struct("*")).alias("value")
+    return events.select(F.col("user_id").cast("string").alias("key"), value)
+"""
+
+
+@pytest.fixture
+def options(bed: Flowbed, brokers: str) -> dict[str, str]:
+    """A flow into a topic of its own; options of Spark's reader of it."""
+    topic = f"out-{uuid4().hex}"
+    admin = AdminClient({"bootstrap.servers": brokers})
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(60)
+    bed.declare(FLOW.format(schema=SCHEMA, brokers=brokers, topic=topic))
+    return {
+        "kafka.bootstrap.servers": brokers,
+        "subscribe": topic,
+        "includeHeaders": "true",
+        "startingOffsets": "earliest",
+    }
+
+
+def at_rest(bed: Flowbed, options: Mapping[str, str]) -> DataFrame:
+    return bed.spark.read.format("kafka").options(**options).load()
+
+
+def of(rows: DataFrame) -> list[dict[str, Any]]:
+    return [json.loads(row.value) for row in rows.selectExpr("CAST(value AS STRING) value").collect()]
+
+
+def is_exact(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
+    columns = [name for name in COLUMNS if name != "event_time"]  # Spark writes a time in its own way
+    assert counted(found, columns) == counted(wanted, columns)
+
+
+def plan(bed: Flowbed) -> list[str | None]:
+    asked = KIND.parse({"flow": NAME}, write_manifest(bed.settings), "ada")
+    return [refusal.price for refusal in engine.plan(bed.settings, KIND, asked, "r1").refusals]
+
+
+def test_a_batch_that_came_twice_is_dropped_by_its_readers_and_counted_by_the_plan(
+    bed: Flowbed, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed.arrive(1, 2)
+    bed.arrive(3, 4, 4)  # equal rows are not repeats
+    with monkeypatch.context() as patch:
+        cut_off(each_batch, "_note", 2, patch, after=False)
+        assert bed.run() is Outcome.FAILED
+    assert plan(bed) == [REPEATS]
+    assert bed.run() is Outcome.STOPPED
+    assert plan(bed) == []
+    rows = at_rest(bed, options)
+    is_exact(of(rows), [*bed.events, *bed.events[2:]])
+    is_exact(of(drop_repeats(rows)), bed.events)
+    bed.reset(StartAt(EARLIEST), state=EMPTY)
+    assert bed.run() is Outcome.STOPPED
+    is_exact(of(drop_repeats(at_rest(bed, options))), [*bed.events, *bed.events])
+
+
+@pytest.mark.long
+def test_a_stream_drops_repeats_and_lets_rows_of_others_pass(
+    bed: Flowbed, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed.arrive(1, 2, 2)
+    with monkeypatch.context() as patch:
+        cut_off(each_batch, "_note", 1, patch, after=False)
+        assert bed.run() is Outcome.FAILED
+    assert bed.run() is Outcome.STOPPED
+    foreign = bed.spark.createDataFrame([(json.dumps(bed.events[0]),)] * 2, "value string")
+    foreign.write.format("kafka").options(**{**options, "topic": options["subscribe"]}).save()
+    stream = drop_repeats(bed.spark.readStream.format("kafka").options(**options).name("out").load())
+    name = f"seen_{uuid4().hex}"
+    stream.writeStream.format("memory").queryName(name).trigger(availableNow=True).start().awaitTermination()
+    is_exact(of(bed.spark.table(name)), [*bed.events, bed.events[0], bed.events[0]])
+
+
+def test_rows_of_a_key_keep_their_order(bed: Flowbed, options: dict[str, str]) -> None:
+    bed.arrive(*range(500))
+    assert bed.run() is Outcome.STOPPED
+    by_key: dict[str, list[int]] = defaultdict(list)
+    for row in at_rest(bed, options).orderBy("partition", "offset").collect():
+        by_key[bytes(row.key).decode()].append(json.loads(bytes(row.value))["n"])
+    assert len(by_key) == 7
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+
+
+@pytest.mark.long
+def test_nothing_is_rehearsed_where_a_rehearsal_would_write(bed: Flowbed, options: dict[str, str]) -> None:
+    bed.arrive(1)
+    assert bed.run() is Outcome.STOPPED
+    manifest = write_manifest(bed.settings)
+    asked = KIND.parse({"flow": NAME, "rehearse": True}, manifest, "ada")
+    (refusal,) = engine.plan(bed.settings, KIND, asked, "r1").refusals
+    assert "writes the sink events, and a rehearsal would write there, too" in refusal.message
+    with pytest.raises(RequestError, match="writes the sink events, and a rehearsal would"):
+        engine.plan(bed.settings, REHEARSE, REHEARSE.parse({"flow": NAME}, manifest, "ada"), "r2")
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "said"),
+    [
+        ("key STRING", {"topic": "t"}, "gets no column value, only key"),
+        (
+            "value STRING, n INT",
+            {"topic": "t"},
+            "gets the column n, which Kafka has not, and it would be lost",
+        ),
+        ("value INT", {"topic": "t"}, "gets value as int. Allowed is string or binary: cast it"),
+        ("value STRING", {}, "has neither a topic nor a column topic"),
+        ("value STRING, topic STRING", {"topic": "t"}, "has both a topic and a column topic"),
+    ],
+)
+def test_rows_that_kafka_cannot_take_are_refused(columns: str, options: dict[str, str], said: str) -> None:
+    table = Table("out", None, options, (), Where("p.py", 2), sink=KAFKA_SINK)
+    with pytest.raises(DeclarationError, match=f"p.py, line 2: the Kafka sink out {said}"):
+        kafka_sink.check_rows(table, StructType.fromDDL(columns))
