@@ -208,17 +208,17 @@ def check_text(what: str, value: object, where: Where) -> None:
         )
 
 
-def filled_path(path: object, source: str, registry: Registry, where: Where) -> str:
-    """Return a source's path with ``{data}`` filled in, without a slash at its end."""
+def filled_path(path: object, what: str, registry: Registry, where: Where) -> str:
+    """Return the path of a source or a sink with ``{data}`` filled in, without a slash at its end."""
     try:
         filled = str(path).format(data=registry.data)
     except (KeyError, IndexError, ValueError) as error:
         raise DeclarationError(
-            f"{where}: the path {path!r} of {source} cannot be filled in ({error!r}). Only {{data}} is known."
+            f"{where}: the path {path!r} of {what} cannot be filled in ({error!r}). Only {{data}} is known."
         ) from error
     if "://" not in filled and not filled.startswith("/"):
         raise DeclarationError(
-            f"{where}: the path {path!r} of {source} is relative. Start it with {{data}}/, with /, or"
+            f"{where}: the path {path!r} of {what} is relative. Start it with {{data}}/, with /, or"
             " with a URL's scheme."
         )
     return filled.rstrip("/") or "/"

@@ -193,7 +193,7 @@ def create_source(
     registry.sources[name] = Source(
         name=name,
         format=format,
-        path=None if path is None else filled_path(path, name, registry, where),
+        path=None if path is None else filled_path(path, f"source {name}", registry, where),
         schema=schema,
         options=plain,
         where=where,
@@ -342,7 +342,7 @@ def create_sink(name: str, format: str, options: Mapping[str, object] | None = N
     check_variables(f"sink {name}", plain, where)
     SINKS[format](name, plain, where)
     if "path" in plain:
-        plain["path"] = filled_path(plain["path"], name, registry, where)
+        plain["path"] = filled_path(plain["path"], f"sink {name}", registry, where)
     registry.tables[name] = Table(name, None, plain, (), where, sink=format)
 
 

@@ -20,6 +20,7 @@ PURE = {"__future__"} | STANDARD
 OPTIONAL = {
     "streamkeeper/cli": {"typer", "rich"},
     "streamkeeper/testing": {"pytest", "pyspark", "streamkeeper_jobs"},
+    "streamkeeper/readers.py": {"pyspark"},
     "streamkeeper/storage/remote.py": {"fsspec"},
     "streamkeeper/sources/files/listing.py": {"fsspec"},
     "streamkeeper/sources/kafka/client.py": {"confluent_kafka"},
@@ -159,7 +160,10 @@ def test_what_a_driver_needs_of_streamkeeper_is_the_standard_library_alone() -> 
     assert third_party <= {
         "streamkeeper.storage.remote: fsspec",
         "streamkeeper.sources.files.listing: fsspec",
-    }, "fsspec alone, and only for remote storage"
+        "streamkeeper.readers: pyspark.sql.Column",
+        "streamkeeper.readers: pyspark.sql.DataFrame",
+        "streamkeeper.readers: pyspark.sql.functions",
+    }, "fsspec alone, and only for remote storage; readers are called where Spark is"
     assert not list((PROJECT / "streamkeeper").rglob("*.so"))
 
 

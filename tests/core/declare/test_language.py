@@ -310,7 +310,7 @@ BAD: dict[str, tuple[str, int, str]] = {
     "a sink of another format": (
         'dp.create_sink("out", "jdbc", {})',
         2,
-        "the sink out has the format 'jdbc'. Allowed are kafka, parquet, json and csv; .*foreach_batch_sink",
+        "the sink out has the format 'jdbc'. Allowed are kafka, parquet, json, csv; .*foreach_batch_sink",
     ),
     "a Kafka sink without a broker": (
         'dp.create_sink("out", "kafka", {"topic": "t"})',
@@ -340,7 +340,7 @@ BAD: dict[str, tuple[str, int, str]] = {
     "a sink of files with a relative path": (
         'dp.create_sink("out", "json", {"path": "out"})',
         2,
-        "the path 'out' of out is relative",
+        "the path 'out' of sink out is relative",
     ),
     "two flows into a sink of files": (
         f'{SOURCE}\ndp.create_sink("out", "json", {{"path": "/out"}})\n'
