@@ -93,8 +93,16 @@ class Settings:
     """Folder or URL of Spark's event logs, for its history server; empty means none."""
     history_server: str = ""
     """Address of Spark's history server, for links; empty means none."""
-    pipeline_env: tuple[str, ...] = ("ORDERS_BROKERS",)
-    """Environment variables, or patterns of their names, for user code and for ``{env:NAME}``."""
+    pipeline_env: tuple[str, ...] = (
+        "ORDERS_BROKERS",
+        "ORDER_TOTALS",
+        "SHIPMENTS_BROKERS",
+        "WORDS_HOST",
+        "WORDS_PORT",
+    )
+    """Environment variables, or patterns of their names, for user code and for ``{env:NAME}``; by default
+    those of the shipped pipelines.
+    """
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:

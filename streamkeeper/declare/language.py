@@ -146,7 +146,7 @@ def create_source(
     :param name: letters, digits, underscores. Positions are kept under this name, so a renamed source is
         another source.
     :param format: ``json``, ``csv``, ``parquet``, ``orc``, ``text`` (files in a folder), ``kafka``, ``delta``
-        or ``rate``.
+        ``rate`` or ``socket``.
     :param path: the folder of a files source or a Delta table; ``{data}`` stands for ``STREAMKEEPER_DATA``.
         Must be absolute, or a URL.
     :param table: instead of a path, for ``delta``: a table of the warehouse, such as one that another flow

@@ -20,7 +20,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 FILE_FORMATS = ("json", "csv", "parquet", "orc", "text")
 """Formats of a files source, as Spark's file readers name them."""
 
-KAFKA, DELTA, RATE = "kafka", "delta", "rate"
+KAFKA, DELTA, RATE, SOCKET = "kafka", "delta", "rate", "socket"
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,9 @@ class Format:
     starts that it allows, in words; empty if it is always read whole. ``records``: a declared start or the
     bounds of a backfill may be offsets. ``history``: rows that were read can be read again, by their time
     too. ``limit`` is the option that bounds what a batch reads; empty if there is none. ``columns`` are those
-    that it always has, as a DDL string; empty if the files or the table have their own.
+    that it always has, as a DDL string; empty if the files or the table have their own. With
+    ``connection`` its rows come by a connection that each driver makes anew: none of them can be read again,
+    and offsets start over at -1.
     """
 
     offsets: str
@@ -43,6 +45,7 @@ class Format:
     history: bool = True
     limit: str = "maxFilesPerTrigger"
     columns: str = ""
+    connection: bool = False
 
 
 FORMATS = {
@@ -62,6 +65,7 @@ FORMATS = {
         starts="'earliest', 'latest', 'timestamp:2026-11-21T10:00:00Z' or 'version:12'",
     ),
     RATE: Format("rate", history=False, limit="", columns="timestamp TIMESTAMP, value BIGINT"),
+    SOCKET: Format("rate", history=False, limit="", columns="value STRING", connection=True),
 }
 """What may be declared of each format; how it behaves is a class in :mod:`streamkeeper.sources.formats`."""
 
@@ -95,7 +99,7 @@ class Where:
 
 @dataclass(frozen=True)
 class Source:
-    """Named stream of rows: files in a folder, topics of Kafka, a Delta table, or Spark's rate source.
+    """Named stream of rows: files in a folder, topics of Kafka, a Delta table, Spark's rate or socket source.
 
     ``schema`` is a DDL string, or None if it is inferred once and stored with the generation; Kafka and Delta
     have their own. ``options`` go to Spark's reader; ``{env:NAME}`` in them stands for an environment

@@ -65,7 +65,7 @@ def describe(offset: Any) -> str:
         case "delta":
             return _describe_delta(offset)
         case "rate":
-            return f"{offset} s of rows" if _whole(offset) else f"row {offset['offset']}"
+            return _describe_number(offset) if _whole(offset) else f"row {offset['offset']}"
         case _:
             return f"offset {offset}"
 
@@ -86,7 +86,7 @@ def check_fits(source_format: str, offset: Any) -> str | None:
             f"{offset!r} is an offset {whose}; a {source_format} source has {_SHAPES[wanted]}. Give one of"
             " that shape."
         )
-    return _out_of_range(wanted, offset)
+    return _out_of_range(wanted, offset, -1 if FORMATS[source_format].connection else 0)
 
 
 def misfit_of(source_format: str, offset: Any) -> str | None:
@@ -127,13 +127,13 @@ def is_reached(offset: Any, end: Any) -> bool:
     return found
 
 
-def _out_of_range(kind: str, offset: Any) -> str | None:
+def _out_of_range(kind: str, offset: Any, least: int) -> str | None:
     """Return why an offset's numbers are ones that no source writes; None if they are not."""
     # -1 of a files log is "no batch yet"; -2 and -1 of Kafka are earliest and latest.
     if kind == FILES and offset["logOffset"] < -1:
         return f"The files log has no batch {offset['logOffset']}. Allowed is -1 (nothing yet) and above."
-    if kind == RATE and _whole(offset) and offset < 0:
-        return f"{offset} s is before the source's start. Allowed is 0 and above."
+    if kind == RATE and _whole(offset) and offset < least:
+        return f"{offset} s is before the source's start. Allowed is {least} and above."
     if kind == KAFKA:
         low = [
             f"{topic}/{part}: {end}"
@@ -154,6 +154,10 @@ def _out_of_range(kind: str, offset: Any) -> str | None:
             " Give whole numbers, 0 and above."
         )
     return None
+
+
+def _describe_number(offset: int) -> str:
+    return f"{offset} s of rows" if offset >= 0 else "no line of its connection"
 
 
 def _describe_delta(offset: dict[str, Any]) -> str:

@@ -32,7 +32,7 @@ from streamkeeper.declare.model import (
     quarantine_of,
 )
 from streamkeeper.declare.shared_driver import check_shareable
-from streamkeeper.declare.source_options import check_no_echo
+from streamkeeper.declare.source_options import check_connections, check_no_echo
 from streamkeeper.errors import DeclarationError
 
 DECORATORS = ("append_flow", "complete_flow", "foreach_batch_sink", "temporary_view", "update_flow")
@@ -130,6 +130,7 @@ class Registry:
             rehearse=options.rehearse,
         )
         check_no_echo(pipeline)
+        check_connections(pipeline)
         return pipeline
 
     def _add_expectations(self) -> None:

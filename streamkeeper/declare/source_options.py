@@ -16,6 +16,7 @@ from streamkeeper.declare.model import (
     FORMATS,
     KAFKA,
     KAFKA_SINK,
+    SOCKET,
     Format,
     Pipeline,
     Where,
@@ -185,7 +186,36 @@ def check_delta(name: str, options: Mapping[str, str], where: Where) -> None:
         )
 
 
-CHECKS: dict[str, Callable[[str, Mapping[str, str], Where], None]] = {KAFKA: check_kafka, DELTA: check_delta}
+def check_socket(name: str, options: Mapping[str, str], where: Where) -> None:
+    """Check the options of a socket source.
+
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    what = f"{where}: the socket source {name}"
+    known = {key.lower(): (key, value) for key, value in options.items()}
+    for key, like in (("host", "localhost"), ("port", "9999")):
+        if not known.get(key, ("", ""))[1].strip():
+            raise DeclarationError(
+                f"{what} has no {key}. Give the option '{key}': '{like}', or '{{env:NAME}}' for what the"
+                " environment variable NAME holds where the flow runs."
+            )
+    _check_values(what, known, ("port",), _is_port, "a port, 1 to 65535")
+    if "includetimestamp" in known:
+        raise DeclarationError(
+            f"{what} has the option {known['includetimestamp'][0]!r}. Its only column is value: add"
+            " current_timestamp() in a view, and leave the option out."
+        )
+
+
+def _is_port(text: str) -> bool:
+    return bool(_WHOLE.fullmatch(text)) and int(text) < 65536
+
+
+CHECKS: dict[str, Callable[[str, Mapping[str, str], Where], None]] = {
+    KAFKA: check_kafka,
+    DELTA: check_delta,
+    SOCKET: check_socket,
+}
 """Checks of the options of formats that have any."""
 
 
@@ -233,6 +263,20 @@ def check_no_echo(pipeline: Pipeline) -> None:
                 f"{flow.where}: the flow {flow.name} writes the table {flow.target}, which its source"
                 f" {echo.name} ({echo.where}) reads: it would read its own rows, endlessly. Let it write or"
                 " read another table."
+            )
+
+
+def check_connections(pipeline: Pipeline) -> None:
+    """Check that no flow that runs once reads a source that has nothing before it is connected.
+
+    :raises DeclarationError: a flow does.
+    """
+    for flow in pipeline.flows:
+        found = next((source for source in pipeline.sources_of(flow) if source.kind.connection), None)
+        if flow.once and found is not None:
+            raise DeclarationError(
+                f"{flow.where}: the flow {flow.name} runs once, and its source {found.name} ({found.where})"
+                " has nothing when a driver connects: it would be done with no row. Leave once out."
             )
 
 

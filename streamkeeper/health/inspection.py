@@ -129,7 +129,13 @@ def _stand(checkpoint: Checkpoint, name: str, offset: Any, in_flight: Any, count
         )
     elif kind != FILES:
         initial = _or_none(lambda: checkpoint.initial_offsets(name))
-    return SourceStand(name, kind, describe(offset), offset, in_flight, initial, files)
+    said = f"line {offset + 1} of its connection" if _is_line(offset, initial) else describe(offset)
+    return SourceStand(name, kind, said, offset, in_flight, initial, files)
+
+
+def _is_line(offset: Any, initial: Any) -> bool:
+    """Return whether an offset is a socket's: that of a rate source comes with a start time."""
+    return isinstance(offset, int) and offset >= 0 and initial is None
 
 
 def _generation(home: FlowHome | None, folder: str) -> tuple[int | None, dict[str, str]]:

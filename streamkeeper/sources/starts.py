@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamkeeper.declare.model import DELTA, FILE_FORMATS, KAFKA, RATE, Source
+from streamkeeper.declare.model import DELTA, FILE_FORMATS, KAFKA, RATE, SOCKET, Source
 from streamkeeper.sources.base.format import SourceFormat
 from streamkeeper.sources.delta.start import DeltaStarts
 from streamkeeper.sources.files.format import Files
 from streamkeeper.sources.kafka.start import KafkaStarts
 from streamkeeper.sources.rate import Rate
+from streamkeeper.sources.socket import Socket
 
 STARTS: dict[str, SourceFormat[Any, Any]] = {
     **dict.fromkeys(FILE_FORMATS, Files()),
     KAFKA: KafkaStarts(),
     DELTA: DeltaStarts(),
     RATE: Rate(),
+    SOCKET: Socket(),
 }
 
 

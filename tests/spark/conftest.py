@@ -71,7 +71,7 @@ def _unpinned(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def make_bed(tmp_path: Path, spark: SparkSession) -> Callable[..., Flowbed]:
     """Make a flow in folders of its own; ``make_bed(pipeline(...))`` for another pipeline file."""
-    return lambda text=None: Flowbed.make(tmp_path / "a bed", spark, text)
+    return lambda text=None, **named: Flowbed.make(tmp_path / "a bed", spark, text, **named)
 
 
 @pytest.fixture

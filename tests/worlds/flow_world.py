@@ -94,41 +94,59 @@ def event(number: int, user: int | None = None, event_id: str | None = None) -> 
 
 @dataclass
 class Flowbed:
-    """One flow in folders of its own. ``events`` are all that were written, in their order."""
+    """One flow in folders of its own. ``events`` are all that were written, in their order; ``name`` is the
+    flow's full name, and ``target`` its table.
+    """
 
     root: Path
     spark: SparkSession
     settings: Settings
     events: list[dict[str, Any]] = field(default_factory=list)
+    name: str = NAME
+    target: str = "events"
     _files: int = 0
 
     @classmethod
-    def make(cls, root: Path, spark: SparkSession, text: str | None = None) -> Flowbed:
+    def make(
+        cls,
+        root: Path,
+        spark: SparkSession,
+        text: str | None = None,
+        name: str = NAME,
+        target: str = "events",
+    ) -> Flowbed:
         """Make the folders and the pipeline file."""
-        for name in ("pipelines", "data/events"):
-            (root / name).mkdir(parents=True)
+        for folder in ("pipelines", "data/events"):
+            (root / folder).mkdir(parents=True)
         settings = quick_settings(root)
-        bed = cls(root, spark, settings)
+        bed = cls(root, spark, settings, name=name, target=target)
         bed.declare(text or pipeline())
         return bed
 
     @property
     def home(self) -> FlowHome:
-        return FlowHome(open_storage(self.settings.state), "events", "clean_events")
+        return FlowHome(open_storage(self.settings.state), *self.name.split("."))
 
     @property
     def table(self) -> Path:
-        return self.root / "warehouse" / "events"
+        return self.root / "warehouse" / self.target
+
+    @property
+    def file(self) -> Path:
+        return self.settings.pipelines / f"{self.home.pipeline}.py"
 
     def declare(self, text: str) -> None:
         """Write the pipeline file, whole."""
-        aside = self.root / "events.py.new"
+        aside = self.root / "pipeline.py.new"
         aside.write_text(text)
-        aside.replace(self.root / "pipelines" / "events.py")
+        aside.replace(self.file)
 
     def arrive(self, *numbers: int, folder: str = "events", **same: Any) -> Path:
         """Write one file of events, atomically."""
-        made = [event(number, **same) for number in numbers]
+        return self.put([event(number, **same) for number in numbers], folder)
+
+    def put(self, made: list[dict[str, Any]], folder: str) -> Path:
+        """Write one file of rows, atomically."""
         self._files += 1
         target = self.root / "data" / folder / f"{self._files:04d}.json"
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -141,22 +159,19 @@ class Flowbed:
         return target
 
     def fingerprint(self) -> str:
-        loaded = load_pipeline(self.settings.pipelines / "events.py", self.settings.data)
-        flow = loaded.flow("clean_events")
-        assert flow is not None
-        return fingerprint(loaded, flow)
+        return self.flow().fingerprint
 
     def flow(self) -> Flow:
-        loaded = load_pipeline(self.settings.pipelines / "events.py", self.settings.data)
-        flow = loaded.flow("clean_events")
+        loaded = load_pipeline(self.file, self.settings.data)
+        flow = loaded.flow(self.home.flow)
         assert flow is not None
         return Flow(loaded, flow, fingerprint(loaded, flow))
 
-    def run(self, name: str = NAME) -> Outcome:
+    def run(self, name: str | None = None) -> Outcome:
         """Run a driver in this process until all that is there is done."""
         from streamkeeper_jobs.driver.application import run
 
-        return run(self.settings, [name], available_now=True)
+        return run(self.settings, [name or self.name], available_now=True)
 
     @contextmanager
     def running(self) -> Iterator[Future[Outcome]]:
@@ -166,7 +181,7 @@ class Flowbed:
         from streamkeeper_jobs.driver.application import run
 
         with ThreadPoolExecutor(1) as pool:
-            ended = pool.submit(run, self.settings, [NAME])
+            ended = pool.submit(run, self.settings, [self.name])
             try:
                 yield ended
             finally:
@@ -207,7 +222,7 @@ class Flowbed:
             previous=before.number,
             start=start or StartAt(AFTER_LAST),
             state=state,
-            query_id=query_id(NAME, before.number + 1),
+            query_id=query_id(self.name, before.number + 1),
             why="a test",
             by="a test",
             at=now(),
@@ -227,12 +242,12 @@ class Flowbed:
         return found
 
     @contextmanager
-    def driver(self, *arguments: str, name: str = NAME) -> Iterator[Driver]:
+    def driver(self, *arguments: str, name: str | None = None) -> Iterator[Driver]:
         """Run a driver as a real process of spark-submit, in a process group of its own, which ends with the
         block.
         """
         command = [*submit.driver(self.settings, [self.flow()]).command(), *arguments]
-        command[command.index("--flow") + 1] = name
+        command[command.index("--flow") + 1] = name or self.name
         self.log = self.root / f"driver-{time.monotonic_ns()}.log"
         with running_driver(self.settings, command, self.log) as driver:
             yield driver

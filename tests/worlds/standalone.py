@@ -23,12 +23,15 @@ STARTING = 120.0
 @dataclass(frozen=True)
 class Cluster:
     """A master with one worker. ``page`` is the master's, for people and, as JSON, for tests;
-    ``replace_master`` kills it, and starts one in its place that knows nothing.
+    ``replace_master`` kills it, and starts one in its place that knows nothing. ``kill_worker`` kills the
+    worker with its executors, ``add_worker`` starts another.
     """
 
     master: str
     page: str
     replace_master: Callable[[], None] = field(default=lambda: None, compare=False)
+    kill_worker: Callable[[], None] = field(default=lambda: None, compare=False)
+    add_worker: Callable[[], None] = field(default=lambda: None, compare=False)
 
     def state(self) -> dict[str, Any]:
         """Return what the master knows of workers and applications."""
@@ -85,11 +88,19 @@ def standalone(folder: Path, cores: int = 2, memory: str = "1500m", apart: bool 
             memory,
         ]
         asked = [*work, "--work-dir", str(folder / "work"), cluster.master]
-        worker = stack.enter_context(
-            _daemon("worker.Worker", asked, folder / "worker.log", APART if apart else ())
-        )
-        _wait_for(worker, folder / "worker.log", lambda: cluster.state()["aliveworkers"] == 1)
-        yield replace(cluster, replace_master=replace_master)
+        workers: list[subprocess.Popen[bytes]] = []
+
+        def add_worker() -> None:
+            log = folder / f"worker{len(workers) or ''}.log"
+            workers.append(stack.enter_context(_daemon("worker.Worker", asked, log, APART if apart else ())))
+            _wait_for(workers[-1], log, lambda: cluster.state()["aliveworkers"] == 1)
+
+        def kill_worker() -> None:
+            workers[-1].kill()  # in a pid namespace of its own: its executors end with it
+            workers[-1].wait()
+
+        add_worker()
+        yield replace(cluster, replace_master=replace_master, kill_worker=kill_worker, add_worker=add_worker)
 
 
 def free_ports(count: int) -> list[int]:

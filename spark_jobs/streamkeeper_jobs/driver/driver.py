@@ -48,6 +48,7 @@ from streamkeeper.storage import open_storage
 from streamkeeper.tables import owners
 from streamkeeper_jobs.driver.progress import Progress
 from streamkeeper_jobs.generation.begin import begin, learn_schemas
+from streamkeeper_jobs.generation.connections import begin_connections
 from streamkeeper_jobs.generation.consistency import check_consistency, check_sources
 from streamkeeper_jobs.generation.source_history import check_histories
 from streamkeeper_jobs.generation.take_over import own_generation
@@ -260,6 +261,7 @@ def _run_generation(job: Job, declared: Flow) -> None:
     checkpoint = Checkpoint(job.home.storage, start.checkpoint)
     check_sources(job.flow, checkpoint)
     check_histories(job, start)
+    begin_connections(job, checkpoint, generation.query_id)
     if not begun_now:
         job.sink.check(frame)
         job.sink.update(frame, generation)

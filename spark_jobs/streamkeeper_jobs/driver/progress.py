@@ -21,6 +21,7 @@ from streamkeeper.errors import StorageError
 from streamkeeper.flows.generations import Start
 from streamkeeper.history import events
 from streamkeeper.history.events import Kind
+from streamkeeper_jobs.driver.connections import Connections, has_begun
 from streamkeeper_jobs.sinks.expectations import counts_of
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.spark.log import say
@@ -39,7 +40,6 @@ _OF_OPERATORS = (
     "customMetrics",
 )
 """Numbers of Spark's ``StateOperatorProgress`` that are kept of the last batch, some 3 kB with RocksDB."""
-_NOT_YET = "Initializing"
 
 
 class Progress:
@@ -56,6 +56,7 @@ class Progress:
         self._cluster, self._asked = (0, 0, 0), float("-inf")
         self._ui = job.spark.sparkContext.uiWebUrl
         self._executors = Executors(job.spark, job.settings.executors_timeout)
+        self._connections = Connections(job)
         self._shares = Shares(job.home, job.flow.declaration.expectations, start.number)
         self._record(self._shares.end_undeclared)
 
@@ -63,8 +64,10 @@ class Progress:
         """Record what the query has done since the last look.
 
         :raises ExecutorsGone: nobody computes its batch.
+        :raises SourceError: a source gives it no more rows.
         """
         self._executors.look(bool(query.status["isTriggerActive"]))
+        self._connections.look(query)
         progress = query.lastProgress
         if progress is not None and _ran(progress) and progress["batchId"] != self._batch:
             fresh = self._batches == 0
@@ -161,7 +164,7 @@ class Progress:
     def _is_idle(self, query: StreamingQuery) -> bool:
         """Return whether the query has looked for data, found none, and waits: its last trigger succeeded."""
         status = query.status
-        return not status["isTriggerActive"] and not str(status["message"]).startswith(_NOT_YET)
+        return not status["isTriggerActive"] and has_begun(query)
 
     def _line(self, query: StreamingQuery) -> None:
         now = time.monotonic()

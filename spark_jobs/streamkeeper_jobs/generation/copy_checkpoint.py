@@ -62,6 +62,7 @@ def copy_checkpoint(  # noqa: PLR0917 - what is copied, and where to
     into: Storage | None = None,
     *,
     sources: bool = True,
+    with_state: bool = False,
 ) -> Copied:
     """Copy a checkpoint up to and including one batch that is in the sink, into an empty folder.
 
@@ -74,12 +75,13 @@ def copy_checkpoint(  # noqa: PLR0917 - what is copied, and where to
     :param folder: a name in that storage.
     :param before_each: called between two files; may end the copying by raising.
     :param sources: also copy what the sources keep in the checkpoint.
+    :param with_state: also copy the state of a batch that is not committed, which cannot be run again.
     :raises CheckpointError: the checkpoint lacks something that the batch needs.
     """
     storage = into or old.storage
     commits = old.commit_batches()
     committed = batch in commits
-    version = batch + 1 if committed else batch
+    version = batch + 1 if committed or with_state else batch
     names = [f"offsets/{number}" for number in old.offset_batches() if batch - 1 <= number <= batch]
     names += [f"commits/{number}" for number in commits if batch - 1 <= number <= batch]
     if f"offsets/{batch}" not in names:

@@ -16,6 +16,7 @@ from streamkeeper.errors import SinkDisagrees
 from streamkeeper.flows import generations
 from streamkeeper.flows.generations import Generation, Start
 from streamkeeper.flows.position import CommittedPosition
+from streamkeeper_jobs.generation.connections import commit_planned, connects_anew
 from streamkeeper_jobs.generation.copy_checkpoint import copy_checkpoint
 from streamkeeper_jobs.generation.seed import NewCheckpoint
 from streamkeeper_jobs.generation.start_position import source_keys
@@ -76,9 +77,17 @@ def copy_from(job: Job, new: NewCheckpoint, where: CommittedPosition) -> tuple[i
         )
     storage, folder = job.home.storage, new.folder
     copied = copy_checkpoint(
-        where.checkpoint, entry.batch, folder, new.generation.query_id, job.watch.obey, storage
+        where.checkpoint,
+        entry.batch,
+        folder,
+        new.generation.query_id,
+        job.watch.obey,
+        storage,
+        with_state=bool(connects_anew(job)),
     )
-    if not copied.committed and new.operators:
+    if not copied.committed and connects_anew(job):
+        commit_planned(Checkpoint(storage, folder), entry.batch)
+    elif not copied.committed and new.operators:
         pin_partitions(storage, folder, str(job.spark.conf.get(PARTITIONS)))
         pin_state_partitions(job.spark, Checkpoint(storage, folder))
         run_muted(

@@ -30,7 +30,7 @@ def sample(
     :param flow: as imported, functions included.
     :param rows: how many, at most.
     :param name: a source or view that the flow reads; the flow's own rows by default.
-    :raises RequestError: the flow reads nothing of that name.
+    :raises RequestError: the flow reads nothing of that name, or a source holds no rows.
     :raises DeclarationError: a function of the pipeline file raises.
     :raises SettingsError: a source needs a variable of the environment that is not set.
     """
@@ -48,6 +48,11 @@ def sample(
 
 def _read(session: SparkSession, source: Source) -> DataFrame:
     """Open a source as a batch of all that it holds; rows of the rate source are made up."""
+    if source.kind.connection:
+        raise RequestError(
+            f"The source {source.name} ({source.format}) holds no rows to show: they come by a connection."
+            " Try the flow with rows of a test (streamkeeper.testing)."
+        )
     if not source.kind.history:
         return session.range(READ).selectExpr("current_timestamp() AS timestamp", "id AS value")
     reader = session.read.format(source.format).options(**source.options)

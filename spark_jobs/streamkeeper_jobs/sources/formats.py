@@ -8,19 +8,21 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from streamkeeper.declare.model import DELTA, FILE_FORMATS, KAFKA, RATE, Source
+from streamkeeper.declare.model import DELTA, FILE_FORMATS, KAFKA, RATE, SOCKET, Source
 from streamkeeper_jobs.sinks.job import Job
 from streamkeeper_jobs.sources.delta import DeltaInJob
 from streamkeeper_jobs.sources.files import FilesInJob
 from streamkeeper_jobs.sources.job_format import JobFormat
 from streamkeeper_jobs.sources.kafka import KafkaInJob
 from streamkeeper_jobs.sources.rate import RateInJob
+from streamkeeper_jobs.sources.socket import SocketInJob
 
 FORMATS: dict[str, JobFormat[Any, Any]] = {
     **dict.fromkeys(FILE_FORMATS, FilesInJob()),
     KAFKA: KafkaInJob(),
     DELTA: DeltaInJob(),
     RATE: RateInJob(),
+    SOCKET: SocketInJob(),
 }
 
 

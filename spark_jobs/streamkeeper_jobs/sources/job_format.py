@@ -51,6 +51,13 @@ class JobFormat(ABC, Generic[L, P]):
     Its position is planted as two batches then: without the first, that batch would be the whole source.
     """
 
+    def ended(self, spark: SparkSession, source: Source) -> str | None:
+        """Return why a source gives no more rows to a query that runs; None if it may give more.
+
+        Only sources with a connection are asked.
+        """
+        return None
+
     @abstractmethod
     def look(self, job: Job, source: Source, folder: str, schemas: Mapping[str, str]) -> L:
         """Return what a source holds now, exactly as Spark finds it.

@@ -241,10 +241,12 @@ def _generation(number: int | None, flows: Sequence[Flow], wrong: list[str]) -> 
 
 
 def _cannot(source: Source, mode: str) -> str:
-    return (
-        f"start is {mode}, which source {source.name} ({source.format}) cannot do. It can start after-last,"
-        " earliest, or at offsets."
+    ways = (
+        "after-last, which is a new connection, or from a generation"
+        if source.kind.connection
+        else "after-last, earliest, or at offsets"
     )
+    return f"start is {mode}, which source {source.name} ({source.format}) cannot do. It can start {ways}."
 
 
 def _moment(text: Any, now: datetime, wrong: list[str]) -> int | None:

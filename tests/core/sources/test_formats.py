@@ -26,7 +26,7 @@ STOOD = {"offset": 40, "timestamp": 1000}
 
 ROOMS = ("streamkeeper", "spark_jobs/streamkeeper_jobs", "plugins", "dags")
 OWN = ("streamkeeper/sources/", "spark_jobs/streamkeeper_jobs/sources/")
-NAMES = {"KAFKA", "DELTA", "RATE", "FILE_FORMATS"}
+NAMES = {"KAFKA", "DELTA", "RATE", "SOCKET", "FILE_FORMATS"}
 """Names of the formats, in :mod:`streamkeeper.declare.model`."""
 
 

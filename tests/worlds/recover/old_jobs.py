@@ -8,6 +8,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from streamkeeper.declare.model import AutoCdcFlow, View
+from streamkeeper.manifest.environment import opened_flow
 from tests.worlds.checkpoint_samples import confs
 from tests.worlds.flow_world import SCHEMA, Flowbed
 
@@ -36,7 +37,7 @@ def run_declared_job(bed: Flowbed) -> Path:
     The changes of a flow that is kept by key go to no table: such a job has a table of another kind.
     """
     declared = bed.flow().declaration
-    return _run(bed, lambda: _declared(bed), writes=declared.spec is None, mode=declared.mode)
+    return _run(bed, lambda: declared_frame(bed), writes=declared.spec is None, mode=declared.mode)
 
 
 def _run(
@@ -59,8 +60,9 @@ def _run(
     return folder
 
 
-def _declared(bed: Flowbed) -> DataFrame:
-    flow = bed.flow()
+def declared_frame(bed: Flowbed) -> DataFrame:
+    """Return the DataFrame of the bed's flow, as a job without Streamkeeper would make it."""
+    flow = opened_flow(bed.flow(), bed.settings)
     frames: dict[str, DataFrame] = {}
     for item in flow.pipeline.inputs(flow.declaration):
         if isinstance(item, View):
