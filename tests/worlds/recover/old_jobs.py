@@ -34,10 +34,13 @@ def run_declared_job(bed: Flowbed) -> Path:
     """Run the query that the bed's flow declares, as a job without Streamkeeper would, over all that is
     there; give its checkpoint.
 
-    The changes of a flow that is kept by key go to no table: such a job has a table of another kind.
+    The changes of a flow that is kept by key, and the rows of a sink, go to no table: such a job has a target
+    of another kind.
     """
-    declared = bed.flow().declaration
-    return _run(bed, lambda: declared_frame(bed), writes=declared.spec is None, mode=declared.mode)
+    flow = bed.flow()
+    declared = flow.declaration
+    writes = declared.spec is None and flow.pipeline.sink_of(declared) is None
+    return _run(bed, lambda: declared_frame(bed), writes=writes, mode=declared.mode)
 
 
 def _run(
