@@ -180,9 +180,8 @@ class Registry:
             )
         if self.tables[table].sink is not None:
             raise DeclarationError(
-                f"{where}: the quarantine {table} is a sink ({self.tables[table].where}). Allowed is a"
-                " table of"
-                " dp.create_streaming_table."
+                f"{where}: the quarantine {table} is a sink ({self.tables[table].where}). Allowed is a table"
+                " of dp.create_streaming_table."
             )
         writer = next((other for other in self.flows.values() if other.target == table), None)
         if writer is not None:
