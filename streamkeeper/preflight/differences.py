@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from streamkeeper.checkpoint.log_entries import PARTITIONS
-from streamkeeper.declare.model import AutoCdcFlow, Expectation, Source, Table, View
+from streamkeeper.declare.model import FILE_SINKS, AutoCdcFlow, Expectation, Source, Table, View
 from streamkeeper.declare.source_options import TOPICS
 from streamkeeper.manifest.manifest import Flow
 
@@ -51,9 +51,27 @@ def differences(before: Flow, now: Flow, pinned: Collection[str]) -> Iterator[st
     if isinstance(old_table, Table) and isinstance(table, Table) and (old_table.sink or table.sink):
         for said in _of_fields("The sink", old_table, table, ("name", "where", "function", "code")):
             yield f"{said.replace('has properties', 'has the options')} What was given so far stays there."
+        if old_table.sink == table.sink and old_table.code != table.code:
+            yield "The function of the sink changed: what it was given so far stays as it left it."
         return
     for said in _of_fields("The table", old_table, table, ("name", "where", "keys", "function", "code")):
         yield f"{said} That is of a new table; the one that is there keeps its own."
+
+
+def moved_files(before: Flow, now: Flow) -> str | None:
+    """Return why a flow cannot go on with its sink of files: the entries of its generation are in the log of
+    another folder. None if it can.
+    """
+    old, table = (flow.pipeline.sink_of(flow.declaration) for flow in (before, now))
+    if old is None or table is None or not {old.sink, table.sink} <= {*FILE_SINKS}:
+        return None
+    had, has = (one.properties["path"] for one in (old, table))
+    if had == has:
+        return None
+    return (
+        f"The sink {table.name} writes its files to {has}, and wrote them to {had}: the entries of this"
+        " generation are in the log of that folder. Reset the flow: its next generation begins in the new one."
+    )
 
 
 def _of_flow(before: Flow, now: Flow) -> Iterator[str]:

@@ -21,7 +21,7 @@ from streamkeeper.flows.position import last_begun
 from streamkeeper.manifest.environment import opened_flow
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.preflight import last_run
-from streamkeeper.preflight.differences import differences
+from streamkeeper.preflight.differences import differences, moved_files
 from streamkeeper.preflight.last_run import LastRun
 from streamkeeper.preflight.standing import standing
 from streamkeeper.preflight.verdict import UNCHANGED, Fit, Verdict
@@ -79,6 +79,9 @@ def _tried(
     if before is None:
         why = "Spark goes on. What the flow ran before is not known, so nothing was compared."
         return replace(verdict, fit=Fit.NOTED, why=(why, *stands.why))
+    moved = moved_files(before.flow(flow.name), flow) if before.pipeline else None
+    if moved is not None:
+        return replace(verdict, fit=Fit.BREAKS, why=(moved,), recovery="reset_checkpoint")
     more = (*_declared(before, flow, _kept(checkpoint, last)), *stands.why)
     return _compared(verdict, before, last_run.of(flow, normal_plan(frame), opened=opened), more)
 
