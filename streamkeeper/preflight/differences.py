@@ -70,7 +70,8 @@ def moved_files(before: Flow, now: Flow) -> str | None:
         return None
     return (
         f"The sink {table.name} writes its files to {has}, and wrote them to {had}: the entries of this"
-        " generation are in the log of that folder. Reset the flow: its next generation begins in the new one."
+        " generation are in the log of that folder. Reset the flow: its next generation begins in the new"
+        " one."
     )
 
 
