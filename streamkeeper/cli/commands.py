@@ -64,12 +64,14 @@ def check(
 
     With --analyze exit code 1 also says that Spark refuses a query, and 4 that it cannot be told of one.
     """
+    from streamkeeper.declare.driver import packages_note
     from streamkeeper.manifest.manifest import make_manifest
     from streamkeeper.preflight.verdict import EXIT_CODES, worst
 
     settings = Settings.from_environment()
     written = make_manifest(settings)
     found = list(written.flows())
+    notes = [note for flow in found if (note := packages_note(flow.declaration)) is not None]
     value = {
         "manifest": written.key,
         "flows": [
@@ -78,8 +80,10 @@ def check(
         ],
         "errors": dict(written.errors),
         "left_out": dict(written.left_out),
+        "notes": notes,
     }
     lines = [f"{flow.full_name} → {flow.declaration.target}  {flow.fingerprint}" for flow in found]
+    lines += [f"note: {note}" for note in notes]
     lines += [f"left out: {message}" for message in written.left_out.values()]
     lines += [f"error: {message}" for message in written.errors.values()]
     planned: tuple[Verdict, ...] = ()

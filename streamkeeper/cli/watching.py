@@ -128,9 +128,15 @@ def _in_words(value: dict[str, Any]) -> Iterator[str]:
         ],
     )
     declared = value["declaration"]
-    settings = [f"{name} = {text}" for name, text in declared["flow"]["spark_conf"].items()]
     trigger = "once" if declared["flow"]["once"] else f"every {declared['flow']['trigger']}"
-    yield from _part(f"Declared in {declared['file']}", [f"{trigger}, {declared['fingerprint']}", *settings])
+    yield from _part(f"Declared in {declared['file']}", [f"{trigger}, {declared['fingerprint']}"])
+    yield from _part(
+        "What its driver needs",
+        [
+            f"{name} = {text if isinstance(text, str) else ', '.join(text)}"
+            for name, text in declared["driver"].items()
+        ],
+    )
     spark = [f"{name}: {link}" for name, link in value["spark"].items() if link]
     yield from _part("Spark", spark)
     yield from _part(f"Log ({value['log']['where'] or 'unknown'})", value["log"]["lines"])

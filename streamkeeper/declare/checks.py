@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from streamkeeper.checkpoint.log_entries import CHANGELOG, PROVIDER, WATERMARK_POLICY
+from streamkeeper.declare.driver import Driver, check_settings
 from streamkeeper.declare.model import (
     ASK,
     DROP,
@@ -268,14 +269,30 @@ WATERMARK_POLICIES: Mapping[str, Mapping[str, str]] = {
 
 
 def conf_of(
-    flow: str, conf: object, where: Where, *, state_store: object = None, watermark_policy: object = None
+    flow: str,
+    conf: object,
+    where: Where,
+    *,
+    state_store: object = None,
+    watermark_policy: object = None,
+    driver: object = None,
 ) -> dict[str, str]:
-    """Return a flow's Spark settings: those that it gives, and those of its state that have names here.
+    """Return a flow's Spark settings: those that it gives, those that its driver needs, and those of its
+    state that have names here.
 
     :raises DeclarationError: a setting is a secret or has ``{env:…}`` in it, a name is unknown, or a setting
         is given both ways.
     """
-    found = spark_conf_of(flow, conf, where)
+    found = spark_conf_of(f"flow {flow}", conf, where)
+    if driver is not None:
+        needed = driver_given(driver, where).conf
+        twice = next((setting for setting in needed if setting in found), None)
+        if twice is not None:
+            raise DeclarationError(
+                f"{where}: the flow {flow} sets {twice} in its spark_conf and by its driver. Leave one of"
+                " them out."
+            )
+        found.update(needed)
     for name, wanted, known in (
         ("state_store", state_store, STATE_STORES),
         ("watermark_policy", watermark_policy, WATERMARK_POLICIES),
@@ -296,24 +313,36 @@ def conf_of(
     return found
 
 
-def spark_conf_of(flow: str, conf: object, where: Where) -> dict[str, str]:
-    """Return a flow's Spark settings as texts, after a check that none is a secret or has ``{env:…}`` in
-    it.
+def driver_given(driver: object, where: Where) -> Driver:
+    """Return what ``driver=`` was given."""
+    if not isinstance(driver, Driver):
+        raise DeclarationError(
+            f"{where}: driver is {driver!r}. Give what a driver needs: dp.driver(driver_memory='2g', …)."
+        )
+    return driver
+
+
+def spark_conf_of(what: str, conf: object, where: Where) -> dict[str, str]:
+    """Return Spark settings as texts, after a check that none is a secret, has ``{env:…}`` in it, or is
+    Streamkeeper's to set.
+
+    :param what: whose they are, such as ``flow f``.
     """
-    plain = options_of(f"flow {flow}", conf, where, reserved=())
+    plain = options_of(what, conf, where, reserved=())
+    check_settings(what, plain, where)
     for name, value in plain.items():
         # Settings are in the manifest and in the application's command line, which all users of a host can
         # read.
         if is_secret(name) and not name.endswith("keytab"):
             raise DeclarationError(
-                f"{where}: the flow {flow} has a secret in its spark_conf: {name}. What is declared is kept"
+                f"{where}: the {what} has a secret in its spark_conf: {name}. What is declared is kept"
                 " in the manifest and given to spark-submit as an argument, for all to read. Put it into"
                 " spark-defaults.conf (SPARK_CONF_DIR), or into a credential store that"
                 " spark.hadoop.hadoop.security.credential.provider.path names."
             )
         if "{env:" in value:
             raise DeclarationError(
-                f"{where}: the flow {flow} has {name}={value!r} in its spark_conf. Only options of sources"
+                f"{where}: the {what} has {name}={value!r} in its spark_conf. Only options of sources"
                 " take {env:NAME}: Spark would get the text as it stands. Give the value itself, or put"
                 " the setting into spark-defaults.conf (SPARK_CONF_DIR)."
             )

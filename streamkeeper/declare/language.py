@@ -13,6 +13,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
 from pkgutil import resolve_name
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from streamkeeper.declare.checks import (
     check_variables,
     conf_of,
     count_of_parameters,
+    driver_given,
     duration,
     expectations_of,
     filled_path,
@@ -34,7 +36,9 @@ from streamkeeper.declare.checks import (
     new_flow,
     options_of,
     share,
+    spark_conf_of,
 )
+from streamkeeper.declare.driver import NEEDS, Driver, driver_of
 from streamkeeper.declare.model import (
     APPEND,
     COMPLETE,
@@ -76,6 +80,7 @@ __all__ = [
     "create_sink",
     "create_source",
     "create_streaming_table",
+    "driver",
     "expect",
     "expect_all",
     "expect_all_or_drop",
@@ -492,6 +497,7 @@ def append_flow(
     rewind_window: str | None = None,
     state_store: str | None = None,
     watermark_policy: str | None = None,
+    driver: Driver | None = None,
 ) -> Callable[[Function], Function]:
     """Declare a flow that appends every row of its function's result to ``target``, exactly once.
 
@@ -518,12 +524,14 @@ def append_flow(
     :param watermark_policy: which of several watermarks rules: ``min``, the slowest, as Spark does without
         it, or ``max``, the fastest, which drops what slower streams deliver later. A checkpoint keeps it,
         too.
+    :param driver: what the flow's driver needs (:func:`driver`). What it names replaces the same of the
+        pipeline's (:func:`configure_pipeline`), lists as a whole.
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
     return _flow(
         APPEND, where, target, sources, name, trigger, spark_conf, on_failure, on_change, once, rewind_window,
-        state_store, watermark_policy,
+        state_store, watermark_policy, driver,
     )  # fmt: skip
 
 
@@ -541,6 +549,7 @@ def update_flow(
     rewind_window: str | None = None,
     state_store: str | None = None,
     watermark_policy: str | None = None,
+    driver: Driver | None = None,
 ) -> Callable[[Function], Function]:
     """Declare a flow whose query runs in Spark's output mode ``update``: an aggregate's updated rows replace
     those of the same key in ``target``, exactly once.
@@ -555,7 +564,7 @@ def update_flow(
     where = caller()
     return _flow(
         UPDATE, where, target, sources, name, trigger, spark_conf, on_failure, on_change, once, rewind_window,
-        state_store, watermark_policy,
+        state_store, watermark_policy, driver,
     )  # fmt: skip
 
 
@@ -573,6 +582,7 @@ def complete_flow(
     rewind_window: str | None = None,
     state_store: str | None = None,
     watermark_policy: str | None = None,
+    driver: Driver | None = None,
 ) -> Callable[[Function], Function]:
     """Declare a flow whose query runs in Spark's output mode ``complete``: each batch replaces the whole
     ``target``, exactly once. For small aggregates.
@@ -584,7 +594,7 @@ def complete_flow(
     where = caller()
     return _flow(
         COMPLETE, where, target, sources, name, trigger, spark_conf, on_failure, on_change, once,
-        rewind_window, state_store, watermark_policy,
+        rewind_window, state_store, watermark_policy, driver,
     )  # fmt: skip
 
 
@@ -602,6 +612,7 @@ def _flow(  # noqa: PLR0917 - it mirrors the decorators
     rewind_window: str | None,
     state_store: str | None,
     watermark_policy: str | None,
+    driver: Driver | None,
 ) -> Callable[[Function], Function]:
     def declare(function: Function) -> Function:
         registry = current(where)
@@ -611,7 +622,10 @@ def _flow(  # noqa: PLR0917 - it mirrors the decorators
         check_function(f"flow {flow}", function, where)
         inputs = inputs_of(f"flow {flow}", function, sources, where)
         window = duration(f"rewind_window of flow {flow}", rewind_window, where)
-        given = conf_of(flow, spark_conf, where, state_store=state_store, watermark_policy=watermark_policy)
+        given = conf_of(
+            flow, spark_conf, where,
+            state_store=state_store, watermark_policy=watermark_policy, driver=driver,
+        )  # fmt: skip
         conf = with_window(given, flow, window, often, once=once, where=where)
         registry.flows[flow] = AppendFlow(
             flow,
@@ -656,6 +670,7 @@ def create_auto_cdc_flow(
     rewind_window: str | None = None,
     state_store: str | None = None,
     watermark_policy: str | None = None,
+    driver: Driver | None = None,
 ) -> None:
     """Declare a flow that applies changes to ``target`` by key: the newest by sequence wins, in whatever
     order they arrive.
@@ -680,7 +695,7 @@ def create_auto_cdc_flow(
     :param track_history_column_list: SCD type 2: the columns whose change begins a new row of history, or
     :param track_history_except_column_list: the columns whose change does not.
     :param once: as for :func:`append_flow`, as are ``trigger``, ``spark_conf``, ``on_failure``,
-        ``on_change``, ``rewind_window``, ``state_store`` and ``watermark_policy``.
+        ``on_change``, ``rewind_window``, ``state_store``, ``watermark_policy`` and ``driver``.
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     given = dict(locals())
@@ -696,7 +711,10 @@ def create_auto_cdc_flow(
     often = how_often(flow, trigger, once, where)
     check_policies(flow, on_failure, on_change, once, where)
     window = duration(f"rewind_window of flow {flow}", rewind_window, where)
-    settings = conf_of(flow, spark_conf, where, state_store=state_store, watermark_policy=watermark_policy)
+    settings = conf_of(
+        flow, spark_conf, where,
+        state_store=state_store, watermark_policy=watermark_policy, driver=driver,
+    )  # fmt: skip
     conf = with_window(settings, flow, window, often, once=once, where=where)
     registry.flows[flow] = AutoCdcFlow(
         flow, str(target), source, spec, often, conf, where, on_failure, once, on_change
@@ -737,6 +755,45 @@ def notifier(classpath: str, **arguments: Any) -> Notifier:
 
 
 @known_parameters
+def driver(
+    *,
+    driver_memory: str | None = None,
+    driver_cores: int | None = None,
+    num_executors: int | None = None,
+    executor_memory: str | None = None,
+    executor_cores: int | None = None,
+    jars: Sequence[str | PurePath] | None = None,
+    packages: Sequence[str] | None = None,
+    py_files: Sequence[str | PurePath] | None = None,
+    archives: Sequence[str | PurePath] | None = None,
+    spark_conf: Mapping[str, object] | None = None,
+) -> Driver:
+    """Return what a driver needs, for ``driver=`` of :func:`configure_pipeline` or of a flow. The jobs of its
+    recoveries get it, too.
+
+    Names and values are those of spark-submit's options. Paths are absolute or URLs; ``{data}`` in one stands
+    for the data folder. A file that must be on this machine must be there.
+
+    :param driver_memory: heap of the driver's JVM, such as ``"2g"``; Spark's default is 1g. On a ``local``
+        master it is all that there is.
+    :param driver_cores: of a driver that a cluster runs itself.
+    :param num_executors: on a cluster; so are ``executor_memory`` (of one) and ``executor_cores`` (of one).
+    :param jars: for the class path of driver and executors.
+    :param packages: jars by ``group:artifact:version`` of Maven, with all that they need. The first start on
+        a host downloads them; later ones take them from Ivy's cache.
+    :param py_files: ``.py``, ``.zip`` or ``.egg`` for Python's path of driver and executors. Modules beside
+        the pipeline file need not be named.
+    :param archives: unpacked in the working folder of each executor; ``path#name`` names the folder.
+    :param spark_conf: further settings, as of a flow.
+    :raises DeclarationError: with file, line, what was found and what is allowed.
+    """
+    given = dict(locals())
+    where = caller()
+    conf = spark_conf_of("driver", given.pop("spark_conf"), where)
+    return driver_of({name: given[name] for name in NEEDS}, conf, current(where).data, where)
+
+
+@known_parameters
 def configure_pipeline(
     *,
     shared_driver: bool = False,
@@ -746,6 +803,7 @@ def configure_pipeline(
     behind_for: str = "10 minutes",
     late_above: float | None = DEFAULT_LATE,
     rehearse: Sequence[str] = (),
+    driver: Driver | None = None,
 ) -> None:
     """Configure all flows of the pipeline, once a file.
 
@@ -759,6 +817,7 @@ def configure_pipeline(
     :param late_above: alert when more than this share of an hour's rows was dropped as late, by the
         watermark; None for no such alert.
     :param rehearse: recoveries that are refused unless they were rehearsed, such as ``["full_refresh"]``.
+    :param driver: what the driver of each flow needs, or the shared one (:func:`driver`).
     :raises DeclarationError: with file, line, what was found and what is allowed.
     """
     where = caller()
@@ -786,6 +845,7 @@ def configure_pipeline(
         share("late_above", late_above, where),
         tuple(rehearse),
         where,
+        None if driver is None else driver_given(driver, where),
     )
 
 

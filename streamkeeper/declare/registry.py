@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkeeper.declare.auto_cdc import check_tables, with_keys
+from streamkeeper.declare.driver import Driver, check_shareable
 from streamkeeper.declare.fingerprint import hash_of, without_decorators
 from streamkeeper.declare.model import (
     DEFAULT_BEHIND_FOR,
@@ -31,7 +32,6 @@ from streamkeeper.declare.model import (
     Where,
     quarantine_of,
 )
-from streamkeeper.declare.shared_driver import check_shareable
 from streamkeeper.declare.source_options import check_connections, check_no_echo
 from streamkeeper.errors import DeclarationError
 
@@ -60,6 +60,7 @@ class Options:
     late_above: float | None = DEFAULT_LATE
     rehearse: tuple[str, ...] = ()
     where: Where | None = None
+    driver: Driver | None = None
 
 
 class Registry:
@@ -110,6 +111,12 @@ class Registry:
         self.flows = {name: with_keys(flow, self.tables[flow.target]) for name, flow in self.flows.items()}
         self._add_expectations()
         options = self.options or Options()
+        if options.driver is not None:
+            needed = options.driver.conf
+            self.flows = {
+                name: replace(flow, spark_conf={**needed, **flow.spark_conf})
+                for name, flow in self.flows.items()
+            }
         if options.shared_driver:
             check_shareable(tuple(self.flows.values()))
         pipeline = Pipeline(

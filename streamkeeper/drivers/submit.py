@@ -14,10 +14,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from streamkeeper.checkpoint.log_entries import PARTITIONS
+from streamkeeper.declare.driver import (
+    CHECKPOINT_MANAGER,
+    FAIR,
+    LISTS,
+    LOG_STORE,
+    OURS,
+    REFUSED,
+    common_conf,
+    executors_conf,
+    job_conf,
+)
 from streamkeeper.declare.model import AnyFlow, Pipeline
-from streamkeeper.declare.shared_driver import FAIR, common_conf, job_conf
 from streamkeeper.drivers import clusters
-from streamkeeper.errors import DeclarationError, SettingsError
+from streamkeeper.errors import SettingsError
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import DEFAULT_MASTER, PROJECT, Settings, is_s3
 from streamkeeper.user_environment import environment
@@ -44,31 +54,8 @@ SUPERVISED_VARIABLE = "STREAMKEEPER_SUPERVISED"
 (streamkeeper.drivers.supervision).
 """
 
-_LOG_STORE = "streamkeeper.storage.S3LogStore"
 _CHECKPOINT_MANAGER = "streamkeeper.storage.S3CheckpointFileManager"
-
-OURS: Mapping[str, str] = {
-    "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
-    "spark.sql.streaming.offsetLog.formatVersion": "2",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Delta chooses by the scheme, and s3 and s3a are one place.
-    "spark.delta.logStore.s3.impl": _LOG_STORE,
-    "spark.delta.logStore.s3a.impl": _LOG_STORE,
-}
-"""Settings on which positions by source name, and Delta, depend. A flow that sets one of them is refused."""
-
-CHECKPOINT_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-"""Setting of the class that writes checkpoints; Streamkeeper's own if they are on S3."""
-
 _DELTA = "io.delta.sql.DeltaSparkSessionExtension"
-_REFUSED = (
-    *OURS,
-    CHECKPOINT_MANAGER,
-    "spark.delta.logStore.class",
-    "spark.sql.streaming.checkpointLocation",
-    "spark.databricks.delta.write.txnAppId",
-    "spark.databricks.delta.write.txnVersion",
-)
 _LOCAL = re.compile(r"local(?:\[([0-9]+|\*)(?:,[0-9]+)?\])?")
 
 
@@ -78,10 +65,7 @@ def spark_settings(settings: Settings, flow: AnyFlow, master: str = DEFAULT_MAST
     On ``local`` masters the jars are put on the class path as they are, and shuffles, snapshots of Delta
     tables and addresses suit one machine. Elsewhere the jars are shipped to the executors. The flow's
     ``spark_conf`` overrides the defaults.
-
-    :raises DeclarationError: the flow sets what Streamkeeper must set itself.
     """
-    check_allowed(flow)
     return _application(settings, flow.spark_conf, master)
 
 
@@ -89,16 +73,11 @@ def shared_settings(settings: Settings, pipeline: Pipeline, master: str = DEFAUL
     """Return the ``--conf`` values of the application that all flows of a pipeline share: settings that all
     declare alike, and FAIR scheduling.
     """
-    common = {name: value for name, value in common_conf(pipeline.flows).items() if name not in _REFUSED}
-    return {**_application(settings, common, master), **FAIR}
+    return {**_application(settings, common_conf(pipeline.flows), master), **FAIR}
 
 
 def application_settings(settings: Settings, flow: Flow, master: str = DEFAULT_MASTER) -> dict[str, str]:
-    """Return the ``--conf`` values of a flow's application, its own or its pipeline's.
-
-    :raises DeclarationError: the flow has an application of its own, and sets what Streamkeeper must set
-        itself.
-    """
+    """Return the ``--conf`` values of a flow's application, its own or its pipeline's."""
     if flow.pipeline.shared_driver:
         return shared_settings(settings, flow.pipeline, master)
     return spark_settings(settings, flow.declaration, master)
@@ -110,22 +89,7 @@ def job_settings(
     """Return the ``--conf`` values of an application that runs no flow, but works on tables or checkpoints of
     some.
     """
-    return _application(
-        settings, {name: value for name, value in job_conf(flows).items() if name not in _REFUSED}, master
-    )
-
-
-def check_allowed(flow: AnyFlow) -> None:
-    """Check that a flow does not set Streamkeeper's own settings.
-
-    :raises DeclarationError: it does.
-    """
-    refused = sorted(set(flow.spark_conf) & set(_REFUSED))
-    if refused:
-        raise DeclarationError(
-            f"{flow.where}: the flow {flow.name} sets {', '.join(refused)}. Positions by source name and"
-            " exact commits depend on what Streamkeeper sets there. Leave them out of spark_conf."
-        )
+    return _application(settings, job_conf(flows), master)
 
 
 def application_name(flows: Sequence[Flow]) -> str:
@@ -164,11 +128,17 @@ class Submission:
         jars = sorted(settings.jars.glob("*.jar"))
         if not jars:
             raise SettingsError(f"There are no jars in {settings.jars}. Run `make setup`.")
+        modules = self.conf.get(LISTS["py_files"], "")
         return replace(
             self,
             application=jars[0],
-            arguments=(str(self.application), "", *self.arguments),
-            conf={**self.conf, clusters.AWAITED: "true"} if wait else self.conf,
+            arguments=(str(self.application), modules, *self.arguments),
+            conf={
+                **self.conf,
+                # spark-submit ships them only with an application that is Python to it.
+                **({"spark.files": _joined(self.conf.get("spark.files"), modules)} if modules else {}),
+                **({clusters.AWAITED: "true"} if wait else {}),
+            },
             environment={**self.environment, clusters.PAGE_VARIABLE: page},
             java_class=clusters.RUNNER,
         )
@@ -185,10 +155,7 @@ class Submission:
 def driver(
     settings: Settings, flows: Sequence[Flow], master: str = DEFAULT_MASTER, available_now: bool = False
 ) -> Submission:
-    """Return the submission of a flow's driver, or of a pipeline's shared one.
-
-    :raises DeclarationError: the flow sets what Streamkeeper must set itself.
-    """
+    """Return the submission of a flow's driver, or of a pipeline's shared one."""
     asked = [part for flow in flows for part in ("--flow", flow.full_name)] + (
         ["--available-now"] if available_now else []
     )
@@ -200,7 +167,7 @@ def written_by(settings: Settings) -> dict[str, str]:
     """Return the classes of jvm/ that write checkpoints and tables, where these are on S3."""
     return {
         **({"checkpoint": _CHECKPOINT_MANAGER} if is_s3(settings.state) else {}),
-        **({"table": _LOG_STORE} if is_s3(settings.warehouse) else {}),
+        **({"table": LOG_STORE} if is_s3(settings.warehouse) else {}),
     }
 
 
@@ -225,7 +192,9 @@ def _application(settings: Settings, declared: Mapping[str, str], master: str) -
     ]
     return {
         **defaults,
-        **declared,
+        **executors_conf(declared, master),
+        # A flow that keeps its declaration of an earlier release may still have them.
+        **{name: value for name, value in declared.items() if name not in REFUSED},
         **OURS,
         **_checkpoints(settings.state),
         **_jars(settings.jars, declared, cores is not None),
@@ -299,13 +268,13 @@ def _checkpoints(state: str) -> dict[str, str]:
     return {CHECKPOINT_MANAGER: _CHECKPOINT_MANAGER} if is_s3(state) else {}
 
 
+def _joined(*lists: str | None) -> str:
+    return ",".join(item for item in lists if item)
+
+
 def _jars(folder: Path, declared: Mapping[str, str], local: bool) -> dict[str, str]:
     if local:
         before = declared.get("spark.driver.extraClassPath")
         return {"spark.driver.extraClassPath": f"{before}:{folder}/*" if before else f"{folder}/*"}
-    before = declared.get("spark.jars")
-    return {
-        "spark.jars": ",".join(
-            [*([before] if before else []), *(str(jar) for jar in sorted(folder.glob("*.jar")))]
-        )
-    }
+    ours = (str(jar) for jar in sorted(folder.glob("*.jar")))
+    return {LISTS["jars"]: _joined(declared.get(LISTS["jars"]), *ours)}

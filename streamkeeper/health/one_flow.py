@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from streamkeeper.amounts import in_words
+from streamkeeper.declare.driver import needs_of
 from streamkeeper.declare.model import pipeline_to_json, without_code
 from streamkeeper.declare.offsets import describe
 from streamkeeper.delta import log as delta_log
@@ -148,13 +149,17 @@ def _backups(home: FlowHome, table: str) -> list[dict[str, Any]]:
 
 
 def _declaration(flow: Flow) -> dict[str, Any]:
-    """Return what is declared of a flow: itself, its sources, its views without code, and its table."""
+    """Return what is declared of a flow: itself, what its driver needs, its sources, its views without code,
+    and its table.
+    """
     plain = pipeline_to_json(without_code(flow.pipeline))
     read = {item.name for item in flow.pipeline.inputs(flow.declaration)}
+    own = next(item for item in plain["flows"] if item["name"] == flow.name)
     return {
         "file": flow.pipeline.file,
         "fingerprint": flow.fingerprint,
-        "flow": next(item for item in plain["flows"] if item["name"] == flow.name),
+        "flow": {name: value for name, value in own.items() if name != "spark_conf"},
+        "driver": redact(needs_of(own["spark_conf"])),
         "sources": redact([item for item in plain["sources"] if item["name"] in read]),
         "views": [item["name"] for item in plain["views"] if item["name"] in read],
         "table": next(item for item in plain["tables"] if item["name"] == flow.declaration.target),

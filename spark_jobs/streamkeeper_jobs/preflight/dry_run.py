@@ -17,8 +17,8 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StringT
 
 from streamkeeper.checkpoint import Checkpoint, OffsetEntry, write_offsets
 from streamkeeper.checkpoint.log_entries import PARTITIONS
+from streamkeeper.declare.driver import is_of_session
 from streamkeeper.declare.model import COMPLETE, UPDATE, AppendFlow
-from streamkeeper.declare.shared_driver import is_of_session
 from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers.failures import Failure, classify
 from streamkeeper.errors import DeclarationError, RecoveryError

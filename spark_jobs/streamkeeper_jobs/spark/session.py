@@ -13,15 +13,16 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
-from streamkeeper.declare.model import Pipeline
-from streamkeeper.declare.shared_driver import FAIR, common_conf, own_conf
-from streamkeeper.drivers.submit import (
+from streamkeeper.declare.driver import (
+    AT_SUBMISSION,
     CHECKPOINT_MANAGER,
+    FAIR,
     OURS,
-    check_allowed,
-    shared_settings,
-    spark_settings,
+    common_conf,
+    own_conf,
 )
+from streamkeeper.declare.model import Pipeline
+from streamkeeper.drivers.submit import shared_settings, spark_settings
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import DEFAULT_MASTER, Settings
 from streamkeeper_jobs.spark.jvm import classes
@@ -51,9 +52,8 @@ def open_session(settings: Settings, flow: Flow) -> SparkSession:
     The master is that of spark-submit. Its settings take precedence over the defaults of
     :func:`streamkeeper.drivers.submit.spark_settings`. What the flow declares takes precedence over
     spark-submit, since it may be newer than the submission, and so does what Streamkeeper must set itself. So
-    a plain ``spark-submit run_flow.py`` or ``python run_flow.py`` runs the same flow.
-
-    :raises DeclarationError: the flow sets what Streamkeeper must set itself.
+    a plain ``spark-submit run_flow.py`` or ``python run_flow.py`` runs the same flow. What took effect at
+    spark-submit stays as it left that.
     """
     told = _told()
     wanted = spark_settings(settings, flow.declaration, _master(told))
@@ -77,10 +77,8 @@ class SharedApplication:
         others. Threads of Python are threads of the JVM (``PYSPARK_PIN_THREAD``), so pool and active session
         are the calling thread's alone; a streaming query inherits both from the thread that starts it.
 
-        :raises DeclarationError: the flow sets what Streamkeeper must set itself.
         :raises AnalysisException: it sets for itself what only a whole application can have.
         """
-        check_allowed(flow.declaration)
         session = self._open().newSession()
         for name, value in own_conf(flow.declaration, self._pipeline.flows).items():
             session.conf.set(name, value)
@@ -159,7 +157,7 @@ def _open(
 ) -> SparkSession:
     builder = SparkSession.builder.appName(name).master(_master(told))
     for key, value in wanted.items():
-        if key in _ALWAYS or key in declared or key not in told:
+        if key in _ALWAYS or key not in told or (key in declared and key not in AT_SUBMISSION):
             builder = builder.config(key, value)
     session = builder.getOrCreate()
     _quiet(session)

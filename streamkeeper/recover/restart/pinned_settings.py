@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from streamkeeper.checkpoint.log_entries import PARTITIONS, WATERMARK_POLICY
-from streamkeeper.drivers.submit import OURS
+from streamkeeper.declare.driver import OURS
 from streamkeeper.errors import CheckpointError
 from streamkeeper.flows.position import CommittedPosition
 from streamkeeper.manifest.manifest import Flow

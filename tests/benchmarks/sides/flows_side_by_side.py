@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from streamkeeper.declare.driver import OURS
 from streamkeeper.drivers import submit
 from streamkeeper.manifest.manifest import Flow, read_manifest
 from streamkeeper.settings import PROJECT, Settings
@@ -81,7 +82,7 @@ class Bench:
 
     def run_bare(self, view: str, checkpoint: str = "checkpoint") -> float:
         """Run the bare query over what is there, with the same Spark settings; give when it was started."""
-        ours = [name for name in submit.OURS if name.startswith("spark.sql.streaming")]
+        ours = [name for name in OURS if name.startswith("spark.sql.streaming")]
         confs = {
             name: value
             for name, value in submit.spark_settings(self.settings, self.flow().declaration).items()

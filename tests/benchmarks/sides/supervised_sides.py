@@ -19,6 +19,7 @@ from pathlib import Path
 
 from demo.airflow.service import AirflowService
 from demo.processes import end_group, session_members, started
+from streamkeeper.declare.driver import OURS
 from streamkeeper.delta import log as delta_log
 from streamkeeper.drivers import submit
 from streamkeeper.flows import leases
@@ -159,7 +160,7 @@ def _settings(bench: Bench) -> dict[str, str]:
     return {
         name: value
         for name, value in given.items()
-        if not (name in submit.OURS and name.startswith("spark.sql.streaming"))
+        if not (name in OURS and name.startswith("spark.sql.streaming"))
     }
 
 

@@ -172,6 +172,22 @@ def test_a_flow_is_shown_whole_in_the_terminal_and_as_json(command: Command, sta
     assert (value["table"]["version"], value["backups"], value["spark"]["ui"]) == (None, [], None)
 
 
+def test_what_a_driver_needs_is_shown_and_that_packages_are_downloaded_is_noted(
+    command: Command, stands: World
+) -> None:
+    needs = 'dp.driver(driver_memory="2g", packages=["org.example:udfs:1.2.0", "org.example:more:1.0"])'
+    stands.declare(EVENTS.replace('name="clean_events",', f'name="clean_events", driver={needs},'))
+    said = command("check").stdout
+    assert "note: events.py, line " in said
+    assert "needs packages of Maven (org.example:udfs:1.2.0,org.example:more:1.0)" in said
+    text = command("flow", FLOW).stdout
+    shown = "  driver_memory = 2g\n  packages = org.example:udfs:1.2.0, org.example:more:1.0\n"
+    assert f"What its driver needs\n{shown}" in text
+    declared = json.loads(command("flow", FLOW, "--json").stdout)["declaration"]
+    assert declared["driver"]["driver_memory"] == "2g"
+    assert "spark_conf" not in declared["flow"], "it is shown once"
+
+
 def test_a_hold_for_two_hours_says_until_when(command: Command, stands: World) -> None:
     assert command("hold", FLOW, "--for", "2h", "--reason", "disks").returncode == 0
     (hold,) = holds.all_of(stands.home)

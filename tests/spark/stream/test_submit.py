@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from streamkeeper.declare.driver import CHECKPOINT_MANAGER, OURS
 from streamkeeper.declare.model import AppendFlow, Pipeline, Where
 from streamkeeper.drivers import submit
-from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest.manifest import Flow
 from streamkeeper.settings import Settings
 
@@ -56,22 +56,6 @@ def test_what_a_flow_declares_comes_after_the_defaults_and_beside_what_is_needed
     assert given["spark.driver.extraClassPath"] == f"/more.jar:{settings.jars}/*"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *submit.OURS,
-        submit.CHECKPOINT_MANAGER,
-        "spark.sql.streaming.checkpointLocation",
-        "spark.databricks.delta.write.txnVersion",
-    ],
-)
-def test_a_flow_cannot_set_what_exactness_depends_on(settings: Settings, name: str) -> None:
-    with pytest.raises(
-        DeclarationError, match=rf"events\.py, line 12: the flow clean_events sets {name}.*Leave them out"
-    ):
-        submit.spark_settings(settings, replace(FLOW, spark_conf={name: "x"}))
-
-
 def test_the_environment_makes_the_driver_use_this_python_and_these_settings(settings: Settings) -> None:
     given = submit.environment(settings, {"PATH": "/usr/bin", "PYTHONPATH": "/mine"})
     assert Settings.from_environment(given) == settings
@@ -112,7 +96,7 @@ def test_a_job_leaves_out_what_a_flow_may_not_set(settings: Settings) -> None:
     refused = {"spark.sql.streaming.checkpointLocation": "/x", "spark.sql.catalog.spark_catalog": "x"}
     given = step_of(refused, master="local[2]", settings=settings)
     assert "spark.sql.streaming.checkpointLocation" not in given
-    assert given["spark.sql.catalog.spark_catalog"] == submit.OURS["spark.sql.catalog.spark_catalog"]
+    assert given["spark.sql.catalog.spark_catalog"] == OURS["spark.sql.catalog.spark_catalog"]
 
 
 @pytest.mark.parametrize(
@@ -160,6 +144,6 @@ def test_checkpoints_on_s3_and_the_logs_of_both_schemes_are_written_by_classes_o
     settings: Settings, scheme: str
 ) -> None:
     there = submit.spark_settings(replace(settings, state=f"{scheme}://bucket/state"), FLOW)
-    assert there[submit.CHECKPOINT_MANAGER] == "streamkeeper.storage.S3CheckpointFileManager"
+    assert there[CHECKPOINT_MANAGER] == "streamkeeper.storage.S3CheckpointFileManager"
     assert there[f"spark.delta.logStore.{scheme}.impl"] == "streamkeeper.storage.S3LogStore"
-    assert submit.CHECKPOINT_MANAGER not in submit.spark_settings(settings, FLOW), "state on a local disk"
+    assert CHECKPOINT_MANAGER not in submit.spark_settings(settings, FLOW), "state on a local disk"

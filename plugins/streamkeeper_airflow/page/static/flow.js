@@ -127,6 +127,7 @@ export function Flow({ found }) {
       titles: ["Backup", "When", "Rows", "Size", "Version"],
       rows: [...backups].reverse().map((one) => [one.id, moment(one.at), whole(one.rows), size(one.bytes), one.version]) })),
     h(Card, { title: "Declaration" }, h(Small, null, declaration.file), h(Declared, { title: "Flow", of: declaration.flow }),
+      Object.keys(declaration.driver).length > 0 && h(Declared, { title: "What its driver needs", of: declaration.driver }),
       declaration.sources.map((one) => h(Declared, { key: one.name, title: `Source ${one.name}`, of: one })),
       h(Declared, { title: "Table", of: declaration.table })),
     h(Log, { log: found.log }));

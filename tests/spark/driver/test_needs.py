@@ -1,0 +1,97 @@
+"""A driver as a process has what its flow needs: memory, a jar, Python modules; another need is a restart."""
+
+from __future__ import annotations
+
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from streamkeeper.exit_codes import Outcome
+from tests.worlds.drivers import batch_of
+from tests.worlds.flow_world import Flowbed, pipeline
+from tools.ivy import pyspark_jars
+from tools.java import find_javac
+
+JAVA = """package org.example;
+
+public class Twice implements org.apache.spark.sql.api.java.UDF1<Integer, Integer> {
+  public Integer call(Integer n) {
+    return 2 * n;
+  }
+}
+"""
+NEEDS = """
+import labels
+dp.configure_pipeline(driver=dp.driver(driver_memory="{memory}", jars=["{here}/twice.jar"]))
+"""
+FLOW = """with_all(events)
+
+def with_all(events):
+    spark = events.sparkSession
+    spark.udf.registerJavaFunction("twice", "org.example.Twice", "int")
+    heap = spark._jvm.java.lang.Runtime.getRuntime().maxMemory()
+    label = F.udf(lambda n: labels.of(n) + "/" + __import__("packed").NAME)
+    twice = F.expr("twice(n)").alias("twice")
+    return events.select("n", twice, label("n").alias("label"), F.lit(heap).alias("heap"))
+"""
+
+
+def make_jar(folder: Path) -> None:
+    source = folder / "Twice.java"
+    source.write_text(JAVA)
+    command = [str(find_javac()), "-d", str(folder), "-cp", f"{pyspark_jars()}/*", str(source)]
+    subprocess.run(command, check=True)
+    with zipfile.ZipFile(folder / "twice.jar", "w") as jar:
+        jar.write(folder / "org" / "example" / "Twice.class", "org/example/Twice.class")
+
+
+@pytest.fixture
+def needy(bed: Flowbed, tmp_path: Path) -> Flowbed:
+    """A flow with a module beside its file, a jar, a zip of modules, and a memory of 600 MiB."""
+    make_jar(tmp_path)
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as packed:
+        packed.writestr("packed.py", "NAME = 'from a zip'\n")
+    (bed.settings.pipelines / "labels.py").write_text("def of(n):\n    return f'n{n}'\n")
+    bed.declare(text("600m", tmp_path))
+    bed.arrive(1, 2)
+    return bed
+
+
+def text(memory: str, here: Path) -> str:
+    made = pipeline(more=NEEDS.format(memory=memory, here=here), flow=FLOW)
+    more = f'trigger="200 milliseconds", driver=dp.driver(py_files=["{here}/packed.zip"])'
+    return made.replace('trigger="200 milliseconds"', more)
+
+
+def rows(bed: Flowbed) -> set[tuple[int, int, str]]:
+    return {(row["n"], row["twice"], row["label"]) for row in bed.rows()}
+
+
+def heaps(bed: Flowbed) -> dict[int, int]:
+    """Return the heap of the JVM that wrote each row, in MiB: some collectors show a part of it."""
+    return {row["n"]: row["heap"] >> 20 for row in bed.rows()}
+
+
+def test_a_driver_has_the_memory_the_jar_and_the_modules_that_its_flow_needs(needy: Flowbed) -> None:
+    with needy.driver("--available-now") as driver:
+        assert driver.wait() == Outcome.STOPPED, driver.said()[-3000:]
+    assert rows(needy) == {(1, 2, "n1/from a zip"), (2, 4, "n2/from a zip")}
+    assert all(500 < heap <= 600 for heap in heaps(needy).values()), heaps(needy)
+
+
+@pytest.mark.long
+def test_another_need_ends_the_driver_after_its_batch_and_the_next_one_has_it(
+    needy: Flowbed, tmp_path: Path
+) -> None:
+    with needy.driver() as driver:
+        driver.until(lambda: batch_of(needy) == 0)
+        needy.declare(text("900m", tmp_path))
+        assert driver.wait() == Outcome.STOPPED, driver.said()[-3000:]
+    needy.arrive(3)
+    with needy.driver("--available-now") as driver:
+        assert driver.wait() == Outcome.STOPPED, driver.said()[-3000:]
+    found = heaps(needy)
+    assert found[1] <= 600, found
+    assert 700 < found[3] <= 900, found
