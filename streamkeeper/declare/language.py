@@ -262,8 +262,8 @@ def create_initial_state(
     that is copied.
 
     :param name: letters, digits, underscores.
-    :param schema: a DDL string (``"fruit STRING, pieces BIGINT"``); for a table the columns that it must have,
-        all of its own by default.
+    :param schema: a DDL string (``"fruit STRING, pieces BIGINT"``). For a table, the columns that it must
+        have; all of its own by default.
     :param rows: dicts by column, one value for each, at most 1,000. Times are ISO texts or ``datetime``.
     :param table: instead of rows, a table of the warehouse, read at its version of the moment when a
         generation begins.

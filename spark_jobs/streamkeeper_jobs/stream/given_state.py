@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import from_json
@@ -21,6 +22,7 @@ from streamkeeper.declare.model import AppendFlow, GivenState
 from streamkeeper.delta import log as delta_log
 from streamkeeper.errors import DeclarationError
 from streamkeeper.manifest.manifest import Flow
+from streamkeeper_jobs.spark.exceptions import causes_of
 from streamkeeper_jobs.spark.session import spark_url
 from streamkeeper_jobs.spark.stateful_operators import keys_of_given_states
 
@@ -46,10 +48,11 @@ def _from_rows(spark: SparkSession, given: GivenState) -> DataFrame:
         texts = spark.createDataFrame([(json.dumps(row),) for row in given.rows], "row STRING")
         rows = texts.select(from_json("row", schema, {"mode": "FAILFAST"}).alias("row")).select("row.*")
         return spark.createDataFrame(rows.collect() if given.rows else [], schema)
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
+        said = causes_of(error)[-1].message.partition("\n")[0]
         raise DeclarationError(
             f"{given.where}: the rows of the initial state {given.name} do not fit {given.schema!r}: Spark"
-            f" says {str(error).partition(chr(10))[0]} Correct the rows, or the schema."
+            f" says {said} Correct the rows, or the schema."
         ) from error
 
 
