@@ -16,7 +16,7 @@ from typing import Any
 _COLUMN = re.compile(r"\s*(?:`([^`]+)`|([A-Za-z_]\w*))\s*:?\s+(.+?)\s*", re.DOTALL)
 _NOT_NULL = re.compile(r"\s+NOT\s+NULL\b", re.IGNORECASE)
 _COMMENT = re.compile(r"\s+COMMENT\s+('[^']*'|\"[^\"]*\")", re.IGNORECASE)
-_TYPE = re.compile(r"([A-Z_]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\b.*", re.DOTALL)
+_TYPE = re.compile(r"([A-Z_]+)\b\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?.*", re.DOTALL)
 
 
 @dataclass(frozen=True)
