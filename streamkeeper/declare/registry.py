@@ -23,6 +23,7 @@ from streamkeeper.declare.model import (
     AnyFlow,
     AppendFlow,
     Expectation,
+    GivenState,
     Notifier,
     Pipeline,
     Schedule,
@@ -72,6 +73,7 @@ class Registry:
         self.views: dict[str, View] = {}
         self.tables: dict[str, Table] = {}
         self.flows: dict[str, AnyFlow] = {}
+        self.initial_states: dict[str, GivenState] = {}
         self.schedules: dict[str, Schedule] = {}
         self.options: Options | None = None
         self.expected_of_tables: dict[str, tuple[Expectation, ...]] = {}

@@ -59,6 +59,7 @@ from streamkeeper_jobs.spark.object_storage import check_conditional_writes
 from streamkeeper_jobs.spark.stateful_operators import stateful_operators
 from streamkeeper_jobs.stream.batch_header import pin_state_partitions
 from streamkeeper_jobs.stream.declaration_watch import Declaration
+from streamkeeper_jobs.stream.given_state import as_recorded
 from streamkeeper_jobs.stream.logical_plan import normal_plan
 from streamkeeper_jobs.stream.query import StillRunning, ended, follow
 from streamkeeper_jobs.stream.watch import NothingYet, Reason, Stopped, Watch
@@ -253,12 +254,14 @@ def _run_generation(job: Job, declared: Flow) -> None:
     if start is None:
         start = begin(job, generation)
     schemas = learn_schemas(job, start.schemas)
+    checkpoint = Checkpoint(job.home.storage, start.checkpoint)
+    spent = checkpoint.last_commit() is not None
+    job = replace(job, flow=as_recorded(job.spark, job.flow, start.evidence, spent=spent))
     frame = job.frame(schemas, checkpoint=start.checkpoint)
     operators = stateful_operators(frame)
     job.watch.tell(details={"operators": list(operators), UI: job.spark.sparkContext.uiWebUrl})
     progress = Progress(job, start, operators)
     check_consistency(job, generation, start)
-    checkpoint = Checkpoint(job.home.storage, start.checkpoint)
     check_sources(job.flow, checkpoint)
     check_histories(job, start)
     begin_connections(job, checkpoint, generation.query_id)

@@ -30,6 +30,7 @@ from streamkeeper.storage import Storage
 from streamkeeper_jobs.generation.consistency import check_sources
 from streamkeeper_jobs.preflight.dry_run import DoesNotFit, Rehearsal, rehearse
 from streamkeeper_jobs.sources.formats import look_with_spark
+from streamkeeper_jobs.stream.given_state import as_recorded
 from streamkeeper_jobs.stream.logical_plan import normal_plan
 from streamkeeper_jobs.stream.readers import is_empty, is_there
 
@@ -61,9 +62,10 @@ def _tried(
     assert begun is not None, "a flow that never began needs no Spark"
     generation, start = begun
     checkpoint = Checkpoint(home.storage, start.checkpoint)
-    opened = opened_flow(flow, settings)
-    check_sources(opened, checkpoint)
     last = checkpoint.last_commit()
+    opened = opened_flow(flow, settings)
+    opened = as_recorded(spark, opened, start.evidence, spent=last is not None)
+    check_sources(opened, checkpoint)
     first = replace(verdict, why=("It has no batch yet, so there is no state that must fit.",))
     awaited = tuple(_awaited(spark, opened, start.schemas))
     if awaited:

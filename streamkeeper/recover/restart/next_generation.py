@@ -182,7 +182,7 @@ def next_plan(
         stateful=present.stateful,
         operators_before=present.operators,
         prices=prices,
-        notes=(*notes, *_quarantine_notes(flow)),
+        notes=(*notes, *_initial_state_notes(flow, restart.state), *_quarantine_notes(flow)),
         keeps_schemas=keeps_schemas,
         once=flow.declaration.once,
         failure=present.failure,
@@ -268,6 +268,20 @@ def _result_notes(flow: Flow) -> Iterator[str]:
         )
     else:
         yield f"The first batch of the new generation replaces all rows of {target}."
+
+
+def _initial_state_notes(flow: Flow, state: InitialState) -> Iterator[str]:
+    """Yield whether a flow's initial state is given to the next generation."""
+    given = flow.declaration.initial_state
+    if given is None:
+        return
+    read = "" if given.table is None else " It is read as it is when the generation begins."
+    if state == COPIED:
+        yield f"Initial state {given}: not given again, since the copied state began with its own."
+    elif state == REBUILT:
+        yield f"Initial state {given}: given again, and history after it.{read}"
+    else:
+        yield f"Initial state {given}: given again; the state starts with it and nothing else.{read}"
 
 
 def _quarantine_notes(flow: Flow) -> Iterator[str]:

@@ -16,6 +16,7 @@ from tests.worlds.flow_world import DEDUPE, SCHEMA, pipeline
 from tests.worlds.preflight import meanwhile
 from tests.worlds.sources.source_world import DELTA, KAFKA
 from tests.worlds.state_stores import PROVIDER, ROCKS, with_conf
+from tests.worlds.states.given import COLUMNS, ROWS, numbering
 
 if TYPE_CHECKING:
     from tests.worlds.preflight.meanwhile import Scene
@@ -534,6 +535,10 @@ STATES = (
     own("transformWithState: its code", counting(), counting(by="2"), NOTED, "", but="and the state stays",
         shows=has(n=41, user_id=3)),
     own("transformWithState: type of a variable", counting(), counting("count STRING"), BREAKS),
+    own("transformWithState: rows of its initial state", numbering(), numbering(
+        ROWS.replace("10", "70"), COLUMNS), NOTED, "keeps what it was given", same=True),
+    own("transformWithState: an initial state, where it had none", numbering(""), numbering(), NOTED,
+        "keeps what it was given", same=True),
     own("applyInPandasWithState: its code", in_pandas(), in_pandas(by="2"), NOTED, "",
         but="and the state stays", shows=has(n=3, user_id=6)),
     own("applyInPandasWithState: schema of the state", in_pandas(), in_pandas("count STRING"), BREAKS),

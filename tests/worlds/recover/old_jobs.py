@@ -51,7 +51,8 @@ def _run(
     mode: str = "append",
 ) -> Path:
     folder = bed.root / "old job" / "checkpoint"
-    with confs(bed.spark, {**PLAIN, **(more or {})}):
+    own = bed.flow().declaration.spark_conf
+    with confs(bed.spark, {**PLAIN, **own, **(more or {})}):
         writer = frame().writeStream.option("checkpointLocation", str(folder)).trigger(availableNow=True)
         writer = writer.outputMode(mode)
         if writes:
@@ -82,7 +83,13 @@ def declared_frame(bed: Flowbed) -> DataFrame:
     if isinstance(declared, AutoCdcFlow):
         return frames[declared.source]
     assert declared.function is not None
-    made: DataFrame = declared.function(*(frames[name] for name in declared.sources))
+    inputs = [frames[name] for name in declared.sources]
+    given = declared.initial_state
+    if given is not None:
+        assert given.schema is not None
+        rows = [tuple(row.values()) for row in given.rows]
+        inputs.append(bed.spark.createDataFrame(rows, given.schema))
+    made: DataFrame = declared.function(*inputs)
     return made
 
 
