@@ -75,6 +75,8 @@ def _behind(row: FlowHealth, rows: Sequence[Row], pipeline: Pipeline, now: float
     if bound is None or lag is None or lag.seconds is None:
         return None
     if lag.seconds < bound * AGAIN:
+        if lag.partly_unknown:
+            return None  # what cannot be measured may be what is behind
         text = f"{row.flow} is {describe_age(lag.seconds)} behind; {describe_age(bound)} are allowed."
         return Judgement(AlertKind.BEHIND, False, text)
     known = [one for one in reversed(rows) if one.lag_seconds is not None]
@@ -138,6 +140,8 @@ def _slow(row: FlowHealth, rows: Sequence[Row], now: float) -> Judgement | None:
     ran = [one for one in rows if one.batches and one.at > now - SLOW_FOR]
     times = [one.batch_seconds / one.batches for one in ran]
     waits = row.lag is not None and bool(row.lag.seconds)
+    if ran and min(times) > every * AGAIN and not waits and row.lag is not None and row.lag.partly_unknown:
+        return None
     if not ran or min(times) <= every * AGAIN or not waits:
         text = f"{row.flow} keeps up with its trigger ({row.trigger})."
         return Judgement(AlertKind.SLOW, False, text)
