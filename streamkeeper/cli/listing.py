@@ -13,7 +13,6 @@ from streamkeeper.cli.output import Grid, lines_of, put, say, show
 from streamkeeper.delta import log as delta_log
 from streamkeeper.delta.summary import newest_summary
 from streamkeeper.drivers.batch_numbers import Batch, machinery, recent, told_by
-from streamkeeper.drivers.behind import Behind
 from streamkeeper.errors import RequestError, StreamkeeperError
 from streamkeeper.flows.files import open_home
 from streamkeeper.flows.status import Kept
@@ -22,6 +21,7 @@ from streamkeeper.health import flows as health
 from streamkeeper.health import metrics, otlp
 from streamkeeper.health.advise import Evidence
 from streamkeeper.health.flows import STATES, UNREADABLE, FlowHealth
+from streamkeeper.health.troubles import JUDGED
 from streamkeeper.manifest.manifest import read_manifest
 from streamkeeper.settings import Settings
 from streamkeeper.sources.base.format import Lag
@@ -161,7 +161,7 @@ def _row(item: FlowHealth) -> list[str]:
         _DASH if since is None else describe_age(max(0.0, time.time() - since)),
         _or_dash(item.generation),
         f"{_or_dash(item.batch)}{committed}",
-        _behind(item.lag),
+        _behind(item),
         _DASH if item.rows_per_second is None else f"{item.rows_per_second:,.0f}",
         _DASH if last is None else f"{last.seconds:.1f} s of {item.trigger}",
         _DASH if last is None or not last.state_rows else _state(last),
@@ -198,7 +198,8 @@ def _waits(lag: Lag | None) -> str:
     parts = [counted(number, name) for name, number in numbers.items() if number]
     parts += [size_in_words(lag.bytes)] if lag.bytes else []
     parts += [f"the oldest for {describe_age(lag.seconds)}"] if lag.seconds else []
-    return f"; waits: {', '.join(parts)}" if parts else "; nothing waits"
+    why = f" ({lag.why})" if lag.why else ""
+    return f"; waits: {', '.join(parts)}{why}" if parts else why or "; nothing waits"
 
 
 def _state(batch: Batch) -> str:
@@ -206,8 +207,9 @@ def _state(batch: Batch) -> str:
     return f"{batch.state_rows:,} rows, {size_in_words(batch.state_bytes)}"
 
 
-def _behind(lag: Behind | None) -> str:
+def _behind(item: FlowHealth) -> str:
     """Return how far a flow is behind, in seconds and records or files, and whether that grows."""
+    lag = item.lag
     if lag is None:
         return _DASH
     nothing_known = all(one.unknown for one in lag.sources.values())
@@ -219,8 +221,9 @@ def _behind(lag: Behind | None) -> str:
     age = "" if lag.seconds is None else describe_age(lag.seconds)
     parts = [part for part in (age, *counts[:1], unknown) if part]
     arrow = {None: "", "steady": " →", "grows": " ↗", "shrinks": " ↘"}[lag.moves]
-    ends = "" if lag.caught_up_in is None or lag.moves != "shrinks" else f" {describe_age(lag.caught_up_in)}"
-    return (", ".join(parts) or _DASH) + arrow + ends
+    ends = lag.caught_up_in if lag.moves == "shrinks" and item.state in JUDGED else None
+    caught_up = "" if ends is None else f" caught up in {describe_age(ends)}"
+    return (", ".join(parts) or _DASH) + arrow + caught_up
 
 
 def _or_dash(value: object) -> str:

@@ -140,9 +140,12 @@ def _slow(row: FlowHealth, rows: Sequence[Row], now: float) -> Judgement | None:
     ran = [one for one in rows if one.batches and one.at > now - SLOW_FOR]
     times = [one.batch_seconds / one.batches for one in ran]
     waits = row.lag is not None and bool(row.lag.seconds)
-    if ran and min(times) > every * AGAIN and not waits and row.lag is not None and row.lag.partly_unknown:
+    unknown = row.lag is not None and row.lag.partly_unknown
+    if (waits or unknown) and not ran:
+        return None  # as after a hold: what its batches take is yet to be seen
+    if unknown and not waits and min(times) > every * AGAIN:
         return None
-    if not ran or min(times) <= every * AGAIN or not waits:
+    if not waits or min(times) <= every * AGAIN:
         text = f"{row.flow} keeps up with its trigger ({row.trigger})."
         return Judgement(AlertKind.SLOW, False, text)
     whole = now - (ran[0].at - ran[0].seconds) >= SLOW_FOR - _STILL

@@ -135,6 +135,8 @@ def test_batches_longer_than_the_trigger_are_told_after_a_quarter_of_an_hour() -
     assert there(waits, minutes(16, batches=2, batch_seconds=once), AlertKind.SLOW) is None
     assert there(waits, minutes(16, batches=2, batch_seconds=8.0), AlertKind.SLOW) is False
     assert there(behind(0.0), minutes(16, batches=2, batch_seconds=30.0), AlertKind.SLOW) is False
+    assert there(behind(0.0), minutes(16), AlertKind.SLOW) is False
+    assert there(waits, minutes(16), AlertKind.SLOW) is None, "it ran no batch yet, and may still be slow"
 
 
 def test_late_rows_are_told_by_their_share_of_an_hour() -> None:
